@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 
+from msgspec import structs
+
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
@@ -151,7 +153,7 @@ def scenes() -> dict[str, Scene]:
         name: Scene(f"{name} batching", mixed(), (Panel("", way, budgets[name], pictures=(batch,)),))
         for name, way in ways.items()
     }
-    small = replace(CAPACITY, num_blocks=28)
+    small = structs.replace(CAPACITY, num_blocks=28)
     plain = SchedulingSettings()
     return found | {
         "static-and-chunked": Scene(

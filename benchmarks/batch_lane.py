@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import structs
 
 from benchmarks.drive import drive
 from benchmarks.engines import Model
@@ -79,7 +81,7 @@ class Found:
 
     def add(self, kind: Kind, interactive: list[Request], batch: list[Request], lane: dict[str, Any] | None) -> None:
         """One run. lane: settings of the batch lane; None puts its requests into the interactive one."""
-        mixed = batch if lane is not None else [replace(one, lane="interactive") for one in batch]
+        mixed = batch if lane is not None else [structs.replace(one, lane="interactive") for one in batch]
         loop = kind.open(SchedulingSettings.of(lanes={"batch": lane} if lane else {}))
         start = loop.clock.now()
         run = drive(loop, interactive + mixed, until=lambda one: one.request_id.startswith("interactive"))

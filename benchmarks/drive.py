@@ -7,16 +7,18 @@ send time, whether or not the engine was ready for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Executor, Pending, StepResult, Transferred
 from inflight.core.types.request import Request
+from inflight.core.types.timings import Timings
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.definitions import itl, kv_waste, padding_waste
 from inflight.metrics.observation import Observation
-from inflight.records.timings import Timings
 from inflight.workload.driving import Driver
 from inflight.workload.workload import Entry, Workload
 
@@ -160,7 +162,7 @@ def drive(
     awaited = {one.request_id for one in offered if until(one)}
 
     def request(index: int, arrival: float) -> Request:
-        outcomes[index].request = replace(offered[index], arrival=arrival)
+        outcomes[index].request = structs.replace(offered[index], arrival=arrival)
         return outcomes[index].request
 
     def stepped(events: list[Event]) -> None:

@@ -26,8 +26,8 @@ from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest, StepResult
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.timings import Timings
 from inflight.engine.recorder import Recorder, open_record
-from inflight.records.timings import Timings
 
 ROWS, BLOCK_SIZE, PROMPT, OUTPUT, STEP_SECONDS = 8, 16, 64, 160, 0.02
 BLOCKS_OF_ROW = -(-(PROMPT + OUTPUT) // BLOCK_SIZE) + 2

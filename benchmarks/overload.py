@@ -10,8 +10,10 @@ the predicted output lengths were is said where a predictor is asked.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
+
+from msgspec import structs
 
 from benchmarks.drive import Outcome, Run, drive
 from benchmarks.results import table, write_section
@@ -50,7 +52,7 @@ def traffic(rate: float, seconds: float, seed: int) -> list[Request]:
     """Poisson arrivals."""
     offered = heavy_tailed(int(rate * seconds * 1.2) + 50, VOCABULARY, seed, rate, max_tokens=1024)
     return [
-        replace(one, slo=SLO(ttft=TARGETS[index % len(TARGETS)], itl=WORST_GAP))
+        structs.replace(one, slo=SLO(ttft=TARGETS[index % len(TARGETS)], itl=WORST_GAP))
         for index, one in enumerate(takewhile(lambda one: one.arrival < seconds, offered))
     ]
 

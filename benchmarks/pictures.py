@@ -91,7 +91,7 @@ def strategies(latency: LatencyModel) -> list[Strategy]:
 def record(strategy: Strategy, latency: LatencyModel, path: Path) -> None:
     scheduler = Scheduler(CAPACITY, strategy, Fcfs(), latency=latency)
     clock = VirtualClock()
-    recorder = Recorder(path.open("w"), {"strategy": strategy.name}, CAPACITY)
+    recorder = Recorder(path.open("wb"), {"strategy": strategy.name}, CAPACITY)
     loop = EngineLoop(scheduler, NullExecutor(CAPACITY, step_seconds), clock, observers=[recorder])
     drive(loop, workload())
     loop.close()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import random
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from benchmarks.comparison import log_line, options, publish, ratios, spread
 from benchmarks.drive import Outcome, drive
@@ -65,7 +67,7 @@ def measure(model: Model, caching: bool, requests: list[Request]) -> Figures:
 
 def _of_another_user(request: Request, vocab_size: int) -> Request:
     user = prompt(random.Random(request.request_id), USER, vocab_size)
-    return replace(request, prompt_token_ids=request.prompt_token_ids[:SYSTEM] + user)
+    return structs.replace(request, prompt_token_ids=request.prompt_token_ids[:SYSTEM] + user)
 
 
 def _mean_ttft(outcomes: list[Outcome]) -> float:

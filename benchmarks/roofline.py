@@ -39,7 +39,7 @@ from inflight.execution.sizes import kv_bytes_per_token
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 from inflight.models.spec import ModelSpec
-from inflight.records.schema import read_records
+from inflight.records.schema import of_kind, read_records
 
 HELD: dict[Quantization, str] = {
     "none": "bf16",
@@ -199,13 +199,13 @@ def decode(llm: LLM, batch: int, number: int) -> None:
 
 def decode_steps(record: Path, first_step: int, batch: int) -> tuple[list[float], int]:
     """Seconds between commits of steps in which all rows decode, and the last step's number."""
-    lines = [line for line in read_records(record) if line["kind"] == "step" and line["step"] >= first_step]
+    lines = [line for line in of_kind(list(read_records(record)), "step") if line.plan.step >= first_step]
     gaps = [
-        after["committed"] - before["committed"]
+        after.committed - before.committed
         for before, after in itertools.pairwise(lines)
-        if all(line["features"]["tokens"] == line["features"]["samples"] == batch for line in (before, after))
+        if all(line.features.tokens == line.features.samples == batch for line in (before, after))
     ]
-    return gaps, lines[-1]["step"] + 1
+    return gaps, lines[-1].plan.step + 1
 
 
 def served(model: str, config: ModelSpec, probe: Probe, batches: Sequence[int], repeats: int) -> str:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import gc
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from benchmarks.comparison import log_line, options, publish, steady
 from benchmarks.engines import Model
@@ -115,7 +117,9 @@ class Both:
         make = Requests(workload, self.capacity.vocab_size, SEED)
         made = [make(index, 0.0) for index in range(len(workload.entries))]
         before = read_account()
-        observations = Driver(loop, workload, lambda index, arrival: replace(made[index], arrival=arrival)).run()
+        observations = Driver(
+            loop, workload, lambda index, arrival: structs.replace(made[index], arrival=arrival)
+        ).run()
         others = others_share(before, read_account()) or 0.0
         return others, self._told(f"real, others had {others:.1%}", observations)
 

@@ -40,7 +40,7 @@ ANSWER = 1_000  # tokens
 ANSWERS = 500
 ROUNDS = 100
 MOST = 16  # drafts that a row asks for
-MOST_BYTES = 256 << 20  # more than usual: all rows have their tokens, and no answer is forgotten for them
+MAX_BYTES = 256 << 20  # more than usual: all rows have their tokens, and no answer is forgotten for them
 START, DRAFTS = 20, 8  # of texts that are gone through
 TEXTS = 7  # of so many one is
 VOCABULARY = 150_000
@@ -110,7 +110,7 @@ def costs(text: Sequence[int], rows: int, history: int) -> Costs:
         return [text[place % len(text)] for place in range(start, start + count)]
 
     watched, stride = Watched(), history + ROUNDS
-    drafter = SuffixDrafter(MOST_BYTES, watched)
+    drafter = SuffixDrafter(MAX_BYTES, watched)
     answers = [SequenceView(decode(rows + n, (0,), part(rows * stride + n * ANSWER, ANSWER))) for n in range(ANSWERS)]
     asking = SequenceView(decode(rows + ANSWERS, (0,)))
 

@@ -24,7 +24,7 @@ from inflight.config.setting import SettingsError
 from inflight.core.types.request import RequestRefused
 from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.prompts import PromptError
-from inflight.records.schema import read_records
+from inflight.records.schema import header_of, of_kind, read_records
 from inflight.text import ChatTemplateError, TokenizerError
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -146,7 +146,7 @@ def test_requests_are_turns_of_the_session_that_is_named(tiny: Path, tmp_path: P
 
     asyncio.run(asked())
     lines = [*read_records(path), *read_records(tmp_path / "async.jsonl")]
-    named = [one.get("session") for one in lines if one["kind"] == "request"]
+    named = [one.request.session or None for one in of_kind(lines, "request")]
     assert sorted(map(str, named)) == sorted(["one", "one", "two", "three", "four", "None", "five"])
 
 
@@ -276,14 +276,14 @@ def test_the_record_file_tells_it_all(tiny: Path, tmp_path: Path) -> None:
     with LLM(str(tiny), threads=1, record=path) as llm:
         outputs = llm.generate(["hello", "world"], SamplingParams(n=2, max_tokens=4, ignore_eos=True))
     header, *rest = read_records(path)
-    assert header["settings"]["max_num_seqs"]["value"] == 32
-    requests = {record["request_id"]: record for record in rest if record["kind"] == "request"}
-    steps = [record for record in rest if record["kind"] == "step"]
-    assert [step["step"] for step in steps] == list(range(len(steps)))
+    assert header_of([header]).settings["max_num_seqs"]["value"] == 32
+    requests = {record.request.request_id: record for record in of_kind(rest, "request")}
+    steps = of_kind(rest, "step")
+    assert [step.plan.step for step in steps] == list(range(len(steps)))
     for output in outputs:
         record = requests[output.request_id]
-        assert record["prompt_token_ids"] == output.prompt_token_ids
-        assert [sample["token_ids"] for sample in record["samples"]] == [one.token_ids for one in output.outputs]
+        assert list(record.request.prompt_token_ids) == list(output.prompt_token_ids)
+        assert [list(sample.token_ids) for sample in record.samples] == [one.token_ids for one in output.outputs]
 
 
 def test_settings_say_what_is_in_force(llm: LLM) -> None:

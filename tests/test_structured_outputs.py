@@ -187,9 +187,9 @@ def test_what_a_grammar_forces_is_drafted_and_changes_nothing_but_the_steps(
     assert counts.accepted_tokens > 50
     assert speculation != "off" or counts.tokens == counts.accepted_tokens
     assert DraftCounts.of(of_kind(before, "step")).tokens == 0
-    rows = [sum(len(one["chunks"]) for one in of_kind(some, "step")) for some in (records, before)]
+    rows = [sum(len(one.plan.chunks) for one in of_kind(some, "step")) for some in (records, before)]
     assert rows[0] < 0.8 * rows[1]
-    assert depth == 1 or any(one.get("held_back") for one in steps)
+    assert depth == 1 or any(one.plan.held_back for one in steps)
     assert replay(records)[1].difference is None
     if isinstance(reference, Threaded):
         reference.end()

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from msgspec import structs
+
 from benchmarks.gpu.model import BLOCK, DrawnModel
 from inflight.core.types.plan import BatchPlan, Chunk, NewRequest, Pending, Sampled, StepResult
 from inflight.core.types.sampling import SamplingParams
@@ -83,14 +85,16 @@ class Stepper:
         own, *others = first.chunks
         start, new, freed = 0, first.new_requests, first.freed_rows
         for end in pieces:
-            chunk = own._replace(
-                start=start, length=end - start, sample=0, new_blocks=own.new_blocks if not start else ()
+            chunk = structs.replace(
+                own, start=start, length=end - start, sample=0, new_blocks=own.new_blocks if not start else ()
             )
             yield BatchPlan(next(self._numbers), (chunk,), new, freed)
             start, new, freed = end, (), ()
         length, blocks = len(prompts[0].token_ids) - start, own.new_blocks if not start else ()
-        last = own._replace(start=start, length=length, new_blocks=blocks)
-        yield replace(first, step=next(self._numbers), chunks=(last, *others), new_requests=new, freed_rows=freed)
+        last = structs.replace(own, start=start, length=length, new_blocks=blocks)
+        yield structs.replace(
+            first, step=next(self._numbers), chunks=(last, *others), new_requests=new, freed_rows=freed
+        )
         yield from plans
 
     def run(self, plans: Iterator[BatchPlan]) -> Iterator[tuple[Sampled, ...]]:

@@ -48,7 +48,7 @@ def test_what_awaits_an_answer_is_made_when_that_is_there() -> None:
 
 
 def test_no_more_is_made_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "MOST_BYTES", 35)
+    monkeypatch.setattr(prefetch, "MAX_BYTES", 35)
     bodies = Counting()
     bag = prefetcher_of(20, bodies)
     while not bag.full:

@@ -12,7 +12,7 @@ from server.conftest import Server
 
 from inflight.cli.options import engine_options, scheduling_options
 from inflight.cli.variants import FIELD, ServedVariant, read_served, read_variants
-from inflight.records.schema import read_records
+from inflight.records.schema import header_of, of_kind, read_records
 
 from .terminal import Caller
 
@@ -50,21 +50,21 @@ def test_all_are_offered_the_same_and_answer_the_same(inflight: Caller, tmp_path
     assert narrow == wide
 
 
-def answers(record: Path) -> dict[str, tuple[list[int], list[int]]]:
+def answers(record: Path) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     """Prompt and answer by request."""
     return {
-        line["request_id"]: (line["prompt_token_ids"], line["samples"][0]["token_ids"])
-        for line in read_records(record)
-        if line["kind"] == "request" and line["request_id"] != "warm"
+        line.request.request_id: (line.request.prompt_token_ids, line.samples[0].token_ids)
+        for line in of_kind(list(read_records(record)), "request")
+        if line.request.request_id != "warm"
     }
 
 
 def test_what_is_given_for_all_holds_for_all(inflight: Caller, tmp_path: Path) -> None:
     records = tmp_path / "records"
     columns(inflight, *TWO, "--block-size", 32, "--rate", 500, "--repeats", 1, "--records", records)
-    headers = [next(iter(read_records(path))) for path in sorted(records.iterdir())]
-    assert [one["capacity"]["block_size"] for one in headers] == [32, 32]
-    assert sorted(one["capacity"]["max_rows"] for one in headers) == [2, 8]
+    headers = [header_of([next(iter(read_records(path)))]) for path in sorted(records.iterdir())]
+    assert [one.capacity.block_size for one in headers] == [32, 32]
+    assert sorted(one.capacity.max_rows for one in headers) == [2, 8]
 
 
 def test_without_options_the_field_is_compared_at_two_loads(inflight: Caller, tmp_path: Path) -> None:

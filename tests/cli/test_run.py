@@ -72,7 +72,7 @@ def test_into_a_file_and_with_a_record(inflight: Caller, tmp_path: Path) -> None
     told = inflight("run", "hello", "--output", answer, "--record", record, *SHORT)
     assert (told.code, told.out) == (0, "")
     assert answer.read_text("utf-8") == inflight("run", "hello", *SHORT).out
-    kinds = [one["kind"] for one in read_records(record)]
+    kinds = [one.__struct_config__.tag for one in read_records(record)]
     assert kinds[0] == "header" and kinds[-1] == "request" and kinds.count("step") == 6
 
 

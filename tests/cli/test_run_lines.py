@@ -17,7 +17,7 @@ from inflight.cli.resume import Earlier
 from inflight.cli.run_lines import _Run
 from inflight.config.engine import EngineSettings
 from inflight.core.types.sampling import SamplingParams
-from inflight.records.schema import read_records
+from inflight.records.schema import of_kind, read_records
 
 from .terminal import COMMAND, Caller, finished, spawn, write_lines
 
@@ -130,10 +130,10 @@ def test_many_lines_with_few_rows_and_a_record(inflight: Caller, tmp_path: Path)
     told = inflight("run", "--input", source, "--record", record, "--max-tokens", 5, "--max-num-seqs", 7)
     assert [line["index"] for line in told.lines] == list(range(300))
     records = list(read_records(record))
-    requests = {int(one["request_id"]): one for one in records if one["kind"] == "request"}
+    requests = {int(one.request.request_id): one for one in of_kind(records, "request")}
     assert len(requests) == 300
-    assert all(requests[line["index"]]["samples"][0]["token_ids"] == line["token_ids"] for line in told.lines)
-    assert max(len(one["chunks"]) for one in records if one["kind"] == "step") == 7
+    assert all(list(requests[line["index"]].samples[0].token_ids) == line["token_ids"] for line in told.lines)
+    assert max(len(one.plan.chunks) for one in of_kind(records, "step")) == 7
 
 
 def test_what_is_answered_behind_an_unanswered_line_is_kept(tiny: Path, tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ The vocabulary is the harness's: six pieces of text, two of which others make to
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from inflight.core.types.plan import BatchPlan, Chunk, NewRequest, Sampled
@@ -98,7 +99,7 @@ class SlowBoundExecutor(NullExecutor):
         if new.grammar is None:
             return token_id
         rows = PatientRows(compiled(), VOCABULARY)
-        rows.start((), [replace(new, token_ids=tuple(row.tokens))])
+        rows.start((), [structs.replace(new, token_ids=tuple(row.tokens))])
         masks = rows.fill([Chunk(0, new.row, len(row.tokens) - 1, 1, (), 1)])
         assert masks is not None
         return among(masks.take(1)[0], token_id)
@@ -143,6 +144,6 @@ class BoundHarness(Harness):
         plan, result = self.flights[0]
         self.executor.settle(plan)
         told = self.executor.told.pop(plan.step)
-        self.flights[0] = plan, replace(result, sampled=told)
+        self.flights[0] = plan, structs.replace(result, sampled=told)
         self.forced += sum(len(one.forced_token_ids) for one in told)
         return super().commit()

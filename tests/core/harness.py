@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, Literal
 
 import pytest
+from msgspec import structs
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
@@ -246,7 +247,7 @@ class Setup:
     def draft(self) -> Callable[[NewRequest, int], tuple[int, ...]]:
         """What the executor drafts, as the plans' drafts are."""
         drafts = self.drafts()
-        return lambda new, count: drafts.behind(replace(new, row=0), count)
+        return lambda new, count: drafts.behind(structs.replace(new, row=0), count)
 
     def executor(self) -> FaultyExecutor:
         elsewhere = Elsewhere({} if self.tier is None else self.tier.elsewhere)
@@ -342,7 +343,7 @@ class Fickle(EagerSpeculation):
 def next_tokens(new: NewRequest, count: int, kind: type[NullExecutor] = NullExecutor) -> list[int]:
     """What the null executor draws behind these tokens."""
     tokens: list[int] = []
-    new = replace(new, adapter_slot=-1)
+    new = structs.replace(new, adapter_slot=-1)
     executor = kind(Capacity(1, 1000, 1, 1000, VOCABULARY))
     plan, length = BatchPlan(0, (Chunk(0, 0, 0, len(new.token_ids), (0,), 1),), (new,)), len(new.token_ids)
     while len(tokens) < count:
@@ -531,7 +532,7 @@ class Harness:
         clients = dict(self.alive)
         is_lost = self._is_lost(self.flights[0][0])
         plan, result = self.flights.popleft()
-        result = replace(result, transferred=self._poll())
+        result = structs.replace(result, transferred=self._poll())
         if result.error is not None:
             self.freed_again |= set(plan.freed_rows)
             self.states = {slot: one for slot, one in self.states.items() if one.step < plan.step}
@@ -937,16 +938,18 @@ def _lost_its_adapter(event: Event) -> bool:
 
 def scores_alone(request: Request) -> list[TokenLogprob]:
     """What scoring its prompt yields, in one step of an engine of its own."""
-    alone = replace(request, params=replace(request.params, n=1, max_tokens=0, min_tokens=0), lane="interactive")
+    alone = structs.replace(
+        request, params=replace(request.params, n=1, max_tokens=0, min_tokens=0), lane="interactive"
+    )
     loop = Setup(500, 4, 8, 500, False, 0.0, 500, adapter_slots=1).loop(depth=1)
-    loop.add(replace(alone, priority=0, forced_output_tokens=None))
+    loop.add(structs.replace(alone, priority=0, forced_output_tokens=None))
     return [entry for event in loop.run() if isinstance(event, PromptScoredEvent) for entry in event.logprobs]
 
 
 def vector_alone(request: Request) -> tuple[float, ...]:
     """Of a pooled request, in one step of an engine of its own."""
     loop = Setup(500, 4, 8, 500, False, 0.0, 500, adapter_slots=1).loop(depth=1)
-    loop.add(replace(request, lane="interactive", priority=0))
+    loop.add(structs.replace(request, lane="interactive", priority=0))
     (vector,) = [event.vector for event in loop.run() if isinstance(event, PooledEvent)]
     return vector
 

@@ -12,6 +12,7 @@ import pytest
 from drawn import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import initialize, rule
+from msgspec import structs
 
 from inflight.core.types.events import Finish, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request
@@ -104,7 +105,7 @@ _ALONE: dict[str, Said] = {}
 
 def alone(client: Client, max_model_len: int) -> Said:
     """With a large engine to itself, masks found the slow way."""
-    request = replace(client.request, request_id="alone", arrival=0.0, lane="interactive", priority=0)
+    request = structs.replace(client.request, request_id="alone", arrival=0.0, lane="interactive", priority=0)
     key = f"{max_model_len} {request}"
     if key not in _ALONE:
         _ALONE[key] = _alone(request, max_model_len)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent
 from inflight.core.types.request import Request
@@ -80,7 +81,7 @@ def test_where_nothing_is_pooled_it_is_refused() -> None:
     class Without(Setup):
         @property
         def capacity(self):  # type: ignore[no-untyped-def]
-            return replace(super().capacity, embedding_size=0)
+            return structs.replace(super().capacity, embedding_size=0)
 
     harness = Harness(Without())
     assert "vectors have 0 numbers" in harness.refuse(pooled())
@@ -101,7 +102,7 @@ def test_a_vector_that_cannot_be_had_ends_its_request_alone() -> None:
     harness.plan()
     plan, result = harness.flights[0]
     (one,) = result.pooled
-    harness.flights[0] = plan, replace(result, pooled=(replace(one, vector=(), error="Not finite."),))
+    harness.flights[0] = plan, structs.replace(result, pooled=(structs.replace(one, vector=(), error="Not finite."),))
     events = harness.scheduler.commit(*harness.flights.popleft(), harness.now)
     ends = {event.request_id: event.finishes for event in events if isinstance(event, FinishedEvent)}
     assert ends == {"p": (Finish("error", detail="Not finite."),)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inflight.core.request_timings import OTHER, QueueWaitMeter, RequestTimings
-from inflight.records.timings import QUEUE_REASONS, Timings
+from inflight.core.types.timings import QUEUE_REASONS, Timings
 
 
 def ended(timings: RequestTimings, arrival: float = 0.0, prompt: int = 10, output: int = 3) -> Timings:

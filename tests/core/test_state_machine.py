@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec import structs
 
 from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.request import SLO, Request
@@ -149,7 +150,7 @@ def fitted(request: Request, setup: Setup, **changes: Any) -> Request:
     priority = request.priority if lane.policy == "priority" else 0
     adapter = request.adapter if setup.adapter_slots else None
     handover = request.kv_transfer if setup.peers else None
-    return replace(request, lane=lane.name, priority=priority, adapter=adapter, kv_transfer=handover, **changes)
+    return structs.replace(request, lane=lane.name, priority=priority, adapter=adapter, kv_transfer=handover, **changes)
 
 
 FAULTS: list[bool | str] = [False, False, True, "memory"]
@@ -196,7 +197,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.harness.abort(name)
         assert self.harness.abort(name) == []
         if again and name not in self.harness.alive and self.harness.has_place(request):
-            self.harness.add(replace(request, arrival=self.harness.now))
+            self.harness.add(structs.replace(request, arrival=self.harness.now))
 
     @precondition(lambda self: self.harness.alive)
     @rule(data=st.data())

@@ -8,11 +8,11 @@ import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
@@ -667,7 +667,7 @@ def test_a_command_in_the_moment_before_the_wait_is_not_slept_through() -> None:
 
 def test_a_vector_comes_before_its_requests_end(rig: Rig) -> None:
     async def main() -> list[Event]:
-        pooled = replace(request("p", params=NO_SAMPLING), pooling=PoolingParams())
+        pooled = structs.replace(request("p", params=NO_SAMPLING), pooling=PoolingParams())
         stream = await rig.bridge.open(pooled)
         return [event async for events in stream for event in events]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import PoolingParams, SamplingParams, TokenLogprob
@@ -147,7 +147,7 @@ def test_what_is_forced_is_kept_and_changes_what_follows() -> None:
 
 
 def test_a_vector_is_of_the_last_token_and_of_all_before_it() -> None:
-    capacity = replace(CAPACITY, embedding_size=3)
+    capacity = structs.replace(CAPACITY, embedding_size=3)
 
     def vector(tokens: tuple[int, ...], normalize: bool) -> tuple[float, ...]:
         chunk = Chunk(4, 0, 0, len(tokens), (0, 1), 0, pool=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
@@ -152,7 +152,9 @@ def test_one_that_is_aborted_ends_at_once_and_is_never_added(rig: Rig) -> None:
 
 def test_one_of_two_that_is_aborted_lets_the_other_answer(rig: Rig) -> None:
     async def run() -> None:
-        opening = await rig.opening(rig.request("a"), replace(rig.request("b"), params=SamplingParams(max_tokens=90)))
+        opening = await rig.opening(
+            rig.request("a"), structs.replace(rig.request("b"), params=SamplingParams(max_tokens=90))
+        )
         rig.bridge.abort("b")
         rig.gate.open()
         ends = {event.request_id: event for event in await all_of(await opening) if isinstance(event, FinishedEvent)}

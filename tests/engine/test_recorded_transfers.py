@@ -6,28 +6,26 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from core.builders import request
 from core.harness import Setup
 from core.kv.test_host_tier import SCARCE
 from core.kv.test_transfers import drawn
+from msgspec import structs
 
-from inflight.core.types.plan import WaitUntil
+from inflight.core.types.plan import Transferred, WaitUntil
 from inflight.core.types.request import RequestRefused
 from inflight.records.schema import (
+    Line,
     RecordError,
-    StepRecord,
-    TransferredRecord,
-    TransfersRecord,
     of_kind,
 )
 from inflight.simulate.replay import Outcome, replay
 
-from .test_recorder import Recorded, assert_fits, rebuilt_setup
+from .test_recorder import Recorded, rebuilt_setup
 
-Lines = list[dict[str, Any]]
+Lines = list[Line]
 
 
 def again(records: Lines) -> Outcome:
@@ -61,18 +59,18 @@ def under_pressure(setup: Setup, draw: Random, folder: Path) -> Lines:
 
 def test_runs_with_transfers_beside_the_steps_replay(tmp_path: Path) -> None:
     """Of every strategy and policy; transfers end with steps and between them, and are lost."""
-    with_steps: list[TransferredRecord] = []
-    between: list[TransferredRecord] = []
+    with_steps: list[Transferred] = []
+    between: list[Transferred] = []
     for seed in range(120):
         setup, draw = drawn(seed)
         records = under_pressure(setup, draw, tmp_path)
         assert again(records).difference is None, f"seed {seed}: {setup}"
         for step in of_kind(records, "step"):
-            with_steps += step.get("transferred", [])
+            with_steps += step.transferred
         for line in of_kind(records, "transfers"):
-            between += line["transferred"]
+            between += line.transferred
     for ended in (with_steps, between):
-        assert len(ended) > 20 and 5 < sum("error" in one for one in ended) < len(ended) / 2
+        assert len(ended) > 20 and 5 < sum(one.error is not None for one in ended) < len(ended) / 2
 
 
 @pytest.fixture
@@ -87,15 +85,9 @@ def records(tmp_path: Path) -> Lines:
 
 def test_each_transfer_is_reported_once(records: Lines) -> None:
     steps, lines = of_kind(records, "step"), of_kind(records, "transfers")
-    told = [one for record in (*steps, *lines) for one in record.get("transferred", [])]  # type: ignore[misc]
-    assert sorted(one["ticket"] for one in told) == [*range(1, len(told) + 1)] and len(told) > 2
-    assert any("error" in one for one in told) and any("transferred" in step for step in steps) and lines
-    for one in told:
-        assert_fits(one, TransferredRecord)
-    for line in lines:
-        assert_fits(line, TransfersRecord)
-    for step in steps:
-        assert_fits(step, StepRecord)
+    told = [one for record in (*steps, *lines) for one in record.transferred]
+    assert sorted(one.transfer_id for one in told) == [*range(1, len(told) + 1)] and len(told) > 2
+    assert any(one.error for one in told) and any(step.transferred for step in steps) and lines
 
 
 def test_a_transfer_that_ends_elsewhere_is_found_out(records: Lines) -> None:
@@ -104,10 +96,12 @@ def test_a_transfer_that_ends_elsewhere_is_found_out(records: Lines) -> None:
     without = [one for one in records if one is not lines[0]]
     assert again(without).difference is not None
     with pytest.raises(RecordError, match="lines are missing, or changed"):
-        again([*records, {**lines[0]}])
+        again([*records, structs.replace(lines[0])])
 
 
 def test_one_that_was_never_begun_is_refused(records: Lines) -> None:
-    of_kind(records, "transfers")[0]["transferred"][0]["ticket"] = 99
+    first = of_kind(records, "transfers")[0]
+    ended = (structs.replace(first.transferred[0], transfer_id=99), *first.transferred[1:])
+    changed = structs.replace(first, transferred=ended)
     with pytest.raises(RecordError, match="transfer 99 ended"):
-        again(records)
+        again([changed if one is first else one for one in records])

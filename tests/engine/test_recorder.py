@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NotRequired, get_origin, get_type_hints
 
 import hypothesis.strategies as st
 import pytest
@@ -24,43 +23,39 @@ from simulate.setups import chat, pool
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.events import FinishedEvent
-from inflight.core.types.plan import BatchPlan, Capacity, StepResult, WaitUntil
+from inflight.core.types.features import features
+from inflight.core.types.plan import BatchPlan, Chunk, StepResult, WaitUntil
 from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.null import Done
-from inflight.engine.recorder import Recorder, open_record, plan_record
-from inflight.records.drafts import num_drafts
+from inflight.engine.recorder import Recorder, open_record
 from inflight.records.schema import (
-    ChunkRecord,
-    FaultRecord,
-    Header,
-    NewRowRecord,
+    Line,
     RecordError,
-    RequestRecord,
-    SampleRecord,
     StepRecord,
     header_of,
     of_kind,
     read_records,
+    recorded_plan,
     values_of,
 )
 from inflight.simulate.drafting import SimulatedDrafts, parse_acceptance
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.replay import COMPARED, Replay, replay
+from inflight.simulate.replay import Replay, replay
 from inflight.simulate.simulation import SimulationSetup, simulate
 
 ROOMY = Setup(num_blocks=30, max_rows=3, token_budget=8)
 
 
-class Kept(io.StringIO):
-    """A file whose text outlives its closing."""
+class Retained(io.BytesIO):
+    """A file whose content outlives its closing."""
 
-    text = ""
+    content = b""
 
     def close(self) -> None:
-        self.text = self.getvalue()
+        self.content = self.getvalue()
         super().close()
 
 
@@ -81,16 +76,16 @@ class Noted(FaultyExecutor):
 
 def _unsound(result: StepResult) -> StepResult:
     """The last sequence that samples, and the last that is scored, end with an error."""
-    sampled = tuple(one._replace(token_ids=(), error="Not finite.") for one in result.sampled[-1:])
+    sampled = tuple(structs.replace(one, token_ids=(), error="Not finite.") for one in result.sampled[-1:])
     scored = tuple(structs.replace(one, logprobs=(), error="Not finite.") for one in result.scored[-1:])
-    return replace(result, sampled=result.sampled[:-1] + sampled, scored=result.scored[:-1] + scored)
+    return structs.replace(result, sampled=result.sampled[:-1] + sampled, scored=result.scored[:-1] + scored)
 
 
 class Recorded:
     """An engine that records, on virtual time."""
 
     def __init__(self, setup: Setup, broken: frozenset[int] = frozenset(), unsound: frozenset[int] = frozenset()):
-        self.file = Kept()
+        self.file = Retained()
         self.executor = Noted(setup, broken, unsound)
         resolved = {
             "depth": {"value": setup.depth},
@@ -105,61 +100,57 @@ class Recorded:
             setup.scheduler(), self.executor, VirtualClock(100.0), depth=setup.depth, observers=[self.recorder]
         )
 
-    def records(self, folder: Path) -> list[dict[str, Any]]:
+    def records(self, folder: Path) -> list[Line]:
         self.loop.close()
         path = folder / "record.jsonl"
-        path.write_text(self.file.text, encoding="utf-8")
+        path.write_bytes(self.file.content)
         return list(read_records(path))
 
 
-def assert_fits(record: Any, schema: Any) -> None:
-    hints = get_type_hints(schema, include_extras=True)
-    required = {name for name, hint in hints.items() if get_origin(hint) is not NotRequired}
-    assert required <= set(record) <= set(hints)
-
-
-def test_every_line_fits_the_schema(tmp_path: Path) -> None:
+def test_lines_are_core_types_and_come_back_as_they_were(tmp_path: Path) -> None:
     recorded = Recorded(ROOMY, broken=frozenset({6}), unsound=frozenset({1}))
-    recorded.loop.add(request("a", output=2, n=2))
-    recorded.loop.add(request("b", output=None, max_tokens=9, stop="ab", ignore_eos=False))
+    asked = [request("a", output=2, n=2), request("b", output=None, max_tokens=9, stop="ab", ignore_eos=False)]
+    for one in asked:
+        recorded.loop.add(one)
     recorded.loop.run()
     recorded.loop.add(request("c", output=5))
     recorded.loop.run()
-    header, *lines = recorded.records(tmp_path)
-    assert_fits(header, Header)
-    assert Capacity(**header["capacity"]) == ROOMY.capacity
-    for record in lines:
-        if record["kind"] == "step":
-            assert_fits(record, StepRecord)
-            for chunk in record["chunks"]:
-                assert_fits(chunk, ChunkRecord)
-            for row in record["new_rows"]:
-                assert_fits(row, NewRowRecord)
-        else:
-            assert_fits(record, RequestRecord)
-            for sample in record["samples"]:
-                assert_fits(sample, SampleRecord)
-    assert [record["error"] for record in lines if "error" in record] == ["Step 6 broke."]
-    (faults,) = [record["faults"] for record in lines if "faults" in record]
-    assert [fault["error"] for fault in faults] == ["Not finite."]
-    assert_fits(faults[0], FaultRecord)
+    records = recorded.records(tmp_path)
+    assert header_of(records).capacity == ROOMY.capacity and header_of(records).version == 2
+    ended = {one.request.request_id: one for one in of_kind(records, "request")}
+    assert [ended[one.request_id].request for one in asked] == asked
+    steps = of_kind(records, "step")
+    assert [step.plan for step in steps] == [recorded_plan(plan) for plan in recorded.executor.plans]
+    assert [step.features for step in steps] == [features(plan) for plan in recorded.executor.plans]
+    assert [step.error for step in steps if step.error is not None] == ["Step 6 broke."]
+    (faults,) = [step.faults for step in steps if step.faults]
+    assert [fault.error for fault in faults] == ["Not finite."]
 
 
-def test_steps_are_told_as_they_were_planned(tmp_path: Path) -> None:
+def test_prompts_stand_in_the_lines_of_requests_alone(tmp_path: Path) -> None:
+    """A prompt of which sixteen samples are asked would otherwise stand there seventeen times."""
+    recorded = Recorded(ROOMY)
+    recorded.loop.add(request("a", [1, 2, 3, 4], output=1, n=3))
+    recorded.loop.run()
+    recorded.loop.close()
+    lines = [json.loads(line) for line in recorded.file.content.splitlines()]
+    (new, *others) = [one for line in lines if line["kind"] == "step" for one in line["plan"].get("new_requests", ())]
+    assert new == {"row": new["row"], "prompt_length": 4} and len(others) == 2
+    assert [line["request"]["prompt_token_ids"] for line in lines if line["kind"] == "request"] == [[1, 2, 3, 4]]
+
+
+def test_steps_are_recorded_with_their_times(tmp_path: Path) -> None:
     recorded = Recorded(ROOMY)
     recorded.loop.add(request("a", [0] * 9, output=2))
     recorded.loop.run()
     steps = of_kind(recorded.records(tmp_path), "step")
-    assert [plan_record(plan) for plan in recorded.executor.plans] == [
-        {name: step[name] for name in COMPARED if name in step} for step in steps
-    ]
-    assert [step["seconds"] for step in steps] == [0.15625, 0.046875, 0.046875]
-    assert [(step["planned"], step["committed"]) for step in steps] == [
+    assert [step.seconds for step in steps] == [0.15625, 0.046875, 0.046875]
+    assert [(step.planned, step.committed) for step in steps] == [
         (100.0, 100.15625),
         (100.15625, 100.203125),
         (100.203125, 100.25),
     ]
-    assert steps[0]["features"]["tokens"] == 8
+    assert steps[0].features.tokens == 8
 
 
 def test_requests_are_told_with_what_they_asked_and_got(tmp_path: Path) -> None:
@@ -169,22 +160,13 @@ def test_requests_are_told_with_what_they_asked_and_got(tmp_path: Path) -> None:
     recorded.loop.add(asked)
     events = recorded.loop.run()
     told_a, told_b = of_kind(recorded.records(tmp_path), "request")
-    assert told_a["samples"][0]["finish_reason"] == "length"
-    assert told_b["params"] == {
-        "n": 2,
-        "temperature": 0.5,
-        "logit_bias": {"3": 1.5},
-        "max_tokens": None,
-        "ignore_eos": True,
-        "stop": ["zz"],
-    }
-    assert SamplingParams(**told_b["params"]) == asked.params
-    assert (told_b["seed"], told_b["arrival"], told_b["added"], told_b["forced_output_tokens"]) == (5, 99.5, 100.0, 3)
-    assert [sample["sequence"] for sample in told_b["samples"]] == [1, 2]
-    assert all(len(sample["token_ids"]) == 3 for sample in told_b["samples"])
-    assert "forced_output_tokens" in told_a and told_a["before_step"] == told_a["before_commit"] == 0
+    assert told_a.samples[0].finish.reason == "length"
+    assert told_b.request == asked and told_b.added == 100.0
+    assert [sample.sequence_id for sample in told_b.samples] == [1, 2]
+    assert all(len(sample.token_ids) == 3 for sample in told_b.samples)
+    assert told_a.before_step == told_a.before_commit == 0
     (end,) = [event for event in events if isinstance(event, FinishedEvent) and event.request_id == "b"]
-    assert told_b["timings"] == end.timings.to_json()
+    assert told_b.timings == end.timings
 
 
 def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
@@ -193,8 +175,8 @@ def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
     recorded.loop.add(request("a", output=1, slo=SLO(float("inf"), float("nan"))))
     recorded.loop.run()
     recorded.loop.close()
-    (line,) = [json.loads(line, parse_constant=pytest.fail) for line in recorded.file.text.splitlines()[-1:]]
-    assert (line["slo"], line["added"]) == ({"ttft": None, "itl": None}, 100.0)
+    (line,) = [json.loads(line, parse_constant=pytest.fail) for line in recorded.file.content.splitlines()[-1:]]
+    assert (line["request"]["slo"], line["added"]) == ({"ttft": None, "itl": None}, 100.0)
 
 
 def test_refused_requests_take_no_numbers(tmp_path: Path) -> None:
@@ -204,7 +186,7 @@ def test_refused_requests_take_no_numbers(tmp_path: Path) -> None:
     recorded.loop.add(request("b", output=1))
     recorded.loop.run()
     (told_b,) = of_kind(recorded.records(tmp_path), "request")
-    assert told_b["samples"][0]["sequence"] == 0
+    assert told_b.samples[0].sequence_id == 0
 
 
 def test_refused_requests_are_told_with_the_number_that_refused_them(tmp_path: Path) -> None:
@@ -215,9 +197,9 @@ def test_refused_requests_are_told_with_the_number_that_refused_them(tmp_path: P
     recorded.loop.add(request("c", output=1))
     recorded.loop.run()
     never, later = of_kind(recorded.records(tmp_path), "refused")
-    assert (never["request_id"], never["tenant"], never["prompt_tokens"]) == ("a", "anna", 0)
-    assert "0 tokens" in never["reason"] and "retry_after" not in never and never["slo"]["ttft"] == 0.5
-    assert (later["reason"], later["retry_after"], later["refused"]) == ("9 wait already.", 1.5, 101.0)
+    assert (never.request_id, never.tenant, never.prompt_tokens) == ("a", "anna", 0)
+    assert "0 tokens" in never.reason and never.retry_after is None and never.slo.ttft == 0.5
+    assert (later.reason, later.retry_after, later.refused) == ("9 wait already.", 1.5, 101.0)
 
 
 def test_how_it_ended(tmp_path: Path) -> None:
@@ -228,9 +210,9 @@ def test_how_it_ended(tmp_path: Path) -> None:
     recorded.loop.abort("aborted")
     recorded.loop.run()
     aborted, outgrown = of_kind(recorded.records(tmp_path), "request")
-    assert (aborted["samples"][0]["finish_reason"], aborted["ended_before_step"]) == ("abort", 1)
-    assert outgrown["samples"][0]["finish_reason"] == "length"
-    assert "KV blocks" in outgrown["samples"][0]["detail"]
+    assert (aborted.samples[0].finish.reason, aborted.ended_before_step) == ("abort", 1)
+    assert outgrown.samples[0].finish.reason == "length"
+    assert "KV blocks" in (outgrown.samples[0].finish.detail or "")
 
 
 def test_other_files_are_refused_by_line(tmp_path: Path) -> None:
@@ -241,9 +223,9 @@ def test_other_files_are_refused_by_line(tmp_path: Path) -> None:
     path.write_text('{"kind": "header", "version": 99}\n')
     with pytest.raises(RecordError, match="version 99"):
         list(read_records(path))
-    first = io.StringIO()
+    first = io.BytesIO()
     Recorder(first, {}, ROOMY.capacity)
-    path.write_text(first.getvalue() + '{"kind": "st')
+    path.write_bytes(first.getvalue() + b'{"kind": "st')
     with pytest.raises(RecordError, match="line 2: not JSON"):
         list(read_records(path))
 
@@ -251,8 +233,8 @@ def test_other_files_are_refused_by_line(tmp_path: Path) -> None:
 # -- replay -----------------------------------------------------------------------------------------------------
 
 
-def rebuilt_setup(header: dict[str, Any]) -> Setup:
-    setup = header["settings"]["setup"]["value"]
+def rebuilt_setup(header: Line) -> Setup:
+    setup = header_of([header]).settings["setup"]["value"]
     lanes = [LaneSetup(lane["name"], lane["policy"], tuple(map(tuple, lane["settings"]))) for lane in setup["lanes"]]
     spacing = CheckpointSpacing(**setup["spacing"])
     return Setup(
@@ -267,23 +249,34 @@ def test_snapshots_of_state_are_told_and_replay(tmp_path: Path) -> None:
         recorded.loop.add(request(name, [0, 1, 1, 0, 1, 0, 0], output=5))
         recorded.loop.run()
     records = recorded.records(tmp_path)
-    header, steps = records[0], of_kind(records, "step")
-    assert Capacity(**header["capacity"]).state_snapshots == 3
-    rows = [row for step in steps for row in step["new_rows"]]
-    assert "snapshot" not in rows[0] and rows[1]["snapshot"] in range(3)
-    chunks = [chunk for step in steps for chunk in step["chunks"]]
-    assert [position for position, _ in chunks[0]["snapshots"]] == [4, 6]
-    for record, schema in ((rows[1], NewRowRecord), (chunks[0], ChunkRecord)):
-        assert_fits(record, schema)
+    header, steps = header_of(records), of_kind(records, "step")
+    assert header.capacity.state_snapshots == 3
+    rows = [new for step in steps for new in step.plan.new_requests]
+    assert rows[0].snapshot == -1 and rows[1].snapshot in range(3)
+    first = steps[0].plan.chunks[0].snapshots
+    assert [position for position, _ in first] == [4, 6]
     setup = rebuilt_setup(header)
     assert replay(records, setup.scheduler)[1].difference is None
-    chunks[0]["snapshots"][1][1] ^= 1
-    difference = replay(records, setup.scheduler)[1].difference
+    other = (first[0], (first[1][0], first[1][1] ^ 1))
+    difference = replay(with_chunks(records, lambda one: structs.replace(one, snapshots=other)), setup.scheduler)[
+        1
+    ].difference
     assert difference is not None and "differs in its chunks" in difference
     plain = Recorded(ROOMY)
     plain.loop.add(request("a"))
     plain.loop.run()
-    assert "snapshot" not in json.dumps([one for one in plain.records(tmp_path) if one["kind"] == "step"])
+    plain.records(tmp_path)
+    assert b"snapshot" not in b"".join(line for line in plain.file.content.splitlines() if b'"kind":"step"' in line)
+
+
+def with_chunks(records: list[Line], change: Callable[[Chunk], Chunk]) -> list[Line]:
+    """Return the records with the first chunk of each step changed."""
+    return [
+        structs.replace(one, plan=structs.replace(one.plan, chunks=(change(one.plan.chunks[0]), *one.plan.chunks[1:])))
+        if isinstance(one, StepRecord) and one.plan.chunks
+        else one
+        for one in records
+    ]
 
 
 class OthersTurn:
@@ -309,7 +302,7 @@ def test_what_came_while_a_step_was_computed_replays_after_its_plan(tmp_path: Pa
     loop.advance(others)
     loop.run()
     records = recorded.records(tmp_path)
-    came = {one["request_id"]: (one["before_step"], one["before_commit"]) for one in of_kind(records, "request")}
+    came = {one.request.request_id: (one.before_step, one.before_commit) for one in of_kind(records, "request")}
     assert came == {"first": (0, 0), "gone": (0, 0), "second": (1, 0)}
     assert replay(records, ROOMY.scheduler)[1].difference is None
 
@@ -322,17 +315,19 @@ def test_drafts_replay_as_they_were(tmp_path: Path) -> None:
     records = recorded.records(tmp_path)
     setup = rebuilt_setup(records[0])
     assert replay(records, setup.scheduler)[1].difference is None
-    chunks = [chunk for step in of_kind(records, "step") for chunk in step["chunks"]]
-    drafted = [chunk for chunk in chunks if "draft_token_ids" in chunk]
-    assert drafted and all(chunk["length"] == 1 + len(chunk["draft_token_ids"]) for chunk in drafted)
-    for chunk in drafted:
-        chunk["draft_token_ids"] = [one ^ 1 for one in chunk["draft_token_ids"]]
-    difference = replay(records, setup.scheduler)[1].difference
+    chunks = [chunk for step in of_kind(records, "step") for chunk in step.plan.chunks]
+    drafted = [chunk for chunk in chunks if chunk.draft_token_ids]
+    assert drafted and all(chunk.length == 1 + len(chunk.draft_token_ids) for chunk in drafted)
+
+    def wrong(chunk: Chunk) -> Chunk:
+        return structs.replace(chunk, draft_token_ids=tuple(one ^ 1 for one in chunk.draft_token_ids))
+
+    difference = replay(with_chunks(records, wrong), setup.scheduler)[1].difference
     assert difference is not None and "differs in its chunks" in difference
 
 
 def told(steps: list[StepRecord]) -> list[int]:
-    return [accepted for step in steps for _, accepted in step.get("accepted", [])]
+    return [accepted for step in steps for _, accepted in step.accepted]
 
 
 @pytest.mark.parametrize(("speculation", "key"), [("suffix", "draft_token_ids"), ("draft:small", "num_drafts")])
@@ -346,16 +341,16 @@ def test_drafts_of_both_kinds_are_told_with_what_was_right_and_replay(
     records = list(read_records(path))
     assert values_of(header_of(records))["speculation"] == speculation
     steps = of_kind(records, "step")
-    drafted = [chunk for step in steps for chunk in step["chunks"] if num_drafts(chunk)]
-    assert drafted and all(key in chunk and chunk["length"] == 1 + num_drafts(chunk) for chunk in drafted)
-    assert 0 < sum(told(steps)) < sum(map(num_drafts, drafted)) and len(told(steps)) == len(drafted)
-    assert any("draft_seconds" in step for step in steps) == (key == "num_drafts")
-    for chunk in drafted:
-        assert_fits(chunk, ChunkRecord)
+    drafted = [chunk for step in steps for chunk in step.plan.chunks if chunk.num_drafts]
+    assert drafted and all(getattr(chunk, key) and chunk.length == 1 + chunk.num_drafts for chunk in drafted)
+    assert 0 < sum(told(steps)) < sum(chunk.num_drafts for chunk in drafted) and len(told(steps)) == len(drafted)
+    assert any(step.draft_seconds for step in steps) == (key == "num_drafts")
     assert replay(records)[1].difference is None
     first = next(step for step in steps if told([step]))
-    first["accepted"][0][1] ^= 1
-    assert (replay(records)[1].difference is None) == (key == "draft_token_ids"), "there, tokens tell what was right"
+    ((sequence, accepted), *others) = first.accepted
+    other = structs.replace(first, accepted=((sequence, accepted ^ 1), *others))
+    changed = [other if one is first else one for one in records]
+    assert (replay(changed)[1].difference is None) == (key == "draft_token_ids"), "there, tokens tell what was right"
 
 
 def test_drafts_that_were_not_made_are_not_told_as_wrong_and_replay(
@@ -371,9 +366,10 @@ def test_drafts_that_were_not_made_are_not_told_as_wrong_and_replay(
         undrafted = tuple(one for one in drafted if (plan.step + one) % 3 == 0)
         lacking.update((plan.step, one) for one in undrafted)
         sampled = [
-            one._replace(token_ids=one.token_ids[:1]) if one.sequence_id in undrafted else one for one in result.sampled
+            structs.replace(one, token_ids=one.token_ids[:1]) if one.sequence_id in undrafted else one
+            for one in result.sampled
         ]
-        return Done(replace(result, sampled=tuple(sampled), undrafted=undrafted))
+        return Done(structs.replace(result, sampled=tuple(sampled), undrafted=undrafted))
 
     monkeypatch.setattr(SimulatedExecutor, "submit", submit)
     path = tmp_path / "drafted.jsonl"
@@ -381,7 +377,7 @@ def test_drafts_that_were_not_made_are_not_told_as_wrong_and_replay(
     simulate(chat(20, 20.0), SimulationSetup(pool(SchedulingSettings(speculation="draft:small"), drafts=drafts)), path)
     records = list(read_records(path))
     steps = of_kind(records, "step")
-    told_of = {(step["step"], sequence) for step in steps for sequence, _ in step.get("accepted", ())}
+    told_of = {(step.plan.step, sequence) for step in steps for sequence, _ in step.accepted}
     assert lacking and told_of and not lacking & told_of
     assert replay(records)[1].difference is None
 
@@ -465,7 +461,7 @@ def test_a_record_replays_to_the_same_plans(
     plans = list(Replay(records, rebuilt_setup(records[0]).scheduler, setup.depth).plans())
     assert plans == [
         # Stop rules were replaced, and the plans of the run name them.
-        replace(plan, new_requests=again.new_requests)
+        structs.replace(plan, new_requests=again.new_requests)
         for plan, again in zip(recorded.executor.plans, plans, strict=True)
     ]
     assert len(again.ends) == len(of_kind(records, "request"))
@@ -473,5 +469,5 @@ def test_a_record_replays_to_the_same_plans(
 
 def test_a_record_is_for_its_owner_only(tmp_path: Path) -> None:
     with open_record(tmp_path / "record.jsonl") as file:
-        file.write("prompts stand here\n")
+        file.write(b"prompts stand here\n")
     assert (tmp_path / "record.jsonl").stat().st_mode & 0o777 == 0o600

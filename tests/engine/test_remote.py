@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import zmq
+from msgspec import structs
 
 from inflight.core.types.events import Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.request import SLO, Request
@@ -76,7 +76,9 @@ def ended() -> Any:
         rig.close()
 
 
-@pytest.mark.parametrize("message", [Open(3, (REQUEST, replace(REQUEST, request_id="b"))), Leave(3), Leave(2**40)])
+@pytest.mark.parametrize(
+    "message", [Open(3, (REQUEST, structs.replace(REQUEST, request_id="b"))), Leave(3), Leave(2**40)]
+)
 def test_messages_to_the_engine_come_out_as_they_went_in(message: Any) -> None:
     assert decode_to_engine(encode(message)) == message
 
@@ -110,7 +112,7 @@ def test_vectors_and_empty_log_probabilities_travel_too() -> None:
 
 
 def test_order_within_a_request_is_kept_when_kinds_are_mixed(ended: Any) -> None:
-    last = replace(ended, request_id="a")
+    last = structs.replace(ended, request_id="a")
     mixed = [TokensEvent("a", 0, (1,), None, None), last, PromptScoredEvent("b", LOGPROBS)]
     mixed += [TokensEvent("b", 0, (2,), None, None), TokensEvent("b", 0, (3,), None, None)]
     events = Happened.of(mixed).events()

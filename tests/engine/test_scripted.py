@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.scheduler import Scheduler
@@ -32,7 +32,7 @@ ANSWER = (5, 6, 7, 8, 9, END)
 
 
 def loop_over(script: Script, speculation: EagerSpeculation | None = None, **changes: Any) -> EngineLoop:
-    capacity = replace(CAPACITY, **changes)
+    capacity = structs.replace(CAPACITY, **changes)
     scheduler = Scheduler(capacity, Chunked(16), Fcfs(), end_token_ids=frozenset({END}), speculation=speculation)
     return EngineLoop(scheduler, ScriptedExecutor(NullExecutor(capacity), script), VirtualClock())
 
@@ -118,7 +118,7 @@ def test_texts_come_out_as_they_were_written(tiny: Path) -> None:
     def script(prompt: tuple[int, ...], sample: int) -> list[int]:
         return tokenizer.encode(said[tokenizer.decode(list(prompt))])
 
-    capacity = replace(CAPACITY, num_blocks=200, vocab_size=tokenizer.vocab_size, max_model_len=200)
+    capacity = structs.replace(CAPACITY, num_blocks=200, vocab_size=tokenizer.vocab_size, max_model_len=200)
     scheduler = Scheduler(capacity, Chunked(16), Fcfs(), stop_text=lambda of: stop_text(tokenizer, of))
     executor = ScriptedExecutor(NullExecutor(capacity), script)
     offline = Offline(EngineLoop(scheduler, executor, VirtualClock()), tokenizer)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec import structs
 
 from inflight.core.types.plan import BatchPlan, Capacity, Transfer, Transferred
 from inflight.execution.block_transfers import BlockTransfers
@@ -44,7 +45,7 @@ class Part:
 def test_within_a_step_what_is_stored_comes_first_and_nothing_is_told() -> None:
     copying = Copying()
     transfers = BlockTransfers(WITHIN, copying)
-    transfers.begin(BatchPlan(0, (), transfers=(LOAD, STORE, STORE._replace(blocks=(4,), remote_blocks=(2,)))))
+    transfers.begin(BatchPlan(0, (), transfers=(LOAD, STORE, structs.replace(STORE, blocks=(4,), remote_blocks=(2,)))))
     assert copying.calls == [([5, 2, 4], [9, 12, 11]), ([10], [7])], "one block of padding is between both memories"
     assert transfers.poll() is None
 

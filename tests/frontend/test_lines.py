@@ -11,11 +11,11 @@ import pytest
 from inflight.core.types.events import Finish, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import InvalidSampling, SamplingParams, TokenLogprob
+from inflight.core.types.timings import Timings
 from inflight.frontend.fields import SAMPLING_FIELDS, PlacementError, UnknownField, with_fields
 from inflight.frontend.lines import InputLine, LineError, logprob_json, output_line, parse_line
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.prompts import PromptEncoder, PromptError
-from inflight.records.timings import Timings
 from inflight.text import ChatTemplate, ChatTemplateError, Conversation, Tokenizer, TokenizerError
 
 DEFAULTS = SamplingParams(temperature=0, max_tokens=512)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from inflight.core.types.plan import Chunk
 from inflight.live.batch_rows import MOST_POINTS, BatchRows
 from inflight.live.step_facts import StepFacts
 
@@ -19,7 +20,17 @@ def step(
     in_vain: Mapping[int, int] | None = None,
 ) -> StepFacts:
     """Each of a second."""
-    return StepFacts(float(number), number + 1.0, 0.9, 0.8, chunks, new or {}, freed, padding, in_vain or {})
+    return StepFacts(
+        float(number),
+        number + 1.0,
+        0.9,
+        0.8,
+        [Chunk(*one, (), 0) for one in chunks],
+        new or {},
+        freed,
+        padding,
+        in_vain or {},
+    )
 
 
 def test_a_prompt_and_its_tokens_are_two_runs() -> None:

@@ -60,7 +60,7 @@ def test_a_stretch_is_as_it_is_in_the_whole(replay: RecordReplay, start: float, 
 def test_little_is_read_for_it(replay: RecordReplay, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     planned = RecordFeed._planned
-    monkeypatch.setattr(RecordFeed, "_planned", lambda feed, step: (read.append(step["step"]), planned(feed, step)))
+    monkeypatch.setattr(RecordFeed, "_planned", lambda feed, step: (read.append(step.plan.step), planned(feed, step)))
     list(replay.between(45.0, 45.2))
     assert read[0] > 2000 and read[-1] <= 2265, "from a checkpoint on, and no further than asked"
     before = len(read)

@@ -29,7 +29,7 @@ class Drawn:
     """An engine with a record and a feed; a frame after each step."""
 
     def __init__(self, path: Path, setup: Setup = SETUP, depth: int = 1):
-        self.file = path.open("w", encoding="utf-8")
+        self.file = path.open("wb")
         self.loop = EngineLoop(
             setup.scheduler(),
             FaultyExecutor(setup.capacity, lambda plan: STEP),

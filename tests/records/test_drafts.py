@@ -8,19 +8,26 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from inflight.core.types.features import features
+from inflight.core.types.plan import BatchPlan, Chunk
 from inflight.records.drafts import DraftCounts, Position, Verified, rejected, verified
+from inflight.records.schema import StepRecord
 
 
-def step(*chunks: dict[str, Any], accepted: list[list[int]] | None = None) -> Any:
-    told = {} if accepted is None else {"accepted": accepted}
-    return {"kind": "step", "chunks": [{"row": 0, "start": 9, "new_blocks": [], **chunk} for chunk in chunks], **told}
+def chunk(sequence_id: int, length: int, **drafts: Any) -> Chunk:
+    return Chunk(sequence_id, 0, 9, length, (), length, **drafts)
+
+
+def step(*chunks: Chunk, accepted: tuple[tuple[int, int], ...] = ()) -> StepRecord:
+    plan = BatchPlan(0, chunks)
+    return StepRecord(plan, 0.0, 1.0, 1.0, features(plan), accepted=accepted)
 
 
 THREE = step(
-    {"sequence": 4, "length": 4, "draft_token_ids": [7, 8, 9]},
-    {"sequence": 5, "length": 1},
-    {"sequence": 6, "length": 3, "num_drafts": 2},
-    accepted=[[4, 1], [6, 2]],
+    chunk(4, 4, draft_token_ids=(7, 8, 9), num_drafts=3),
+    chunk(5, 1),
+    chunk(6, 3, num_drafts=2),
+    accepted=((4, 1), (6, 2)),
 )
 
 
@@ -30,13 +37,13 @@ def test_drafts_of_both_kinds_are_told_by_sequence() -> None:
 
 
 def test_a_record_that_does_not_say_what_was_right_has_no_drafts_to_show() -> None:
-    old = step({"sequence": 4, "length": 4, "draft_token_ids": [7, 8, 9]})
+    old = step(chunk(4, 4, draft_token_ids=(7, 8, 9), num_drafts=3))
     assert list(verified(old)) == [] and rejected(old) == {}
     assert DraftCounts.of([old]).chunks == 0
 
 
 def test_positions_tell_who_came_so_far() -> None:
-    counts = DraftCounts.of([THREE, THREE, step({"sequence": 1, "length": 2, "num_drafts": 1}, accepted=[[1, 0]])])
+    counts = DraftCounts.of([THREE, THREE, step(chunk(1, 2, num_drafts=1), accepted=((1, 0),))])
     assert (counts.chunks, counts.tokens, counts.accepted_tokens) == (5, 11, 6)
     assert counts.accepted_lengths() == {0: 1, 1: 2, 2: 2}
     assert counts.positions() == [Position(5, 5, 4), Position(4, 4, 2), Position(2, 0, 0)]
@@ -56,4 +63,4 @@ def test_sums_by_place_are_the_sums(chunks: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("drafts", [0, 1])
 def test_nothing_is_counted_of_nothing(drafts: int) -> None:
-    assert DraftCounts.of([step({"sequence": 1, "length": 1}, accepted=[])] * drafts).positions() == []
+    assert DraftCounts.of([step(chunk(1, 1))] * drafts).positions() == []

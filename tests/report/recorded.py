@@ -76,7 +76,7 @@ class Engine:
         )
         named = {"strategy": self.strategy.name, "prefix_caching": self.prefix_caching, **self.settings}
         settings = {name: {"value": value, "reason": "as set"} for name, value in named.items()}
-        recorder = Recorder(path.open("w", encoding="utf-8"), settings, self.capacity)
+        recorder = Recorder(path.open("wb"), settings, self.capacity)
         executor = NullExecutor(self.capacity, step_seconds)
         loop = EngineLoop(scheduler, executor, VirtualClock(), depth=self.depth, observers=[recorder])
         drive(loop, sorted(requests, key=lambda one: one.arrival, reverse=True))

@@ -30,7 +30,7 @@ def chunk(start: int, drafts: int = 0, length: int = 1, **more: Any) -> dict[str
 
 
 def step(number: int, one: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A second each."""
+    """A second each, as records of version 1 have it."""
     return {
         "kind": "step", "step": number, "planned": float(number), "committed": number + 1.0, "seconds": 1.0,
         "chunks": [one], "new_rows": [], "freed_rows": [], "padding": [], "moves": {"out": [], "back": []},
@@ -40,7 +40,7 @@ def step(number: int, one: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 STEPS = [
-    step(0, chunk(0, length=5, new_blocks=[3]), new_requests=[{"row": 0, "tokens": 5, "prompt_tokens": 5}]),
+    step(0, chunk(0, length=5, new_blocks=[3]), new_rows=[{"row": 0, "tokens": 5, "prompt_tokens": 5}]),
     step(1, chunk(5, drafts=3), accepted=[[0, 2]], draft_seconds=0.25),
     step(2, chunk(8, drafts=2), accepted=[[0, 0]], draft_seconds=0.25),
     step(3, chunk(9)),

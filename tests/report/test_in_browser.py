@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from benchmarks.chromium import Page, find_chromium, opened_page
 from inflight.core.strategies.static import Static
@@ -33,7 +33,10 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("pages")
     static = Engine(Static(6, 0.1)).setting(folder, workload(14), "static")
     small = Setting("small", [short_of_blocks(folder)])
-    named = [replace(one, request_id=f"{number}{LONG}") for number, one in enumerate(workload(20, tenants=("a", LONG)))]
+    named = [
+        structs.replace(one, request_id=f"{number}{LONG}")
+        for number, one in enumerate(workload(20, tenants=("a", LONG)))
+    ]
     sweep = [Setting(name, [client_side(60, slow * by) for slow in (1.0, 1.5)]) for name, by in (("a", 1), (LONG, 2))]
     return {
         "one": render(Report("One", [static])),

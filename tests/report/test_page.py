@@ -15,6 +15,7 @@ from html import escape, unescape
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from benchmarks.chromium import find_chromium, opened_page
 from inflight import uplot
@@ -28,7 +29,7 @@ from inflight.report.run import Option, Report, Run, Setting
 from .pages import Page, figures, titled
 from .recorded import Engine, short_of_blocks, workload
 
-MOST_BYTES = 400_000  # of which uPlot, the styles and our script are 80,000
+MAX_BYTES = 400_000  # of which uPlot, the styles and our script are 80,000
 
 
 @pytest.fixture
@@ -83,7 +84,9 @@ BAD = "</script><img src=x onerror=\"document.title='broken'\"><script>document.
 @pytest.fixture
 def hostile(tmp_path: Path) -> str:
     """A page about names that are all markup: of the model, requests, tenants, lanes, settings, notes and loads."""
-    asked = [replace(one, request_id=f"{number}{BAD}") for number, one in enumerate(workload(12, tenants=("a", BAD)))]
+    asked = [
+        structs.replace(one, request_id=f"{number}{BAD}") for number, one in enumerate(workload(12, tenants=("a", BAD)))
+    ]
     setting = Engine(settings={"model": BAD}).setting(tmp_path, asked, "named")
     reasons = {"model": Option(BAD, f"because of {BAD}")}
     first = replace(setting, name=BAD, about=BAD, created=BAD, options=reasons)
@@ -205,7 +208,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.wide
 def test_ten_thousand_requests_make_a_small_page(large: str) -> None:
     assert "10,000" in large
-    assert len(large.encode()) < MOST_BYTES
+    assert len(large.encode()) < MAX_BYTES
     assert "Merged: each stretch of" in large, "it says what was thinned"
 
 
@@ -263,7 +266,8 @@ def test_the_console_would_be_seen(tmp_path: Path) -> None:
 def long_ids(tmp_path: Path) -> str:
     """A page about requests with ids as servers make them, and latencies of ten characters."""
     many = [
-        replace(one, request_id=f"chatcmpl-0123456789abcdef-{number:010}") for number, one in enumerate(workload(70))
+        structs.replace(one, request_id=f"chatcmpl-0123456789abcdef-{number:010}")
+        for number, one in enumerate(workload(70))
     ]
     return render(Report("r", [Engine(Chunked(38)).setting(tmp_path, many)]))
 

@@ -31,8 +31,8 @@ def test_first_tokens_and_ends_are_those_of_the_engines_accounts(tmp_path: Path,
     assert len(run.observations) == 14
     for one in run.observations:
         timings = accounts[one.request_id].timings
-        assert one.ttft == pytest.approx(timings["ttft_ms"] / 1e3, abs=1e-5)
-        assert one.ended - one.intended == pytest.approx(timings["total_ms"] / 1e3, abs=1e-5)
+        assert one.ttft == pytest.approx(timings.ttft_ms / 1e3, abs=1e-5)
+        assert one.ended - one.intended == pytest.approx(timings.total_ms / 1e3, abs=1e-5)
         assert len(one.token_times) == one.output_tokens
 
 
@@ -48,11 +48,11 @@ def test_recomputed_swapped_and_cached_agree_with_the_accounts(tmp_path: Path) -
     told = [account.timings for account in run.requests]
     figures = engine_figures(run)
     assert figures.preemptions == sum(timeline.preemptions for timeline in run.sequences.timelines.values()) > 0
-    assert figures.recomputed_tokens == sum(one["recomputed_tokens"] for one in told)
-    assert figures.moved_out >= figures.moved_back == sum(one["swapped_blocks"] for one in told) > 0
+    assert figures.recomputed_tokens == sum(one.recomputed_tokens for one in told)
+    assert figures.moved_out >= figures.moved_back == sum(one.swapped_blocks for one in told) > 0
     prompts = sum(account.prompt_tokens for account in run.requests)
-    assert figures.prefix_share == sum(one["cached_tokens"] for one in told) / prompts > 0
-    assert sum(figures.time_in.values()) == pytest.approx(sum(one["total_ms"] for one in told) / 1e3)
+    assert figures.prefix_share == sum(one.cached_tokens for one in told) / prompts > 0
+    assert sum(figures.time_in.values()) == pytest.approx(sum(one.total_ms for one in told) / 1e3)
     assert sum(figures.queued_by.values()) == pytest.approx(figures.time_in["queue"], abs=1e-3)
 
 
@@ -127,7 +127,7 @@ def test_a_line_that_lacks_a_key_ends_the_reading(tmp_path: Path) -> None:
     path = Engine().record(tmp_path / "a.jsonl", workload(3, gap=0.0))
     kept = lines(path)
     step = json.loads(kept[5])
-    del step["chunks"]
+    del step["plan"]["chunks"]
     path.write_text("".join([*kept[:5], json.dumps(step) + "\n", *kept[6:]]))
     run = read_record(path).runs[0]
     assert "Line 6" in run.notes[0] and "chunks" in run.notes[0]
@@ -152,10 +152,10 @@ def test_aborted_and_failed_requests_do_not_count_as_answered(tmp_path: Path) ->
     changed = []
     for line in lines(path):
         record = json.loads(line)
-        if record["kind"] == "request" and record["request_id"] == "1":
-            record["samples"][0] |= {"finish_reason": "error", "detail": "Step 6 broke."}
-        if record["kind"] == "request" and record["request_id"] == "2":
-            record["samples"][0]["finish_reason"] = "abort"
+        if record["kind"] == "request" and record["request"]["request_id"] == "1":
+            record["samples"][0]["finish"] = {"reason": "error", "detail": "Step 6 broke."}
+        if record["kind"] == "request" and record["request"]["request_id"] == "2":
+            record["samples"][0]["finish"]["reason"] = "abort"
         changed.append(json.dumps(record) + "\n")
     path.write_text("".join(changed))
     run = read_record(path).runs[0]

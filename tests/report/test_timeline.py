@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections import Counter, defaultdict
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.static import Static
 from inflight.records.computed import Work
+from inflight.records.schema import of_kind, read_records
 from inflight.report.engine_figures import engine_figures
 from inflight.report.pictures import batch_over_time
 from inflight.report.run import Run
 from inflight.report.steps.over_time import block_owners, phases, running, service, waiting
 
-from .recorded import Engine, engine_of, lines, short_of_blocks, workload
+from .recorded import Engine, engine_of, short_of_blocks, workload
 
 
 @pytest.fixture(params=["static", "chunked", "preempted", "swapped", "deep"])
@@ -39,8 +39,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 
 def test_tokens_of_rows_are_those_of_the_steps(run: Run, tmp_path: Path) -> None:
     engine = engine_of(run)
-    records = [json.loads(line) for line in lines(tmp_path / "record.jsonl")]
-    planned = [step["features"]["tokens"] for step in records if step["kind"] == "step"]
+    planned = [step.features.tokens for step in of_kind(list(read_records(tmp_path / "record.jsonl")), "step")]
     assert [engine.steps.tokens(index) for index in range(len(planned))] == planned
     runs = engine.rows.runs
     assert sum(one.tokens + one.padded for one in runs) == sum(planned)
@@ -63,7 +62,7 @@ def test_runs_on_a_row_never_overlap_and_are_as_long_as_they_can_be(run: Run) ->
 def test_every_block_has_one_owner_at_every_moment(run: Run) -> None:
     engine = engine_of(run)
     owners = block_owners(engine)
-    everything = engine.capacity["num_blocks"]
+    everything = engine.capacity.num_blocks
     times = sorted({time for _, function in owners.bands for time in function.times})
     for time in times:
         held = {name: function.at(time) for name, function in owners.bands}
@@ -75,12 +74,12 @@ def test_held_blocks_are_those_of_the_tables(run: Run, tmp_path: Path) -> None:
     """Counted again from the plans, with no thought of owners."""
     engine = engine_of(run)
     tables: dict[int, list[int]] = {}
-    steps = [json.loads(line) for line in lines(tmp_path / "record.jsonl") if '"kind":"step"' in line]
+    steps = of_kind(list(read_records(tmp_path / "record.jsonl")), "step")
     for index, step in enumerate(steps):
-        for row in step["freed_rows"]:
+        for row in step.plan.freed_rows:
             del tables[row]
-        for chunk in step["chunks"]:
-            tables.setdefault(chunk["row"], []).extend(chunk["new_blocks"])
+        for chunk in step.plan.chunks:
+            tables.setdefault(chunk.row, []).extend(chunk.new_blocks)
         assert engine.steps.held_blocks[index] == len({block for table in tables.values() for block in table})
         assert engine.steps.rows[index] == len(tables)
         assert 0 < engine.steps.used[index] <= engine.steps.allocated[index]
@@ -102,7 +101,7 @@ def test_what_waits_and_runs_comes_to_nothing_in_the_end(run: Run) -> None:
     for function in (waiting(engine), running(engine)):
         assert function.values[-1] == 0
         assert min(function.values) >= 0
-    assert running(engine).greatest <= engine.capacity["max_rows"]
+    assert running(engine).greatest <= engine.capacity.max_rows
 
 
 def test_a_sequence_is_in_one_place_at_a_time(run: Run) -> None:
@@ -134,7 +133,9 @@ def test_static_batching_shows_its_padding(tmp_path: Path) -> None:
 
 def test_a_close_up_shows_no_pause(tmp_path: Path) -> None:
     """Bursts of about a hundred steps, and a minute between them in which nobody comes."""
-    bursts = [replace(one, arrival=60 * (number // 12) + one.arrival % 1) for number, one in enumerate(workload(60))]
+    bursts = [
+        structs.replace(one, arrival=60 * (number // 12) + one.arrival % 1) for number, one in enumerate(workload(60))
+    ]
     engine = engine_of(Engine(num_blocks=200).run(tmp_path, bursts))
     steps = engine.steps
     _, close = batch_over_time(engine)
@@ -158,7 +159,7 @@ def test_rows_that_are_held_without_being_computed_are_seen(tmp_path: Path) -> N
 def test_preempted_sequences_are_seen_to_come_back(tmp_path: Path) -> None:
     engine = engine_of(short_of_blocks(tmp_path))
     away = [phase for phase in phases(engine) if phase.kind == "preempted"]
-    told = sum(one.timings["preempted_ms"] for one in engine.requests) / 1e3
+    told = sum(one.timings.preempted_ms for one in engine.requests) / 1e3
     assert len(away) == engine.preemptions > 0
     assert 0 < sum(phase.end - phase.start for phase in away) <= told
     assert any(one.state is Work.RECOMPUTE for one in engine.rows.runs)

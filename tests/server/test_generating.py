@@ -13,9 +13,9 @@ import pytest
 from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams, TokenLogprob
+from inflight.core.types.timings import Timings
 from inflight.engine.event_stream import PIECE, EventStream
 from inflight.frontend.outputs import OutputCollector
-from inflight.records.timings import Timings
 from inflight.server.answer_memory import BYTES_PER_ENTRY
 from inflight.server.call import Call
 from inflight.server.generating import Generation, open_generation

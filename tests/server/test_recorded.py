@@ -48,8 +48,8 @@ def test_a_record_of_concurrent_serving_replays_identically(start: Callable[...,
     assert server.stop() == 0
     records = list(read_records(record))
     requests = of_kind(records, "request")
-    during_a_step = [one for one in requests if one["before_step"] > one["before_commit"]]
-    aborted = [one for one in requests if one["samples"][0]["finish_reason"] == "abort"]
+    during_a_step = [one for one in requests if one.before_step > one.before_commit]
+    aborted = [one for one in requests if one.samples[0].finish.reason == "abort"]
     assert len(requests) == REQUESTS and during_a_step and aborted
     _, outcome = replay(records)
     assert outcome.difference is None and outcome.steps == outcome.recorded_steps > 50

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from inflight.config.assembly import scheduler_for
 from inflight.config.engine import EngineSettings
@@ -174,7 +175,9 @@ def test_the_middle_rounds_mean_counts() -> None:
 
 
 def test_what_moving_a_block_takes_is_the_executors_own_figure() -> None:
-    swapping = replace(target(), executor=executor(capacity=replace(CAPACITY, host_blocks=9, copy_seconds=0.25)))
+    swapping = replace(
+        target(), executor=executor(capacity=structs.replace(CAPACITY, host_blocks=9, copy_seconds=0.25))
+    )
     model = calibrate(swapping, 0.5)
     assert model.moved_block == 0.25
     assert model.extrapolates(Features(1, 1, 1, 20, 0.0, moved_blocks=4)) is None
@@ -184,7 +187,7 @@ def test_what_moving_a_block_takes_is_the_executors_own_figure() -> None:
 class Broken(NullExecutor):
     def submit(self, plan: BatchPlan):  # type: ignore[no-untyped-def]
         done = super().submit(plan)
-        return Done(replace(done.result(), error="it broke", sampled=()))
+        return Done(structs.replace(done.result(), error="it broke", sampled=()))
 
 
 def test_a_failing_step_is_an_error() -> None:

@@ -6,10 +6,10 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from breadth import usual_of
+from msgspec import structs
 
 from inflight.config.assembly import scheduler_for
 from inflight.config.scheduling import SchedulingSettings
@@ -137,10 +137,10 @@ def served(workload: Workload, of: Pool, path: Path) -> list[StepRecord]:
     return of_kind(list(read_records(path)), "step")
 
 
-def shown(step: StepRecord) -> dict[str, Any]:
+def shown(step: StepRecord) -> StepRecord:
     """All that is planned, and when; seconds to a picosecond, since they are added up in another order."""
-    times = {name: round(step[name], 12) for name in ("planned", "committed", "seconds")}  # type: ignore[literal-required]
-    return {**step, **times}
+    times = {name: round(getattr(step, name), 12) for name in ("planned", "committed", "seconds")}
+    return structs.replace(step, **times)
 
 
 EVERY = list(product((60.0, 5.0), (2, 1), ("fcfs", "sjf"), ("chunked", "continuous", "adaptive", "static", "dynamic")))
@@ -163,7 +163,7 @@ def test_an_engine_makes_the_plans_of_its_simulation(
     engine = served(workload, of, tmp_path / "engine.jsonl")
     assert [shown(one) for one in engine[: len(simulated)]] == [shown(one) for one in simulated]
     assert len(simulated) > 100 and len(engine) - len(simulated) <= depth - 1, "it ends when all is answered"
-    ahead = sum(later["planned"] < one["committed"] for one, later in pairwise(engine))
+    ahead = sum(later.planned < one.committed for one, later in pairwise(engine))
     assert (ahead > len(engine) / 4) == (depth == 2)
 
 

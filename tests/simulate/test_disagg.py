@@ -170,7 +170,7 @@ def test_times_of_one_request(decode_asks: DecodeAsks, tmp_path: Path) -> None:
     assert list(seen.token_times) == pytest.approx([0.6, 0.611, 0.622, 0.633])
     assert (seen.prompt_tokens, seen.output_tokens, seen.outcome, seen.cached_tokens) == (40, 4, "completed", 0)
     steps = of_kind(list(read_records(tmp_path / "r.1.jsonl")), "step")
-    chunks = [(one["start"], one["length"]) for step in steps for one in step["chunks"]]
+    chunks = [(one.start, one.length) for step in steps for one in step.plan.chunks]
     assert chunks == [(32, 8), (40, 1), (41, 1), (42, 1)]
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
 from core.builders import sequence
+from msgspec import structs
 
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.sequence import SequenceView
+from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Chunk
-from inflight.records.schema import RecordError, read_records
+from inflight.records.schema import RecordError, StepRecord, read_records
 from inflight.simulate.compare import compare
 from inflight.simulate.drafting import (
     MIN_DRAFTS,
@@ -71,14 +72,12 @@ def test_text_that_is_no_chance_is_refused(text: str) -> None:
         parse_acceptance(text)
 
 
-def step(chunks: list[tuple[int, int]], draft_seconds: float | None = None) -> Any:
+def step(chunks: list[tuple[int, int]], draft_seconds: float = 0.0) -> StepRecord:
     """chunks: drafts, and how many were right."""
-    seconds = {} if draft_seconds is None else {"draft_seconds": draft_seconds}
-    return {
-        "chunks": [{"sequence": n, "num_drafts": drafts} for n, (drafts, _) in enumerate(chunks)],
-        "accepted": [[n, right] for n, (_, right) in enumerate(chunks)],
-        **seconds,
-    }
+    made = (Chunk(n, n, 0, 1 + drafts, (), 1 + drafts, num_drafts=drafts) for n, (drafts, _) in enumerate(chunks))
+    plan = BatchPlan(0, tuple(made))
+    accepted = tuple((n, right) for n, (_, right) in enumerate(chunks))
+    return StepRecord(plan, 0.0, 1.0, 1.0, features(plan), draft_seconds=draft_seconds, accepted=accepted)
 
 
 def test_chances_are_of_the_drafts_that_were_reached() -> None:
@@ -93,7 +92,7 @@ def test_a_position_with_few_drafts_has_no_chance() -> None:
 
 def test_a_record_without_drafts_is_refused() -> None:
     with pytest.raises(RecordError, match=r"a\.jsonl has 2 drafts, too few to say how often"):
-        acceptance_of([step([(2, 1)]), {"chunks": []}], "a.jsonl")  # type: ignore[list-item]
+        acceptance_of([step([(2, 1)]), step([])], "a.jsonl")
 
 
 def test_a_pass_takes_what_drafting_took_over_the_longest() -> None:
@@ -156,7 +155,7 @@ def test_both_kinds_have_the_same_draws() -> None:
         proposal = drafter.propose(SequenceView(one), 4)
         assert len(proposal.token_ids) == 4 and proposal.chances == (0.7,) * 4
         made = Chunk(0, 0, known - 1, 5, (), 5, num_drafts=4)
-        looked_up = made._replace(draft_token_ids=proposal.token_ids)
+        looked_up = structs.replace(made, draft_token_ids=proposal.token_ids)
         (proposed,), (of_executor,) = (
             executor.submit(BatchPlan(0, (chunk,))).result().sampled for chunk in (looked_up, made)
         )

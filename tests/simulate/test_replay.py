@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from inflight.config.scheduling import SchedulingSettings
-from inflight.records.schema import RecordError, of_kind, read_records
+from inflight.core.types.plan import Capacity
+from inflight.records.schema import Header, Line, RecordError, header_of, of_kind, read_records
 from inflight.simulate.compare import compare
 from inflight.simulate.recorded_run import recorded_settings
 from inflight.simulate.replay import replay
@@ -23,7 +26,7 @@ STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
 POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix")
 
 
-def recorded(path: Path, settings: SchedulingSettings, **more: Any) -> list[dict[str, Any]]:
+def recorded(path: Path, settings: SchedulingSettings, **more: Any) -> list[Line]:
     """A run with little memory, shared prefixes, tenants, priorities and batch work."""
     plain = chat(50, 60.0, shared=48).entries
     entries = [
@@ -64,12 +67,12 @@ def test_swapped_blocks_replay(tmp_path: Path, preemption: str) -> None:
 def test_blocks_that_are_swapped_beside_the_steps_replay_and_are_modelled(tmp_path: Path, depth: int) -> None:
     """In a simulation they end with the step that they began with; of a record, where it says."""
     of = pool(SchedulingSettings.of(preemption="swap", swap_space=0.1), num_blocks=40, host_blocks=30, depth=depth)
-    of = replace(of, capacity=replace(of.capacity, asynchronous_transfers=True))
+    of = replace(of, capacity=structs.replace(of.capacity, asynchronous_transfers=True))
     simulate(chat(50, 60.0), SimulationSetup(of), tmp_path / "r.jsonl")
     records = list(read_records(tmp_path / "r.jsonl"))
     again, outcome = replay(records)
     assert outcome.difference is None and outcome.moved_blocks > 0
-    assert sum(len(step.get("transferred", [])) for step in of_kind(records, "step")) > 10
+    assert sum(len(step.transferred) for step in of_kind(records, "step")) > 10
     compared = compare(records, again, MODEL)
     assert compared.modelled == compared.recorded and compared.preemptions[0] == compared.preemptions[1] > 0
 
@@ -86,50 +89,53 @@ def test_lanes_tenants_admission_and_allocation_come_back(tmp_path: Path) -> Non
         predictor="oracle",
     )
     records = recorded(tmp_path / "r.jsonl", settings)
-    assert recorded_settings(records[0]).scheduling == settings
+    assert recorded_settings(header_of(records)).scheduling == settings
     assert replay(records)[1].difference is None
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda steps: steps[20]["chunks"][0].update(length=3), "Step 20 differs in its chunks, entry 0"),
-        (lambda steps: steps[20]["freed_rows"].append(7), "Step 20 differs in its freed rows"),
-        (lambda steps: steps.pop(), "ends as|requests ended"),
+        (lambda step: {"chunks": (structs.replace(step.chunks[0], length=3), *step.chunks[1:])}, "chunks, entry 0"),
+        (lambda step: {"freed_rows": (*step.freed_rows, 7)}, "freed rows"),
+        (None, "ends as|requests ended"),
     ],
 )
 def test_a_changed_record_is_found_out(tmp_path: Path, change: Any, sentence: str) -> None:
     records = recorded(tmp_path / "r.jsonl", SchedulingSettings())
-    steps = [one for one in records if one["kind"] == "step"]
-    change(steps)
-    others = [one for one in records if one["kind"] != "step"]
-    _, outcome = replay([others[0], *steps, *others[1:]])
-    assert outcome.difference is not None
-    assert __import__("re").search(sentence, outcome.difference)
+    steps = of_kind(records, "step")
+    if change is None:
+        changed = [one for one in records if one is not steps[-1]]
+    else:
+        other = structs.replace(steps[20], plan=structs.replace(steps[20].plan, **change(steps[20].plan)))
+        changed = [other if one is steps[20] else one for one in records]
+        sentence = f"Step 20 differs in its {sentence}"
+    _, outcome = replay(changed)
+    assert outcome.difference is not None and re.search(sentence, outcome.difference)
 
 
 def test_a_header_without_settings_is_refused(tmp_path: Path) -> None:
     records = recorded(tmp_path / "r.jsonl", SchedulingSettings())
-    del records[0]["settings"]["watermark"]
+    del header_of(records).settings["watermark"]
     with pytest.raises(RecordError, match="lacks 'watermark'"):
         replay(records)
 
 
 def test_a_record_from_before_steps_ended_early_replays_with_filled_steps(tmp_path: Path) -> None:
     records = recorded(tmp_path / "r.jsonl", SchedulingSettings.of(early_end_tokens=0))
-    assert records[0]["settings"].pop("early_end_tokens")["value"] == 0
+    assert header_of(records).settings.pop("early_end_tokens")["value"] == 0
     assert replay(records)[1].difference is None
 
 
 def test_a_record_without_a_minimum_share_of_background_lanes_replays(tmp_path: Path) -> None:
     """The interactive requests come so fast that the batch lane would have its floor."""
     records = recorded(tmp_path / "r.jsonl", SchedulingSettings.of(lane_floor=0.0))
-    assert records[0]["settings"].pop("lane_floor")["value"] == 0.0
+    assert header_of(records).settings.pop("lane_floor")["value"] == 0.0
     assert replay(records)[1].difference is None
     with_floor = recorded(tmp_path / "w.jsonl", SchedulingSettings.of(lane_floor=0.3))
     assert replay(with_floor)[1].difference is None
     assert of_kind(with_floor, "step") != of_kind(records, "step")
-    del with_floor[0]["settings"]["lane_floor"]
+    del header_of(with_floor).settings["lane_floor"]
     assert replay(with_floor)[1].difference is not None
 
 
@@ -152,14 +158,12 @@ def test_records_are_the_same_bytes_for_the_same_seed(tmp_path: Path) -> None:
 
 
 def test_a_record_with_a_folder_of_blocks_is_refused() -> None:
-    header: Any = {"capacity": {}, "settings": {"kv_cache_dir": {"value": "/kept", "reason": ""}}}
-    header["capacity"] = {"num_blocks": 8, "block_size": 16, "max_rows": 2, "max_model_len": 64, "vocab_size": 10}
+    header = Header(2, Capacity(8, 16, 2, 64, 10), {"kv_cache_dir": {"value": "/kept", "reason": ""}})
     with pytest.raises(RecordError, match="/kept, whose blocks are not in the record"):
         recorded_settings(header)
 
 
 def test_a_record_of_an_engine_with_peers_is_refused() -> None:
-    header: Any = {"capacity": {}, "settings": {"role": {"value": "decode", "reason": ""}}}
-    header["capacity"] = {"num_blocks": 8, "block_size": 16, "max_rows": 2, "max_model_len": 64, "vocab_size": 10}
+    header = Header(2, Capacity(8, 16, 2, 64, 10), {"role": {"value": "decode", "reason": ""}})
     with pytest.raises(RecordError, match="--role decode, whose peers' blocks are not in the record"):
         recorded_settings(header)

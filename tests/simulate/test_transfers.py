@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from inflight.records.schema import RecordError, read_records
 from inflight.simulate import transfers
@@ -30,7 +31,7 @@ def kept(of: Pool, blocks: int = 1000, block_s: float = 0.001) -> Pool:
 
 
 def on_host(of: Pool, seconds: float | None, beside: bool) -> Pool:
-    capacity = replace(of.capacity, host_blocks=100, asynchronous_transfers=beside)
+    capacity = structs.replace(of.capacity, host_blocks=100, asynchronous_transfers=beside)
     rate = None if seconds is None else TransferRate(seconds)
     return replace(of, capacity=capacity, settings=replace(of.settings, kv_cache_host=1.0), host=rate)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import structs
 
 from inflight.bench.run import Runner, Warmup, measured_part
 from inflight.build import Engine, build_engine
@@ -125,7 +127,7 @@ def _warm(engine: Engine) -> None:
     """One short request that is not measured: memory is touched for the first time, threads are woken."""
     prompt = tuple(range(min(32, engine.capacity.vocab_size)))
     params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-    engine.loop.add(replace(Request(request_id="warm", prompt_token_ids=prompt), params=params))
+    engine.loop.add(structs.replace(Request(request_id="warm", prompt_token_ids=prompt), params=params))
     engine.loop.run()
 
 

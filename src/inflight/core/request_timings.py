@@ -10,7 +10,7 @@ from __future__ import annotations
 from copy import copy
 from typing import NamedTuple
 
-from inflight.records.timings import GRAMMAR, QUEUE_REASONS, Timings
+from inflight.core.types.timings import GRAMMAR, QUEUE_REASONS, Timings
 
 OTHER = "other"  # waiting for the step that was running when the request came
 

@@ -18,8 +18,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec import structs
 
 from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event, FinishedEvent
@@ -186,7 +187,7 @@ class _OwnTime:
 
     def result(self) -> StepResult:
         result = self._pending.result()
-        return replace(result, seconds=max(0.0, result.seconds - self._paused_seconds))
+        return structs.replace(result, seconds=max(0.0, result.seconds - self._paused_seconds))
 
 
 class SharingExecutor:

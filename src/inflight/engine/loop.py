@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import TracebackType
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.scheduling.census import Census
@@ -30,11 +30,11 @@ from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, Transferred, WaitForTransfers, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import Grammar
+from inflight.core.types.timings import Timings
 from inflight.engine.clock import Clock
 from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.observers import EngineObserver, EngineObservers
 from inflight.engine.places import Places
-from inflight.records.timings import Timings
 
 POLL_SECONDS = 0.01  # for which a round waits for a transfer; who comes meanwhile waits as long
 CLOSING_SECONDS = 5.0  # at the end, for what is to be kept
@@ -260,7 +260,7 @@ class EngineLoop:
         with others_turn:
             result = self._result(flight)
         if self._scheduler.transfers_out:
-            result = replace(result, transferred=self._transferred(0.0))
+            result = structs.replace(result, transferred=self._transferred(0.0))
         self.clock.passed(result.seconds)
         now = self.clock.now()
         with self._verb:

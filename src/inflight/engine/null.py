@@ -25,6 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from msgspec import structs
+
 from inflight.core.types.kv_blocks import first_seen
 from inflight.core.types.plan import (
     HOST,
@@ -171,9 +173,9 @@ class NullExecutor:
         if chunk.draft_token_ids:
             return chunk
         row = self._rows[chunk.row]
-        drafts = tuple(self._draft(replace(row.start, token_ids=tuple(row.tokens)), chunk.num_drafts))
+        drafts = tuple(self._draft(structs.replace(row.start, token_ids=tuple(row.tokens)), chunk.num_drafts))
         known = chunk.length - chunk.num_drafts
-        return chunk._replace(length=known + len(drafts), sample=1 + len(drafts), draft_token_ids=drafts)
+        return structs.replace(chunk, length=known + len(drafts), sample=1 + len(drafts), draft_token_ids=drafts)
 
     def _begin(self, transfer: Transfer) -> None:
         if transfer.tier == HOST and not self._capacity.asynchronous_transfers:

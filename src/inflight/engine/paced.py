@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from inflight.core.types.plan import BatchPlan, Capacity, Executor, Pending, StepResult, Transferred
 
@@ -68,4 +70,4 @@ class _Paced:
         left = self.end - self.now()
         if left > 0:
             self.sleep(left)
-        return replace(result, seconds=max(result.seconds, self.seconds))
+        return structs.replace(result, seconds=max(result.seconds, self.seconds))

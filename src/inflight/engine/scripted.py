@@ -9,7 +9,8 @@ that a client sends can force a token. Knows prompts and token ids; no text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from inflight.core.types.plan import BatchPlan, Capacity, Executor, NewRequest, Pending, Transferred
 
@@ -29,7 +30,7 @@ class ScriptedExecutor:
 
     def submit(self, plan: BatchPlan) -> Pending:
         if plan.new_requests:
-            plan = replace(plan, new_requests=tuple(map(self._scripted, plan.new_requests)))
+            plan = structs.replace(plan, new_requests=tuple(map(self._scripted, plan.new_requests)))
         return self._executor.submit(plan)
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
@@ -44,4 +45,4 @@ class ScriptedExecutor:
         size = self.capacity.vocab_size
         if outside := [token_id for token_id in forced if not 0 <= token_id < size]:
             raise ValueError(f"The script says token {outside[0]}, but the vocabulary has {size} tokens.")
-        return replace(new, forced_token_ids=forced)
+        return structs.replace(new, forced_token_ids=forced)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import structs
+
 from inflight.core.types.plan import Chunk, Scored
 
 
@@ -36,7 +38,8 @@ def passes(chunks: Sequence[Chunk], limit: int, cut: bool = True) -> Iterator[li
                 before, after = range(score.start, min(score.stop, end)), range(max(score.start, end), score.stop)
                 taken = tuple(one for one in chunk.snapshots if one[0] <= end)
                 part.append(
-                    chunk._replace(
+                    structs.replace(
+                        chunk,
                         length=room,
                         sample=0,
                         score=before,
@@ -46,7 +49,8 @@ def passes(chunks: Sequence[Chunk], limit: int, cut: bool = True) -> Iterator[li
                         snapshots=taken,
                     )
                 )
-                chunk = chunk._replace(
+                chunk = structs.replace(
+                    chunk,
                     start=end,
                     length=chunk.length - room,
                     new_blocks=(),

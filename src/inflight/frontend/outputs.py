@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import TokenLogprob
+from inflight.core.types.timings import Timings
 from inflight.frontend.answers import AnswerParsing, ParsedAnswer
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta
 from inflight.frontend.prompts import text_stream
-from inflight.records.timings import Timings
 from inflight.text import TextStream, Tokenizer
 
 Outputs = TypeVar("Outputs")

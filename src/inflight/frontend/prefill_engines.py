@@ -11,8 +11,10 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import structs
 
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress
@@ -37,7 +39,7 @@ def is_handed_over(request: Request, block_size: int) -> bool:
 
 def prompt_alone(request: Request, export_id: str) -> Request:
     """As an engine has it that computes the prompt for another one."""
-    return replace(
+    return structs.replace(
         request,
         request_id=export_id,
         params=PROMPT_ALONE,
@@ -92,7 +94,7 @@ class PrefillEngine:
             is_taken = has_adapter and not self.stopped
             if is_taken:
                 prompt = prompt_alone(request, export_id)
-                self._prompts[export_id] = replace(prompt, arrival=self._loop.clock.now(), adapter=adapter)
+                self._prompts[export_id] = structs.replace(prompt, arrival=self._loop.clock.now(), adapter=adapter)
                 self._changed.notify_all()
         if not is_taken:
             self._exchange.withdraw(export_id)
@@ -189,7 +191,7 @@ class PrefillEngines:
             return request
         engine = min(alive, key=lambda one: one.tokens)
         handed = self._handed[request.request_id] = _Handed(engine, f"{request.request_id} {next(self._numbers)}")
-        return replace(request, kv_transfer=KVTransfer(take=engine.place(handed.export_id)))
+        return structs.replace(request, kv_transfer=KVTransfer(take=engine.place(handed.export_id)))
 
     def begin(self, request: Request) -> None:
         """The engine that decodes has it."""

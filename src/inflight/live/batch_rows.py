@@ -89,7 +89,7 @@ class BatchRows:
         rows, new_requests, in_vain = self._held, facts.new_requests, facts.in_vain
         prompt = decode = recomputed = 0
         for chunk in facts.chunks:
-            sequence, row, start, length = chunk[:4]
+            sequence, row, start, length = chunk.sequence_id, chunk.row, chunk.start, chunk.length
             held = rows.get(row)
             if row in new_requests or held is None or held.sequence != sequence:
                 held = rows[row] = _Held(sequence, new_requests.get(row, 0), self._left.pop(sequence, 0))

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from inflight.core.scheduling.census import Census, LaneCensus
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request
+from inflight.core.types.timings import Timings
 from inflight.engine.loop import EngineLoop
 from inflight.live.block_map import folder_tier, host_tier, in_cells, owners_of
 from inflight.live.frame_maker import FrameMaker
 from inflight.live.frames import MOVING, SHARED, Account, BlocksPart, Frame, Holder, LanePart, RequestInfo
 from inflight.live.observer import Added, Happened, LiveObserver, Stepped, Told
 from inflight.live.step_facts import Moment, of_plan
-from inflight.records.timings import Timings
 
 MAP_SECONDS = 0.5  # between two maps of blocks
 _WORST_FIRST = ("error", "abort", "length", "stop")

@@ -69,7 +69,7 @@ class FrameMaker:
     def step(self, facts: StepFacts) -> None:
         self._preempted += (one for one in self.rows.step(facts) if one in self._known)
         if facts.new_requests:
-            self._begun.update(chunk[0] for chunk in facts.chunks if chunk[1] in facts.new_requests)
+            self._begun.update(chunk.sequence_id for chunk in facts.chunks if chunk.row in facts.new_requests)
         for drafts, accepted in facts.verified:
             self._drafted += drafts
             self._accepted[accepted] += 1

@@ -13,32 +13,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from inflight.records.checked import MOST_BYTES
-from inflight.records.schema import Header, RecordError, SloRecord, TimingsRecord, header_of, read_records
+from inflight.core.types.request import SLO
+from inflight.core.types.timings import Timings
+from inflight.records.checked import MAX_BYTES, Malformed
+from inflight.records.schema import Header, RecordError, RequestRecord, decode_line, header_of, read_records, value_of
 
 _STEP, _REQUEST = b'{"kind":"step"', b'{"kind":"request"'  # as the recorder begins them
-
-
-class SampleIndex(Struct, frozen=True):
-    sequence: int
-    finish_reason: str
-    token_ids: list[msgspec.Raw]
-
-    @property
-    def output_tokens(self) -> int:
-        return len(self.token_ids)
-
-
-class _RequestLine(Struct, frozen=True):
-    request_id: str
-    lane: str
-    tenant: str
-    arrival: float
-    ended: float
-    slo: SloRecord
-    timings: TimingsRecord
-    prompt_token_ids: list[msgspec.Raw]
-    samples: list[SampleIndex]
 
 
 class _StepTimes(Struct, frozen=True):
@@ -59,8 +39,8 @@ class RecordedRequest(Struct, frozen=True):
     arrival: float
     ended: float
     prompt_tokens: int
-    slo: SloRecord
-    timings: TimingsRecord
+    slo: SLO
+    timings: Timings
     sequences: dict[int, int]
     reason: str
 
@@ -76,11 +56,9 @@ class RecordIndex(Struct, frozen=True):
     end: float
 
     def setting(self, name: str, default: Any) -> Any:
-        entry = self.header["settings"].get(name, default)
-        return entry["value"] if isinstance(entry, dict) and "value" in entry else entry
+        return value_of(self.header.settings.get(name, default))
 
 
-_request = msgspec.json.Decoder(_RequestLine)
 _times = msgspec.json.Decoder(_StepTimes)
 _kind = msgspec.json.Decoder(_Kind)
 _WORST_FIRST = ("error", "abort", "length", "stop")
@@ -94,13 +72,13 @@ def read_index(path: Path) -> RecordIndex:
     requests: list[RecordedRequest] = []
     steps, first, last = 0, b"", b""
     with path.open("rb") as file:
-        file.readline(MOST_BYTES + 1)
-        while line := file.readline(MOST_BYTES + 1):
+        file.readline(MAX_BYTES + 1)
+        while line := file.readline(MAX_BYTES + 1):
             kind = _kind_of(line)
             if kind == "step":
                 steps += 1
                 first, last = first or line, line if line.endswith(b"\n") else last or line
-            elif kind == "request" and (one := _read(line)) is not None:
+            elif kind == "request" and (one := _read(line, header.version)) is not None:
                 requests.append(one)
     times = [found for line in (first, last) if (found := _step_times(line)) is not None]
     if not times:
@@ -132,22 +110,23 @@ def _step_times(line: bytes) -> _StepTimes | None:
         return None
 
 
-def _read(line: bytes) -> RecordedRequest | None:
-    """None: the line is damaged, which is told when it is drawn."""
+def _read(line: bytes, version: int) -> RecordedRequest | None:
+    """Return a request's entry; None where the line is damaged, which is reported when it is drawn."""
     try:
-        one = _request.decode(line)
-    except (msgspec.MsgspecError, ValueError):
+        one = decode_line(line, version)
+    except Malformed:
         return None
-    reasons = {sample.finish_reason for sample in one.samples}
+    assert isinstance(one, RequestRecord), "its line says so"
+    request, reasons = one.request, {sample.finish.reason for sample in one.samples}
     return RecordedRequest(
-        one.request_id,
-        one.lane,
-        one.tenant,
-        one.arrival,
+        request.request_id,
+        request.lane,
+        request.tenant,
+        request.arrival,
         one.ended,
-        len(one.prompt_token_ids),
-        one.slo,
+        len(request.prompt_token_ids),
+        request.slo,
         one.timings,
-        {sample.sequence: sample.output_tokens for sample in one.samples},
+        {sample.sequence_id: len(sample.token_ids) for sample in one.samples},
         next((reason for reason in _WORST_FIRST if reason in reasons), "error"),
     )

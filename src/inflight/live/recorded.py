@@ -12,10 +12,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import fields
 
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.types.features import Features
 from inflight.live.block_map import in_cells
 from inflight.live.frame_maker import FrameMaker
 from inflight.live.frames import FREE, SHARED, Account, BlocksPart, Frame, Hello, Holder, RequestInfo, Setting
@@ -25,13 +23,12 @@ from inflight.live.recorded_queues import RecordedQueues
 from inflight.live.step_facts import Moment, of_record
 from inflight.records.block_owners import CACHED, BlockOwners
 from inflight.records.drafts import verified
-from inflight.records.schema import Place, RecordError, RequestRecord, StepRecord, read_places
+from inflight.records.schema import Position, RecordError, RequestRecord, StepRecord, read_from
 
 MOST_FRAMES = 1500  # of a record, unless more are asked for
 LEAST_PERIOD = 0.01  # seconds
 _MAPS, _SMALL = 300, 512  # of a record; blocks of a pool whose map is told with every frame
 _TOGETHER = ("static", "dynamic")  # strategies that hand out a batch's answers when it ends
-_KNOWN = {one.name for one in fields(Features)}
 
 
 def period_of(index: RecordIndex, frames: int = MOST_FRAMES) -> float:
@@ -40,20 +37,20 @@ def period_of(index: RecordIndex, frames: int = MOST_FRAMES) -> float:
 
 
 def hello_of(index: RecordIndex, title: str, period: float) -> Hello:
-    capacity = index.header["capacity"]
+    capacity = index.header.capacity
     settings = [
         Setting(name, _text(entry["value"]), entry.get("reason", ""))
         if isinstance(entry, dict) and "value" in entry
         else Setting(name, _text(entry))
-        for name, entry in index.header["settings"].items()
+        for name, entry in index.header.settings.items()
     ]
     return Hello(
         source="record",
         title=title,
-        num_blocks=capacity["num_blocks"],
-        block_size=capacity["block_size"],
-        max_rows=capacity["max_rows"],
-        host_blocks=capacity.get("host_blocks", 0),
+        num_blocks=capacity.num_blocks,
+        block_size=capacity.block_size,
+        max_rows=capacity.max_rows,
+        host_blocks=capacity.host_blocks,
         period=period,
         span=(round(index.start, 4), round(index.end, 4)),
         sees_all=True,
@@ -74,14 +71,14 @@ class RecordFeed:
     def __init__(self, index: RecordIndex, period: float):
         self._index, self._period = index, period
         self._start = index.start  # of the next frame
-        self.place = Place()
+        self.place = Position()
         self.notes: list[str] = []
-        capacity = index.header["capacity"]
-        self._num_blocks = capacity["num_blocks"]
+        capacity = index.header.capacity
+        self._num_blocks = capacity.num_blocks
         keeps = bool(index.setting("prefix_caching", True))
-        windows = capacity.get("windows", (0,))
-        self._owners = BlockOwners(capacity["block_size"], keeps, windows, self._num_blocks)
-        self._host = RecordedHost(capacity.get("host_blocks", 0), bool(index.setting("kv_cache_host", None)))
+        windows = capacity.windows
+        self._owners = BlockOwners(capacity.block_size, keeps, windows, self._num_blocks)
+        self._host = RecordedHost(capacity.host_blocks, bool(index.setting("kv_cache_host", None)))
         self._together = index.setting("strategy", "") in _TOGETHER
         span = index.end - index.start
         self._maker = FrameMaker(max(20 * period, min(10.0, span / 10)))
@@ -99,16 +96,16 @@ class RecordFeed:
         """From here to the end. Raises nothing for a record that is cut off; `notes` tells. reads: told before each
         line, with its time."""
         try:
-            for line, place in read_places(self._index.path, self.place):
-                if line["kind"] == "step":
-                    reads(self, line["planned"])
-                    yield from self._until(line["planned"])
+            for line, place in read_from(self._index.path, self.place):
+                if isinstance(line, StepRecord):
+                    reads(self, line.planned)
+                    yield from self._until(line.planned)
                     self._planned(line)
-                    yield from self._until(line["committed"])
+                    yield from self._until(line.committed)
                     self._committed(line)
-                elif line["kind"] == "request":
-                    reads(self, line["ended"])
-                    yield from self._until(line["ended"])
+                elif isinstance(line, RequestRecord):
+                    reads(self, line.ended)
+                    yield from self._until(line.ended)
                     self._ended(line)
                 self.place = place
         except RecordError as error:
@@ -148,22 +145,22 @@ class RecordFeed:
 
     def _planned(self, step: StepRecord) -> None:
         """Whoever is in it has a row and blocks from now on."""
-        self._arrivals(step["planned"])
+        self._arrivals(step.planned)
         held = self._owners.sequences
-        for row in step["freed_rows"]:
+        for row in step.plan.freed_rows:
             number = held.get(row)
             if number is not None:
                 self._queues.waits_again(number, self._requests.get(number))
                 if number in self._left:
                     self._host.preempted(number, self._owners.held(row))
-        self._host.moved(step["moves"]["out"], step["moves"]["back"])
-        prompts = {new["row"]: new["prompt_tokens"] for new in step["new_rows"]}
-        rows = {chunk["row"]: chunk["sequence"] for chunk in step["chunks"]} if prompts else {}
-        for chunk in step["chunks"]:
-            if chunk["sequence"] not in self._left and chunk["sequence"] not in self._requests:
-                self._unknown(chunk["sequence"], step["planned"], prompts.get(chunk["row"], 0))
-            self._queues.runs(chunk["sequence"])
-            self._host.taken(chunk["new_blocks"])
+        self._host.moved(step.plan.copies("store"), step.plan.copies("load"))
+        prompts = {new.row: new.prompt_length for new in step.plan.new_requests}
+        rows = {chunk.row: chunk.sequence_id for chunk in step.plan.chunks} if prompts else {}
+        for chunk in step.plan.chunks:
+            if chunk.sequence_id not in self._left and chunk.sequence_id not in self._requests:
+                self._unknown(chunk.sequence_id, step.planned, prompts.get(chunk.row, 0))
+            self._queues.runs(chunk.sequence_id)
+            self._host.taken(chunk.new_blocks)
         for row in prompts:
             self._host.wants_no_more(rows[row])
         self._owners.freed(step)
@@ -171,23 +168,23 @@ class RecordFeed:
 
     def _committed(self, step: StepRecord) -> None:
         self._maker.step(of_record(step, self._predicted(step)))
-        if "error" not in step and not self._together:
+        if step.error is None and not self._together:
             self._tokens(step)
 
     def _tokens(self, step: StepRecord) -> None:
         """What was drawn; what came after its end was dropped."""
         accepted = {one.sequence: one.accepted for one in verified(step)}
-        for chunk in step["chunks"]:
-            if chunk["sample"]:
-                number = chunk["sequence"]
+        for chunk in step.plan.chunks:
+            if chunk.sample:
+                number = chunk.sequence_id
                 count = min(1 + accepted.get(number, 0), self._left.get(number, 0))
                 self._left[number] = self._left.get(number, 0) - count
-                self._maker.tokens(number, count, step["committed"])
+                self._maker.tokens(number, count, step.committed)
 
     def _predicted(self, step: StepRecord) -> float:
-        features = Features(**{name: value for name, value in step["features"].items() if name in _KNOWN})  # type: ignore[arg-type]
+        features = step.features
         predicted = self._latency.seconds(features) if self._latency.ready else 0.0
-        self._latency.observe(features, step["seconds"] - step.get("draft_seconds", 0.0))
+        self._latency.observe(features, step.seconds - step.draft_seconds)
         return predicted
 
     def _arrivals(self, until: float) -> None:
@@ -205,8 +202,8 @@ class RecordFeed:
                 request.tenant,
                 round(request.arrival, 4),
                 request.prompt_tokens,
-                slo["ttft"] or 0.0,
-                slo["itl"] or 0.0,
+                slo.ttft or 0.0,
+                slo.itl or 0.0,
             )
             for number in sorted(request.sequences)
         ]
@@ -224,8 +221,8 @@ class RecordFeed:
         self._left[number] = 1 << 62
 
     def _ended(self, request: RequestRecord) -> None:
-        self._arrivals(request["ended"])
-        first = self._first.get(request["request_id"])
+        self._arrivals(request.ended)
+        first = self._first.get(request.request.request_id)
         known = None if first is None else self._requests[first]
         if first is None or known is None:
             return
@@ -273,15 +270,15 @@ class RecordFeed:
 def _account(request: RecordedRequest) -> Account:
     timings = request.timings
     return Account(
-        queue=timings["queue_ms"],
-        prefill=timings["prefill_ms"],
-        decode=timings["decode_ms"],
-        preempted=timings["preempted_ms"],
-        other=timings["other_ms"],
-        total=timings["total_ms"],
-        ttft=timings["ttft_ms"],
-        cached_tokens=timings["cached_tokens"],
-        recomputed_tokens=timings["recomputed_tokens"],
-        queued_by={name: ms for name, ms in timings.get("queued_by", {}).items() if ms > 0},
-        queued_behind={name: ms for name, ms in timings.get("queued_behind", {}).items() if ms > 0},
+        queue=timings.queue_ms,
+        prefill=timings.prefill_ms,
+        decode=timings.decode_ms,
+        preempted=timings.preempted_ms,
+        other=timings.other_ms,
+        total=timings.total_ms,
+        ttft=timings.ttft_ms,
+        cached_tokens=timings.cached_tokens,
+        recomputed_tokens=timings.recomputed_tokens,
+        queued_by={name: ms for name, ms in timings.queued_by.items() if ms > 0},
+        queued_behind={name: ms for name, ms in timings.queued_behind.items() if ms > 0},
     )

@@ -52,8 +52,8 @@ class RecordedQueues:
         first = [number for number, _ in zip(waiting, range(_NAMED), strict=False)]
         known = next((one for one in waiting.values() if one is not None), None)
         oldest = 0.0 if known is None else max(0.0, round(now - known.arrival, 3))
-        reason = _most(known.timings.get("queued_by", {})) if known is not None else ""
-        behind = _most(known.timings.get("queued_behind", {})) if known is not None else ""
+        reason = _most(known.timings.queued_by) if known is not None else ""
+        behind = _most(known.timings.queued_behind) if known is not None else ""
         return LanePart(name, len(waiting), running, reason, behind, first, oldest)
 
 

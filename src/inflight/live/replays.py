@@ -16,7 +16,7 @@ from inflight.live.checkpoints import Checkpoints
 from inflight.live.frames import Frame, FrameError, Hello, Problem, decode
 from inflight.live.record_index import RecordIndex, read_index
 from inflight.live.recorded import RecordFeed, hello_of, period_of
-from inflight.records.checked import MOST_BYTES
+from inflight.records.checked import MAX_BYTES
 from inflight.records.schema import RecordError
 
 
@@ -65,9 +65,9 @@ class SavedReplay:
 
     def frames(self) -> Iterator[Frame | Problem]:
         with self.path.open("rb") as file:
-            file.readline(MOST_BYTES + 1)
+            file.readline(MAX_BYTES + 1)
             number = 1
-            while line := file.readline(MOST_BYTES + 1):
+            while line := file.readline(MAX_BYTES + 1):
                 number += 1
                 try:
                     message = decode(line)
@@ -85,7 +85,7 @@ class SavedReplay:
 def read_replay(path: Path, title: str = "") -> Replay:
     """Raises RecordError for what can't be shown again."""
     with path.open("rb") as file:
-        beginning = file.readline(MOST_BYTES + 1)
+        beginning = file.readline(MAX_BYTES + 1)
     title = title or path.stem
     if beginning.startswith(b'{"type":"hello"'):
         try:

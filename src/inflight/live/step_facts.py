@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from inflight.core.types.plan import BatchPlan, StepResult
+from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 from inflight.live.frames import BlocksPart, Holder, LanePart
 from inflight.records.drafts import rejected, verified
 from inflight.records.schema import StepRecord
@@ -19,7 +19,7 @@ _num_drafts = attrgetter("num_drafts")
 
 
 class StepFacts(NamedTuple):
-    """One step. chunks: (sequence, row, start, length, …) of each. new_requests: row → tokens of the prompt there.
+    """One step. new_requests: row → tokens of the prompt there.
     padding: lengths of padded runs. in_vain: sequence → its drafts that were wrong, the last tokens of its chunk.
     verified: of each chunk with drafts, how many it had and how many were right. predicted: seconds, 0 where nobody
     knew."""
@@ -28,7 +28,7 @@ class StepFacts(NamedTuple):
     committed: float
     seconds: float
     predicted: float
-    chunks: Sequence[tuple[Any, ...]]
+    chunks: Sequence[Chunk]
     new_requests: Mapping[int, int]
     freed_rows: Sequence[int]
     padding: Sequence[int]
@@ -58,7 +58,7 @@ def of_plan(plan: BatchPlan, result: StepResult, planned: float, committed: floa
         committed,
         result.seconds,
         predicted,
-        plan.chunks,  # begin with these four
+        plan.chunks,
         {new.row: new.prompt_length for new in plan.new_requests} if plan.new_requests else NOTHING,
         plan.freed_rows,
         plan.padding,
@@ -69,14 +69,14 @@ def of_plan(plan: BatchPlan, result: StepResult, planned: float, committed: floa
 
 def of_record(step: StepRecord, predicted: float) -> StepFacts:
     return StepFacts(
-        step["planned"],
-        step["committed"],
-        step["seconds"],
+        step.planned,
+        step.committed,
+        step.seconds,
         predicted,
-        [(one["sequence"], one["row"], one["start"], one["length"]) for one in step["chunks"]],
-        {new["row"]: new["prompt_tokens"] for new in step["new_rows"]},
-        step["freed_rows"],
-        step["padding"],
+        step.plan.chunks,
+        {new.row: new.prompt_length for new in step.plan.new_requests},
+        step.plan.freed_rows,
+        step.plan.padding,
         rejected(step),
         [(one.drafts, one.accepted) for one in verified(step)],
     )

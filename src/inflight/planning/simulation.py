@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from inflight.core.types.features import Features
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation, Targets
@@ -91,7 +93,7 @@ def _with_tiers(pool: Pool, machine: Machine, tiers: Tiers) -> Pool:
     if tiers.host_gib is None:
         return replace(pool, folder=tiers.folder)
     blocks = int(tiers.host_gib * 2**30 / machine.block_bytes)
-    capacity = replace(
+    capacity = structs.replace(
         pool.capacity, host_blocks=pool.capacity.host_blocks + blocks, asynchronous_transfers=machine.on_gpu
     )
     settings = replace(pool.settings, kv_cache_host=tiers.host_gib)

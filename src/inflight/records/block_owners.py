@@ -62,7 +62,7 @@ class BlockOwners:
     def freed(self, record: StepRecord) -> Moved:
         """What is given up before a step."""
         moved: Moved = Counter()
-        for row in record["freed_rows"]:
+        for row in record.plan.freed_rows:
             self.give_up(row, moved)
         if any(self._windows):
             for row in self._tables:
@@ -73,12 +73,12 @@ class BlockOwners:
         """What its chunks take; behind `freed`."""
         moved: Moved = Counter()
         wrong = rejected(record)
-        for chunk in record["chunks"]:
-            row = chunk["row"]
-            self._sequences[row] = chunk["sequence"]
-            self._computed[row] = chunk["start"] + chunk["length"] - wrong.get(chunk["sequence"], 0)
-            if chunk["new_blocks"] or "window_blocks" in chunk or row not in self._tables:
-                self._extend(row, (chunk["new_blocks"], *chunk.get("window_blocks", ())), moved)
+        for chunk in record.plan.chunks:
+            row = chunk.row
+            self._sequences[row] = chunk.sequence_id
+            self._computed[row] = chunk.start + chunk.length - wrong.get(chunk.sequence_id, 0)
+            if chunk.new_blocks or chunk.window_blocks or row not in self._tables:
+                self._extend(row, (chunk.new_blocks, *chunk.window_blocks), moved)
         return moved
 
     def give_up(self, row: int, moved: Moved) -> None:

@@ -7,18 +7,15 @@ error of its own for the sentence.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
 
-MOST_BYTES = 1 << 28  # of a line, or of a file that is one value
-# Numbers that can be, as types: with these no sum and no product of a few leaves what floats and memory hold.
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-Time = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # on a clock that began anywhere
+MAX_BYTES = 1 << 28  # of a line, or of a file that is one value
+
 
 _LACKS = re.compile(r"Object missing required field `([^`]*)`")
 _AT_BYTE = re.compile(r" \(byte (\d+)\)$")
@@ -36,8 +33,8 @@ class Malformed(ValueError):
 
 def decoded(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
     """Raises Malformed."""
-    if len(content) > MOST_BYTES:
-        raise Malformed(f"has more than {MOST_BYTES >> 20:,} MiB where one JSON value is expected")
+    if len(content) > MAX_BYTES:
+        raise Malformed(f"has more than {MAX_BYTES >> 20:,} MiB where one JSON value is expected")
     try:
         return decoder.decode(content)
     except msgspec.ValidationError as error:
@@ -53,10 +50,14 @@ def decoded(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
         raise Malformed("not JSON that can be read (nested too deeply)", 1) from None
 
 
-def converted(value: Any, type_: type[T]) -> T:
-    """A value that was decoded already, as one of this type. Raises Malformed."""
+def converted(value: Any, type_: type[T], dec_hook: Callable[[type, Any], Any] | None = None) -> T:
+    """Return a decoded JSON value as one of this type.
+
+    Raises:
+        Malformed: It is not as declared.
+    """
     try:
-        return msgspec.convert(value, type_)
+        return msgspec.convert(value, type_, dec_hook=dec_hook, str_keys=True)
     except msgspec.ValidationError as error:
         raise Malformed(_sentence(str(error))) from None
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from inflight.records.schema import ChunkRecord, StepRecord
+from inflight.records.schema import StepRecord
 
 
 class Verified(NamedTuple):
@@ -20,17 +20,12 @@ class Verified(NamedTuple):
     accepted: int
 
 
-def num_drafts(chunk: ChunkRecord) -> int:
-    """Whoever made them."""
-    return chunk.get("num_drafts", 0) or len(chunk.get("draft_token_ids", ()))
-
-
 def verified(step: StepRecord) -> Iterator[Verified]:
     """The step's chunks with drafts, in their order."""
-    if "accepted" not in step:
+    if not step.accepted:
         return
-    drafts = {chunk["sequence"]: num_drafts(chunk) for chunk in step["chunks"]}
-    for sequence, accepted in step["accepted"]:
+    drafts = {chunk.sequence_id: chunk.num_drafts for chunk in step.plan.chunks}
+    for sequence, accepted in step.accepted:
         yield Verified(sequence, drafts.get(sequence, 0), accepted)
 
 

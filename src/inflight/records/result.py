@@ -12,7 +12,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
-from inflight.records.checked import Count, Malformed, Seconds, Time, converted, decoded
+from inflight.core.types.numbers import Count, Seconds, Time
+from inflight.records.checked import Malformed, converted, decoded
 
 VERSION = 1
 KINDS = ("bench", "sweep", "capacity")

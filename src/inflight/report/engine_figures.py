@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from inflight.core.types.timings import QUEUE_REASONS
 from inflight.metrics.definitions import (
     Percentiles,
     jain,
@@ -21,7 +22,6 @@ from inflight.metrics.definitions import (
     percentiles,
     share,
 )
-from inflight.records.timings import QUEUE_REASONS
 from inflight.report.steps.engine_run import EngineRun
 from inflight.report.steps.over_time import waiting
 
@@ -113,13 +113,13 @@ def engine_figures(run: EngineRun) -> EngineFigures:
     busy = [end - start for start, end in zip(steps.began, steps.ended, strict=True)]
     queue = waiting(run)
     queued = [queue.at(start) > 0 for start in steps.began]
-    rows = [occupancy(held, capacity["max_rows"]) for held in steps.rows]
-    usage = [share(held, capacity["num_blocks"]) for held in steps.held_blocks]
+    rows = [occupancy(held, capacity.max_rows) for held in steps.rows]
+    usage = [share(held, capacity.num_blocks) for held in steps.held_blocks]
     mixed = [d > 0 and p + a > 0 for d, p, a in zip(steps.decode, steps.prompt, steps.recomputed, strict=True)]
     pure = [d > 0 and p + a == 0 for d, p, a in zip(steps.decode, steps.prompt, steps.recomputed, strict=True)]
     tokens = [steps.tokens(index) for index in range(len(steps))]
     prompts = sum(request.prompt_tokens for request in run.requests)
-    cached = sum(request.timings["cached_tokens"] for request in run.requests)
+    cached = sum(request.timings.cached_tokens for request in run.requests)
     service = _service(run)
     return EngineFigures(
         steps=len(steps),
@@ -148,9 +148,9 @@ def engine_figures(run: EngineRun) -> EngineFigures:
         prefix_share=share(cached, prompts),
         waiting_mean=queue.mean(steps.start, steps.end),
         waiting_peak=queue.greatest,
-        time_in={part: sum(one.timings[key] for one in run.requests) / 1e3 for part, key in PARTS.items()},
+        time_in={part: sum(getattr(one.timings, key) for one in run.requests) / 1e3 for part, key in PARTS.items()},
         queued_by={
-            reason: sum(one.timings.get("queued_by", {}).get(reason, 0.0) for one in run.requests) / 1e3
+            reason: sum(one.timings.queued_by.get(reason, 0.0) for one in run.requests) / 1e3
             for reason in QUEUE_REASONS
         },
         service=service,
@@ -162,7 +162,7 @@ def engine_figures(run: EngineRun) -> EngineFigures:
 
 
 def _snapshots(run: EngineRun) -> SnapshotFigures | None:
-    slots, of = run.capacity.get("state_snapshots", 0), run.snapshots
+    slots, of = run.capacity.state_snapshots, run.snapshots
     return SnapshotFigures(share(of.used, slots), of.taken, of.evicted, of.hits) if slots else None
 
 

@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from inflight.core.types.timings import QUEUE_REASONS
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Window
 from inflight.records.computed import Work
-from inflight.records.timings import QUEUE_REASONS
 from inflight.report.charts.batch import CLASSES, batch_picture
 from inflight.report.charts.blocks import blocks_picture
 from inflight.report.charts.chart import Chart, series_class
@@ -88,22 +88,18 @@ def kv_by_owner(engine: EngineRun, seconds: float = 0.0, most: int = _MOST_OWNER
     fixed = ((SHARED_NAME, owners.shared, "shared"), (CACHED_NAME, owners.cached, "cached"))
     bands += [band for band in fixed if len(band[1])]
     about = (
-        f"Blocks of {engine.capacity['block_size']} tokens, by {owners.by}; those with most at once are named. "
+        f"Blocks of {engine.capacity.block_size} tokens, by {owners.by}; those with most at once are named. "
         "Shared: held by several sequences. Cached: full, given up, and not taken again yet. What is empty is free."
     )
     title = f"KV blocks over time by {owners.by}"
     span = Window(steps.start, max(steps.end, steps.start + seconds))
-    return blocks_picture(title, about, bands, span, engine.capacity["num_blocks"], width)
+    return blocks_picture(title, about, bands, span, engine.capacity.num_blocks, width)
 
 
 def queue_over_time(engine: EngineRun) -> Chart:
     span = _span(engine)
     named = [("running", running(engine)), ("waiting", waiting(engine))]
-    limit = (
-        ("rows", float(engine.capacity["max_rows"]))
-        if named[1][1].greatest < 20 * engine.capacity["max_rows"]
-        else None
-    )
+    limit = ("rows", float(engine.capacity.max_rows)) if named[1][1].greatest < 20 * engine.capacity.max_rows else None
     return over_time(
         "Running and waiting", "Sequences with a row, and without one.", named, span, ("sequences", ""), limit
     )

@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from inflight.core.types.request import SLO
 from inflight.metrics.observation import Observation, Outcome, Targets
 from inflight.metrics.summary import summarize
 from inflight.records.result import KINDS
@@ -25,7 +26,7 @@ from inflight.records.schema import (
     RecordError,
     RefusedRecord,
     RequestRecord,
-    SloRecord,
+    StepRecord,
     header_of,
     read_records,
 )
@@ -43,11 +44,11 @@ def read_record(path: Path) -> Setting:
     lines = read_records(path)
     header = header_of([next(lines)])
     options = _options(header)
-    engine = EngineRun(header["capacity"], keeps_content=bool(_value(options, "prefix_caching", True)))
+    engine = EngineRun(header.capacity, keeps_content=bool(_value(options, "prefix_caching", True)))
     observations: list[Observation] = []
     notes = []
     number = 1
-    prefixes = Prefixes(header["capacity"]["block_size"])
+    prefixes = Prefixes(header.capacity.block_size)
     together = _value(options, "strategy", "") in TOGETHER
     try:
         for record in lines:
@@ -72,35 +73,35 @@ def read_record(path: Path) -> Setting:
             "that answers something."
         )
     run = Run(observations, summarize(observations), engine=engine, notes=tuple(notes))
-    return Setting(path.stem, [run], options, str(header.get("created", "")))
+    return Setting(path.stem, [run], options, header.created or "")
 
 
 def _take(record: Line, engine: EngineRun, observations: list[Observation], prefixes: Prefixes, together: bool) -> None:
-    if record["kind"] == "step":
+    if isinstance(record, StepRecord):
         engine.step(record)
-    elif record["kind"] == "request":
-        request = _ended_request(record, prefixes.seen(record["prompt_token_ids"], record["cache_salt"]))
+    elif isinstance(record, RequestRecord):
+        request = _ended_request(record, prefixes.seen(record.request.prompt_token_ids, record.request.cache_salt))
         engine.requests.append(request)
         observations.append(_observation(record, request, engine, together))
-    elif record["kind"] == "refused":
+    elif isinstance(record, RefusedRecord):
         observations.append(_refused(record))
 
 
 def _ended_request(record: RequestRecord, repeated_tokens: int) -> EndedRequest:
-    samples = record["samples"]
-    reasons = {sample["finish_reason"] for sample in samples}
+    samples = record.samples
+    reasons = {sample.finish.reason for sample in samples}
     return EndedRequest(
-        request_id=record["request_id"],
-        sequences=tuple(sample["sequence"] for sample in samples),
-        lane=record["lane"],
-        tenant=record["tenant"],
-        arrival=record["arrival"],
-        ended=record["ended"],
-        prompt_tokens=len(record["prompt_token_ids"]),
-        output_tokens=sum(len(sample["token_ids"]) for sample in samples),
+        request_id=record.request.request_id,
+        sequences=tuple(sample.sequence_id for sample in samples),
+        lane=record.request.lane,
+        tenant=record.request.tenant,
+        arrival=record.request.arrival,
+        ended=record.ended,
+        prompt_tokens=len(record.request.prompt_token_ids),
+        output_tokens=sum(len(sample.token_ids) for sample in samples),
         reason=next((reason for reason in _WORST_FIRST if reason in reasons), "error"),
-        timings=record["timings"],
-        outgrown=any(sample["finish_reason"] == "length" and "detail" in sample for sample in samples),
+        timings=record.timings,
+        outgrown=any(sample.finish.reason == "length" and sample.finish.detail is not None for sample in samples),
         repeated_tokens=repeated_tokens,
     )
 
@@ -108,18 +109,18 @@ def _ended_request(record: RequestRecord, repeated_tokens: int) -> EndedRequest:
 def _observation(record: RequestRecord, request: EndedRequest, engine: EngineRun, together: bool) -> Observation:
     """Tokens of all samples, by when they were given out: at the end of the step that drew them, or with the batch."""
     samples: list[Sequence[float]] = []
-    for sample in record["samples"]:
-        timeline = engine.sequences.timelines.get(sample["sequence"])
+    for sample in record.samples:
+        timeline = engine.sequences.timelines.get(sample.sequence_id)
         # What was drawn ahead after its end was dropped.
-        drawn = timeline.token_times[: len(sample["token_ids"])] if timeline is not None else ()
+        drawn = timeline.token_times[: len(sample.token_ids)] if timeline is not None else ()
         samples.append([request.ended] * len(drawn) if together else drawn)
     times = array("d", sorted(chain.from_iterable(samples)))
-    details = [sample["detail"] for sample in record["samples"] if "detail" in sample]
+    details = [sample.finish.detail for sample in record.samples if sample.finish.detail is not None]
     outcome = _OUTCOMES[request.reason]
     return Observation(
         request_id=request.request_id,
         intended=request.arrival,
-        sent=record["added"],
+        sent=record.added,
         ended=request.ended,
         outcome=outcome,
         first_token=times[0] if times else None,
@@ -127,35 +128,35 @@ def _observation(record: RequestRecord, request: EndedRequest, engine: EngineRun
         token_times=times,
         sample_times=samples if len(samples) > 1 else (),
         prompt_tokens=request.prompt_tokens,
-        cached_tokens=request.timings["cached_tokens"],
+        cached_tokens=request.timings.cached_tokens,
         output_tokens=request.output_tokens,
-        longest_output=max((len(sample["token_ids"]) for sample in record["samples"]), default=0),
+        longest_output=max((len(sample.token_ids) for sample in record.samples), default=0),
         lane=request.lane,
         tenant=request.tenant,
-        targets=_targets(record["slo"]),
+        targets=_targets(record.request.slo),
         error=""
         if outcome == "completed"
         else "; ".join(details) or ("aborted" if request.reason == "abort" else "failed"),
     )
 
 
-def _targets(slo: SloRecord) -> Targets:
-    return Targets(ttft=slo.get("ttft"), itl=slo.get("itl"))
+def _targets(slo: SLO) -> Targets:
+    return Targets(ttft=slo.ttft, itl=slo.itl)
 
 
 def _refused(record: RefusedRecord) -> Observation:
     """For now, because too much was under way; or for good, because it can never be served."""
     return Observation(
-        request_id=record["request_id"],
-        intended=record["arrival"],
-        sent=record["refused"],
-        ended=record["refused"],
-        outcome="rejected" if "retry_after" in record else "failed",
-        prompt_tokens=record["prompt_tokens"],
-        lane=record["lane"],
-        tenant=record["tenant"],
-        targets=_targets(record["slo"]),
-        error=record["reason"],
+        request_id=record.request_id,
+        intended=record.arrival,
+        sent=record.refused,
+        ended=record.refused,
+        outcome="rejected" if record.retry_after is not None else "failed",
+        prompt_tokens=record.prompt_tokens,
+        lane=record.lane,
+        tenant=record.tenant,
+        targets=_targets(record.slo),
+        error=record.reason,
     )
 
 
@@ -192,7 +193,7 @@ def _options(header: Header) -> dict[str, Option]:
         name: Option(entry["value"], entry.get("reason", ""))
         if isinstance(entry, dict) and "value" in entry
         else Option(entry)
-        for name, entry in header["settings"].items()
+        for name, entry in header.settings.items()
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, RootModel
 
-from inflight.records.timings import Timings
+from inflight.core.types.timings import Timings
 from inflight.server.call import EndpointName
 
 

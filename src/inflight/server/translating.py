@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypedDict
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from inflight.core.types.request import SLO, ReasoningText, Request
 from inflight.core.types.sampling import Adapter, InvalidSampling, SamplingParams
@@ -266,7 +266,7 @@ class RequestTranslator:
             return b""
         request, tokens = requests[0], len(requests[0].prompt_token_ids)
         handover = self.peers.handover(body.kv_transfer_params, request.request_id, tokens)
-        requests[0] = replace(request, kv_transfer=handover)
+        requests[0] = structs.replace(request, kv_transfer=handover)
         return self.peers.told(handover, tokens) if handover is not None and handover.give else b""
 
     def called(self, name: str | None, tenant: Tenant) -> tuple[str, Adapter | None]:

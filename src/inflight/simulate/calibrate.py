@@ -14,12 +14,13 @@ import itertools
 import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Capacity, Executor
@@ -176,7 +177,7 @@ def _with_copies(model: FittedModel, capacity: Capacity) -> FittedModel:
 
 
 def _size_of(capacity: Capacity, bytes_per_token: float | None) -> Size:
-    size = converted(asdict(capacity), Size)
+    size = converted(structs.asdict(capacity), Size)
     if capacity.windows == (0,):
         del size["windows"]
     if not capacity.state_snapshots:

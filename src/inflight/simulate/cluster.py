@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from inflight.core.tenants import SYNC_PERIOD_S, TenantUsage, usage_of_others
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
@@ -271,14 +273,18 @@ class Cluster:
             return event if not (from_prefill and is_first) or self._deliver_first(event.request_id) else None
         request_id = sent.whole.request_id
         if isinstance(event, TokensEvent):
-            return event._replace(request_id=request_id) if from_prefill and self._deliver_first(request_id) else None
+            return (
+                structs.replace(event, request_id=request_id)
+                if from_prefill and self._deliver_first(request_id)
+                else None
+            )
         if not isinstance(event, FinishedEvent):
             return None
         if fault := next((one.detail for one in event.finishes if one.reason == "error"), None):
             raise EngineFault(f"A step of the engine failed: {fault}")
         if decode.disagg_mode.ends_with_prompt(sent.whole):
             self._has_first.discard(request_id)
-            return replace(event, request_id=request_id)
+            return structs.replace(event, request_id=request_id)
         self._cached[request_id] = event.timings.cached_tokens
         if decode.disagg_mode.decode_asks == "after":
             self._send_decode(sent.index, sent.whole, decode, now)
@@ -309,7 +315,7 @@ class Cluster:
         cached = self._cached.pop(event.request_id, None)
         if cached is None:
             return event
-        return replace(event, timings=replace(event.timings, cached_tokens=cached))
+        return structs.replace(event, timings=replace(event.timings, cached_tokens=cached))
 
 
 class _Refused(Exception):

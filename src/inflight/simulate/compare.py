@@ -42,13 +42,13 @@ class Comparison:
 def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
     """Compare a record with a model. replay: of the record, run to its end. Raises RecordError."""
     settings = recorded_settings(header_of(records))
-    requests = sorted(replay.requests, key=lambda one: (one["arrival"], one["command"]))
-    whole = [all(sample["finish_reason"] in ("stop", "length") for sample in one["samples"]) for one in requests]
-    start = requests[0]["arrival"] if requests else 0.0
+    requests = sorted(replay.requests, key=lambda one: (one.request.arrival, one.command))
+    whole = [all(sample.finish.reason in ("stop", "length") for sample in one.samples) for one in requests]
+    start = requests[0].request.arrival if requests else 0.0
     workload = Workload(
         tuple(
-            Entry(one["arrival"] - start, len(one["prompt_token_ids"]), max(1, _longest(one)), lane=one["lane"])
-            for one in requests
+            Entry(one.arrival - start, len(one.prompt_token_ids), max(1, _longest(record)), lane=one.lane)
+            for record, one in ((record, record.request) for record in requests)
         ),
         "the requests of a record",
     )
@@ -89,14 +89,14 @@ def _summary(observations: list[Observation], whole: list[bool]) -> Summary:
 
 
 def _longest(record: RequestRecord) -> int:
-    return max(len(sample["token_ids"]) for sample in record["samples"])
+    return max(len(sample.token_ids) for sample in record.samples)
 
 
 def _recorded(replay: Replay, workload: Workload, requests: list[RequestRecord]) -> list[Observation]:
     """Return the observations of the recorded run's clients. A failed step ends only its requests."""
     collector = ObservationCollector(workload)
     for index, one in enumerate(requests):
-        collector.sent(index, rebuild_request(one), one["arrival"], one["added"])
+        collector.sent(index, rebuild_request(one), one.request.arrival, one.added)
     last = 0.0
     for time, events in replay.events:
         collector.take(events, time)

@@ -17,6 +17,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from msgspec import structs
+
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_of, is_of_peers, peer_of
 from inflight.core.types.plan import EarlySend, Transfer, Transferred
 from inflight.core.types.request import Request
@@ -54,7 +56,7 @@ AFTER = DisaggMode()
 
 def for_prefill(request: Request) -> Request:
     """Return the request of the prefill engine: the prompt and one token, whose blocks are exported."""
-    return replace(
+    return structs.replace(
         request,
         request_id=_PREFILL_ID + request.request_id,
         params=replace(request.params, max_tokens=1, min_tokens=0),
@@ -65,7 +67,7 @@ def for_prefill(request: Request) -> Request:
 
 def for_decode(request: Request) -> Request:
     """Return the request of the decode engine: all of it, with the address of its prompt's blocks."""
-    return replace(request, kv_transfer=KVTransfer(take=PeerAddress(*_ADDRESS, request.request_id)))
+    return structs.replace(request, kv_transfer=KVTransfer(take=PeerAddress(*_ADDRESS, request.request_id)))
 
 
 MAX_HELD_SHARE = 0.5  # of a sender's blocks

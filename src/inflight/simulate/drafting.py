@@ -73,9 +73,9 @@ def acceptance_of(steps: Sequence[StepRecord], source: str) -> Acceptance:
 
 def pass_seconds_of(steps: Sequence[StepRecord]) -> float:
     """Return the executor's seconds for one more draft of every row that has any; 0 where it made none."""
-    drafted = (step for step in steps if "draft_seconds" in step)
+    drafted = (step for step in steps if step.draft_seconds)
     passes = sum(max((one.drafts for one in verified(step)), default=0) for step in drafted)
-    seconds = sum(step.get("draft_seconds", 0.0) for step in steps)
+    seconds = sum(step.draft_seconds for step in steps)
     return seconds / passes if passes else 0.0
 
 

@@ -36,8 +36,7 @@ LASTING = 4  # steps for which the available blocks must do, when a sequence bec
 MOST = 256  # steps that are foreseen together: a request that comes makes most of them others
 
 
-@dataclass(frozen=True, slots=True)
-class CondensedPlan(BatchPlan):
+class CondensedPlan(BatchPlan, frozen=True):
     """A plan with decodes that have no chunk: so many, which read `steady_context` positions together."""
 
     steady: int = 0

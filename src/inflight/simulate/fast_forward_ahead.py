@@ -15,7 +15,7 @@ snapshots are named after tokens that are to come.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from inflight.core.sequence import Sequence
 from inflight.core.types.events import Event
@@ -41,7 +41,7 @@ class FastForwardAhead(FastForward):
         self._planned |= self._fills
         whole, sampled = self._whole(plan, result)
         self._left = {}
-        events = super().commit(whole, replace(result, sampled=sampled), now)
+        events = super().commit(whole, structs.replace(result, sampled=sampled), now)
         for number in self._fills:
             del self._planned[number]
         self._fills = {}
@@ -63,7 +63,7 @@ class FastForwardAhead(FastForward):
         theirs = {one.sequence_id: one for one in result.sampled}
         first = [theirs.pop(number, Sampled(number, (TOKEN,))) for number in by_rank]
         chunks = [decodes[number] for number in by_rank if number in decodes]
-        return replace(plan, chunks=(*chunks, *others)), (*first, *theirs.values())
+        return structs.replace(plan, chunks=(*chunks, *others)), (*first, *theirs.values())
 
     def _take_tokens(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
         if sequence.number not in self._fills:

@@ -30,9 +30,9 @@ import numpy.typing as npt
 
 from inflight.config.engine import default_depth
 from inflight.core.types.features import Features
+from inflight.core.types.numbers import Amount, Blocks, Count, Positive, Rows, Seconds, Slots, Windows
 from inflight.metrics.definitions import quantile
-from inflight.records.checked import Amount, Count, Malformed, Seconds, converted, decoded
-from inflight.records.schema import Blocks, Positive, Rows, Slots, Windows
+from inflight.records.checked import Malformed, converted, decoded
 from inflight.simulate.steps import Errors, Step, by_kind
 
 VERSION = 2

@@ -19,7 +19,9 @@ import math
 import random
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
@@ -266,4 +268,4 @@ class ProfileRun:
 
     def _add(self, request: Request) -> None:
         with contextlib.suppress(RequestRefused):  # admission is part of the engine as it is set
-            self._loop.add(replace(request, arrival=self._loop.clock.now()))
+            self._loop.add(structs.replace(request, arrival=self._loop.clock.now()))

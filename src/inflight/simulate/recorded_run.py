@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import structs
 
 from inflight.config.assembly import make_rules, make_scheduler
 from inflight.config.engine import EngineSettings, EvictionChoice
@@ -18,10 +19,8 @@ from inflight.core.sequence import SequenceView
 from inflight.core.speculation.speculation import Allotment, Candidate, Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.types.plan import Capacity, Chunk
-from inflight.core.types.request import SLO, Request
-from inflight.core.types.sampling import NO_SAMPLING, Adapter, InvalidSampling, PoolingParams, SamplingParams
+from inflight.core.types.request import Request
 from inflight.records.checked import Malformed, converted, decoded
-from inflight.records.drafts import num_drafts
 from inflight.records.schema import Header, RecordError, RequestRecord, StepRecord, values_of
 
 Depth = Annotated[int, msgspec.Meta(ge=1, le=2)]
@@ -55,9 +54,7 @@ def recorded_settings(header: Header) -> RecordedSettings:
         RecordError: the record lacks something that decides plans.
         SettingsError: the settings do not go together.
     """
-    values = values_of(header)
-    sizes_there = {"encoder_only" if name == "whole_texts" else name: one for name, one in header["capacity"].items()}
-    capacity = Capacity(**sizes_there)  # type: ignore[arg-type]
+    values, capacity = values_of(header), header.capacity
     if "kv_cache_dir" in values:
         raise RecordError(
             f"The record is of an engine with --kv-cache-dir {values['kv_cache_dir']}, whose blocks are not in the "
@@ -119,11 +116,8 @@ class RecordedStops:
     def __init__(self, requests: Sequence[RequestRecord], reasons: tuple[str, ...] = ("stop",)):
         """reasons: samples with these finish reasons are ended; others end by themselves, as they did."""
         self._lengths = {
-            record["request_id"]: iter(
-                [
-                    len(sample["token_ids"]) if sample["finish_reason"] in reasons else None
-                    for sample in record["samples"]
-                ]
+            record.request.request_id: iter(
+                [len(one.token_ids) if one.finish.reason in reasons else None for one in record.samples]
             )
             for record in requests
         }
@@ -144,37 +138,16 @@ class RecordedStop:
 
 def rebuild_request(record: RequestRecord) -> Request:
     """Rebuild the request of a record, with the recorded end instead of its own stop rules. Raises RecordError."""
-    params = {**record["params"], "stop": ("recorded",), "stop_token_ids": (), "min_tokens": 0, "ignore_eos": True}
-    pooling, adapter = record.get("pooling"), record.get("adapter")
-    try:
-        asked = SamplingParams(**params) if pooling is None else NO_SAMPLING
-        pooled = None if pooling is None else PoolingParams(**pooling)
-    except (TypeError, InvalidSampling) as error:
-        raise RecordError(f"The request {record['request_id']!r} cannot be rebuilt: {error}") from None
-    if asked.n != len(record["samples"]):
+    request = record.request
+    if request.params.n != len(record.samples):
         raise RecordError(
-            f"The request {record['request_id']!r} asks for {asked.n} samples, but the record has "
-            f"{len(record['samples'])}; record the run again."
+            f"The request {request.request_id!r} asks for {request.params.n} samples, but the record has "
+            f"{len(record.samples)}; record the run again."
         )
-    return Request(
-        request_id=record["request_id"],
-        prompt_token_ids=tuple(record["prompt_token_ids"]),
-        params=asked,
-        seed=record["seed"],
-        arrival=record["arrival"],
-        lane=record["lane"],
-        tenant=record["tenant"],
-        priority=record["priority"],
-        slo=SLO(**record["slo"]),
-        cache_salt=record["cache_salt"],
-        num_external_tokens=record.get("handed_tokens", 0),
-        session=record.get("session", ""),
-        call_marks=tuple(map(tuple, record.get("call_marks", ()))),
-        forced_output_tokens=record.get("forced_output_tokens"),
-        pooling=pooled,
-        second_text_at=record.get("second_text_at"),
-        adapter=None if adapter is None else Adapter(adapter["name"], "", adapter["number"]),
-    )
+    if request.pooling is not None:
+        return request
+    params = replace(request.params, stop=("recorded",), stop_token_ids=(), min_tokens=0, ignore_eos=True)
+    return structs.replace(request, params=params, bad_token_ids=(), grammar=None, reasoning=None)
 
 
 class RecordedDrafts(Speculation):
@@ -182,13 +155,13 @@ class RecordedDrafts(Speculation):
 
     def __init__(self, steps: Sequence[StepRecord]):
         self._drafts = {
-            (step["step"], chunk["sequence"]): (num_drafts(chunk), tuple(chunk.get("draft_token_ids", ())))
+            (step.plan.step, chunk.sequence_id): (chunk.num_drafts, chunk.draft_token_ids)
             for step in steps
-            for chunk in step["chunks"]
-            if num_drafts(chunk)
+            for chunk in step.plan.chunks
+            if chunk.num_drafts
         }
         self._ahead = [_was_ahead(before, step) for before, step in pairwise(steps)]
-        self._held = {step["step"]: set(step.get("held_back", ())) for step in steps}
+        self._held = {step.plan.step: set(step.plan.held_back) for step in steps}
         self._due = {step: set(held) for step, held in self._held.items()}
         for step, sequence in self._drafts:  # none of these has a token in flight
             self._due[step].add(sequence)
@@ -215,6 +188,6 @@ class RecordedDrafts(Speculation):
 
 def _was_ahead(before: StepRecord, step: StepRecord) -> bool:
     """Return whether a step was planned while the one before it was computed."""
-    if "before_commit" in step:
-        return step["before_commit"] < step["step"]
-    return step["planned"] < before["committed"]
+    if step.before_commit is not None:
+        return step.before_commit < step.plan.step
+    return step.planned < before.committed

@@ -15,28 +15,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Literal, get_args
+from typing import Any
 
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.plan import BatchPlan, Chunk, Pooled, Sampled, Scored, StepResult, Transferred
+from inflight.core.types.plan import BatchPlan, Chunk, Pooled, Sampled, Scored, StepResult, TransferKind, Transferred
 from inflight.core.types.request import RequestRefused
 from inflight.counted import counted
-from inflight.engine.recorder import plan_record
 from inflight.records.schema import (
-    PlanRecord,
     RecordError,
     Records,
     RequestRecord,
     ServiceRecord,
     StepRecord,
-    TransferredRecord,
     TransfersRecord,
     header_of,
     of_kind,
+    recorded_plan,
     values_of,
 )
 from inflight.simulate.recorded_run import (
@@ -47,10 +45,8 @@ from inflight.simulate.recorded_run import (
     recorded_settings,
 )
 
-Compared = Literal["step", "chunks", "new_rows", "freed_rows", "padding", "moves", "adapter_loads"]
-
-
-COMPARED: tuple[Compared, ...] = get_args(Compared)
+COMPARED = ("step", "chunks", "new_requests", "freed_rows", "padding", "adapter_loads")  # and the host's copies
+COPIES: tuple[TransferKind, ...] = ("store", "load")
 
 
 class Replay:
@@ -63,9 +59,7 @@ class Replay:
         _check(self.steps, self.requests)
         self.events: list[tuple[float, list[Event]]] = []  # of each commit and abort, with its time
         self._depth = depth
-        self._tokens = {
-            sample["sequence"]: iter(sample["token_ids"]) for one in self.requests for sample in one["samples"]
-        }
+        self._tokens = {sample.sequence_id: iter(sample.token_ids) for one in self.requests for sample in one.samples}
         self._commands = self._in_order(of_kind(records, "transfers"), of_kind(records, "service"))
         drafts = RecordedDrafts(self.steps)
         speculated = bool(drafts) or values_of(header_of(records)).get("speculation", "off") != "off"
@@ -78,7 +72,7 @@ class Replay:
         for committed in count():
             self._run_commands(planned, committed)
             while len(flights) < self._depth and planned < len(self.steps):
-                plan = self._scheduler.plan(self.steps[planned]["planned"])
+                plan = self._scheduler.plan(self.steps[planned].planned)
                 if not isinstance(plan, BatchPlan):
                     break  # the recorded run had nothing to plan before the next commit either
                 yield plan
@@ -108,17 +102,17 @@ class Replay:
         """Return the commands by the numbers of plans and of commits before them."""
         found: dict[tuple[int, int], list[Command]] = {}
         for one in self.requests:
-            came = one["before_step"], one["before_commit"]
-            found.setdefault(came, []).append((one["command"], partial(self._add, one)))
-            if "abort" in [sample["finish_reason"] for sample in one["samples"]]:
-                went = one["ended_before_step"], one["ended_before_commit"]
-                found.setdefault(went, []).append((one["ended_command"], partial(self._abort, one)))
+            came = one.before_step, one.before_commit
+            found.setdefault(came, []).append((one.command, partial(self._add, one)))
+            if "abort" in [sample.finish.reason for sample in one.samples]:
+                went = one.ended_before_step, one.ended_before_commit
+                found.setdefault(went, []).append((one.ended_command, partial(self._abort, one)))
         for ended in transfers:
-            when = ended["before_step"], ended["before_commit"]
-            found.setdefault(when, []).append((ended["command"], partial(self._end_transfers, ended)))
+            when = ended.before_step, ended.before_commit
+            found.setdefault(when, []).append((ended.command, partial(self._end_transfers, ended)))
         for usage in services:
-            when = usage["before_step"], usage["before_commit"]
-            found.setdefault(when, []).append((usage["command"], partial(self._exchange_service, usage)))
+            when = usage.before_step, usage.before_commit
+            found.setdefault(when, []).append((usage.command, partial(self._exchange_service, usage)))
         for commands in found.values():
             commands.sort(key=lambda command: command[0])
         return found
@@ -130,38 +124,39 @@ class Replay:
 
     def _add(self, one: RequestRecord) -> None:
         try:
-            self._scheduler.add(rebuild_request(one), one["added"])
+            self._scheduler.add(rebuild_request(one), one.added)
         except RequestRefused as refusal:
-            raise RecordError(f"The recorded request {one['request_id']!r} is refused: {refusal}") from None
+            raise RecordError(f"The recorded request {one.request.request_id!r} is refused: {refusal}") from None
 
     def _abort(self, one: RequestRecord) -> None:
-        self.events.append((one["ended"], self._scheduler.abort(one["request_id"], one["ended"])))
+        self.events.append((one.ended, self._scheduler.abort(one.request.request_id, one.ended)))
 
     def _end_transfers(self, one: TransfersRecord) -> None:
-        events = self._scheduler.transferred(self._transferred(one["transferred"]), one["ended"])
-        self.events.append((one["ended"], events))
+        events = self._scheduler.transferred(self._transferred(one.transferred), one.ended)
+        self.events.append((one.ended, events))
 
     def _exchange_service(self, usage: ServiceRecord) -> None:
-        self._scheduler.exchange_service(usage["elsewhere"])
+        self._scheduler.exchange_service(usage.elsewhere)
 
-    def _transferred(self, records: Sequence[TransferredRecord], begun: Iterable[int] = ()) -> tuple[Transferred, ...]:
+    def _transferred(self, records: Sequence[Transferred], begun: Iterable[int] = ()) -> tuple[Transferred, ...]:
         """Return ended transfers. begun: transfer_ids of the step itself. Raises RecordError for one not in flight."""
         out = {*self._scheduler.transfers_out, *begun}
         for one in records:
-            if one["ticket"] not in out:
+            if one.transfer_id not in out:
+                others = counted(len(out), "other", "others")
                 raise RecordError(
-                    f"The record says that transfer {one['ticket']} ended, but {counted(len(out), 'other', 'others')} "
-                    "would be in flight there: lines are missing, or changed."
+                    f"The record says that transfer {one.transfer_id} ended, but {others} would be in flight there: "
+                    "lines are missing, or changed."
                 )
-            out.remove(one["ticket"])
-        return tuple(Transferred(one["ticket"], one.get("error")) for one in records)
+            out.remove(one.transfer_id)
+        return tuple(records)
 
     def _commit(self, plan: BatchPlan) -> None:
         record = self.steps[plan.step]
-        faults = {fault["sequence"]: fault["error"] for fault in record.get("faults", ())}
-        chunks = () if "error" in record else plan.chunks
-        accepted = {number: count for number, count in record.get("accepted", ())}
-        waits = {number: transfer_id for number, transfer_id in record.get("waits", ())}
+        faults = {fault.sequence_id: fault.error for fault in record.faults}
+        chunks = () if record.error is not None else plan.chunks
+        accepted = dict(record.accepted)
+        waits = dict(record.waits)
         sampled = tuple(
             Sampled(chunk.sequence_id, (), waits_for=waits[chunk.sequence_id])
             if chunk.sequence_id in waits
@@ -175,16 +170,16 @@ class Replay:
         result = StepResult(
             plan.step,
             sampled,
-            record["seconds"],
-            record.get("error"),
+            record.seconds,
+            record.error,
             scored,
-            self._transferred(record.get("transferred", ()), waits.values()),
+            self._transferred(record.transferred, waits.values()),
             pooled,
-            draft_seconds=record.get("draft_seconds", 0.0),
-            out_of_memory=record.get("out_of_memory", False),
+            draft_seconds=record.draft_seconds,
+            out_of_memory=record.out_of_memory,
             undrafted=tuple(one.sequence_id for one in chunks if _lacks_drafts(one, accepted)),
         )
-        self.events.append((record["committed"], self._scheduler.commit(plan, result, record["committed"])))
+        self.events.append((record.committed, self._scheduler.commit(plan, result, record.committed)))
 
     def _sampled(self, chunk: Chunk, faults: Mapping[int, str], accepted: int) -> Sampled:
         """Return a chunk's recorded tokens. accepted: drafts of the executor; of known ones the tokens say it."""
@@ -212,9 +207,9 @@ def _lacks_drafts(chunk: Chunk, accepted: Mapping[int, int]) -> bool:
 def _check(steps: Sequence[StepRecord], requests: Sequence[RequestRecord]) -> None:
     """Check that the lines go together. Raises RecordError."""
     for number, step in enumerate(steps):
-        if step["step"] != number:
-            raise RecordError(f"The record goes from step {number - 1} to step {step['step']}: lines are missing.")
-    numbers = [sample["sequence"] for one in requests for sample in one["samples"]]
+        if step.plan.step != number:
+            raise RecordError(f"The record goes from step {number - 1} to step {step.plan.step}: lines are missing.")
+    numbers = [sample.sequence_id for one in requests for sample in one.samples]
     if len(set(numbers)) < len(numbers):
         raise RecordError(f"The record has {len(numbers)} samples of {len(set(numbers))} sequences; each has its own.")
 
@@ -242,7 +237,7 @@ def replay(records: Records, make: MakeScheduler | None = None) -> tuple[Replay,
     again = Replay(records, make, depth)
     difference, alike = None, 0
     for plan, record in zip(again.plans(), again.steps, strict=False):
-        difference = _difference(plan_record(plan), record)
+        difference = _difference(recorded_plan(plan), record.plan)
         if difference is not None:
             break
         alike += 1
@@ -251,27 +246,23 @@ def replay(records: Records, make: MakeScheduler | None = None) -> tuple[Replay,
     if difference is None:
         difference = _different_end(again)
     last = again.snapshot()
-    moved = sum(len(step["moves"]["out"]) + len(step["moves"]["back"]) for step in again.steps)
-    hits = sum(one["timings"]["cached_tokens"] for one in again.requests)
+    moved = sum(len(one.blocks) for step in again.steps for one in step.plan.transfers)
+    hits = sum(one.timings.cached_tokens for one in again.requests)
     return again, Outcome(alike, len(again.steps), len(again.requests), hits, last.preemptions, moved, difference)
 
 
-def _difference(again: PlanRecord, record: StepRecord) -> str | None:
-    for name in COMPARED:
-        mine, recorded = again.get(name), record.get(name)  # of adapters there may be none
-        if mine != recorded:
-            first = f"{mine} against the record's {recorded}"
-            if isinstance(mine, list) and isinstance(recorded, list):
-                both = enumerate(zip(mine, recorded, strict=False))
-                first = next(
-                    (
-                        f"entry {index}: {one} against the record's {other}"
-                        for index, (one, other) in both
-                        if one != other
-                    ),
-                    first,
-                )
-            return f"Step {record['step']} differs in its {name.replace('_', ' ')}, {first}."
+def _difference(mine: BatchPlan, recorded: BatchPlan) -> str | None:
+    """Return a sentence about the first difference; None where there is none."""
+    compared = {name: (getattr(mine, name), getattr(recorded, name)) for name in COMPARED}
+    compared |= {f"{kind} copies": (mine.copies(kind), recorded.copies(kind)) for kind in COPIES}
+    for name, (own, other) in compared.items():
+        if own != other:
+            first = f"{own} against the record's {other}"
+            if not isinstance(own, int):
+                pairs = enumerate(zip(own, other, strict=False))
+                found = (f"entry {at}: {one} against the record's {two}" for at, (one, two) in pairs if one != two)
+                first = next(found, first)
+            return f"Step {recorded.step} differs in its {name.replace('_', ' ')}, {first}."
     return None
 
 
@@ -281,7 +272,7 @@ def _memory(timings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _different_end(again: Replay) -> str | None:
     ends = [
-        (one["request_id"], [sample["finish_reason"] for sample in one["samples"]], _memory(one["timings"]))
+        (one.request.request_id, [sample.finish.reason for sample in one.samples], _memory(one.timings.to_json()))
         for one in again.requests
     ]
     mine = again.ends

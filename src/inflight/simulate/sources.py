@@ -19,9 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from inflight.core.types.features import Features
-from inflight.records.checked import Count, Malformed, Seconds, Time, converted, decoded
+from inflight.core.types.numbers import Count, Seconds, Time
+from inflight.records.checked import Malformed, converted, decoded
 from inflight.records.schema import header_of, of_kind, read_records, values_of
 from inflight.simulate.fitted import MIN_STEPS, FittedModel, Provenance, Size, StepModelError, fit, held_out_errors
 from inflight.simulate.steps import Step, rounds, timed_steps
@@ -49,11 +51,11 @@ def fitted_on_record(path: Path) -> FittedModel:
         provenance=Provenance(
             source=f"the record {path.name}",
             machine="the record's",
-            measured=header.get("created", "")[:10],
+            measured=(header.created or "")[:10],
             steps=len(steps),
             held_out=held_out_errors(steps, model.knots),
             settings=values_of(header),
-            capacity=converted(header["capacity"], Size),
+            capacity=converted(structs.asdict(header.capacity), Size),
         ),
     )
     try:

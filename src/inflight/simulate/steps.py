@@ -58,15 +58,15 @@ def timed_steps(records: Iterable[StepRecord]) -> list[TimedStep]:
     """Return the steps of a record file that were computed, in order."""
     return [
         TimedStep(
-            Features(**record["features"]),
-            record["seconds"],
-            record["planned"],
-            record["committed"],
-            frozenset(chunk["sequence"] for chunk in record["chunks"]),
-            record.get("draft_seconds", 0.0),
+            record.features,
+            record.seconds,
+            record.planned,
+            record.committed,
+            frozenset(chunk.sequence_id for chunk in record.plan.chunks),
+            record.draft_seconds,
         )
         for record in records
-        if "error" not in record
+        if record.error is None
     ]
 
 

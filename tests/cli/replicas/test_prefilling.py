@@ -17,8 +17,8 @@ from inflight.cli.replicas.routing_board import RoutingBoard
 from inflight.core.types.events import Finish, FinishedEvent
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import PoolingParams
+from inflight.core.types.timings import Timings
 from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, decode_to_engine, encode
-from inflight.records.timings import Timings
 
 TIMINGS = Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, "interactive")
 STATS = {"kv_tokens": 1600, "fair": False, "costs": None}

@@ -17,9 +17,9 @@ from inflight.cli.replicas.routed_frame import RoutedFrame
 from inflight.cli.replicas.routing_board import RoutingBoard
 from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.timings import Timings
 from inflight.engine.event_stream import EngineStopped, EventStream
 from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, Stopped, decode_to_engine, encode
-from inflight.records.timings import Timings
 
 TIMINGS = Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, "interactive")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from inflight.core.kv.block_tables import Allocation, TableLayout
 from inflight.core.policies.fcfs import Fcfs
@@ -53,7 +52,7 @@ def test_a_window_and_a_chunk_bound_the_length_of_a_table() -> None:
 
 def test_tokens_that_come_with_a_request_count_in_whole_blocks_until_a_preemption() -> None:
     one = sequence(prompt=[0] * 11)
-    one.request = replace(one.request, num_external_tokens=10)
+    one.request = structs.replace(one.request, num_external_tokens=10)
     assert layout_of().external_tokens(one) == 2 * SIZE
     one.recompute_until = 1
     assert layout_of().external_tokens(one) == 0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
+from msgspec import structs
 
 from inflight.core.kv.kv_export import PeerSource
 from inflight.core.types.kv_blocks import SharedRoot
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_tier
-from inflight.core.types.plan import Transfer
+from inflight.core.types.plan import EarlySend, Transfer
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter, SamplingParams
 
@@ -27,7 +27,7 @@ def request(kv_transfer: KVTransfer | None, name: str = "r", **given: object) ->
 
 
 def names(asked: Request, salt: str = "", adapter: Adapter | None = None, held: int = 0) -> tuple[int, ...]:
-    asked = replace(asked, kv_transfer=KVTransfer(take=PEER))
+    asked = structs.replace(asked, kv_transfer=KVTransfer(take=PEER))
     found = PeerSource(2, identity).match(asked, SharedRoot(salt, adapter), asked.prompt_token_ids, held)
     return () if found is None else found.remote_blocks
 
@@ -78,7 +78,7 @@ def test_hashes_depend_on_salt_adapter_and_tokens() -> None:
     kinds = [names(asked), names(asked, "tenant"), names(asked, "", one), names(asked, "", other)]
     assert len(set(kinds)) == 4 and all(len(one) == 4 for one in kinds)
     assert names(asked, held=3) == names(asked)[3:] and names(asked, held=4) == ()
-    changed = replace(asked, prompt_token_ids=(0, *PROMPT[1:]))
+    changed = structs.replace(asked, prompt_token_ids=(0, *PROMPT[1:]))
     assert not set(names(changed)) & set(names(asked)), "each is of all tokens before it, too"
 
 
@@ -111,7 +111,7 @@ def test_only_missing_blocks_are_imported(harness: Harness) -> None:
     harness.add(request(KVTransfer(give="one")))
     harness.drain()
     taking = taking_from(harness)
-    taking.add(replace(request(None, "before"), prompt_token_ids=PROMPT[:5]))
+    taking.add(structs.replace(request(None, "before"), prompt_token_ids=PROMPT[:5]))
     taking.drain()
     taking.add(request(KVTransfer(take=PEER), "after"))
     taking.drain()
@@ -132,7 +132,7 @@ def test_a_plan_names_the_blocks_that_it_completes(harness: Harness) -> None:
     assert [number for number, _ in early] == [0, 1], "with the steps of 4 tokens that make two blocks whole each"
     assert [number for number, _ in sent] == [1, 2], "and again when these have ended"
     for (_, before), (_, behind) in zip(early, sent, strict=True):
-        assert before == (behind.tier, behind.blocks, behind.remote_blocks)
+        assert before == EarlySend(behind.tier, behind.blocks, behind.remote_blocks)
 
 
 def test_prompts_without_export_are_not_sent_early() -> None:
@@ -147,10 +147,10 @@ def test_loads_ahead_do_not_evict_blocks_loaded_for_waiting_sequences() -> None:
     the fourth when it is next."""
     taking = Harness(Setup(peers=True, num_blocks=24, max_rows=1))
     first = SamplingParams(max_tokens=6, temperature=0)
-    taking.add(replace(request(None, "first"), prompt_token_ids=(0,), params=first))
+    taking.add(structs.replace(request(None, "first"), prompt_token_ids=(0,), params=first))
     for number, begin in enumerate(product((0, 1), (0, 1))):
         asked = request(KVTransfer(take=PEER), f"r{number}")
-        taking.add(replace(asked, prompt_token_ids=(*begin, *PROMPT[2:])))
+        taking.add(structs.replace(asked, prompt_token_ids=(*begin, *PROMPT[2:])))
     taking.drain()
     brought = [sum(one.kind == "receive" for one in plan.transfers) for plan in taking.plans]
     assert brought[0] == 3 and sum(brought) == 4

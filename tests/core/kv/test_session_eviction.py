@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.session_eviction import RERANK_BATCH, SessionEviction, SessionMatcher
@@ -192,7 +193,7 @@ def test_session_names_are_within_a_tenant_and_a_salt() -> None:
     found = []
     for at, (tenant, salt) in enumerate((("", ""), ("", ""), ("b", ""), ("", "salt"))):
         name = f"r{at}"
-        harness.add(replace(request(name, A, output=2, tenant=tenant, cache_salt=salt), session="same"))
+        harness.add(structs.replace(request(name, A, output=2, tenant=tenant, cache_salt=salt), session="same"))
         harness.step()
         found.append(inside.samples(harness.scheduler, name)[0].session)
         harness.drain()
@@ -204,7 +205,7 @@ def test_recovery_ends_all_turns() -> None:
     found = []
     for name in ("broken off", "again"):
         harness.scheduler.recover("broken", 0.0)
-        harness.scheduler.add(replace(request(name, A, output=2), session="same"), 0.0)
+        harness.scheduler.add(structs.replace(request(name, A, output=2), session="same"), 0.0)
         harness.scheduler.plan(0.0)
         found.append(inside.samples(harness.scheduler, name)[0].session)
     assert [one.running for one in found] == [1, 1] and found[0] is not found[1]

@@ -11,6 +11,7 @@ import pytest
 from adapters import write_adapter
 from breadth import first_of
 from models import write_model
+from msgspec import structs
 
 from inflight import LLM, SamplingParams
 from inflight.build import build_engine
@@ -21,7 +22,7 @@ from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.request import Request
 from inflight.frontend.adapter_names import AdapterNameError
 from inflight.models.errors import ModelError
-from inflight.records.schema import read_records
+from inflight.records.schema import of_kind, read_records
 from inflight.simulate.replay import replay
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -56,7 +57,7 @@ def requests_of(engine: Any, count: int = 14) -> list[Request]:
 
 def answers(loop: Any, asked: list[Request]) -> dict[tuple[str, int], list[int]]:
     for request in asked:
-        loop.add(replace(request, arrival=loop.clock.now()))
+        loop.add(structs.replace(request, arrival=loop.clock.now()))
     tokens: dict[tuple[str, int], list[int]] = {}
     for event in loop.run():
         if isinstance(event, TokensEvent):
@@ -121,7 +122,11 @@ def test_files_that_are_gone_end_their_requests_alone(folder: Path, tmp_path: Pa
     engine = build_engine(given, record=tmp_path / "record.jsonl")
     (tmp_path / "gone" / "adapter_model.safetensors").unlink()
     plain = requests_of(engine, 3)
-    asked = [replace(plain[0], adapter=engine.adapters.named("gone")), replace(plain[1], adapter=None), plain[2]]
+    asked = [
+        structs.replace(plain[0], adapter=engine.adapters.named("gone")),
+        structs.replace(plain[1], adapter=None),
+        plain[2],
+    ]
     for request in asked:
         engine.loop.add(request)
     ended = {event.request_id: event for event in engine.loop.run() if isinstance(event, FinishedEvent)}
@@ -138,7 +143,7 @@ def test_a_recorded_run_replays_to_the_same_plans(folder: Path, tmp_path: Path) 
     answers(engine.loop, requests_of(engine))
     engine.loop.close()
     records = list(read_records(tmp_path / "record.jsonl"))
-    assert any(one["kind"] == "step" and "adapter_loads" in one for one in records)
+    assert any(one.plan.adapter_loads for one in of_kind(records, "step"))
     _, outcome = replay(records)
     assert outcome.difference is None, outcome
 

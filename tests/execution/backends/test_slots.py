@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
@@ -152,7 +152,7 @@ def test_where_one_row_cannot_be_started_none_of_the_step_writes_to_anybodys_blo
     slots = backend.request_slots(CAPACITY, CAPACITY.num_blocks)
     slots.start(new_request(0, list(range(20))))
     slots.gather([Chunk(1, 0, 0, 20, (5, 6), 1)])
-    wrong = replace(new_request(2, [1]), token_ids=(2**40,))
+    wrong = structs.replace(new_request(2, [1]), token_ids=(2**40,))
     cache = backend.kv_cache(KVShape.uniform(1, CAPACITY.block_size, 1, 16), CAPACITY.num_blocks + 1)
     with pytest.raises(OverflowError):
         backend.prepare(slots, cache, [], [wrong, new_request(0, [1, 2])])
@@ -160,7 +160,7 @@ def test_where_one_row_cannot_be_started_none_of_the_step_writes_to_anybodys_blo
 
 
 def test_each_group_has_tables_of_its_own() -> None:
-    store = RequestSlots(replace(CAPACITY, windows=(0, 20, 20)), CAPACITY.num_blocks)
+    store = RequestSlots(structs.replace(CAPACITY, windows=(0, 20, 20)), CAPACITY.num_blocks)
     store.start(new_request(1, list(range(50))))
     store.start(new_request(3, list(range(9))))
     store.gather([Chunk(1, 1, 0, 30, (5, 3, 4), 0, window_blocks=((7, 8), (9, 10)))])
@@ -185,10 +185,12 @@ def test_what_was_drafted_is_written_over_and_blocks_are_told_once() -> None:
     decode = Chunk(1, 1, 15, 1, (7,), 1)
     store.append_blocks([decode])
     for position, drafted in ((15, 40), (16, 41)):
-        tokens, where = gathered(store, [decode._replace(start=position, new_blocks=())])
+        tokens, where = gathered(store, [structs.replace(decode, start=position, new_blocks=())])
         assert where.block_tables[0, 0].tolist() == [5, 7][: position // 16 + 1]
         store.keep(row, np.array([position], np.int32), np.array([drafted], np.int32))
-    tokens, where = gathered(store, [decode._replace(length=3, new_blocks=(), draft_token_ids=(40, 41), sample=3)])
+    tokens, where = gathered(
+        store, [structs.replace(decode, length=3, new_blocks=(), draft_token_ids=(40, 41), sample=3)]
+    )
     assert tokens.tolist() == [30, 40, 41] and where.block_tables.tolist() == [[[5, 7]]]
     store.keep(np.array([1, 1, 1], np.int32), np.array([15, 16, 17], np.int32), np.array([40, 9, 8], np.int32))
     tokens, _ = gathered(store, [Chunk(1, 1, 17, 1, (), 1)])

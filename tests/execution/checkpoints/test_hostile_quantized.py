@@ -25,7 +25,7 @@ REFERENCE = ReferenceBackend("float32")
 SHAPE, MODULE = (16, 64), "model.layers.0.mlp.up_proj"
 EXPERTS, STACK = 2, "model.layers.0.mlp.experts.down_proj"
 TRIES = 6  # damages of each kind and format; files take twice as many
-MOST_BYTES = LONGEST_FILE + (4 << 20)  # a buffer for the longest config.json; the tensors have a few kilobytes
+MAX_BYTES = LONGEST_FILE + (4 << 20)  # a buffer for the longest config.json; the tensors have a few kilobytes
 ODD: list[Any] = [None, True, 0, -1, 3, 2**31, 10**400, 0.5, 1e300, "", "x" * 5000, "\ud800", [], [[]], [1] * 10**5, {}]
 DTYPES = ["BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "I16", "F16", "BF16", "I32", "F32", "I64", "F64", "Q4"]
 
@@ -68,7 +68,7 @@ def answer(folder: Path) -> np.ndarray | None:
     finally:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak < MOST_BYTES
+        assert peak < MAX_BYTES
 
 
 @pytest.fixture

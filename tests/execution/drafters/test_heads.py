@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
@@ -198,7 +199,7 @@ class Steps:
             self._loaded.backend.append_blocks(self._slots, self._cache, [chunk])
             (one,) = self.drafter.draft([chunk], self._slots)
             found = list(one)
-            chunk = chunk._replace(new_blocks=(), draft_token_ids=one)
+            chunk = structs.replace(chunk, new_blocks=(), draft_token_ids=one)
         batch = self._loaded.backend.prepare(self._slots, self._cache, [chunk], new)
         self._loaded.model.forward(batch)
         self.drafter.computed(batch, [chunk], self._slots)

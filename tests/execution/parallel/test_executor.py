@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from breadth import first_of
 from models import write_model
+from msgspec import structs
 
 from inflight import LLM, SamplingParams
 from inflight.config.setting import SettingsError
@@ -200,7 +200,7 @@ def test_a_fault_of_a_worker_is_told_by_its_sentence(folder: Path) -> None:
         tell = executor._workers.step
 
         def of_a_row_that_is_not_there(plan: BatchPlan) -> None:
-            tell(replace(plan, chunks=tuple(chunk._replace(row=99) for chunk in plan.chunks)))
+            tell(structs.replace(plan, chunks=tuple(structs.replace(chunk, row=99) for chunk in plan.chunks)))
 
         executor._workers.step = of_a_row_that_is_not_there
         with pytest.raises(RanksLost, match=r"Rank 1 failed: .*start the engine anew"):

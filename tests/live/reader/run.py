@@ -81,7 +81,7 @@ def record(path: Path) -> Path:
             ("prefix_caching", True),
         )
     }
-    recorder = Recorder(path.open("w", encoding="utf-8"), settings, capacity, created="2026-01-01T00:00:00+00:00")
+    recorder = Recorder(path.open("wb"), settings, capacity, created="2026-01-01T00:00:00+00:00")
     loop = EngineLoop(scheduler, NullExecutor(capacity, seconds), clock, observers=[recorder])
     drive(loop, requests())
     loop.close()

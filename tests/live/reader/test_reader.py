@@ -58,19 +58,19 @@ def test_who_gave_way_for_whom(frames: list[Frame], infos: dict[int, RequestInfo
 def test_what_digest_14_waited_for(requests: dict[str, Any]) -> None:
     """2: 2.3 s: for the step's tokens 1.1, for KV blocks 0.76, for a row 0.40; half behind each lane."""
     timings = requests["digest-14"].timings
-    assert timings["queue_ms"] == pytest.approx(2275, abs=1)
-    assert [(name, round(ms)) for name, ms in timings["queued_by"].items() if ms] == [
+    assert timings.queue_ms == pytest.approx(2275, abs=1)
+    assert [(name, round(ms)) for name, ms in timings.queued_by.items() if ms] == [
         ("rows", 404), ("blocks", 757), ("budget", 1114),
     ]  # fmt: skip
-    assert {name: round(ms) for name, ms in timings["queued_behind"].items()} == {"batch": 1136, "interactive": 1139}
+    assert {name: round(ms) for name, ms in timings.queued_behind.items()} == {"batch": 1136, "interactive": 1139}
 
 
 def test_why_digest_23_was_slow(frames: list[Frame], infos: dict[int, RequestInfo], requests: dict[str, Any]) -> None:
     """3: preempted three times, 1.9 of 8.1 s outside of the batch; 381 tokens computed again; hardly any waiting."""
     one = requests["digest-23"]
-    assert one.timings["total_ms"] == pytest.approx(8061, abs=10)
-    assert one.timings["preempted_ms"] == pytest.approx(1925, abs=1) and one.timings["queue_ms"] < 20
-    assert one.timings["recomputed_tokens"] == 381
+    assert one.timings.total_ms == pytest.approx(8061, abs=10)
+    assert one.timings.preempted_ms == pytest.approx(1925, abs=1) and one.timings.queue_ms < 20
+    assert one.timings.recomputed_tokens == 381
     gone = [infos[number].request_id for frame in frames for number in frame.preempted]
     assert gone.count("digest-23") == 3 and gone.count("digest-20") == 0
 

@@ -10,10 +10,10 @@ from inflight.build import BUILT_IN
 from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.timings import Timings
 from inflight.frontend.answers import AnswerParsing
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.parser_choice import Tool
-from inflight.records.timings import Timings
 from inflight.server.call import Call
 from inflight.server.logprobs import TokenNames
 from inflight.server.response_builder import ResponseBuilder

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.timings import Timings
 from inflight.counted import counted
-from inflight.records.timings import Timings
 
 Kind = Literal["chunked prefill", "batch lane", "preemption"]
 KINDS: tuple[Kind, ...] = ("chunked prefill", "batch lane", "preemption")

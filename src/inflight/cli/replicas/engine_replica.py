@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import structs
 
 from inflight.cli.engine_loading import load_engine
 from inflight.cli.replicas.autoscaling import QUEUED_SECONDS
@@ -67,7 +68,7 @@ class EngineReplica:
         message = decode_to_engine(data)
         assert isinstance(message, Open), "nothing else is sent"
         now = self._engine.loop.clock.now()
-        requests = [replace(await self._prepared(one), arrival=now + one.arrival) for one in message.requests]
+        requests = [structs.replace(await self._prepared(one), arrival=now + one.arrival) for one in message.requests]
         if not all([await self._is_wanted(one) for one in requests]):
             return encode(Refused(0, "Nobody has asked for the prompt's blocks.", None, None, None))
         return encode(await self._outboxes.open(link, tuple(requests)))

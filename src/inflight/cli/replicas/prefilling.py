@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from dataclasses import replace
+
+from msgspec import structs
 
 from inflight.cli.replicas.replica_links import Links
 from inflight.cli.replicas.routing_board import RoutingBoard
@@ -39,14 +40,14 @@ class Prefilling:
         if not is_handed_over(request, self._block_size) or not self._board.has_replicas:
             return request
         asked = _Asked(self._board, next(self._ids))
-        prompt = replace(prompt_alone(request, asked.export_id), arrival=-age)
+        prompt = structs.replace(prompt_alone(request, asked.export_id), arrival=-age)
         self._asked[request.request_id] = asked
         self._links.ask(prompt, RoutedRequest.of(prompt), asked)
         place = await asked.place(CHOICE_SECONDS)
         if place is None:
             self.left(request.request_id)
             return request
-        return replace(request, kv_transfer=KVTransfer(take=place))
+        return structs.replace(request, kv_transfer=KVTransfer(take=place))
 
     def left(self, request_id: str) -> None:
         """It ends before its prompt was computed, perhaps."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec import structs
 
 from inflight.cli.replicas.replica_links import Links
 from inflight.cli.replicas.routing_board import RoutingBoard
@@ -115,7 +116,7 @@ class _Following:
         """Another time, where it was lost."""
         if not self._over:
             self._tries -= 1
-            request = replace(self._request, arrival=-self._engine.age(self._request))
+            request = structs.replace(self._request, arrival=-self._engine.age(self._request))
             self._engine.links.ask(request, self._routed, self)
 
     def leave(self) -> None:

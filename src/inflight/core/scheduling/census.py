@@ -16,7 +16,7 @@ from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_transfer import FolderStats
 from inflight.core.types.request import Request
-from inflight.records.timings import ADAPTER, KV, Timings
+from inflight.core.types.timings import ADAPTER, KV, Timings
 
 NAMED = 24  # of those that wait in a lane
 

@@ -6,7 +6,7 @@ policy, the prefix cache. Which sequence has how many tokens, the step builder s
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from inflight.core.adapters import AdapterSlots
 from inflight.core.kv.manager import KVCacheManager
@@ -66,7 +66,7 @@ class ChunkMaker:
             self.prefix_hits += sequence.num_computed
         new = _new_request(sequence, self._slot_of(sequence))
         draft.new_requests.append(
-            replace(new, snapshot=self._memory.begin_from_checkpoint(sequence)) if self._has_state else new
+            structs.replace(new, snapshot=self._memory.begin_from_checkpoint(sequence)) if self._has_state else new
         )
         return tuple(sequence.blocks)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from inflight.core.types.events import Event, FinishedEvent
 
 
@@ -35,6 +37,6 @@ def _late(event: Event, late_ms: float) -> Event:
     timings = event.timings
     total_ms = timings.total_ms + late_ms
     ttft_ms = None if timings.ttft_ms is None else total_ms
-    return replace(
+    return structs.replace(
         event, timings=replace(timings, other_ms=timings.other_ms + late_ms, total_ms=total_ms, ttft_ms=ttft_ms)
     )

@@ -11,7 +11,7 @@ from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
 from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence
-from inflight.records.timings import KV
+from inflight.core.types.timings import KV
 
 
 class PrefixFetching:

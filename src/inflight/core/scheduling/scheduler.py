@@ -56,8 +56,8 @@ from inflight.core.types.plan import (
     WaitUntil,
 )
 from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.timings import ADAPTER, Timings
 from inflight.counted import UNBOUNDED
-from inflight.records.timings import ADAPTER, Timings
 
 
 class Scheduler:

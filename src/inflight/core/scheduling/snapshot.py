@@ -13,7 +13,7 @@ from inflight.core.scheduling.step_builder import StepBuilder
 from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
 from inflight.core.types.sampling import GrammarStats
-from inflight.records.timings import ADAPTER, KV
+from inflight.core.types.timings import ADAPTER, KV
 
 
 @dataclass(frozen=True, slots=True)

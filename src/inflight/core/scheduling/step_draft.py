@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import zip_longest
 
+from msgspec import structs
+
 from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
 from inflight.core.types.plan import Chunk, NewRequest
@@ -60,7 +62,7 @@ class StepDraft:
 
     def tell_blocks(self, new_blocks: tuple[int, ...], window_blocks: tuple[tuple[int, ...], ...]) -> None:
         """With the chunk that was added last."""
-        self.chunks[-1] = self.chunks[-1]._replace(new_blocks=new_blocks, window_blocks=window_blocks)
+        self.chunks[-1] = structs.replace(self.chunks[-1], new_blocks=new_blocks, window_blocks=window_blocks)
 
     def add_drafts(
         self,
@@ -72,7 +74,8 @@ class StepDraft:
     ) -> None:
         """`count` of them to the chunk that stands there: these, or what the executor makes itself."""
         chunk = self.chunks[place]
-        self.chunks[place] = chunk._replace(
+        self.chunks[place] = structs.replace(
+            chunk,
             length=chunk.length + count,
             new_blocks=chunk.new_blocks + new_blocks,
             sample=chunk.sample + count,

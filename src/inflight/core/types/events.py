@@ -1,21 +1,26 @@
-"""What the scheduler tells the world after a commit or an abort."""
+"""Events of requests: what a commit or an abort of the scheduler reports."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct
 
 from inflight.core.types.sampling import TokenLogprob
-from inflight.records.timings import Timings
+from inflight.core.types.timings import Timings
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-class Finish(Struct, frozen=True):
-    """How a sample ended. stopped_by: the stop string or stop token id that ended it; detail: a sentence, if any.
-    by_request: of an error, that the request itself left nothing to draw."""
+class Finish(Struct, frozen=True, omit_defaults=True):
+    """End of one sample.
+
+    Attributes:
+        reason: Why it ended.
+        stopped_by: Stop string or stop token id that ended it.
+        detail: A sentence, where there is more to say.
+        by_request: Whether an error is due to the request, which left nothing to draw.
+    """
 
     reason: FinishReason
     stopped_by: str | int | None = None
@@ -23,9 +28,17 @@ class Finish(Struct, frozen=True):
     by_request: bool = False
 
 
-class TokensEvent(NamedTuple):
-    """New tokens of one sample; `finish` comes with the last of them. cached_tokens: of the prompt, that the first
-    sample found in the prefix cache; 0 of other samples."""
+class TokensEvent(Struct, frozen=True, gc=False):
+    """New tokens of one sample.
+
+    Attributes:
+        request_id: Of the request.
+        sample_index: Number of the sample.
+        token_ids: The tokens.
+        logprobs: Of each, where the request asks for them.
+        finish: The end of the sample, with the last of its tokens.
+        cached_tokens: Tokens of the prompt that the first sample found in the prefix cache; 0 for other samples.
+    """
 
     request_id: str
     sample_index: int
@@ -36,23 +49,30 @@ class TokensEvent(NamedTuple):
 
 
 class PromptScoredEvent(Struct, frozen=True):
-    """Log-probabilities of the next tokens of the prompt, from its second token on. Together they come before the
-    request's first `TokensEvent`."""
+    """Log-probabilities of the next tokens of the prompt, from its second token on.
+
+    Together they come before the request's first `TokensEvent`.
+    """
 
     request_id: str
     logprobs: tuple[TokenLogprob, ...]
 
 
 class PooledEvent(Struct, frozen=True):
-    """The vector of a pooled request, before its end."""
+    """Vector of a pooled request, before its end."""
 
     request_id: str
     vector: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedEvent:
-    """The one terminal event of a request. `finishes` holds how each sample ended, by sample index."""
+class FinishedEvent(Struct, frozen=True):
+    """The one terminal event of a request.
+
+    Attributes:
+        request_id: Of the request.
+        finishes: End of each sample, by sample index.
+        timings: Where the request's time went.
+    """
 
     request_id: str
     finishes: tuple[Finish, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inflight.core.types.numbers import Amount, Count
 from inflight.core.types.plan import HOST, BatchPlan
 
 
@@ -11,14 +12,14 @@ from inflight.core.types.plan import HOST, BatchPlan
 class Features:
     """Size of a step."""
 
-    tokens: int  # token slots computed, padding included
-    rows: int  # chunks and padded rows
-    samples: int  # positions whose logits are computed, to draw the next token or to score the one that follows
-    decode_context: int  # Σ of positions read by decodes, however many drafts they have
+    tokens: Count  # token slots computed, padding included
+    rows: Count  # chunks and padded rows
+    samples: Count  # positions whose logits are computed, to draw the next token or to score the one that follows
+    decode_context: Count  # Σ of positions read by decodes, however many drafts they have
     # Σ length · (start + length / 2) over longer chunks, the query-key pairs of their attention, and such pairs of
     # drafts.
-    prefill_context: float
-    moved_blocks: int = 0  # copied between the device and its host; other transfers take no time of the step
+    prefill_context: Amount
+    moved_blocks: Count = 0  # copied between the device and its host; other transfers take no time of the step
 
 
 def features(plan: BatchPlan) -> Features:

@@ -1,52 +1,57 @@
-"""The plan of one step and what came of it: the only things that pass between scheduler and executor.
+"""The plan of one step, and its result: all that passes between scheduler and executor.
 
-A `BatchPlan` is complete: with the plans before it, it is enough to run the step in another process, to print it,
-to record and replay it, and to predict its cost. Nothing is written on a plan or a result after it is built. (What a
-step has hundreds of is a named tuple, since those are made six times as fast as frozen dataclasses.)
+A `BatchPlan` is complete. With the plans before it, it is enough to run the step in another process, to print it, to
+record and replay it, and to predict its cost. Plans and results are frozen. They are msgspec structs, which are made
+four times as fast as named tuples and are what record files hold.
 
-What an executor keeps between plans is one state per row: the tokens of the sequence, its block table, its sampling
-settings, and what recurrent layers keep of it. `NewRequest` starts that state, chunks extend it, `freed_rows` ends it.
-A sampled token is appended to its row by the executor itself, so that the next plan can be made before this one's
-result is known (depth 2). Rows begin before anything is computed: a slot that one begins from may be written in the
-same step.
+An executor keeps one state per row between plans: the tokens of the sequence, its block table, its sampling settings,
+and the recurrent state. `NewRequest` starts that state, chunks extend it, `freed_rows` ends it. The executor itself
+appends a sampled token to its row, so that the next plan can be made before this one's result is known (depth 2). Rows
+begin before anything is computed: a slot that one begins from may be written in the same step.
 
-Drafts are guesses of the tokens to come. They are computed behind the known tokens as if they were these, every one of
-their positions is sampled as it would be without them, and what was sampled counts as far as the draft before it was
-right: the tokens are those of plain decoding. What the row keeps is what was sampled.
+Drafts are guesses of the next tokens. They are computed behind the known tokens, each of their positions is sampled as
+it would be without them, and a sampled token counts if the draft before it was right: the tokens are those of plain
+decoding. The row keeps the sampled tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from inflight.core.types.numbers import Blocks, Count, Positive, Rows, Seconds, Slots, TransferId, Windows
 from inflight.core.types.sampling import Adapter, Grammar, PoolingParams, SamplingParams, TokenLogprob
 
 
-@dataclass(frozen=True, slots=True)
-class NewRequest:
-    """A sequence takes a row: all that the executor must know of it besides its chunks.
+class NewRequest(Struct, frozen=True, omit_defaults=True):
+    """A sequence that takes a row: all that the executor needs besides its chunks.
 
-    token_ids: every known token: the prompt, and after a preemption the output so far.
-    banned_token_ids: may not be drawn while fewer than `params.min_tokens` output tokens exist.
-    bad_token_ids: the last of each may not be drawn behind the others.
-    pooling: what becomes of the hidden state that a chunk pools; None: none does.
-    forced_token_ids: the output's first tokens, whatever is drawn; everything else goes on as if they had been.
-    grammar: what the output is to follow.
-    second_text_at: where the second text of a pair begins, of a model that tells the two apart; None: there is one.
-    adapter_slot: whose adapter changes what is computed for it; -1: none does.
-    snapshot: of a model with recurrent state the slot that the row's state begins as a copy of; its first chunk starts
-        at the position that this was taken at. -1: with the state before any token.
+    Attributes:
+        row: Its row in the batch.
+        token_ids: Every known token: the prompt, and after a preemption the output so far. A record leaves them out.
+        prompt_length: Tokens of the prompt.
+        params: Sampling settings.
+        seed: Of its draws.
+        sample_index: Number of the sample among those of the request.
+        banned_token_ids: Not drawn while fewer than `params.min_tokens` output tokens exist.
+        bad_token_ids: The last of each is not drawn behind the others.
+        pooling: Settings of the vector that a chunk pools; None: no chunk pools.
+        forced_token_ids: The output's first tokens, whatever is drawn; later tokens follow as if they had been drawn.
+        snapshot: Slot of the recurrent state that the row begins with a copy of; its first chunk starts at the position
+            where this was taken. -1: the state before any token.
+        grammar: Grammar that the output follows.
+        second_text_at: Position where the second text of a pair begins, of a model that tells the two apart; None: one
+            text.
+        adapter_slot: Slot of its adapter; -1: no adapter.
     """
 
-    row: int
-    token_ids: tuple[int, ...]
-    prompt_length: int
-    params: SamplingParams
-    seed: int
-    sample_index: int
+    row: Count
+    token_ids: tuple[int, ...] = ()
+    prompt_length: Count = 0
+    params: SamplingParams = SamplingParams()
+    seed: int = 0
+    sample_index: Count = 0
     banned_token_ids: tuple[int, ...] = ()
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
     pooling: PoolingParams | None = None
@@ -57,112 +62,128 @@ class NewRequest:
     adapter_slot: int = -1
 
 
-class Chunk(NamedTuple):
-    """The contiguous tokens of one sequence that this step computes.
+class Chunk(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Contiguous tokens of one sequence that a step computes.
 
-    start, length: positions start … start + length - 1; a decode has length 1, and one more for each draft.
-    new_blocks: appended to the row's block table before the step (shared prefix blocks come this way too); of several,
-        to that of the first KV group. window_blocks: to those of the other groups, one after the other.
-        `Capacity.num_blocks` stands in the place of a block that is behind the window, which nobody reads.
-    sample: at how many positions, the chunk's last ones, a next token is drawn: none, one, or one more than drafts.
-    score: those positions of the chunk that yield the log-probability of the prompt token that follows them.
-    draft_token_ids: provisional tokens behind the known ones, at the chunk's end.
-    num_drafts: how many provisional tokens the chunk ends with. Without `draft_token_ids` the executor drafts them
-        itself, and may draft fewer: then the chunk is as much shorter.
-    pool: whether the chunk, which is the sequence's last, yields its vector.
-    snapshots: (position, slot), rising, start < position ≤ start + length: the recurrent state as of `position` tokens
-        is copied to the slot, in the middle of the chunk too. Positions are multiples of the block size.
+    Attributes:
+        sequence_id: Number of the sequence.
+        row: Its row in the batch.
+        start: First position.
+        length: Number of positions: of a decode 1, and one more for each draft.
+        new_blocks: Blocks appended to the row's table of the first KV group before the step, shared prefix blocks
+            among them. `Capacity.num_blocks` stands for a block behind the window, which no query reads.
+        sample: Number of positions, the chunk's last ones, at which a next token is drawn: none, one, or one more than
+            drafts.
+        score: Positions that yield the log-probability of the prompt token that follows them.
+        draft_token_ids: Provisional tokens behind the known ones, at the chunk's end.
+        pool: Whether the chunk, the sequence's last, yields its vector.
+        window_blocks: As `new_blocks`, for each of the other KV groups.
+        snapshots: Pairs (position, slot), rising, start < position ≤ start + length: the recurrent state as of
+            `position` tokens is copied to the slot, in the middle of the chunk too. Positions are multiples of the
+            block size.
+        num_drafts: Number of provisional tokens at the chunk's end. Without `draft_token_ids` the executor drafts them
+            itself, and may draft fewer: the chunk is then as much shorter.
     """
 
-    sequence_id: int
-    row: int
-    start: int
-    length: int
-    new_blocks: tuple[int, ...]
-    sample: int
+    sequence_id: Count
+    row: Count
+    start: Count
+    length: Count
+    new_blocks: tuple[Count, ...]
+    sample: Count
     score: range = range(0)
-    draft_token_ids: tuple[int, ...] = ()
+    draft_token_ids: tuple[Count, ...] = ()
     pool: bool = False
-    window_blocks: tuple[tuple[int, ...], ...] = ()
-    snapshots: tuple[tuple[int, int], ...] = ()
-    num_drafts: int = 0
+    window_blocks: tuple[tuple[Count, ...], ...] = ()
+    snapshots: tuple[tuple[Count, Count], ...] = ()
+    num_drafts: Count = 0
 
 
 TransferKind = Literal["store", "load", "send", "receive"]
 HOST = "host"
 
 
-class Transfer(NamedTuple):
-    """Keys and values that are copied between blocks of the device and blocks elsewhere, one to one.
+class Transfer(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Copy of keys and values between blocks of the device and blocks elsewhere, one to one.
 
-    transfer_id: its number in the engine, by which the executor tells what became of it. kind: to a tier of memory and
-    back (store, load), to and from another engine (send, receive). tier: a name: of a tier of memory, of a folder, or
-    of a peer; HOST is memory of this machine that the executor copies to by itself. remote_blocks: as that tier numbers
-    them.
+    Attributes:
+        transfer_id: Its number in the engine, by which the executor reports its end.
+        kind: To a tier of memory (store) and back (load), to another engine (send) and from it (receive).
+        tier: Name of the tier of memory, the folder or the peer. HOST is memory of this machine that the executor
+            copies to by itself.
+        blocks: Blocks of the device.
+        remote_blocks: Their numbers in the tier.
     """
 
-    transfer_id: int
+    transfer_id: TransferId
     kind: TransferKind
     tier: str
-    blocks: tuple[int, ...]
+    blocks: tuple[Count, ...]
     remote_blocks: tuple[int, ...]
 
 
-class EarlySend(NamedTuple):
-    """Blocks that this step completes and other engines are to have: what of them is computed may travel while the rest
-    is. Whoever has it may use it once a transfer hands over the same blocks, with a plan behind this step, and not if
-    none does. tier, blocks, remote_blocks: as in that transfer."""
+class EarlySend(Struct, frozen=True, gc=False):
+    """Blocks that this step completes and that a peer waits for.
+
+    Their computed parts may travel while the rest is computed. The peer may use them once a transfer of the same
+    blocks comes with a plan behind this step, and not otherwise. The fields are as in that transfer.
+    """
 
     tier: str
     blocks: tuple[int, ...]
     remote_blocks: tuple[int, ...]
 
 
-class AdapterLoad(NamedTuple):
-    """An adapter that takes a slot, whatever was there before; no row of the slot is alive. It is loaded beside the
-    steps, and what became of it is told as of a transfer: their ids are of one count."""
+class AdapterLoad(Struct, frozen=True, omit_defaults=True):
+    """Load of an adapter into a slot, whatever was there before; no row of the slot is alive.
 
-    transfer_id: int
-    slot: int
+    It goes on beside the steps, and its end is reported as a transfer's: their ids are of one count.
+    """
+
+    transfer_id: TransferId
+    slot: Count
     adapter: Adapter
 
 
-class Transferred(NamedTuple):
-    """What became of a transfer, or of the load of an adapter. error: a sentence where it failed; what its target
-    blocks or its slot hold is not to be used."""
+class Transferred(Struct, frozen=True, omit_defaults=True, gc=False):
+    """End of a transfer, or of the load of an adapter.
 
-    transfer_id: int
+    Attributes:
+        transfer_id: Its id.
+        error: A sentence where it failed; the content of its target blocks or its slot must not be used then.
+    """
+
+    transfer_id: TransferId
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPlan:
-    """One step. `freed_rows` are given up before `new_requests` are taken (a row may be in both). After a step that
-    failed they are told again, since it may not have come to the executor: who knows nothing of such a row passes it
-    over.
+class BatchPlan(Struct, frozen=True, omit_defaults=True):
+    """One step.
 
-    padding: lengths of runs of token slots that carry nothing and are computed all the same, one per padded row: what
-    static and dynamic batching insist on.
-
-    transfers: begun with the step. Those of the host, where the executor's are not asynchronous, are done before it
-    computes, in this order: what is stored may make room for what is loaded, and for what the step writes. Those of
-    other tiers go on beside the steps, on every device.
-
-    held_back: numbers of sequences that are left out, although a step in flight samples their last token: they are
-    drafted for behind it. A record tells them; an executor does not look.
-
-    adapter_loads: begun with the step, which does not wait for them.
-
-    early_sends: what of the step's blocks may travel while it computes them; an executor need not look.
+    Attributes:
+        step: Its number.
+        chunks: Tokens to compute.
+        new_requests: Rows that are taken, after `freed_rows` are freed; a row may be in both.
+        freed_rows: Rows that end. After a failed step they are listed again, since it may not have come to the
+            executor; an executor ignores a row that it does not know.
+        padding: Lengths of runs of token slots that carry no token and are computed all the same, one per padded row,
+            as static and dynamic batching need.
+        transfers: Begun with the step. Those of the host, where the executor's are not asynchronous, are done before
+            it computes, in this order: a store may make room for a load, and for what the step writes. Those of other
+            tiers go on beside the steps, on every device.
+        held_back: Sequences that are left out although a step in flight samples their last token, so that they can be
+            drafted for behind it. A record keeps them; an executor ignores them.
+        adapter_loads: Begun with the step, which does not wait for them.
+        early_sends: Blocks of the step that may travel while it is computed; an executor may ignore them.
     """
 
-    step: int
+    step: Count
     chunks: tuple[Chunk, ...]
     new_requests: tuple[NewRequest, ...] = ()
-    freed_rows: tuple[int, ...] = ()
-    padding: tuple[int, ...] = ()
+    freed_rows: tuple[Count, ...] = ()
+    padding: tuple[Count, ...] = ()
     transfers: tuple[Transfer, ...] = ()
-    held_back: tuple[int, ...] = ()
+    held_back: tuple[Count, ...] = ()
     adapter_loads: tuple[AdapterLoad, ...] = ()
     early_sends: tuple[EarlySend, ...] = ()
 
@@ -172,30 +193,33 @@ class BatchPlan:
         return sum(chunk.length for chunk in self.chunks) + sum(self.padding)
 
     def copies(self, kind: TransferKind) -> list[tuple[int, int]]:
-        """Device block and the host's of all transfers of a kind between these two, in order."""
+        """Return (device block, host block) of all transfers of a kind between these two, in order."""
         mine = (one for one in self.transfers if one.kind == kind and one.tier == HOST)
         return [pair for one in mine for pair in zip(one.blocks, one.remote_blocks, strict=True)]
 
 
 class WaitUntil(Struct, frozen=True):
-    """There is work, but none may start before this time (seconds on the engine's clock)."""
+    """There is work, but it may not start before this time (seconds on the engine's clock)."""
 
     time: float
 
 
 class WaitForTransfers(Struct, frozen=True):
-    """Nothing can be computed or given back before a transfer, or the load of an adapter, that is out has ended."""
+    """Nothing can be computed or freed before a transfer, or the load of an adapter, that is out has ended."""
 
 
-class Sampled(NamedTuple):
-    """What one sampling chunk yielded: one token, or several when drafts were accepted: the drafts that were right, and
-    the token that follows them.
+class Sampled(Struct, frozen=True, gc=False):
+    """Outcome of one sampling chunk.
 
-    error: a sentence where its logits let nothing be drawn; then there are no tokens, and the sequence ends alone.
-    by_request: it is what the request asks (a grammar, bans) that lets nothing be drawn.
-    forced_token_ids: what the sequence's grammar lets follow alone, as far as the executor knows it.
-    waits_for: nothing was drawn, since what may be drawn is not known yet; `Executor.poll` returns this transfer_id,
-    which is negative, when it is. 0: it waits for nothing.
+    Attributes:
+        sequence_id: Number of the sequence.
+        token_ids: One token, or several when drafts were accepted: the right drafts, and the token that follows them.
+        logprobs: Of these tokens, where the request asks for them.
+        error: A sentence where nothing can be drawn; there are no tokens then, and the sequence ends alone.
+        by_request: Whether the error is due to the request (a grammar, bans).
+        forced_token_ids: Tokens that alone may follow by the sequence's grammar, as far as the executor knows.
+        waits_for: Negative transfer_id: nothing was drawn, since the allowed tokens are not known yet; `Executor.poll`
+            returns the id when they are. 0: it does not wait.
     """
 
     sequence_id: int
@@ -208,8 +232,14 @@ class Sampled(NamedTuple):
 
 
 class Scored(Struct, frozen=True):
-    """What the `score` of one chunk yielded, position by position: log-probabilities of the prompt's tokens, the first
-    one that of token `start`. error: a sentence where there is none to be had; then the sequence's request ends."""
+    """Outcome of one chunk's `score`: log-probabilities of prompt tokens, by position.
+
+    Attributes:
+        sequence_id: Number of the sequence.
+        start: Index of the first token in the prompt.
+        logprobs: One for each token.
+        error: A sentence where there are none; the sequence's request ends then.
+    """
 
     sequence_id: int
     start: int
@@ -217,26 +247,37 @@ class Scored(Struct, frozen=True):
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pooled:
-    """What a pooling chunk yielded: the numbers that are told of its text. error: a sentence where there is none to be
-    had; then the sequence's request ends."""
+class Pooled(Struct, frozen=True):
+    """Outcome of a pooling chunk.
+
+    Attributes:
+        sequence_id: Number of the sequence.
+        vector: Embedding or scores.
+        error: A sentence where there are none; the sequence's request ends then.
+    """
 
     sequence_id: int
     vector: tuple[float, ...]
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """sampled, scored, pooled: one entry per sampling, scoring and pooling chunk, in the plan's order. seconds: how
-    long the step took. draft_seconds: the part of them that the executor's own drafts took. undrafted: numbers of the
-    sequences for which its drafter made none of the drafts that the plan has, since it is to catch up first.
+class StepResult(Struct, frozen=True):
+    """Result of a step.
 
-    error: a sentence when the step could not be computed; then they are empty and the plan's sequences fail.
-    out_of_memory: the reason of the error was that memory was short, and what the step was to compute may be computed
-    anew, from the beginning of its sequences.
-    transferred: what `Executor.poll` told when the step had ended.
+    Attributes:
+        step: Number of the plan.
+        sampled: One entry per sampling chunk, in the plan's order.
+        seconds: Duration of the step.
+        error: A sentence when the step could not be computed; the entries are empty then, and the plan's sequences
+            fail.
+        scored: One entry per scoring chunk, in the plan's order.
+        transferred: Transfers that `Executor.poll` reported when the step had ended.
+        pooled: One entry per pooling chunk, in the plan's order.
+        draft_seconds: Part of `seconds` that the executor's own drafts took.
+        out_of_memory: Whether the error was lack of memory; the step's sequences may then be computed again, from
+            their beginning.
+        undrafted: Sequences for which the executor's drafter made none of the drafts that the plan has, since it has
+            to catch up first.
     """
 
     step: int
@@ -251,54 +292,89 @@ class StepResult:
     undrafted: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What an executor offers. block_size in tokens; max_model_len in tokens of prompt and output together.
+class Capacity(Struct, frozen=True, omit_defaults=True):
+    """Limits of an executor.
 
-    host_blocks: blocks of a second, larger memory to swap to. copy_seconds: measured time to copy one block either way.
-    asynchronous_transfers: transfers to and from the host begin behind the steps before theirs, go on while steps
-    compute, and end when `Executor.poll` says so, as those of every other tier do; otherwise they are done within
-    their step, before it computes, and nothing is told of them.
-    embedding_size: numbers of a pooled vector; 0: nothing is pooled. windows: of each KV group, the tokens that its
-    layers look back over, themselves included; 0: all. A block holds positions of one group, and is of the same size
-    for each. state_snapshots: slots for copies of a row's recurrent state; 0: the model has none. generates: whether
-    tokens can be drawn; otherwise vectors are all that there is. encoder_only: tokens see those behind them, so that a
-    prompt is computed in one step or not at all; blocks hold something within the step alone. adapter_slots: adapters
-    that rows can be computed with at a time.
+    Attributes:
+        num_blocks: KV blocks of the device.
+        block_size: Tokens of a block, which holds positions of one KV group; the same size in each group.
+        max_rows: Rows of the batch.
+        max_model_len: Tokens of prompt and output together.
+        vocab_size: Tokens of the vocabulary.
+        host_blocks: Blocks of the host's memory.
+        copy_seconds: Measured time to copy one block either way.
+        asynchronous_transfers: Whether transfers to and from the host begin behind the steps before theirs, go on
+            while steps compute, and end when `Executor.poll` reports them, as those of every other tier do. Otherwise
+            they are done within their step, before it computes, and are not reported.
+        embedding_size: Numbers of a pooled vector; 0: the model does not pool.
+        windows: Of each KV group, the tokens that its layers look back over, themselves included; 0: all.
+        state_snapshots: Slots for copies of a row's recurrent state; 0: the model has none.
+        generates: Whether tokens can be drawn; otherwise the model only pools.
+        encoder_only: Whether tokens attend to later ones, so that a prompt is computed in one step and blocks hold
+            content within the step alone.
+        adapter_slots: Adapters that rows can be computed with at a time.
     """
 
-    num_blocks: int
-    block_size: int
-    max_rows: int
-    max_model_len: int
-    vocab_size: int
-    host_blocks: int = 0
-    copy_seconds: float = 0.0
+    num_blocks: Blocks
+    block_size: Positive
+    max_rows: Rows
+    max_model_len: Positive
+    vocab_size: Positive
+    host_blocks: Blocks = 0
+    copy_seconds: Seconds = 0.0
     asynchronous_transfers: bool = False
-    embedding_size: int = 0
-    windows: tuple[int, ...] = (0,)
-    state_snapshots: int = 0
+    embedding_size: Count = 0
+    windows: Windows = (0,)
+    state_snapshots: Slots = 0
     generates: bool = True
     encoder_only: bool = False
-    adapter_slots: int = 0
+    adapter_slots: Slots = 0
 
 
 class Pending(Protocol):
+    """A step that was submitted."""
+
     def result(self) -> StepResult:
-        """Wait for the step; never raises for a failed step (see `StepResult.error`)."""
+        """Wait for the step, and return its result; a failed step has an error and does not raise."""
 
 
 class Executor(Protocol):
-    """What turns plans into results. Real, simulated, remote and null executors are the same to the engine."""
+    """Computes plans. Real, simulated, remote and null executors are the same to the engine."""
 
     @property
-    def capacity(self) -> Capacity: ...
+    def capacity(self) -> Capacity:
+        """Limits that plans keep to."""
 
-    def submit(self, plan: BatchPlan) -> Pending: ...
+    def submit(self, plan: BatchPlan) -> Pending:
+        """Begin a step."""
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        """Asynchronous transfers that have ended since the last call, in any order; waits for one so long, where none
-        has. None: none is under way. Each that was begun is told once, whatever became of its step, within a finite
-        time."""
+        """Return asynchronous transfers that have ended since the last call, in any order.
 
-    def close(self) -> None: ...
+        Each transfer that was begun is returned once, within a finite time, whatever became of its step.
+
+        Args:
+            seconds: Time to wait for one, where none has ended.
+
+        Returns:
+            None where no transfer is out.
+        """
+
+    def close(self) -> None:
+        """Release the device."""
+
+
+def encode_range(value: Any) -> list[int]:
+    """Return what a message or a record holds for a chunk's `score`: the enc_hook of an encoder of plans."""
+    if not isinstance(value, range):
+        raise NotImplementedError(type(value))
+    return [value.start, value.stop]
+
+
+def decode_range(kind: type, value: Any) -> Any:
+    """Return a chunk's `score` from what `encode_range` returned: the dec_hook of a decoder of plans."""
+    if kind is not range:
+        raise NotImplementedError(kind)
+    if not (isinstance(value, list) and len(value) == 2 and all(type(one) is int and one >= 0 for one in value)):
+        raise ValueError(f"Expected two positions, got {value!r}")
+    return range(*value)

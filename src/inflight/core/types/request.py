@@ -1,68 +1,77 @@
-"""A request: what a client asked, frozen when it is made.
-
-Knows the prompt as token ids and the settings. Progress is `Sequence`'s, text is the text package's.
-"""
+"""A request, as the client asked: token ids of the prompt and settings, frozen when it is made."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from inflight.core.types.kv_transfer import KVTransfer
+from inflight.core.types.numbers import Count, Time
 from inflight.core.types.sampling import Adapter, Grammar, PoolingParams, SamplingParams
 from inflight.counted import counted
 
 
-@dataclass(frozen=True, slots=True)
-class SLO:
-    """What a request was promised: seconds to the first token, and between tokens. None: nothing promised."""
+class SLO(Struct, frozen=True):
+    """Latency targets in seconds; None: no target.
 
-    ttft: float | None = None
-    itl: float | None = None
+    Attributes:
+        ttft: To the first token.
+        itl: Between tokens.
+    """
+
+    ttft: Time | None = None
+    itl: Time | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningText:
-    """Texts that open and close an output's reasoning, any of each. is_open: the prompt has opened it."""
+class ReasoningText(Struct, frozen=True):
+    """Texts around an output's reasoning.
+
+    Attributes:
+        begins: Any of them opens it.
+        ends: Any of them closes it.
+        is_open: Whether the prompt has opened it.
+    """
 
     begins: tuple[str, ...]
     ends: tuple[str, ...]
     is_open: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request.
 
-    request_id: unique among the requests that are alive.
-    prompt_token_ids: at least one token.
-    pooling: the numbers that the model tells of the prompt are wanted, and nothing else: `params` are NO_SAMPLING.
-    second_text_at: of a pooled pair of texts the position at which the second begins.
-    seed: resolved (params.seed, or one drawn from the engine's own seed), so that a replay draws the same.
-    arrival: intended send time in seconds on the engine's clock; latencies count from it.
-    tenant: whose share it is (policy fair). priority: the lower number is served first (policy priority).
-    slo: targets (policy deadline, admission).
-    bad_token_ids: what bad_words are as tokens: the last of each is not drawn behind the others.
-    cache_salt: requests share cached prefixes, and drafts from answers, only with requests of the same salt.
-    num_external_tokens: leading prompt tokens whose keys and values came with the request, as records of earlier
-    versions
-        have it of simulated engines; engines use `kv_transfer`. They take whole blocks, and are not computed here.
-    session: of one conversation, for routers between engines and for what of the cache is evicted; "": none.
-    kv_transfer: what of the prompt's keys and values other engines have, or are to have; None: nothing.
-    adapter: what the model is changed by for this request; None: nothing. Prefixes are shared under the same one only.
-    grammar: what the output's text must be like.
-    shown_token_ids: special tokens that are text of this output all the same (marks of tool calls and reasoning).
-    reasoning: behind which stop strings are looked for; None: from the output's first token on.
-    call_marks: runs of tokens of which an output that calls a tool has one, where tools are offered. Whoever called one
-        comes back in a tool's time, else in a person's, if at all: what of the cache is evicted depends on it.
-    forced_output_tokens: exact output length taken from a trace or a benchmark. Only the stop checker may look at it:
-        policies, predictors and memory reservation see `params.max_tokens`, as they would in life.
+    Attributes:
+        request_id: Unique among the requests that are alive.
+        prompt_token_ids: At least one token.
+        params: Sampling settings; NO_SAMPLING for a request with `pooling`.
+        seed: Resolved (params.seed, or one drawn from the engine's own seed), so that a replay draws the same.
+        arrival: Intended send time in seconds on the engine's clock; latencies count from it.
+        lane: Scheduling class.
+        tenant: Whose share it uses (policy fair).
+        priority: The lower number is served first (policy priority).
+        slo: Targets (policy deadline, admission).
+        session: Conversation, for routers between engines and for eviction from the prefix cache; "": none.
+        bad_token_ids: Tokens of bad_words: the last of each is not drawn behind the others.
+        cache_salt: Requests share cached prefixes, and drafts from answers, only with requests of the same salt.
+        num_external_tokens: Leading prompt tokens whose keys and values came with the request, in records of earlier
+            versions of simulated engines; engines use `kv_transfer`. They take whole blocks and are not computed.
+        forced_output_tokens: Exact output length taken from a trace or a benchmark. Only the stop checker may read it:
+            policies, predictors and memory reservation see `params.max_tokens`, as in production.
+        grammar: Grammar of the output's text; None: any text.
+        shown_token_ids: Special tokens that are text of this output (marks of tool calls and reasoning).
+        reasoning: Text behind which stop strings are looked for; None: from the output's first token on.
+        call_marks: Runs of tokens of which an output that calls a tool has one, where tools are offered. A client that
+            called a tool comes back in a tool's time, else in a person's, if at all: eviction depends on it.
+        pooling: Settings of the vector that is wanted instead of an output; None: an output.
+        second_text_at: Position where the second of a pooled pair of texts begins.
+        adapter: Adapter that changes the model for this request; None: none. Prefixes are shared under one adapter.
+        kv_transfer: Keys and values of the prompt that other engines have or want; None: none.
     """
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
-    params: SamplingParams = field(default_factory=SamplingParams)
+    params: SamplingParams = SamplingParams()
     seed: int = 0
-    arrival: float = 0.0
+    arrival: Time = 0.0
     lane: str = "interactive"
     tenant: str = ""
     priority: int = 0
@@ -70,7 +79,7 @@ class Request:
     session: str = ""
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
     cache_salt: str = ""
-    num_external_tokens: int = 0
+    num_external_tokens: Count = 0
     forced_output_tokens: int | None = None
     grammar: Grammar | None = None
     shown_token_ids: tuple[int, ...] = ()

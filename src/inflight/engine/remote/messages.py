@@ -105,9 +105,9 @@ class Happened(Struct, frozen=True, tag=True):
         happened = cls([], [], [], [])
         for event in events:
             if isinstance(event, TokensEvent):
-                request_id, index, token_ids, logprobs, finish, cached = event
-                packed = None if logprobs is None else Logprobs.of(logprobs)
-                happened.tokens.append(Tokens(request_id, index, token_ids, packed, finish, cached))
+                packed = None if event.logprobs is None else Logprobs.of(event.logprobs)
+                of_sample = (event.request_id, event.sample_index, event.token_ids)
+                happened.tokens.append(Tokens(*of_sample, packed, event.finish, event.cached_tokens))
             elif isinstance(event, FinishedEvent):
                 happened.finished.append(event)
             elif isinstance(event, PooledEvent):

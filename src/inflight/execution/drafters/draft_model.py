@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import structs
+
 from inflight.core.types.plan import BatchPlan, Chunk
 from inflight.execution.backends.protocol import Device, PendingCopy, PendingPass, RequestSlots
 from inflight.execution.drafters.draft_kv import DraftKV
@@ -49,7 +51,9 @@ class DraftModel:
         pending = self._submit(behind, slots)
         for drafted in range(1, max((chunks[one.sequence_id].num_drafts for one in drafting), default=0)):
             drafting = [one for one in drafting if chunks[one.sequence_id].num_drafts > drafted]
-            pending += self._submit([one._replace(start=_end(one) + drafted - 1, length=1) for one in drafting], slots)
+            pending += self._submit(
+                [structs.replace(one, start=_end(one) + drafted - 1, length=1) for one in drafting], slots
+            )
         return drawn(pending, len(chunks))
 
     def computed(self, batch: Any, chunks: Sequence[Chunk], slots: RequestSlots) -> None:
@@ -85,7 +89,7 @@ class DraftModel:
         room, found = self._decoder.max_tokens, []
         for one in sorted(lacking, key=lambda one: one.length):
             if room:
-                found.append(one if one.length <= room else one._replace(length=room, sample=0))
+                found.append(one if one.length <= room else structs.replace(one, length=room, sample=0))
                 room -= found[-1].length
         return found
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from inflight.core.types.plan import BatchPlan, Chunk
 from inflight.execution.backends.protocol import Device, KVCache, PendingCopy, PendingPass, RequestSlots
 from inflight.execution.drafters.step_drafter import StepDrafter
@@ -90,10 +92,11 @@ def _is_open(chunk: Chunk) -> bool:
 def _filled(chunk: Chunk, token_ids: tuple[int, ...] | None) -> Chunk:
     """With these drafts, and its blocks told; None: with none, and its blocks still to be told."""
     drafts = token_ids or ()
-    shorter = chunk._replace(
+    shorter = structs.replace(
+        chunk,
         length=chunk.length - chunk.num_drafts + len(drafts),
         sample=1 + len(drafts),
         num_drafts=len(drafts),
         draft_token_ids=drafts,
     )
-    return shorter if token_ids is None else shorter._replace(new_blocks=(), window_blocks=())
+    return shorter if token_ids is None else structs.replace(shorter, new_blocks=(), window_blocks=())

@@ -22,7 +22,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from inflight.core.types.plan import BatchPlan, Chunk, NewRequest, Sampled
 from inflight.execution.backends.protocol import Array
@@ -185,9 +185,9 @@ class GrammarRows:
         self._waiting.pop(drawn.sequence_id, None)
         if drawn.error is not None:
             error = row.error()
-            return drawn if error is None else drawn._replace(error=error, by_request=True)
+            return drawn if error is None else structs.replace(drawn, error=error, by_request=True)
         forced = row.append(drawn.token_ids)
-        return drawn._replace(forced_token_ids=forced) if forced and self._reports_forced else drawn
+        return structs.replace(drawn, forced_token_ids=forced) if forced and self._reports_forced else drawn
 
     def wait(self, filling: Filling) -> bool:
         """Return whether the masks are filled; wait until they are, or have taken too long: then their rows sit the

@@ -7,12 +7,11 @@ reach; after that it is msgpack, each side checking types.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from inflight.core.types.plan import BatchPlan, Capacity, Transferred
+from inflight.core.types.plan import BatchPlan, Capacity, Transferred, decode_range, encode_range
 from inflight.execution.backends.protocol import DType, KVShape
 from inflight.execution.computing import KernelModel
 
@@ -82,20 +81,8 @@ ToWorker = Begin | Step
 FromWorker = Joining | Loaded | Ready | Computed | Copied | Failed
 
 
-def _plain(value: Any) -> list[int]:
-    """The positions that a chunk scores, which msgpack has no type for."""
-    assert isinstance(value, range)
-    return [value.start, value.stop]
-
-
-def _of_plain(kind: type, value: Any) -> Any:
-    if kind is not range:
-        raise NotImplementedError(kind)
-    return range(*value)
-
-
-_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker, dec_hook=_of_plain)
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_range)
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker, dec_hook=decode_range)
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
 
 

@@ -206,7 +206,7 @@ def _request(one: Observation, request: EndedRequest | None, has_steps: bool) ->
 
 def _time_spent(request: EndedRequest) -> list[str]:
     timings = request.timings
-    by = timings.get("queued_by", {}) if timings["queue_ms"] else {}
+    by = timings.queued_by if timings.queue_ms else {}
     reason = max(by, key=lambda name: by[name], default=MISSING)
-    queue, *others = (quantity(timings[key] / 1e3, "s") for key in PARTS.values())
+    queue, *others = (quantity(getattr(timings, key) / 1e3, "s") for key in PARTS.values())
     return [queue, reason, *others]

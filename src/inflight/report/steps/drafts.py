@@ -29,4 +29,4 @@ class DraftHistory:
             self.counts.add(one)
         self.drafted.append(drafted)
         self.accepted.append(accepted)
-        self.seconds += record.get("draft_seconds", 0.0)
+        self.seconds += record.draft_seconds

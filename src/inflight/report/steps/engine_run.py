@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from inflight.core.types.plan import Capacity
+from inflight.core.types.timings import Timings
 from inflight.records.block_owners import BlockOwners
-from inflight.records.schema import CapacityRecord, StepRecord, TimingsRecord
+from inflight.records.schema import StepRecord
 from inflight.report.steps.drafts import DraftHistory
 from inflight.report.steps.rows import BlockHistory, RowHistory, SequenceHistory
 from inflight.report.steps.series import StepSeries
@@ -14,10 +16,10 @@ from inflight.report.steps.snapshots import SnapshotHistory
 
 @dataclass(frozen=True, slots=True)
 class EndedRequest:
-    """One ended request, as the engine told it. sequences: numbers of its samples. timings: of `records.timings`, in
-    milliseconds. arrival, ended: seconds on the engine's clock. reason: how it ended, the worst of its samples'.
-    outgrown: whether it ended because memory could not hold it. repeated_tokens: of its
-    prompt's beginning, that were the beginning of an earlier prompt too, in whole blocks."""
+    """One ended request, as the engine told it. sequences: numbers of its samples. arrival, ended: seconds on the
+    engine's clock. reason: how it ended, the worst of its samples'. outgrown: whether it ended because memory could not
+    hold it. repeated_tokens: of its prompt's beginning, that were the beginning of an earlier prompt too, in whole
+    blocks."""
 
     request_id: str
     sequences: tuple[int, ...]
@@ -28,16 +30,16 @@ class EndedRequest:
     prompt_tokens: int
     output_tokens: int
     reason: str
-    timings: TimingsRecord
+    timings: Timings
     outgrown: bool = False
     repeated_tokens: int = 0
 
 
 @dataclass(slots=True)
 class EngineRun:
-    """capacity: of the record's header: num_blocks, block_size, max_rows, …"""
+    """capacity: of the record's header."""
 
-    capacity: CapacityRecord
+    capacity: Capacity
     keeps_content: bool = True
     steps: StepSeries = field(default_factory=StepSeries)
     rows: RowHistory = field(default_factory=RowHistory)
@@ -48,16 +50,16 @@ class EngineRun:
     blocks: BlockHistory = field(init=False)
 
     def __post_init__(self) -> None:
-        size, windows = self.capacity["block_size"], self.capacity.get("windows", (0,))
-        owners = BlockOwners(size, self.keeps_content, windows, self.capacity["num_blocks"])
+        size, windows = self.capacity.block_size, self.capacity.windows
+        owners = BlockOwners(size, self.keeps_content, windows, self.capacity.num_blocks)
         self.blocks = BlockHistory(owners)
 
     def step(self, record: StepRecord) -> None:
-        """Take in one line of a record. Raises KeyError or TypeError, where it is not whole."""
-        steps, committed, seconds = self.steps, record["committed"], record["seconds"]
-        moves_out, moves_back = record["moves"]["out"], record["moves"]["back"]
-        before = steps.ended[-1] if steps else record["planned"]
-        began = max(record["planned"], before)
+        """Take in one line of a record. Raises KeyError, where a line before it is missing."""
+        steps, committed, seconds = self.steps, record.committed, record.seconds
+        moves_out, moves_back = record.plan.copies("store"), record.plan.copies("load")
+        before = steps.ended[-1] if steps else record.planned
+        began = max(record.planned, before)
         work = self.rows.step(record, began, before)
         self.blocks.step(record, began, before)
         self.sequences.step(record, began, before)
@@ -72,13 +74,13 @@ class EngineRun:
         steps.padding.append(work.padding)
         steps.rejected.append(work.rejected)
         steps.rows.append(self.rows.held)
-        steps.served.append(len(record["chunks"]))
+        steps.served.append(len(record.plan.chunks))
         steps.held_blocks.append(self.blocks.allocated)
-        steps.allocated.append(self.blocks.allocated * self.capacity["block_size"])
+        steps.allocated.append(self.blocks.allocated * self.capacity.block_size)
         steps.used.append(self.blocks.used_slots)
         steps.moved_out += len(moves_out)
         steps.moved_back += len(moves_back)
-        steps.failed += "error" in record
+        steps.failed += record.error is not None
 
     def finish(self) -> None:
         """No line comes any more."""

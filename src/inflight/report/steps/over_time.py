@@ -116,7 +116,7 @@ def block_owners(run: EngineRun, most: int = 5) -> BlockOwners:
     changes: dict[str, list[tuple[float, float]]] = {name: [] for name in top}
     shared: list[tuple[float, float]] = []
     cached: list[tuple[float, float]] = []
-    free: list[tuple[float, float]] = [(run.steps.start, run.capacity["num_blocks"])]
+    free: list[tuple[float, float]] = [(run.steps.start, run.capacity.num_blocks)]
     for time, owner, change in run.blocks.changes:
         free.append((time, -change))
         if owner == SHARED:

@@ -65,23 +65,23 @@ class RowHistory:
 
     def step(self, record: StepRecord, began: float, before: float) -> StepTokens:
         """began: when the step did; before: when the one before it ended, which is when its rows were given up."""
-        for row in record["freed_rows"]:
+        for row in record.plan.freed_rows:
             self.left[self._held.pop(row).sequence] = before
-        prompts = {new["row"]: new["prompt_tokens"] for new in record["new_rows"]}
-        chunks = record["chunks"]
+        prompts = {new.row: new.prompt_length for new in record.plan.new_requests}
+        chunks = record.plan.chunks
         for chunk in chunks:
-            if chunk["row"] in prompts:
-                self._held[chunk["row"]] = _Holder(chunk["sequence"], prompts[chunk["row"]])
-                self.left.pop(chunk["sequence"], None)
-        padding = record["padding"]
-        longest = max((chunk["length"] for chunk in chunks), default=0)
+            if chunk.row in prompts:
+                self._held[chunk.row] = _Holder(chunk.sequence_id, prompts[chunk.row])
+                self.left.pop(chunk.sequence_id, None)
+        padding = record.plan.padding
+        longest = max((chunk.length for chunk in chunks), default=0)
         prompt = recomputed = decode = 0
         wrong = rejected(record)
         for chunk in chunks:
-            short = longest - chunk["length"] if padding else 0
-            in_vain = wrong.get(chunk["sequence"], 0)
-            sequence, start, length = chunk["sequence"], chunk["start"], chunk["length"]
-            most, prompt_tokens = self._computed.get(sequence, 0), self._held[chunk["row"]].prompt_tokens
+            short = longest - chunk.length if padding else 0
+            in_vain = wrong.get(chunk.sequence_id, 0)
+            sequence, start, length = chunk.sequence_id, chunk.start, chunk.length
+            most, prompt_tokens = self._computed.get(sequence, 0), self._held[chunk.row].prompt_tokens
             state, first, repeated = computed(most, start, length, in_vain, prompt_tokens)
             self._computed[sequence] = max(most, start + length - in_vain)
             recomputed += repeated
@@ -89,12 +89,12 @@ class RowHistory:
                 decode += first - in_vain
             else:
                 prompt += first
-            self._extend(chunk["row"], state, began, record["committed"], chunk["length"], short)
+            self._extend(chunk.row, state, began, record.committed, chunk.length, short)
         if len(chunks) < len(self._held):
-            served = {chunk["row"] for chunk in chunks}
+            served = {chunk.row for chunk in chunks}
             for row in self._held.keys() - served:
                 state, padded = (Work.PADDING, longest) if padding else (Work.IDLE, 0)
-                self._extend(row, state, began, record["committed"], 0, padded)
+                self._extend(row, state, began, record.committed, 0, padded)
         return StepTokens(prompt, recomputed, decode, sum(padding), sum(wrong.values()))
 
     def _extend(self, row: int, state: Work, start: float, end: float, tokens: int, padded: int) -> None:
@@ -133,22 +133,22 @@ class SequenceHistory:
         self._rows: dict[int, SequenceTimeline] = {}
 
     def step(self, record: StepRecord, began: float, before: float) -> None:
-        for row in record["freed_rows"]:
+        for row in record.plan.freed_rows:
             self._rows.pop(row).left.append(before)
-        prompts = {new["row"]: new["prompt_tokens"] for new in record["new_rows"]}
-        broken = "error" in record
+        prompts = {new.row: new.prompt_length for new in record.plan.new_requests}
+        broken = record.error is not None
         accepted = {one.sequence: one.accepted for one in verified(record)}
-        for chunk in record["chunks"]:
-            row = chunk["row"]
+        for chunk in record.plan.chunks:
+            row = chunk.row
             if row in prompts:
-                timeline = self.timelines.setdefault(chunk["sequence"], SequenceTimeline(prompts[row]))
+                timeline = self.timelines.setdefault(chunk.sequence_id, SequenceTimeline(prompts[row]))
                 timeline.joined.append(began)
                 self._rows[row] = timeline
             if broken:
                 self._rows[row].failed = True
-            elif chunk["sample"]:
-                tokens = 1 + accepted.get(chunk["sequence"], 0)
-                self._rows[row].token_times.extend([record["committed"]] * tokens)
+            elif chunk.sample:
+                tokens = 1 + accepted.get(chunk.sequence_id, 0)
+                self._rows[row].token_times.extend([record.committed] * tokens)
 
 
 class BlockHistory:

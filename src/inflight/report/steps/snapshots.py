@@ -26,9 +26,9 @@ class SnapshotHistory:
         return len(self._takers)
 
     def step(self, record: StepRecord) -> None:
-        self.hits += sum("snapshot" in new for new in record["new_rows"])
-        for chunk in record["chunks"]:
-            for _, slot in chunk.get("snapshots", ()):
+        self.hits += sum(new.snapshot >= 0 for new in record.plan.new_requests)
+        for chunk in record.plan.chunks:
+            for _, slot in chunk.snapshots:
                 self.taken += 1
-                self.evicted += self._takers.get(slot, chunk["sequence"]) != chunk["sequence"]
-                self._takers[slot] = chunk["sequence"]
+                self.evicted += self._takers.get(slot, chunk.sequence_id) != chunk.sequence_id
+                self._takers[slot] = chunk.sequence_id

@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.snapshot import AdapterCounts, LaneCounts, Snapshot
 from inflight.core.types.plan import Capacity
+from inflight.core.types.timings import ADAPTER, GRAMMAR, KV, QUEUE_REASONS
 from inflight.metrics.definitions import kv_waste, occupancy
-from inflight.records.timings import ADAPTER, GRAMMAR, KV, QUEUE_REASONS
 from inflight.server.metrics import drafts, grammars, tiers
 from inflight.server.metrics.families import labelled
 

@@ -3,7 +3,7 @@ intended send time."""
 
 from __future__ import annotations
 
-from inflight.records.timings import QUEUE_REASONS
+from inflight.core.types.timings import QUEUE_REASONS
 from inflight.server.metrics.buckets import (
     SECONDS,
     VLLM_FIRST_TOKEN,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inflight.core.types.request import Request
+from inflight.core.types.timings import Timings
 from inflight.frontend.outputs import OutputCollector
-from inflight.records.timings import Timings
 from inflight.server.call import Call, EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError

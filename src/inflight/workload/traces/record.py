@@ -7,35 +7,49 @@ longest one's. Steps are passed over.
 from __future__ import annotations
 
 import json
-from typing import Any
 
+from msgspec import Struct
+
+from inflight.core.types.events import Finish
+from inflight.core.types.request import Request
 from inflight.metrics.observation import Targets
+from inflight.records.checked import Malformed, converted
 from inflight.records.schema import VERSION
-from inflight.workload.traces.files import Source, TraceFormat, is_whole_list, objects
+from inflight.records.version1 import upgraded
+from inflight.workload.traces.files import Source, TraceFormat, objects
 from inflight.workload.traces.rows import Reading, Rows
 from inflight.workload.workload import NO_TARGETS, Entry, WorkloadError
-
-_DEFAULT_MAX_TOKENS = 16  # of sampling settings, which records leave out
-
 
 _COMPLETE = ("stop", "length")  # finish reasons of whole answers
 _STEP = '{"kind":"step"'  # as the recorder begins the lines of steps, which are most of a file
 
 
+class _Sample(Struct):
+    token_ids: tuple[int, ...]
+    finish: Finish
+
+
+class _Recorded(Struct):
+    """Fields of a `RequestRecord` that a trace is made of."""
+
+    request: Request
+    samples: tuple[_Sample, ...]
+
+
 def _load(source: Source, rows: Rows, reading: Reading) -> None:
     with source.open() as file:
-        _check_header(source, file.readline())
+        version = _version(source, file.readline())
         cut_short = several = 0
-        for line, record in objects(file, rows, skip=_STEP, first=2):
-            if record.get("kind") != "request":
+        for line, found in objects(file, rows, skip=_STEP, first=2):
+            if found.get("kind") != "request":
                 continue
             try:
-                reasons = [sample["finish_reason"] for sample in record["samples"]]
-                kept = _take(rows, line, record)
-            except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+                record = converted(upgraded(found) if version == 1 else found, _Recorded)
+            except Malformed:
                 rows.broken(line, "a request record with a field missing, or of another type")
                 continue
-            if kept:
+            if _take(rows, line, record):
+                reasons = [sample.finish.reason for sample in record.samples]
                 cut_short += not reasons or reasons[0] not in _COMPLETE
                 several += len(reasons) > 1
     if cut_short:
@@ -44,44 +58,37 @@ def _load(source: Source, rows: Rows, reading: Reading) -> None:
         rows.note(f"Requests for several samples: {several:,}; one is taken, as long as the longest.")
 
 
-def _take(rows: Rows, line: int, record: dict[str, Any]) -> bool:
-    """Take a request and return whether it was kept. Raises one of several errors where the record is malformed."""
-    prompt, slo, arrival = record["prompt_token_ids"], record["slo"], float(record["arrival"])
-    longest = max([len(sample["token_ids"]) for sample in record["samples"]], default=0)
-    output_tokens = record.get("forced_output_tokens", longest)
-    max_tokens = record["params"].get("max_tokens", _DEFAULT_MAX_TOKENS)
-    lane, tenant, cache_salt, priority = record["lane"], record["tenant"], record["cache_salt"], record["priority"]
-    if not (is_whole_list(prompt) and type(output_tokens) is type(priority) is int):
-        raise TypeError("a token id, the output's length or the priority is no whole number")
-    if not (type(lane) is type(tenant) is type(cache_salt) is str and (max_tokens is None or type(max_tokens) is int)):
-        raise TypeError("lane, tenant or cache_salt is no text, or max_tokens no whole number")
-    ttft, itl = slo["ttft"], slo["itl"]
-    targets = NO_TARGETS if ttft is itl is None else Targets(ttft=_limit(ttft), itl=_limit(itl))
-    if not rows.accept(line, arrival, len(prompt), output_tokens):
+def _take(rows: Rows, line: int, record: _Recorded) -> bool:
+    """Take a request and return whether it was kept."""
+    asked, slo = record.request, record.request.slo
+    output_tokens = asked.forced_output_tokens
+    if output_tokens is None:
+        output_tokens = max([len(sample.token_ids) for sample in record.samples], default=0)
+    targets = NO_TARGETS if slo.ttft is slo.itl is None else Targets(ttft=slo.ttft, itl=slo.itl)
+    prompt = asked.prompt_token_ids
+    if not rows.accept(line, asked.arrival, len(prompt), output_tokens):
         return False
     entry = Entry(
-        rows.since(arrival), len(prompt), output_tokens, max_tokens, (), 0, tuple(prompt), cache_salt, "", None, 0.0,
-        "", lane, tenant, priority, targets,
+        rows.since(asked.arrival), len(prompt), output_tokens, asked.params.max_tokens, (), 0, prompt, asked.cache_salt,
+        "", None, 0.0, "", asked.lane, asked.tenant, asked.priority, targets,
     )  # fmt: skip
     rows.entries.append(entry)
     return True
 
 
-def _limit(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _check_header(source: Source, line: str) -> None:
+def _version(source: Source, line: str) -> int:
+    """Return the version that a header names. Raises WorkloadError."""
     try:
         header = json.loads(line)
     except ValueError:
         header = None
     kind, version = (header.get("kind"), header.get("version")) if isinstance(header, dict) else (None, None)
-    if kind != "header" or version != VERSION:
+    if kind != "header" or version not in (1, VERSION):
         raise WorkloadError(
-            f"{source.path} starts with kind {kind!r}, version {version!r}; records of version {VERSION}, written by "
-            "--record, can be read as traces."
+            f"{source.path} starts with kind {kind!r}, version {version!r}; records of versions 1 to {VERSION}, "
+            "written by --record, can be read as traces."
         )
+    return int(version)
 
 
 FORMAT = TraceFormat(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from inflight.core.types.plan import Capacity, Chunk
 from inflight.execution.backends.protocol import Delta, LowRank
@@ -134,7 +134,7 @@ def test_passes_of_a_bucket_find_their_rows_adapters_at_the_same_addresses() -> 
     capacity = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50, adapter_slots=SLOTS)
     slots = DeviceSlots(capacity, 64, None, CPU, Upload(CPU), Buckets((1, 2, 4)))
     slots.adapters.place(1, adapter(a_weight(60, 24), [Part(0, 4, 9)], torch.float32, CPU))
-    new = tuple(replace(new_request(row, [1, 2]), adapter_slot=slot) for row, slot in enumerate((-1, 1, 1, 0)))
+    new = tuple(structs.replace(new_request(row, [1, 2]), adapter_slot=slot) for row, slot in enumerate((-1, 1, 1, 0)))
     slots.prepare([], 65, new, ())
     tables_of = {row: (5 + row,) for row in range(4)}
 

@@ -6,12 +6,12 @@ A replay here runs the same operations on the tensors of the pass that was captu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 from benchmarks.drive import drive
 from benchmarks.shapes import TINY, write_config
@@ -99,7 +99,7 @@ def answers(shape: dict[str, Any], folder: Path, graphs: Replays | None, buckets
     first = drive(loop, [request(number) for number in range(10)]).outcomes
     told = [(*one.request.prompt_token_ids, *one.token_ids, 5) for one in first[-4:]]
     again = [
-        replace(request(number), request_id=f"again {number}", prompt_token_ids=prompt)
+        structs.replace(request(number), request_id=f"again {number}", prompt_token_ids=prompt)
         for number, prompt in enumerate(told)
     ]
     return [one.token_ids for one in (*first, *drive(loop, again).outcomes)]

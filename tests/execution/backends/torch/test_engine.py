@@ -8,12 +8,12 @@ CPU add up in another order for another number of rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from inflight.build import Engine, build_engine
 from inflight.config.engine import EngineSettings
@@ -115,7 +115,7 @@ def test_every_setting_of_a_draw_has_its_effect(tiny: Path) -> None:
     ]
     want = run(opened(tiny, ReferenceBackend("float32")), asked)
     greedy = [tuple(want["6/0"][0][at : at + 2]) for at in (3, 9)]
-    asked[6] = replace(asked[6], bad_token_ids=tuple(greedy))  # sequences that it would say
+    asked[6] = structs.replace(asked[6], bad_token_ids=tuple(greedy))  # sequences that it would say
     again = run(opened(tiny, ReferenceBackend("float32")), asked)
     assert again["6/0"] != want["6/0"]
     assert run(opened(tiny, on_device(depth=2)), asked) == again

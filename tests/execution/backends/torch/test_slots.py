@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
@@ -258,9 +259,9 @@ def test_blocks_may_be_told_before_the_pass() -> None:
     longer = Chunk(1, 2, 16, 2, (7,), 1, window_blocks=((8,),))
     slots.append_blocks([longer], PADDING)
     assert slots.block_tables[:, 2, :2].tolist() == [[5, 7], [9, 8]]
-    assert len(prepared(slots, longer._replace(new_blocks=(), window_blocks=())).appended) == 0
+    assert len(prepared(slots, structs.replace(longer, new_blocks=(), window_blocks=())).appended) == 0
     with pytest.raises(ValueError, match=f"block {PADDING + 9} is not in the KV cache"):
-        slots.append_blocks([longer._replace(new_blocks=(PADDING + 9,))], PADDING)
+        slots.append_blocks([structs.replace(longer, new_blocks=(PADDING + 9,))], PADDING)
 
 
 def test_one_copy_takes_arrays_of_every_kind() -> None:

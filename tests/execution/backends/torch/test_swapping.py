@@ -121,7 +121,7 @@ def test_its_record_replays(tmp_path: Path, tiny: Path) -> None:
     run(engine, asked())
     engine.loop.close()
     records = list(read_records(tmp_path / "r.jsonl"))
-    assert sum(len(step.get("transferred", [])) for step in of_kind(records, "step")) > 5
+    assert sum(len(step.transferred) for step in of_kind(records, "step")) > 5
     assert replay(records)[1].difference is None
 
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from msgspec import structs
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk
 from inflight.execution.backends.protocol import Backend, KVCache, PendingCopy, PendingPass, RequestSlots
@@ -180,7 +181,7 @@ class HeadDrafter:
         going = [(one.chunk, end - 1) for one, end in zip(runs, ends, strict=True) if one.chunk.sample]
         for drafted in range(1, max((most[chunk.sequence_id] for chunk, _ in going), default=0)):
             going = [one for one in going if most[one[0].sequence_id] > drafted]
-            chunks = [chunk._replace(start=chunk.start + chunk.length, length=1) for chunk, _ in going]
+            chunks = [structs.replace(chunk, start=chunk.start + chunk.length, length=1) for chunk, _ in going]
             batch = self._backend.prepare(slots.shifted(1), self._cache, chunks)
             self._decoder.take_own(batch, [place for _, place in going])
             self._passes.forward(batch)

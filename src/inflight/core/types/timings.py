@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from inflight.core.types.numbers import Count, Seconds, Time
+
 GRAMMAR = "grammar"
 ADAPTER = "adapter"
 KV = "kv"
@@ -27,22 +29,22 @@ class Timings:
     started_ms, ttft_ms: from arrival to the first chunk, and to the first token; None: there was none.
     """
 
-    queue_ms: float
-    prefill_ms: float
-    decode_ms: float
-    preempted_ms: float
-    other_ms: float
-    total_ms: float
-    ttft_ms: float | None
-    cached_tokens: int
-    recomputed_tokens: int
-    swapped_blocks: int
-    prompt_tokens_per_s: float | None
-    output_tokens_per_s: float | None
+    queue_ms: Time
+    prefill_ms: Time
+    decode_ms: Time
+    preempted_ms: Time
+    other_ms: Time
+    total_ms: Time
+    ttft_ms: Time | None
+    cached_tokens: Count
+    recomputed_tokens: Count
+    swapped_blocks: Count
+    prompt_tokens_per_s: Seconds | None
+    output_tokens_per_s: Seconds | None
     lane: str
-    queued_by: dict[str, float] = field(default_factory=lambda: dict.fromkeys(QUEUE_REASONS, 0.0))
-    queued_behind: dict[str, float] = field(default_factory=dict)
-    started_ms: float | None = None
+    queued_by: dict[str, Time] = field(default_factory=lambda: dict.fromkeys(QUEUE_REASONS, 0.0))
+    queued_behind: dict[str, Time] = field(default_factory=dict)
+    started_ms: Time | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {name: _rounded(getattr(self, name)) for name in _NAMES}
