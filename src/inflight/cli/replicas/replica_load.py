@@ -1,7 +1,7 @@
 """What is under way at a replica, by what comes and happens, and how many seconds a newcomer would therefore wait.
 
 Knows requests and events, and tells of the first of a request's and of those that come to no end; how seconds are made
-of them, `routing.replica_queue` knows.
+of them, `routing.autoscaling` knows.
 """
 
 from __future__ import annotations
