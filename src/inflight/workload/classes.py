@@ -16,18 +16,20 @@ from __future__ import annotations
 import hashlib
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar, cast
 
+from inflight.core.options import check_kind
 from inflight.metrics.observation import Targets
 from inflight.workload.arrivals import Arrivals, AtOnce, parse_arrivals
 from inflight.workload.lengths import Fixed, Lengths, parse_lengths
 from inflight.workload.workload import NO_TARGETS, WorkloadError
 
+T = TypeVar("T")
 _SINGLE = Fixed(1)
 _SESSION_BLOCK = 16  # tokens, at most; less where shared prefixes do not end at such a border
 
@@ -180,8 +182,7 @@ def read_classes(path: Path) -> tuple[TrafficClass, ...]:
 
 def parse_classes(tables: Mapping[str, Any], source: str) -> tuple[TrafficClass, ...]:
     """Read classes from parsed TOML. source: its name in errors."""
-    _known(tables, ("classes",), source)
-    classes = tables.get("classes")
+    classes = _Table(tables, ("classes",), source).values.get("classes")
     if not isinstance(classes, Mapping) or not classes:
         raise WorkloadError(f"{source} has no class of traffic; give one table [classes.NAME] at least.")
     return tuple(_class(name, table, f"{source}, [classes.{name}]") for name, table in classes.items())
@@ -193,34 +194,35 @@ _KEYS = (
 )  # fmt: skip
 
 
-def _class(name: str, table: Any, where: str) -> TrafficClass:
-    _known(table, _KEYS, where)
+def _class(name: str, given: Any, where: str) -> TrafficClass:
+    table = _Table(given, _KEYS, where)
     for key in ("input", "output"):
-        if key not in table:
+        if key not in given:
             raise WorkloadError(f"{where} says no {key} lengths; give {key}, for example {key} = 128.")
-    return _made(
-        where,
-        lambda: TrafficClass(
+    try:
+        return TrafficClass(
             name=name,
-            share=_number(table, "share", where),
-            arrivals=parse_arrivals(_text(table, "arrivals", where)) if "arrivals" in table else None,
-            input=_lengths(table, "input", where),
-            output=_lengths(table, "output", where),
-            max_tokens=_whole(table, "max_tokens", where),
-            lane=_text(table, "lane", where),
-            tenant=_text(table, "tenant", where),
-            priority=_whole(table, "priority", where),
-            targets=_targets(table, where),
-            prefix=_prefix(table.get("prefix", {}), f"{where}, prefix"),
-            sessions=_sessions(table.get("sessions", {}), f"{where}, sessions"),
-        ),
-    )
+            share=table.get("share", float),
+            arrivals=parse_arrivals(table.get("arrivals", str) or "") if "arrivals" in given else None,
+            input=table.lengths("input"),
+            output=table.lengths("output"),
+            max_tokens=table.get("max_tokens", int),
+            lane=table.get("lane", str) or "",
+            tenant=table.get("tenant", str) or "",
+            priority=table.get("priority", int),
+            targets=_targets(table),
+            prefix=_prefix(given.get("prefix", {}), f"{where}, prefix"),
+            sessions=_sessions(given.get("sessions", {}), f"{where}, sessions"),
+        )
+    except WorkloadError as error:  # of arrivals, lengths and limits, which do not know the class
+        message = str(error)
+        raise WorkloadError(message if message.startswith(where) else f"{where}: {message}") from None
 
 
-def _targets(table: Mapping[str, Any], where: str) -> Targets:
+def _targets(table: _Table) -> Targets:
     limits = {}
     for key in _TARGETS:
-        milliseconds = _number(table, key, where)
+        milliseconds = table.get(key, float)
         if milliseconds is not None:
             if not 0 < milliseconds < math.inf:
                 raise WorkloadError(f"{key} is {milliseconds:g}; give milliseconds above 0.")
@@ -228,65 +230,45 @@ def _targets(table: Mapping[str, Any], where: str) -> Targets:
     return Targets(**limits)
 
 
-def _prefix(table: Any, where: str) -> SharedPrefixes:
-    _known(table, ("system_tokens", "groups", "group_tokens", "skew"), where)
-    return SharedPrefixes(
-        system_tokens=_whole(table, "system_tokens", where) or 0,
-        groups=_whole(table, "groups", where) or 0,
-        group_tokens=_whole(table, "group_tokens", where) or 0,
-        skew=_number(table, "skew", where) or 0.0,
-    )
+def _prefix(given: Any, where: str) -> SharedPrefixes:
+    table = _Table(given, ("system_tokens", "groups", "group_tokens", "skew"), where)
+    counts = {key: table.get(key, int) or 0 for key in ("system_tokens", "groups", "group_tokens")}
+    return SharedPrefixes(**counts, skew=table.get("skew", float) or 0.0)
 
 
-def _sessions(table: Any, where: str) -> Sessions:
-    _known(table, ("turns", "think_s", "added"), where)
+def _sessions(given: Any, where: str) -> Sessions:
+    table = _Table(given, ("turns", "think_s", "added"), where)
     return Sessions(
-        turns=_lengths(table, "turns", where) if "turns" in table else Sessions().turns,
-        think_s=_number(table, "think_s", where) or 0.0,
-        added=_lengths(table, "added", where) if "added" in table else None,
+        turns=table.lengths("turns") if "turns" in given else Sessions().turns,
+        think_s=table.get("think_s", float) or 0.0,
+        added=table.lengths("added") if "added" in given else None,
     )
 
 
-def _made(where: str, make: Callable[[], TrafficClass]) -> TrafficClass:
-    """Prefix errors of arrivals, lengths and limits with the class that they are in."""
-    try:
-        return make()
-    except WorkloadError as error:
-        message = str(error)
-        raise WorkloadError(message if message.startswith(where) else f"{where}: {message}") from None
+class _Table:
+    """A TOML table with known keys; its errors say where it is."""
 
+    def __init__(self, values: Any, keys: tuple[str, ...], where: str):
+        if not isinstance(values, Mapping):
+            raise WorkloadError(f"{where} is {values!r}; give a table with {', '.join(keys)}.")
+        if unknown := [key for key in values if key not in keys]:
+            raise WorkloadError(f"{where} has the unknown key {unknown[0]!r}; known are {', '.join(keys)}.")
+        self.values, self._where = values, where
 
-def _known(table: Any, keys: tuple[str, ...], where: str) -> None:
-    if not isinstance(table, Mapping):
-        raise WorkloadError(f"{where} is {table!r}; give a table with {', '.join(keys)}.")
-    unknown = [key for key in table if key not in keys]
-    if unknown:
-        raise WorkloadError(f"{where} has the unknown key {unknown[0]!r}; known are {', '.join(keys)}.")
+    def get(self, key: str, kind: type[T]) -> T | None:
+        value = self.values.get(key)
+        if value is None:
+            return None
+        try:
+            check_kind(value, kind)
+        except ValueError as error:
+            raise WorkloadError(f"{self._where}: {key} {error}") from None
+        return cast(T, value)
 
-
-def _number(table: Mapping[str, Any], key: str, where: str) -> float | None:
-    value = table.get(key)
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    raise WorkloadError(f"{where} has {key} = {value!r}; give a number.")
-
-
-def _whole(table: Mapping[str, Any], key: str, where: str) -> int | None:
-    value = table.get(key)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise WorkloadError(f"{where} has {key} = {value!r}; give a whole number.")
-
-
-def _text(table: Mapping[str, Any], key: str, where: str) -> str:
-    value = table.get(key, "")
-    if isinstance(value, str):
-        return value
-    raise WorkloadError(f"{where} has {key} = {value!r}; give text in quotes.")
-
-
-def _lengths(table: Mapping[str, Any], key: str, where: str) -> Lengths:
-    value = table[key]
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise WorkloadError(f"{where} has {key} = {value!r}; give a whole number, or a form of lengths in quotes.")
-    return parse_lengths(value)
+    def lengths(self, key: str) -> Lengths:
+        value = self.values[key]
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise WorkloadError(
+                f"{self._where}: {key} is {value!r}; give a whole number, or a form of lengths in quotes."
+            )
+        return parse_lengths(value)
