@@ -102,7 +102,7 @@ def test_a_prefix_is_worth_the_seconds_that_it_saves() -> None:
     cluster = Cluster("prefix-aware")
     first = cluster.send(SHARED)
     cluster.router.first_token("1")
-    cluster.router._reuse = 0.0  # no request reuses what is computed
+    cluster.router._reuse.value = 0.0  # no request reuses what is computed
     queued = cluster.put(int(first), 1, 250)  # 0.25 s, and the prefix saves 0.32 s
     assert cluster.router.choose(cluster.request([*SHARED, 5])).replica.name == first
     cluster.put(int(first), 1, 150)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -46,30 +47,30 @@ def _decodes(rows: int) -> Features:
     return Features(rows, rows, rows, rows * _CONTEXT, 0.0)
 
 
-UNKNOWN = ServingCosts(prompt_token=1e-4, step=1e-2, row=5e-5, max_num_seqs=256)  # the relations are a large GPU's
-
-
+UNKNOWN = ServingCosts(prompt_token=1e-4, step=1e-2, row=5e-5, max_num_seqs=256)  # the ratios are a large GPU's
 _ALIKE = math.sqrt(2)  # times the mean: estimates of replicas on equal machines lie within
 
 
 def leveled(reported: Sequence[ServingCosts]) -> list[ServingCosts]:
-    """Return the costs by which replicas are compared. Estimates that are learnt of equal machines differ by chance,
-    and equal work would follow that; so replicas whose steps take about as long have the mean of their costs, and those
-    that have not said anything yet the mean of all that have.
+    """Return the costs by which replicas are compared. Estimates learnt on equal machines differ by chance, which
+    routing should not follow; so replicas whose steps take about as long get the mean of their costs, and those without
+    a report the mean of all reports.
 
     Args:
-        reported: Costs of each replica, `UNKNOWN` before it has said any.
+        reported: Costs of each replica, `UNKNOWN` before its first report.
     """
     known = [one for one in reported if one is not UNKNOWN]
     if not known or all(one == reported[0] for one in reported):
         return list(reported)
-    step, token = (_geometric_mean([getattr(one, name) for one in known]) for name in ("step", "prompt_token"))
+    step, token = (
+        statistics.geometric_mean(max(getattr(one, name), 1e-12) for one in known) for name in ("step", "prompt_token")
+    )
     alike = [one for one in known if _is_near(one.step, step) and _is_near(one.prompt_token, token)]
-    shared, usual = _mean(alike or known), _mean(known)
+    shared, mean = _mean(alike or known), _mean(known)
 
     def compared(one: ServingCosts) -> ServingCosts:
         if one is UNKNOWN:
-            return replace(usual, max_num_seqs=one.max_num_seqs)
+            return replace(mean, max_num_seqs=one.max_num_seqs)
         return replace(shared, max_num_seqs=one.max_num_seqs) if one in alike else one
 
     return list(map(compared, reported))
@@ -77,10 +78,6 @@ def leveled(reported: Sequence[ServingCosts]) -> list[ServingCosts]:
 
 def _is_near(value: float, mean: float) -> bool:
     return mean / _ALIKE <= value <= mean * _ALIKE
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(math.log(max(value, 1e-12)) for value in values) / len(values))
 
 
 def _mean(costs: Sequence[ServingCosts]) -> ServingCosts:

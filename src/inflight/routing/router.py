@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from inflight.core.estimation.decaying import DecayingMean
 from inflight.routing.policies.policy import Candidate, RoutingPolicy
 from inflight.routing.prefix_index import DEFAULT_MAX_BLOCKS, PrefixIndex
 from inflight.routing.replica_view import UNKNOWN, ReplicaView, ServingCosts, leveled
@@ -37,8 +38,10 @@ class Router:
         self._replicas: dict[str, ReplicaView] = {}
         self._free_slots: list[int] = []
         self._sent: dict[str, _Sent] = {}
-        self._expected = FIRST_EXPECTED  # mean length of answers
-        self._reuse = 0.0  # mean share of prompts that is held where they go
+        self._expected = DecayingMean(_WEIGHT)  # length of answers
+        self._expected.add(FIRST_EXPECTED)
+        self._reuse = DecayingMean(_WEIGHT)  # share of prompts that is cached where they go
+        self._reuse.add(0.0)
 
     # -- replicas -----------------------------------------------------------------------------------------------
 
@@ -59,7 +62,7 @@ class Router:
     @property
     def expected_tokens(self) -> float:
         """Mean length of answers."""
-        return self._expected
+        return self._expected.value or 0.0
 
     def update_replica(self, name: str, costs: ServingCosts, kv_tokens: int, fair: bool) -> None:
         """Take what a replica reports of itself."""
@@ -93,7 +96,7 @@ class Router:
         asked = list(every) if among is None else [one for one in every if one.name in among]
         if not asked:
             raise NoReplica("No replica is there.")
-        request.expected_tokens, request.reuse = self._expected, self._reuse
+        request.expected_tokens, request.reuse = self.expected_tokens, self._reuse.value or 0.0
         candidates = self._candidates(request, asked)
         return candidates[self._policy.choose(request, candidates)]
 
@@ -103,7 +106,7 @@ class Router:
         replica.queue(request.tenant, lacking)
         self._sent[request.request_id] = _Sent(request, replica, lacking)
         if self._policy.uses_prefixes:
-            self._reuse += _WEIGHT * (cached / len(request.prompt) - self._reuse)
+            self._reuse.add(cached / len(request.prompt))
             self._index.hold(replica.slot, request.block_hashes(self._block_size))
 
     def first_token(self, request_id: str) -> None:
@@ -121,7 +124,7 @@ class Router:
             return
         sent.replica.ended()
         if output_tokens is not None:
-            self._expected += _WEIGHT * (output_tokens - self._expected)
+            self._expected.add(output_tokens)
 
     def _level(self) -> None:
         for one, costs in zip(self.replicas, leveled([one.reported for one in self.replicas]), strict=True):
