@@ -392,6 +392,43 @@ def test_drafts_that_were_not_made_are_not_told_as_wrong_and_replay(
     broken=st.frozensets(st.integers(0, 30), max_size=2),
     unsound=st.frozensets(st.integers(0, 30), max_size=3),
 )
+# Steps wait for the one before them, though no step has drafts.
+@example(
+    setup=Setup(
+        num_blocks=8,
+        block_size=2,
+        max_rows=3,
+        token_budget=4,
+        prefix_caching=True,
+        watermark=0.0,
+        max_model_len=24,
+        depth=2,
+        right_drafts=1.0,
+        drafting="fickle",
+    ),
+    script=[
+        (
+            Request(request_id="", prompt_token_ids=(0, 0, 1, 1, 0, 1), params=SamplingParams(max_tokens=0)),
+            3,
+            None,
+            True,
+        ),
+        (
+            Request(request_id="", prompt_token_ids=(0,), params=SamplingParams(max_tokens=3, ignore_eos=True)),
+            2,
+            None,
+            False,
+        ),
+        (
+            Request(request_id="", prompt_token_ids=(1, 1, 0, 1, 0, 1), params=SamplingParams(temperature=0.0)),
+            1,
+            None,
+            False,
+        ),
+    ],
+    broken=frozenset(),
+    unsound=frozenset(),
+)
 # A sample lacks a block when a step is looked at ahead, and nobody else can be planned.
 @example(
     setup=Setup(

@@ -103,3 +103,18 @@ def test_who_has_no_forced_ones_is_drafted_for_by_others_in_turn_and_within_what
     assert allotted(forced, 5, 5, 5, budget=9) == [(1, 2, RUN[:2]), (2, 3, RUN[:3]), (0, 2, (7, 7))]
     assert (others.asked, others.budget) == ([0], 4)
     assert allotted(forced, 5, 5, 5, budget=5) == [(1, 2, RUN[:2]), (2, 3, RUN[:3])]
+
+
+class Empty(Speculation):
+    """A speculation that counts as false, as a record's without drafts does; its steps wait all the same."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def waits(self, step: int) -> bool:
+        return True
+
+
+def test_another_speculation_is_asked_though_it_counts_as_false() -> None:
+    assert ForcedDrafts(LatencyModel(), Empty()).waits(3)
+    assert not ForcedDrafts(LatencyModel()).waits(3)

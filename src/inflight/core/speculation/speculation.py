@@ -128,7 +128,7 @@ class ForcedDrafts(Speculation):
 
     def __init__(self, latency: LatencyModel, others: Speculation | None = None) -> None:
         """others: drafts for sequences without forced tokens; None: these have no drafts."""
-        self._latency, self._others = latency, others or Speculation()
+        self._latency, self._others = latency, Speculation() if others is None else others
         self._forced: dict[int, tuple[int, ...]] = {}  # tokens behind the last one, by sequence
         self._targets: dict[int, float] = {}  # ITL targets of running sequences, in seconds
 
