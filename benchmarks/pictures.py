@@ -30,7 +30,6 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
 from inflight.engine.recorder import Recorder
 from inflight.report.charts.frame import WIDE
 from inflight.report.charts.svg import Drawing, tag, text
@@ -40,6 +39,7 @@ from inflight.report.reading import read_record
 from inflight.report.steps.engine_run import EngineRun
 from inflight.simulate.drafting import SimulatedDrafts, parse_acceptance
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
+from inflight.testing.null import NullExecutor
 from inflight.workload.workload import Entry, Workload
 
 SUBTITLE = 26  # pixels

@@ -38,9 +38,9 @@ from inflight.core.types.events import FinishedEvent
 from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
-from inflight.engine.null import NullExecutor
 from inflight.execution.backends.slots import RequestSlots
 from inflight.server.heap import settled
+from inflight.testing.null import NullExecutor
 
 T = TypeVar("T")
 PROMPT_TOKENS, SHARED_TOKENS = 128, 64

@@ -30,7 +30,7 @@ def test_the_package_alone_loads_nothing() -> None:
 
 
 def test_metrics_records_and_core_need_the_standard_library_only() -> None:
-    modules = "inflight.core.scheduling.scheduler, inflight.engine.loop, inflight.engine.null, inflight.engine.bridge"
+    modules = "inflight.core.scheduling.scheduler, inflight.engine.loop, inflight.testing.null, inflight.engine.bridge"
     assert loaded(f"import {modules}, inflight.metrics.summary, inflight.records.schema").isdisjoint(HEAVY)
 
 

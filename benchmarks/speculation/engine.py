@@ -28,7 +28,7 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import Clock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.scripted import ScriptedExecutor
+from inflight.testing.scripted import ScriptedExecutor
 
 MODEL_LEN, BLOCK = 1024, 16
 

@@ -64,7 +64,7 @@ def engine(model: Path, speculation: str = "off", swap_space: float | None = Non
 
 def run(built: Engine) -> Run:
     steps, said = Steps(), dict[str, list[int]]()
-    built.loop.watch(steps)
+    built.loop.add_observer(steps)
     for number in range(6):
         params = SamplingParams(max_tokens=60, temperature=0.8 * (number % 2), ignore_eos=True)
         prompt = tuple(range(30 + number, 60 + 2 * number))

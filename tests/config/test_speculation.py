@@ -22,7 +22,7 @@ from inflight.core.types.events import FinishedEvent
 from inflight.core.types.plan import Capacity
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
+from inflight.testing.null import NullExecutor
 
 FORMS = ("auto", "off", "suffix", "draft:org/small", "draft:./models/a:b", "heads", "heads:./eagle")
 

@@ -14,13 +14,13 @@ import numpy as np
 from msgspec import structs
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from inflight.core.types.plan import BatchPlan, Chunk, NewRequest, Sampled
+from inflight.core.types.plan import BatchPlan, Chunk, Done, NewRequest, Sampled
 from inflight.core.types.sampling import Grammar
-from inflight.engine.null import Done, NullExecutor
 from inflight.execution.backends.protocol import Array
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import Filling, GrammarRows
 from inflight.execution.grammars.vocabulary import Vocabulary
+from inflight.testing.null import NullExecutor
 
 from .harness import END_TOKENS, VOCABULARY, Drafts, FaultyExecutor, Harness, Setup, next_tokens, seconds
 

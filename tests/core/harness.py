@@ -69,8 +69,8 @@ from inflight.core.types.sampling import Adapter, SamplingParams, TokenLogprob
 from inflight.counted import UNBOUNDED
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
 from inflight.testing.eager_speculation import EagerSpeculation
+from inflight.testing.null import NullExecutor
 
 from . import inspect_scheduler as inside
 from .peering import Elsewhere, identity
@@ -515,7 +515,7 @@ class Harness:
             self.executor.fail_next = fail
             self.flights.append((plan, self.executor.submit(plan).result()))
         elif isinstance(plan, WaitForTransfers):
-            assert self.executor.underway, "it waits for nothing"
+            assert self.executor.in_flight, "it waits for nothing"
         else:
             assert plan is None or plan.time > self.now, "it waits for the past"
             is_late = isinstance(plan, WaitUntil) or self.scheduler.idle or self.flights

@@ -11,7 +11,7 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.plan import BatchPlan, Capacity
-from inflight.engine.null import NullExecutor
+from inflight.testing.null import NullExecutor
 
 from .builders import request, sequence, view
 

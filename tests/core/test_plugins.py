@@ -26,7 +26,7 @@ from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
+from inflight.testing.null import NullExecutor
 
 from . import inspect_scheduler as inside
 from .builders import request
@@ -275,7 +275,7 @@ def test_a_batch_goes_on_when_its_strategy_fails() -> None:
     scheduler = Scheduler(CAPACITY, strategy, Fcfs())
     loop = EngineLoop(scheduler, NullExecutor(CAPACITY), VirtualClock())
     plans: list[BatchPlan] = []
-    loop.watch(mock.Mock(planned=plans.append))
+    loop.add_observer(mock.Mock(planned=plans.append))
     loop.add(request("a", [0] * 3, output=5))
     loop.add(request("b", [1] * 3, output=2, arrival=1.0))
     loop.run()

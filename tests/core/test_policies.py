@@ -22,7 +22,7 @@ from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.core.types.request import SLO
-from inflight.engine.null import NullExecutor
+from inflight.testing.null import NullExecutor
 
 from .builders import request, view
 from .harness import Harness, LaneSetup, Setup

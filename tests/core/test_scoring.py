@@ -13,7 +13,7 @@ from inflight.core.types.plan import BatchPlan
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
+from inflight.testing.null import NullExecutor
 
 from . import inspect_scheduler as inside
 from .builders import request

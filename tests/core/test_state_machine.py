@@ -215,7 +215,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def commit(self) -> None:
         self.harness.commit()
 
-    @precondition(lambda self: self.harness.executor.underway)
+    @precondition(lambda self: self.harness.executor.in_flight)
     @rule()
     def poll(self) -> None:
         self.harness.poll()

@@ -28,9 +28,9 @@ from inflight.engine.client import EngineClient
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
 from inflight.engine.remote.client import RemoteClient
 from inflight.engine.remote.server import EngineServer
+from inflight.testing.null import NullExecutor
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, max_rows=8, max_model_len=200, vocab_size=1000, embedding_size=4)
 ENDLESS = SamplingParams(max_tokens=190, ignore_eos=True)
@@ -626,10 +626,10 @@ class FullDisk:
 
 def test_a_watcher_that_fails_is_left_out_and_the_engine_goes_on(rig: Rig) -> None:
     observer = FullDisk()
-    rig.loop.watch(observer)
+    rig.loop.add_observer(observer)
     events = asyncio.run(rig.collect("one", params=SamplingParams(max_tokens=5)))
     assert len(events) == 6 and observer.told == 1
-    assert isinstance(rig.loop.watcher_fault, OSError)
+    assert isinstance(rig.loop.observer_error, OSError)
 
 
 def test_a_command_in_the_moment_before_the_wait_is_not_slept_through() -> None:

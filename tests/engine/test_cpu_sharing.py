@@ -41,7 +41,7 @@ from inflight.engine.cpu_sharing import (
     SharingExecutor,
 )
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
+from inflight.testing.null import NullExecutor
 
 MS = 0.001
 CAPACITY = Capacity(num_blocks=12, block_size=2, max_rows=4, max_model_len=20, vocab_size=1000)

@@ -24,7 +24,7 @@ from inflight.core.types.plan import BatchPlan, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
+from inflight.testing.null import NullExecutor
 
 
 class Observer:

@@ -19,8 +19,8 @@ from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.event_stream import EngineStopped, EventStream
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
 from inflight.engine.observers import EngineObserver
+from inflight.testing.null import NullExecutor
 
 CAPACITY = Capacity(num_blocks=64, block_size=4, max_rows=8, max_model_len=200, vocab_size=1000)
 

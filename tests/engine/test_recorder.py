@@ -24,12 +24,11 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Chunk, StepResult, WaitUntil
+from inflight.core.types.plan import BatchPlan, Chunk, Done, StepResult, WaitUntil
 from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import Done
 from inflight.engine.recorder import Recorder, open_record
 from inflight.records.schema import (
     Line,

@@ -24,16 +24,16 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult, Transferred
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Done, Sampled, StepResult, Transferred
 from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import Done, NullExecutor
 from inflight.engine.recorder import Recorder, open_record
 from inflight.records.schema import of_kind, read_records
 from inflight.simulate.replay import replay
 from inflight.simulate.simulation import resolved_settings
+from inflight.testing.null import NullExecutor
 
 
 class Waiting(NullExecutor):

@@ -22,7 +22,6 @@ from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingPar
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.observers import EngineObserver
-from inflight.engine.scripted import ScriptedExecutor
 from inflight.execution.backends import open_backend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.decoder import Decoder
@@ -32,6 +31,7 @@ from inflight.execution.weights import load_weights
 from inflight.models.pooler import with_pooling
 from inflight.models.registry import read_folder
 from inflight.testing.eager_speculation import EagerSpeculation
+from inflight.testing.scripted import ScriptedExecutor
 
 from .driver import BLOCK, backends
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from inflight import build
 from inflight.core.types.plan import Executor
-from inflight.engine.paced import Pace, PacedExecutor
-from inflight.engine.scripted import ScriptedExecutor
+from inflight.testing.paced import Pace, PacedExecutor
+from inflight.testing.scripted import ScriptedExecutor
 from inflight.text import Tokenizer
 
 PROGRAM = (str(Path(__file__)), "0")

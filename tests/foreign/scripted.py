@@ -15,8 +15,8 @@ from server.scripted import write_qwenlike
 
 from inflight import build
 from inflight.core.types.plan import Executor
-from inflight.engine.null import NullExecutor
-from inflight.engine.scripted import ScriptedExecutor
+from inflight.testing.null import NullExecutor
+from inflight.testing.scripted import ScriptedExecutor
 from inflight.text import Tokenizer
 
 PROGRAM = (str(Path(__file__)),)

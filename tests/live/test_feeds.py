@@ -38,7 +38,7 @@ class Drawn:
             observers=[Recorder(self.file, {"strategy": setup.strategy, "prefix_caching": True}, setup.capacity)],
         )
         self.observer = LiveObserver(self.loop.latency)
-        self.loop.watch(self.observer)
+        self.loop.add_observer(self.observer)
         self.feed = EngineFeed(self.loop, self.observer)
         self.frames: list[Frame] = []
 

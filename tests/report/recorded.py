@@ -24,11 +24,11 @@ from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
 from inflight.engine.recorder import Recorder
 from inflight.report.reading import read_record
 from inflight.report.run import Run, Setting
 from inflight.report.steps.engine_run import EngineRun
+from inflight.testing.null import NullExecutor
 
 VOCABULARY = 1000
 

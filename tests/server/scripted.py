@@ -10,8 +10,8 @@ from pathlib import Path
 
 from inflight import build
 from inflight.core.types.plan import Executor
-from inflight.engine.null import NullExecutor
-from inflight.engine.scripted import ScriptedExecutor
+from inflight.testing.null import NullExecutor
+from inflight.testing.scripted import ScriptedExecutor
 from inflight.text import Tokenizer
 
 ANSWERS = {

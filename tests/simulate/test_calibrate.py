@@ -15,10 +15,9 @@ from inflight.config.assembly import scheduler_for
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features, features
-from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.core.types.plan import BatchPlan, Capacity, Done
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import Done, NullExecutor
 from inflight.simulate.calibrate import (
     MAX_ERROR,
     Account,
@@ -35,6 +34,7 @@ from inflight.simulate.calibrate import (
 )
 from inflight.simulate.fitted import FittedModel, Provenance, StepModelError
 from inflight.simulate.steps import Step
+from inflight.testing.null import NullExecutor
 
 CAPACITY = Capacity(300, 16, 8, 512, 1000)
 TRUE = FittedModel(2e-4, (1e-5,), sample=1e-5, decode_context=1e-8, prefill_context=1e-8)

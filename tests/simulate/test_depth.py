@@ -14,14 +14,14 @@ from msgspec import structs
 from inflight.config.assembly import scheduler_for
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features, features
-from inflight.core.types.plan import BatchPlan, StepResult
+from inflight.core.types.plan import BatchPlan, Done, StepResult
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import Done, NullExecutor
 from inflight.engine.recorder import Recorder, open_record
 from inflight.records.schema import StepRecord, of_kind, read_records
 from inflight.simulate.replay import replay
 from inflight.simulate.simulation import Pool, Requests, Simulation, SimulationSetup, resolved_settings, simulate
+from inflight.testing.null import NullExecutor
 from inflight.workload.workload import Entry, Workload
 
 from .setups import chat, pool

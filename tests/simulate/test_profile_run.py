@@ -15,9 +15,9 @@ from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
 from inflight.simulate.profile_run import Design, ProfileRun, Traffic
 from inflight.simulate.steps import TimedStep
+from inflight.testing.null import NullExecutor
 from inflight.workload.lengths import Lognormal
 
 CAPACITY = Capacity(300, 16, 8, 512, 1000)

@@ -11,8 +11,8 @@ from core.harness import FaultyExecutor, Setup
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
 from inflight.metrics.observation import Observation
+from inflight.testing.null import NullExecutor
 from inflight.workload.driving import Driver, EngineFault
 from inflight.workload.workload import Entry, Workload
 

@@ -146,7 +146,7 @@ def build_engine(
         scheduling: of the scheduler; None: the defaults.
         record: file for the step record.
         progress: called with (done, total) while weights are packed.
-        wrap: called with the model's executor and the device; returns what the engine drives (`engine.scripted`).
+        wrap: called with the model's executor and the device; returns what the engine drives (`testing.scripted`).
         kv_event_queue: receives the changes of the prefix cache.
         peers: with which keys and values of prompts are exchanged.
 

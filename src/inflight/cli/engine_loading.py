@@ -75,11 +75,11 @@ def load_engine(
     names = [one.name for one in lanes]
     metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=names)
     for observer in (metrics.observer, *observers):
-        engine.loop.watch(observer)
+        engine.loop.add_observer(observer)
     if kv_events is not None and journal is not None:
         from inflight.engine.kv_events.observer import KVEventObserver
 
-        engine.loop.watch(KVEventObserver(journal, kv_events))
+        engine.loop.add_observer(KVEventObserver(journal, kv_events))
     described = Described(
         models=models,
         max_model_len=engine.capacity.max_model_len,
@@ -123,7 +123,7 @@ def tell_device(asked: str, device: Resolved) -> None:
 def _shown(engine: Engine, bridge: AsyncBridge, name: str, has_record: bool) -> EngineSource:
     """For whoever looks at the live page."""
     observer = LiveObserver(engine.loop.latency)
-    engine.loop.watch(observer)
+    engine.loop.add_observer(observer)
     return EngineSource(bridge, EngineFeed(engine.loop, observer), about_engine(engine, name, has_record))
 
 

@@ -87,9 +87,7 @@ class _Worker:
     def __init__(self, setup: Setup, control: socket.socket):
         self._setup = setup
         self._control = Control(control, decode_to_model)
-        self._foreground = ForegroundRequests(
-            {"batch", *(name for name, lane in setup.scheduling.lanes.items() if lane.get("background"))}
-        )
+        self._foreground: ForegroundRequests | None = None  # of an engine that shares its cores
         self._engine: LoadedEngine | None = None
         self._shelf = FrameShelf(None)
         self._pages: set[asyncio.Task[None]] = set()
@@ -141,7 +139,8 @@ class _Worker:
 
         load = partial(load_engine, setup.server, setup.engine, setup.scheduling, setup.record, setup.verbose)
         engine, loaded = load(lambda doing: None, found, self._sharing)
-        engine.loop.watch(self._foreground)
+        if self._foreground is not None:
+            engine.loop.add_observer(self._foreground)
         return loaded
 
     def _sharing(self, executor: Executor, device: Resolved) -> Executor:
@@ -150,6 +149,8 @@ class _Worker:
         if device.value != "cpu" or table.slots == 1:
             table.close()
             return executor
+        lanes = self._setup.scheduling.lanes.items()
+        self._foreground = ForegroundRequests({"batch", *(name for name, lane in lanes if lane.get("background"))})
         share = CoreShare(table, self._setup.slot, self._setup.weight, self._foreground.any)
         if (pauses := getattr(executor, "pauses", None)) is not None:
             pauses(share.between_layers)

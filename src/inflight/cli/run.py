@@ -96,8 +96,8 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
         return code
     finally:
         engine.loop.close()
-        if engine.loop.watcher_fault is not None:  # the answers are there, the record is not
-            raise engine.loop.watcher_fault
+        if engine.loop.observer_error is not None:  # the answers are there, the record is not
+            raise engine.loop.observer_error
 
 
 def _show_settings(engine: Engine, seconds: float) -> None:

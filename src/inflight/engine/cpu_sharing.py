@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.plan import BatchPlan, Capacity, Executor, Pending, StepResult, Transferred
-from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.plan import BatchPlan, Executor, ExecutorWrapper, Pending, StepResult
+from inflight.core.types.request import Request
+from inflight.engine.observers import EngineObserver
 
 BACKGROUND, FOREGROUND, OVERDUE = 0.0, 1.0, 2.0  # levels: a higher one goes first
 MAX_WAIT_RATIO, MAX_WAIT_SECONDS = 99, 30.0  # of waiting over its longest layer; then an engine computes one anyway
@@ -190,36 +190,27 @@ class _OwnTime:
         return structs.replace(result, seconds=max(0.0, result.seconds - self._paused_seconds))
 
 
-class SharingExecutor:
+class SharingExecutor(ExecutorWrapper):
     """An executor that computes steps in `submit`, each in its engine's share of the cores."""
 
     def __init__(self, executor: Executor, share: CoreShare):
-        self._executor, self._share = executor, share
-
-    @property
-    def capacity(self) -> Capacity:
-        return self._executor.capacity
+        super().__init__(executor)
+        self._share = share
 
     def submit(self, plan: BatchPlan) -> Pending:
         if not plan.chunks:
-            return self._executor.submit(plan)
+            return super().submit(plan)
         try:
             self._share.begin()
-            pending = self._executor.submit(plan)
+            pending = super().submit(plan)
         finally:
             self._share.end()
         paused = self._share.paused_seconds
         return pending if not paused else _OwnTime(pending, paused)
 
-    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        return self._executor.poll(seconds)
 
-    def close(self) -> None:
-        self._executor.close()
-
-
-class ForegroundRequests:
-    """An `EngineObserver` that counts the requests that are not in a background lane."""
+class ForegroundRequests(EngineObserver):
+    """An observer that counts the requests that are not in a background lane."""
 
     def __init__(self, background_lanes: AbstractSet[str]):
         self._background_lanes = background_lanes
@@ -232,16 +223,6 @@ class ForegroundRequests:
     def added(self, request: Request, now: float) -> None:
         if request.lane not in self._background_lanes:
             self._ids.add(request.request_id)
-
-    def refused(self, request: Request, refusal: RequestRefused, now: float) -> None: ...
-
-    def planned(self, plan: BatchPlan) -> None: ...
-
-    def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None: ...
-
-    def transferred(self, ended: tuple[Transferred, ...], now: float) -> None: ...
-
-    def served_elsewhere(self, service: TenantUsage, now: float) -> None: ...
 
     def events(self, events: list[Event], now: float) -> None:
         self._ids.difference_update(one.request_id for one in events if isinstance(one, FinishedEvent))

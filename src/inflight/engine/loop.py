@@ -126,14 +126,14 @@ class EngineLoop:
             self._observers.served_elsewhere(elsewhere, now)
         return given
 
-    def watch(self, observer: EngineObserver) -> None:
-        """Tell one more, from now on."""
-        self._observers.join(observer)
+    def add_observer(self, observer: EngineObserver) -> None:
+        """Notify one more observer from now on."""
+        self._observers.add(observer)
 
     @property
-    def watcher_fault(self) -> Exception | None:
-        """Why an observer was told nothing more, if one was dropped: a record that is not whole."""
-        return self._observers.fault
+    def observer_error(self) -> Exception | None:
+        """The error for which an observer was dropped: a record is then not whole."""
+        return self._observers.error
 
     def add(self, request: Request, compiling: float = 0.0) -> None:
         """Raises RequestRefused. compiling: seconds that its grammar has kept it."""

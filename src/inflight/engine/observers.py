@@ -1,14 +1,12 @@
-"""EngineObservers: told of what the engine does. A record file is one, a server's metrics are another.
+"""Observers of an engine: a record file is one, a server's metrics are another.
 
-Knows whom to tell. A observer that fails is told nothing more, and the engine goes on: nobody's answer hangs on a full
-disk.
+An observer that fails is dropped and the engine goes on: no request depends on a full disk.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
@@ -18,84 +16,83 @@ from inflight.core.types.request import Request, RequestRefused
 log = logging.getLogger(__name__)
 
 
-class EngineObserver(Protocol):
-    """Told of what happens, in the order in which it happens, in the engine's turn: it must be quick. Times are the
-    engine's clock."""
+class EngineObserver:
+    """Base class of observers, whose methods do nothing.
+
+    They are called in the order of events, while no plan is made, and must be quick. Times are on the engine's clock.
+    """
 
     def added(self, request: Request, now: float) -> None:
         """A request was accepted."""
 
     def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
-        """A request was not."""
+        """A request was refused."""
 
     def planned(self, plan: BatchPlan) -> None:
         """A plan is about to be computed."""
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
-        """It was computed; its events follow."""
+        """A step was committed; its events follow."""
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
-        """Transfers of blocks ended while none was computed; others come with a step's result."""
+        """Transfers ended while no step was computed; others come with a step's result."""
 
     def served_elsewhere(self, service: TenantUsage, now: float) -> None:
-        """Other engines gave tenants so much."""
+        """Other engines reported service that they gave to tenants."""
 
     def events(self, events: list[Event], now: float) -> None:
-        """Tokens and ends."""
+        """Tokens and ends of requests."""
 
     def close(self) -> None:
-        """Nothing comes any more."""
+        """The engine is closed."""
 
 
-class EngineObservers:
-    """Tells each, in the order in which they joined."""
+class EngineObservers(EngineObserver):
+    """Notifies each observer, in the order in which they were added."""
 
     def __init__(self, observers: Iterable[EngineObserver] = ()):
         self._observers = list(observers)
-        self.fault: Exception | None = None  # the first; for those to whom a record is the point of the run
+        self.error: Exception | None = None  # the first; for runs whose purpose is the record
 
-    def join(self, observer: EngineObserver) -> None:
+    def add(self, observer: EngineObserver) -> None:
         self._observers.append(observer)
 
     def added(self, request: Request, now: float) -> None:
-        self._tell(lambda one: one.added(request, now))
+        self._notify(lambda one: one.added(request, now))
 
     def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
-        self._tell(lambda one: one.refused(request, refusal, now))
+        self._notify(lambda one: one.refused(request, refusal, now))
 
     def planned(self, plan: BatchPlan) -> None:
-        self._tell(lambda one: one.planned(plan))
+        self._notify(lambda one: one.planned(plan))
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
-        self._tell(lambda one: one.step(plan, result, planned, committed))
+        self._notify(lambda one: one.step(plan, result, planned, committed))
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
-        self._tell(lambda one: one.transferred(ended, now))
+        self._notify(lambda one: one.transferred(ended, now))
 
     def served_elsewhere(self, service: TenantUsage, now: float) -> None:
-        self._tell(lambda one: one.served_elsewhere(service, now))
+        self._notify(lambda one: one.served_elsewhere(service, now))
 
     def events(self, events: list[Event], now: float) -> None:
-        self._tell(lambda one: one.events(events, now))
+        self._notify(lambda one: one.events(events, now))
 
     def close(self) -> None:
-        self._tell(lambda one: one.close())
+        self._notify(lambda one: one.close())
 
-    def _tell(self, tell: Callable[[EngineObserver], None]) -> None:
+    def _notify(self, call: Callable[[EngineObserver], None]) -> None:
         for observer in tuple(self._observers):
+            name = type(observer).__name__
             try:
-                tell(observer)
+                call(observer)
             except OSError as error:
                 self._drop(observer, error)
-                log.error("%s ends: %s; check the space that is left. The engine goes on.", _name(observer), error)
+                log.error("%s ends: %s; check the space that is left. The engine goes on.", name, error)
             except Exception as error:
                 self._drop(observer, error)
-                log.exception("%s ends by a fault; the engine goes on", _name(observer))
+                log.exception("%s ends by an error; the engine goes on", name)
 
-    def _drop(self, observer: EngineObserver, fault: Exception) -> None:
+    def _drop(self, observer: EngineObserver, error: Exception) -> None:
         self._observers.remove(observer)
-        self.fault = self.fault or fault
-
-
-def _name(observer: EngineObserver) -> str:
-    return type(observer).__name__
+        self.error = self.error or error

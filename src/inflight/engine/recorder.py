@@ -16,6 +16,7 @@ from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Capacity, Pooled, Sampled, Scored, StepResult, Transferred
 from inflight.core.types.request import Request, RequestRefused
+from inflight.engine.observers import EngineObserver
 from inflight.records.schema import (
     VERSION,
     Fault,
@@ -48,7 +49,7 @@ class _LiveRequest:
     outputs: list[list[int]]
 
 
-class Recorder:
+class Recorder(EngineObserver):
     """An `EngineObserver` that writes a record."""
 
     def __init__(self, file: IO[bytes], settings: dict[str, Any], capacity: Capacity, created: str | None = None):

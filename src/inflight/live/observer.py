@@ -10,11 +10,11 @@ from collections import deque
 from typing import NamedTuple
 
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, StepResult, Transferred
-from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.plan import BatchPlan, StepResult
+from inflight.core.types.request import Request
+from inflight.engine.observers import EngineObserver
 
 MOST = 4096  # things that are told; of an engine with 1,000 steps per second, those of more than a second
 
@@ -39,7 +39,7 @@ class Happened(NamedTuple):
 Told = Added | Stepped | Happened
 
 
-class LiveObserver:
+class LiveObserver(EngineObserver):
     def __init__(self, latency: LatencyModel):
         self._latency = latency
         self._ring: deque[Told] | None = None
@@ -77,9 +77,6 @@ class LiveObserver:
         if self._ring is not None:
             self._keep(Added(request))
 
-    def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
-        """It never ran."""
-
     def planned(self, plan: BatchPlan) -> None:
         if self._ring is not None and self._latency.ready:
             self._predicted[plan.step] = self._latency.seconds(features(plan))
@@ -88,12 +85,6 @@ class LiveObserver:
         if self._ring is not None:
             predicted = self._predicted.pop(plan.step, 0.0)
             self._keep(Stepped(plan, result, planned, committed, predicted))
-
-    def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
-        """The census tells where blocks are."""
-
-    def served_elsewhere(self, service: TenantUsage, now: float) -> None:
-        """It is no work of this engine."""
 
     def events(self, events: list[Event], now: float) -> None:
         if self._ring is not None and events:

@@ -11,9 +11,8 @@ from itertools import takewhile
 
 from inflight.core.types.features import Features
 from inflight.core.types.features import features as features_of
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, Scored, StepResult, Transferred
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Done, Sampled, Scored, StepResult, Transferred
 from inflight.core.types.sampling import TokenLogprob
-from inflight.engine.null import Done
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.fast_forward import TOKEN, CondensedPlan, SteadyDecodes
 from inflight.simulate.fitted import NoisyModel

@@ -23,13 +23,12 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from inflight.core.tenants import TenantUsage
-from inflight.core.types.events import Event
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest, StepResult, Transferred, WaitUntil
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.loop import EngineLoop
+from inflight.engine.observers import EngineObserver
 from inflight.simulate.fitted import StepModelError
 from inflight.simulate.steps import TimedStep
 from inflight.workload.lengths import Lognormal
@@ -192,21 +191,12 @@ class Traffic:
         return found
 
 
-class _StepCollector:
+class _StepCollector(EngineObserver):
     """An engine's observer: keeps the steps, and the first error of one."""
 
     def __init__(self) -> None:
         self.steps: list[TimedStep] = []
         self.error: str | None = None
-
-    def added(self, request: Request, now: float) -> None:
-        """Ignored: only steps are collected."""
-
-    def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
-        """Ignored: only steps are collected."""
-
-    def planned(self, plan: BatchPlan) -> None:
-        """Ignored: `step` has the plan again."""
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         self.error = self.error or result.error
@@ -215,18 +205,6 @@ class _StepCollector:
             TimedStep(features(plan), result.seconds, planned, committed, sequences, result.draft_seconds)
         )
 
-    def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
-        """Ignored: only steps are collected."""
-
-    def served_elsewhere(self, service: TenantUsage, now: float) -> None:
-        """Ignored: only steps are collected."""
-
-    def events(self, events: list[Event], now: float) -> None:
-        """Ignored: only steps are collected."""
-
-    def close(self) -> None:
-        """Ignored: nothing is open."""
-
 
 class ProfileRun:
     """Runs traffic through a loop, and returns the steps that it made."""
@@ -234,7 +212,7 @@ class ProfileRun:
     def __init__(self, loop: EngineLoop):
         self._loop = loop
         self._collector = _StepCollector()
-        loop.watch(self._collector)
+        loop.add_observer(self._collector)
 
     def run(self, arrivals: Arrivals, max_steps: int) -> list[TimedStep]:
         """Return the first steps of the arrivals. Requests that are in flight then are aborted. Raises StepModelError

@@ -146,8 +146,8 @@ class Replica:
         while self._executor.timed is not None and self.foresee() is not None:
             self.step()
         self._loop.close()
-        if self._loop.watcher_fault is not None:
-            raise self._loop.watcher_fault
+        if self._loop.observer_error is not None:
+            raise self._loop.observer_error
 
     @property
     def extrapolated(self) -> dict[str, int]:

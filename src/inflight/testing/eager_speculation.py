@@ -1,4 +1,4 @@
-"""Eager speculation: every draft that a drafter has is computed, and nothing is learned."""
+"""Eager speculation: compute every draft that a drafter has, and learn nothing."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from core.harness import Setup
 from inflight.cli.demonstration.narrator import Narrator, Sentence
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
+from inflight.testing.null import NullExecutor
 
 ROOMY = Setup(num_blocks=40, block_size=2, max_rows=4, token_budget=6, max_model_len=60, prefix_caching=False)
 TIGHT = Setup(num_blocks=12, block_size=2, max_rows=4, token_budget=6, max_model_len=24, prefix_caching=False)

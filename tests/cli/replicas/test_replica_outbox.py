@@ -23,8 +23,8 @@ from inflight.core.types.request import Request
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
 from inflight.engine.remote.messages import Accepted, Happened, Refused, Stopped, decode_from_engine
+from inflight.testing.null import NullExecutor
 
 CAPACITY = Capacity(num_blocks=1024, block_size=16, max_rows=4, max_model_len=4096, vocab_size=100)
 

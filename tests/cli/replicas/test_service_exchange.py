@@ -20,8 +20,8 @@ from inflight.core.types.plan import BatchPlan, Capacity, Pending
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
 from inflight.engine.remote.messages import MessageError
+from inflight.testing.null import NullExecutor
 
 
 class Gated(NullExecutor):

@@ -14,7 +14,7 @@ from inflight.core.types.events import FinishedEvent
 from inflight.core.types.plan import HOST, BatchPlan, WaitForTransfers
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
+from inflight.testing.null import NullExecutor
 
 from .. import inspect_scheduler as inside
 from ..builders import request
@@ -157,7 +157,7 @@ class Forgetful(NullExecutor):
         if hit and where == "after":
             raise KeyboardInterrupt
         if hit:
-            self.underway.clear()
+            self.in_flight.clear()
         return pending
 
 
@@ -179,11 +179,11 @@ def test_unreported_transfers_fail(where: str, kind: str) -> None:
 def test_recovery_waits_for_transfers_in_flight() -> None:
     executor = NullExecutor(SLOW.capacity, fate=SLOW.fate)
     loop = loop_of(SLOW, executor)
-    while not executor.underway:
+    while not executor.in_flight:
         loop.advance()
     loop._verb.broken = True  # as a Ctrl-C within one leaves it
     loop.add(request("c", [0], output=1))
-    assert not executor.underway and loop.snapshot().held_blocks == 0
+    assert not executor.in_flight and loop.snapshot().held_blocks == 0
     loop.run()
 
 

@@ -19,7 +19,7 @@ from inflight.core.types.events import FinishedEvent
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.core.types.request import SLO, Request, RequestRefused
-from inflight.engine.null import NullExecutor
+from inflight.testing.null import NullExecutor
 
 from ..builders import request
 

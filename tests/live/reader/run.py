@@ -24,8 +24,8 @@ from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.core.types.request import SLO, Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
 from inflight.engine.recorder import Recorder
+from inflight.testing.null import NullExecutor
 
 ROWS, BLOCKS, BLOCK_SIZE, STEP_TOKENS, VOCABULARY = 8, 88, 16, 48, 1000
 CONTRACT_AT, SLOW, SLOWER = 12.0, (24.0, 27.0), 3.0

@@ -112,7 +112,7 @@ def test_who_was_there_before_the_watcher_is_not_counted() -> None:
     late = Metrics("tiny", ROOMY.capacity, version="1.2.3")
     driven.add(request("a", output=4))
     driven.advance()
-    driven.loop.watch(late.observer)
+    driven.loop.add_observer(late.observer)
     driven.drain()
     page = Page(late.render(driven.loop.snapshot()))
     assert page.total("inflight_output_tokens_total") == 0

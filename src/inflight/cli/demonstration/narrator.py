@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.plan import BatchPlan, Chunk, StepResult, Transferred
-from inflight.core.types.request import Request, RequestRefused
+from inflight.core.types.plan import BatchPlan, Chunk, StepResult
+from inflight.core.types.request import Request
 from inflight.core.types.timings import Timings
 from inflight.counted import counted
+from inflight.engine.observers import EngineObserver
 
 Kind = Literal["chunked prefill", "batch lane", "preemption"]
 KINDS: tuple[Kind, ...] = ("chunked prefill", "batch lane", "preemption")
@@ -49,7 +50,7 @@ class _Alive:
     restored: bool = False
 
 
-class Narrator:
+class Narrator(EngineObserver):
     """An `inflight.engine.loop.EngineObserver`."""
 
     def __init__(self, say: Callable[[Sentence | None], None], quiet_s: float = QUIET_S):
@@ -69,12 +70,6 @@ class Narrator:
         self._sequences[request.request_id] = numbers
         self._alive.update((number, _Alive(request)) for number in numbers)
 
-    def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
-        """Nothing was done for it."""
-
-    def planned(self, plan: BatchPlan) -> None:
-        """Told when it is done, with its time."""
-
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         newcomers = {new.row for new in plan.new_requests}
         for row in plan.freed_rows:
@@ -83,19 +78,10 @@ class Narrator:
         for chunk in plan.chunks:
             self._chunk(chunk, decodes, committed)
 
-    def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
-        """Nothing that is shown."""
-
-    def served_elsewhere(self, service: object, now: float) -> None:
-        """There is no other engine."""
-
     def events(self, events: list[Event], now: float) -> None:
         for event in events:
             if isinstance(event, FinishedEvent):
                 self._ended(event, now)
-
-    def close(self) -> None:
-        """What was counted stays readable."""
 
     # -- what is seen ---------------------------------------------------------------------------------------------
 

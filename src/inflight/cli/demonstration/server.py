@@ -24,8 +24,8 @@ from inflight.cli.demonstration.narrator import KINDS, Kind, Narrator, Sentence
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.plan import Executor
-from inflight.engine.paced import Pace, PacedExecutor
 from inflight.server.settings import ServerSettings
+from inflight.testing.paced import Pace, PacedExecutor
 
 ROWS, STEP_TOKENS, BLOCKS = 8, 48, 112
 PACE = Pace(step=0.025, token=0.0005)  # a step of 48 tokens takes 49 ms, one of 8 tokens 29 ms

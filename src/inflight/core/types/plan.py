@@ -364,6 +364,37 @@ class Executor(Protocol):
         """Release the device."""
 
 
+class Done:
+    """A `Pending` step whose result is there already."""
+
+    def __init__(self, result: StepResult):
+        self._result = result
+
+    def result(self) -> StepResult:
+        """Return the result."""
+        return self._result
+
+
+class ExecutorWrapper:
+    """An executor that changes what another one is given or returns; a subclass overrides the methods it changes."""
+
+    def __init__(self, executor: Executor):
+        self._executor = executor
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._executor.capacity
+
+    def submit(self, plan: BatchPlan) -> Pending:
+        return self._executor.submit(plan)
+
+    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
+        return self._executor.poll(seconds)
+
+    def close(self) -> None:
+        self._executor.close()
+
+
 def encode_range(value: Any) -> list[int]:
     """Return what a message or a record holds for a chunk's `score`: the enc_hook of an encoder of plans."""
     if not isinstance(value, range):

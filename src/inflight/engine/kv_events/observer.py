@@ -7,14 +7,13 @@ between two steps. Makes no events of it, which is work for another thread.
 from __future__ import annotations
 
 from inflight.core.kv.prefix_cache import KVEventQueue
-from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, StepResult, Transferred
-from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.kv_events.publisher import KVEventPublisher
+from inflight.engine.observers import EngineObserver
 
 
-class KVEventObserver:
+class KVEventObserver(EngineObserver):
     """An `EngineObserver`."""
 
     def __init__(self, journal: KVEventQueue, publisher: KVEventPublisher):
@@ -23,23 +22,11 @@ class KVEventObserver:
         publisher.begin()
         self._gather()
 
-    def added(self, request: Request, now: float) -> None:
-        pass
-
-    def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
-        pass
-
-    def planned(self, plan: BatchPlan) -> None:
-        pass
-
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         self._gather()
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
         self._gather()
-
-    def served_elsewhere(self, service: TenantUsage, now: float) -> None:
-        """No block changes by it."""
 
     def events(self, events: list[Event], now: float) -> None:
         self._gather()

@@ -2,7 +2,7 @@
 
 Knows the protocol and nothing of numbers; what is left of an engine's time is its own. The token after position p of a
 sequence is a function of the token there and of p, so that it depends on nothing else, as in a model. Log-probabilities
-are 0, without alternatives, and so is every vector. (`engine.null` is another thing: an executor that notices every
+are 0, without alternatives, and so is every vector. (`testing.null` is another thing: an executor that notices every
 mistake in a plan.)
 """
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
-from inflight.core.types.plan import BatchPlan, StepResult, Transferred
+from inflight.core.types.plan import BatchPlan, StepResult
 from inflight.core.types.request import Request, RequestRefused
+from inflight.engine.observers import EngineObserver
 from inflight.server.metrics.requests import RequestCounts
 from inflight.server.metrics.steps import StepCounts
 from inflight.server.metrics.tally import Tally
 
 
-class EngineWatcher:
+class EngineWatcher(EngineObserver):
     """An `inflight.engine.loop.EngineObserver`."""
 
     def __init__(self, steps: StepCounts, requests: RequestCounts, refusals: Tally):
@@ -23,23 +23,11 @@ class EngineWatcher:
     def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
         self._refusals.add(refusal_code(refusal))
 
-    def planned(self, plan: BatchPlan) -> None:
-        """A step counts when it is done."""
-
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         self._steps.count(plan, result)
 
-    def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
-        """Blocks count when they are planned to move."""
-
-    def served_elsewhere(self, service: TenantUsage, now: float) -> None:
-        """Nobody has a figure of it."""
-
     def events(self, events: list[Event], now: float) -> None:
         self._requests.events(events, now)
-
-    def close(self) -> None:
-        """What was counted stays readable."""
 
 
 def refusal_code(refusal: RequestRefused) -> str:

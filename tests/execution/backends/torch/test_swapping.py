@@ -117,7 +117,7 @@ def test_its_record_replays(tmp_path: Path, tiny: Path) -> None:
     """Whenever copies ended, on the engine's own clock: with steps, and while nothing could be computed."""
     engine = opened(tiny, on_device(depth=2, copies=DelayedStream(7)), SWAP, **SCARCE)
     settings = {name: asdict(one) for name, one in engine.settings.items()}
-    engine.loop.watch(Recorder(open_record(tmp_path / "r.jsonl"), settings, engine.capacity))
+    engine.loop.add_observer(Recorder(open_record(tmp_path / "r.jsonl"), settings, engine.capacity))
     run(engine, asked())
     engine.loop.close()
     records = list(read_records(tmp_path / "r.jsonl"))

@@ -1,20 +1,20 @@
-"""The null executor: a device that computes nothing, and yet notices every mistake in a plan.
+"""The null executor: a device that computes nothing, and yet shows every mistake in a plan.
 
 In place of keys and values, the slot of position p holds a hash of tokens 0 … p, made from the slot of position p - 1
 *as the block table finds it*. The next token is a function of the last slot, a token's log-probability one of the slot
 before it, a vector one of the last. A block whose content is still to be loaded has no slots. Drafts are written into
-the slots like any token: where one was wrong and is taken for computed, that shows, too. A wrong block, a block written
-twice, a position skipped or a token lost therefore changes what comes out, just as it would in a model; and it depends
-on nothing else, so that it is the same under every strategy, policy, batch and preemption.
+the slots like any token. A wrong block, a block written twice, a skipped position, a lost token or a rejected draft
+that counts as computed therefore changes the output, as in a model; and the output depends on nothing else, so that it
+is the same under every strategy, policy, batch and preemption.
 
-Of several KV groups, or under a window, a slot holds the hash of its prefix and the group, and each token is made from
-the hash of its prefix as long as every slot that its groups' windows show it holds what it should.
+With several KV groups, or under a window, a slot holds the hash of its prefix and the group. A token is made from the
+hash of its prefix as long as every slot in its groups' windows holds the right hash.
 
-An adapter that a row is computed with goes into the hash of every prefix, as the slot holds it.
+The adapter of a row goes into the hash of every prefix, as the adapter slot holds it.
 
-The recurrent state of a row, where the capacity has snapshots of it, is the hash of all tokens that were computed in
-that row, one by one, whatever the blocks hold: a chunk that goes on from another state than its own writes something
-else into the slots.
+The recurrent state of a row, where the capacity has copies of it, is the hash of all tokens that were computed in that
+row, one by one, whatever the blocks hold: a chunk that goes on from another state than its own writes other hashes into
+the slots.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from inflight.core.types.plan import (
     BatchPlan,
     Capacity,
     Chunk,
+    Done,
     NewRequest,
     Pooled,
     Sampled,
@@ -56,23 +57,13 @@ class _Row:
     root: int = 0  # of its adapter
 
     def prefix_values(self, end: int) -> list[int]:
-        """Of each prefix of its tokens up to the end but the empty one, its hash."""
+        """Return the hash of each prefix of its tokens up to `end`, but the empty one."""
         return list(accumulate(self.tokens[:end], _mix, initial=self.root))[1:]
 
 
-class Done:
-    """A step whose result is there already."""
-
-    def __init__(self, result: StepResult):
-        self._result = result
-
-    def result(self) -> StepResult:
-        return self._result
-
-
 @dataclass(slots=True)
-class _Underway:
-    """An asynchronous transfer, or an adapter's load: polls that do not find it ended yet, and whether it fails."""
+class _InFlight:
+    """An asynchronous transfer or adapter's load: polls until its end is reported, and whether it fails."""
 
     transfer: Transfer | AdapterLoad
     polls: int
@@ -88,16 +79,22 @@ class NullExecutor:
         draft: Callable[[NewRequest, int], Sequence[int]] = lambda row, count: (),
         elsewhere: dict[str, dict[int, list[int]]] | None = None,
     ):
-        """seconds(plan): how long a step is said to take. fate(transfer): of one beside the steps, and of an adapter's
-        load, how many polls do not find it ended yet, and whether it fails; it copies when it ends. draft(row, count):
-        behind the tokens of a row as it would be if it began now, drafts for a chunk that leaves them to the executor,
-        at most so many. elsewhere: what lies in other places than the host, by place and its number there; it may
-        outlive the executor."""
+        """Create a device.
+
+        Args:
+            capacity: Its limits.
+            seconds: Returns the reported duration of a step.
+            fate: Returns, for a transfer beside the steps or an adapter's load, the number of polls before its end is
+                reported, and whether it fails; it copies when it ends.
+            draft: Returns at most so many drafts behind the tokens of a row, for a chunk that leaves them to the
+                executor.
+            elsewhere: Content of tiers other than the host, by tier and number; may outlive the executor.
+        """
         self._capacity = capacity
         self._seconds = seconds
         self._fate = fate
         self._draft = draft
-        self.underway: list[_Underway] = []
+        self.in_flight: list[_InFlight] = []
         self._slots: dict[int, int] = {}  # block * block_size + offset → hash of the prefix that ends there
         self._host: dict[int, list[int]] = {}  # host block → its slots
         self._elsewhere = {} if elsewhere is None else elsewhere
@@ -114,12 +111,12 @@ class NullExecutor:
             self._begin(transfer)
         for load in plan.adapter_loads:
             self._adapters.pop(load.slot, None)
-            self.underway.append(_Underway(load, *self._fate(load)))
+            self.in_flight.append(_InFlight(load, *self._fate(load)))
         for freed in plan.freed_rows:
-            self._rows.pop(freed, None)  # a plan that was broken off before it came here may have given it away
+            self._rows.pop(freed, None)  # a plan that failed before it came here may have freed it
         for new in plan.new_requests:
             if new.row in self._rows:
-                raise RuntimeError(f"row {new.row} was given away twice")
+                raise RuntimeError(f"row {new.row} was taken twice")
             root = self._root(new)
             state = self._snapshots[new.snapshot] if new.snapshot >= 0 else root
             self._rows[new.row] = _Row(new, list(new.token_ids), [[] for _ in self._capacity.windows], state, root)
@@ -141,10 +138,10 @@ class NullExecutor:
         return Done(result)
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        if not self.underway:
+        if not self.in_flight:
             return None
-        ended = [one for one in self.underway if not one.polls]
-        self.underway = [replace(one, polls=one.polls - 1) for one in self.underway if one.polls]
+        ended = [one for one in self.in_flight if not one.polls]
+        self.in_flight = [replace(one, polls=one.polls - 1) for one in self.in_flight if one.polls]
         for one in ended:
             if not one.fails and isinstance(one.transfer, Transfer) and one.transfer.tier != HOST:
                 one.fails = not self._copy_elsewhere(one.transfer)
@@ -169,7 +166,7 @@ class NullExecutor:
         return _mix(adapter.number, zlib.crc32(adapter.name.encode()))
 
     def _drafted(self, chunk: Chunk) -> Chunk:
-        """With the drafts that the plan leaves to the executor; where these are fewer, the chunk is shorter."""
+        """Return the chunk with the executor's drafts; where these are fewer than planned, it is shorter."""
         if chunk.draft_token_ids:
             return chunk
         row = self._rows[chunk.row]
@@ -185,7 +182,7 @@ class NullExecutor:
             for block in transfer.blocks:
                 for slot in self._slots_of(block):
                     self._slots.pop(slot, None)
-        self.underway.append(_Underway(transfer, *self._fate(transfer)))
+        self.in_flight.append(_InFlight(transfer, *self._fate(transfer)))
 
     def _copy(self, transfer: Transfer) -> None:
         for block, host_block in zip(transfer.blocks, transfer.remote_blocks, strict=True):
@@ -196,7 +193,7 @@ class NullExecutor:
                 self._slots.update(zip(slots, self._host.pop(host_block), strict=True))
 
     def _copy_elsewhere(self, transfer: Transfer) -> bool:
-        """What is there stays there; whether it was there."""
+        """Copy to or from another tier, which keeps its content; return whether it had all blocks."""
         there = self._elsewhere.setdefault(transfer.tier, {})
         if transfer.kind in ("load", "receive") and not all(remote in there for remote in transfer.remote_blocks):
             return False
@@ -231,8 +228,11 @@ class NullExecutor:
             self._slots[self._slot(row, position, size)] = value
 
     def _recur(self, row: _Row, chunk: Chunk) -> list[int]:
-        """The state passes over the chunk, and is copied where snapshots are taken. Returns what it is off, by
-        position."""
+        """Advance the state over the chunk, and copy it where the chunk says so.
+
+        Returns:
+            Its difference from the right state, by position.
+        """
         if not self._capacity.state_snapshots:
             return [0] * chunk.length
         slots, errors = dict(chunk.snapshots), []
@@ -245,7 +245,7 @@ class NullExecutor:
         return errors
 
     def _read(self, row: _Row, chunk: Chunk) -> None:
-        """What is written where something wrong was seen is wrong too, as in the next layer."""
+        """Make slots wrong where a wrong slot was seen, as in the next layer."""
         size, values = self._capacity.block_size, row.prefix_values(chunk.start + chunk.length)
         for position in range(chunk.start, chunk.start + chunk.length):
             if self._value(row, position) != values[position]:
@@ -253,7 +253,7 @@ class NullExecutor:
                     self._slots[self._slot(row, position, size, group)] ^= 1
 
     def _value(self, row: _Row, position: int) -> int:
-        """What is there at a position, as the block tables find it: of a group with a window, as far as it shows."""
+        """Return the hash at a position, as the block tables find it: of a group with a window, within the window."""
         size, windows = self._capacity.block_size, self._capacity.windows
         if windows == (0,):
             return self._slots[self._slot(row, position, size)]
@@ -262,7 +262,7 @@ class NullExecutor:
         for group, window in enumerate(windows):
             for seen in range(first_seen(position, window), position + 1):
                 if self._slots.get(self._slot(row, seen, size, group)) != _mix(values[seen], group):
-                    value = _mix(value, 1 + group + seen)  # not what it should be
+                    value = _mix(value, 1 + group + seen)  # it is wrong
         return value
 
     def _score(self, row: _Row, chunk: Chunk) -> Scored:
@@ -276,19 +276,19 @@ class NullExecutor:
         return Scored(chunk.sequence_id, chunk.score.start + 1, tuple(logprobs))
 
     def _sample(self, row: _Row, chunk: Chunk) -> tuple[int, ...]:
-        """The tokens that follow the last positions, one by one while the drafts are right; the row keeps these."""
+        """Return the tokens behind the last positions, one by one while the drafts are right; the row keeps these."""
         first = chunk.start + chunk.length - chunk.sample
         known = len(row.tokens) - len(chunk.draft_token_ids)
         del row.tokens[known:]
-        for place in range(chunk.sample):
-            row.tokens.append(self._draw(row, self._value(row, first + place)))
-            if chunk.draft_token_ids[place : place + 1] != (row.tokens[-1],):
+        for index in range(chunk.sample):
+            row.tokens.append(self._draw(row, self._value(row, first + index)))
+            if chunk.draft_token_ids[index : index + 1] != (row.tokens[-1],):
                 break
         return tuple(row.tokens[known:])
 
     def _pool(self, row: _Row, chunk: Chunk) -> tuple[float, ...]:
         last = self._value(row, chunk.start + chunk.length - 1)
-        vector = [_logprob(last, place) for place in range(self._capacity.embedding_size)]
+        vector = [_logprob(last, index) for index in range(self._capacity.embedding_size)]
         pooling = row.start.pooling
         assert pooling is not None, "planned for requests that are pooled"
         vector = vector[: pooling.dimensions]
@@ -296,7 +296,7 @@ class NullExecutor:
         return tuple([one / length for one in vector])
 
     def _draw(self, row: _Row, value: int) -> int:
-        """The token behind those that are there, of which the last one's slot holds `value`."""
+        """Return the token behind the known ones. value: of the last one's slot."""
         start = row.start
         output = len(row.tokens) - start.prompt_length
         if 0 <= output < len(start.forced_token_ids):

@@ -11,8 +11,8 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
-from inflight.engine.paced import Pace, PacedExecutor
+from inflight.testing.null import NullExecutor
+from inflight.testing.paced import Pace, PacedExecutor
 
 CAPACITY = Capacity(num_blocks=12, block_size=2, max_rows=4, max_model_len=40, vocab_size=1000)
 PACE = Pace(step=0.02, token=0.001)

@@ -19,11 +19,11 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.null import NullExecutor
-from inflight.engine.scripted import Script, ScriptedExecutor
 from inflight.frontend.offline import Offline
 from inflight.frontend.prompts import stop_text
 from inflight.testing.eager_speculation import EagerSpeculation
+from inflight.testing.null import NullExecutor
+from inflight.testing.scripted import Script, ScriptedExecutor
 from inflight.text import Tokenizer
 
 CAPACITY = Capacity(num_blocks=12, block_size=2, max_rows=4, max_model_len=40, vocab_size=1000)

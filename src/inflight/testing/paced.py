@@ -1,8 +1,4 @@
-"""The paced executor: steps take as long as is said, at least, so that eyes can follow what a larger model would do.
-
-Everything else is what the executor below it does. Knows plans and seconds; a step that takes longer by itself is left
-as it is.
-"""
+"""The paced executor: steps last at least as long as is set, so that a small model runs at a larger one's pace."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from inflight.core.types.plan import BatchPlan, Capacity, Executor, Pending, StepResult, Transferred
+from inflight.core.types.plan import BatchPlan, Executor, ExecutorWrapper, Pending, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +19,13 @@ class Pace:
     token: float
 
     def seconds(self, plan: BatchPlan) -> float:
+        """Return the shortest time that a plan takes."""
         return self.step + self.token * plan.tokens
 
 
-class PacedExecutor:
+class PacedExecutor(ExecutorWrapper):
+    """Delays the results of another executor; a step that takes longer by itself is not delayed."""
+
     def __init__(
         self,
         executor: Executor,
@@ -34,30 +33,20 @@ class PacedExecutor:
         now: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        self._executor = executor
+        super().__init__(executor)
         self._pace = pace
         self._now, self._sleep = now, sleep
-        self._free = 0.0  # when the device that is played has done what it was given
-
-    @property
-    def capacity(self) -> Capacity:
-        return self._executor.capacity
+        self._free = 0.0  # when the imagined device has computed all it was given
 
     def submit(self, plan: BatchPlan) -> Pending:
         begun = max(self._now(), self._free)
         self._free = begun + self._pace.seconds(plan)
-        return _Paced(self._executor.submit(plan), self._pace.seconds(plan), self._free, self._now, self._sleep)
-
-    def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        return self._executor.poll(seconds)
-
-    def close(self) -> None:
-        self._executor.close()
+        return _Paced(super().submit(plan), self._pace.seconds(plan), self._free, self._now, self._sleep)
 
 
 @dataclass(frozen=True, slots=True)
 class _Paced:
-    """A step under way: `seconds` long, not over before `end`."""
+    """A step in flight, `seconds` long, that does not end before `end`."""
 
     pending: Pending
     seconds: float

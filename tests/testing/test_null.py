@@ -10,7 +10,7 @@ from msgspec import structs
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import PoolingParams, SamplingParams, TokenLogprob
-from inflight.engine.null import NullExecutor
+from inflight.testing.null import NullExecutor
 
 CAPACITY = Capacity(num_blocks=8, block_size=2, max_rows=2, max_model_len=16, vocab_size=1000)
 
@@ -67,7 +67,7 @@ def test_mistakes_are_loud() -> None:
     executor = NullExecutor(CAPACITY)
     plan = BatchPlan(0, (Chunk(0, 0, 0, 2, (0,), True),), (new_request((1, 2)),))
     executor.submit(plan)
-    with pytest.raises(RuntimeError, match="row 0 was given away twice"):
+    with pytest.raises(RuntimeError, match="row 0 was taken twice"):
         executor.submit(plan)
     with pytest.raises(KeyError):  # what was never computed
         executor.submit(BatchPlan(1, (Chunk(1, 1, 2, 1, (4, 5), True),), (new_request((1, 2, 3), row=1),)))
