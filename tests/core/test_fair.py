@@ -1,4 +1,4 @@
-"""Fair share: who goes next and who gives way, the published bound, and what a light tenant waits beside a flood."""
+"""Fair share: which tenant is next and which is preempted, the published bound, and a light tenant beside a flood."""
 
 from __future__ import annotations
 

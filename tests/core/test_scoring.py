@@ -99,7 +99,7 @@ def test_of_several_samples_the_first_scores() -> None:
 @pytest.mark.parametrize("caching", [False, True])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_after_a_preemption_nothing_is_scored_again(caching: bool, depth: int) -> None:
-    """It gives way inside its prompt, and goes on scoring where it stopped, though it computes some of it twice."""
+    """It is preempted inside its prompt, and continues scoring where it stopped, though it computes some twice."""
     setup = Setup(num_blocks=6, block_size=2, max_rows=2, token_budget=3, prefix_caching=caching, depth=depth)
     harness = Harness(setup)
     harness.add(request("a", [0] * 2, output=9))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 from inflight.core.estimation.output_length import Predictor, Quantiles
@@ -205,15 +206,8 @@ def guard_drafter(drafter: Drafter, vocab_size: int, report: Report) -> Drafter:
         return Proposal(token_ids, chances)
 
     checks: Checks = {"propose": propose, "finished": lambda drafter, view: drafter.finished(view)}
-    return cast(Drafter, Plugin("drafter", drafter, "decoding token by token", report, _NoDrafts(), checks))
-
-
-class _NoDrafts:
-    def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
-        return NOTHING
-
-    def finished(self, view: SequenceView) -> None:
-        """Do nothing."""
+    no_drafts = SimpleNamespace(propose=lambda view, max_drafts: NOTHING, finished=lambda view: None)
+    return cast(Drafter, Plugin("drafter", drafter, "decoding token by token", report, no_drafts, checks))
 
 
 class _ByArrival(Ordered):

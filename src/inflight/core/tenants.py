@@ -116,10 +116,6 @@ class QueueShare(Struct, frozen=True):
     tokens: int
     share: float
 
-    def can_add(self, sequences: int, limit: int) -> bool:
-        """Return whether the tenant stays within its share with so many more sequences."""
-        return self.sequences + sequences <= self.share * limit
-
-    def can_add_tokens(self, tokens: int, limit: int) -> bool:
-        """Return whether the tenant stays within its share with so many more tokens."""
-        return self.tokens + tokens <= self.share * limit
+    def part_of(self, limit: int) -> int:
+        """Return the tenant's part of a limit, of sequences or of tokens."""
+        return int(self.share * limit)

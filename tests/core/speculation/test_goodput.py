@@ -112,8 +112,8 @@ def test_drafts_pay_for_the_scheduling_that_they_expose_and_for_questions() -> N
     offers = [Offer(1, (0.18,))]
     assert choose(offers, 1, linear(0.01, 0.0, 1, 0.0, 0.002, 0.0), 8) == {1: 1}
     assert choose(offers, 1, linear(0.01, 0.0, 1, 0.0, 0.0, 0.002), 8) == {}
-    assert choose(offers, 1, linear(0.01, 0.0), 8, ask_seconds=0.001) == {1: 1}
-    assert choose(offers, 1, linear(0.01, 0.0), 8, round_seconds=0.001, ask_seconds=0.001) == {}
+    assert choose(offers, 1, linear(0.01, 0.0), 8, asking=(0.0, 0.001)) == {1: 1}
+    assert choose(offers, 1, linear(0.01, 0.0), 8, asking=(0.001, 0.001)) == {}
 
 
 Seconds = Callable[[int], float]

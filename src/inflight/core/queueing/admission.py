@@ -94,12 +94,10 @@ def check_queue_limit(
     if ahead + samples <= limit:
         return
     share = None if weights is None else weights.queue_share(request.tenant, backlogs)
-    if share is None or not share.can_add(samples, limit):
+    if share is None or share.sequences + samples > share.part_of(limit):
         where = f" in the lane {lane!r}" if lane else ""
         these = "" if samples == 1 else f", but these would be {samples} more"
-        own = (
-            f"; {share.sequences} of them are this tenant's, whose share is {int(share.share * limit)}" if share else ""
-        )
+        own = f"; {share.sequences} of them are this tenant's, whose share is {share.part_of(limit)}" if share else ""
         raise RequestRefused(
             f"{waiting_requests(ahead)}{where} already, and at most {limit} may{these}{own}; try again later.",
             retry_after=seconds_until_served(),
@@ -194,12 +192,8 @@ class Admission:
         if waiting + prompt_tokens <= limit:
             return
         share = None if self._weights is None else self._weights.queue_share(request.tenant, backlogs)
-        if share is None or not share.can_add_tokens(prompt_tokens, limit):
-            own = (
-                f" ({share.tokens} of them are this tenant's, whose share is {int(share.share * limit)})"
-                if share
-                else ""
-            )
+        if share is None or share.tokens + prompt_tokens > share.part_of(limit):
+            own = f" ({share.tokens} of them are this tenant's, whose share is {share.part_of(limit)})" if share else ""
             raise RequestRefused(
                 f"{counted(waiting, 'token waits', 'tokens wait')} already{own}, and with this prompt's "
                 f"{prompt_tokens} it would be more than the {limit} that may; try again later.",

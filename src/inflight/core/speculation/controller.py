@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import accumulate
 from operator import mul
 
@@ -65,7 +66,8 @@ class SpeculationController(Speculation):
         """
         self._in_executor = isinstance(drafter, ExecutorDrafter)
         self._max_drafts = min(max_drafts, drafter.max_drafts) if isinstance(drafter, ExecutorDrafter) else max_drafts
-        self._questions = DraftQuestions(drafter)
+        self._questions = asked = DraftQuestions(drafter)
+        self._choose = partial(choose, asking=(asked.round_seconds, asked.ask_seconds), makes_passes=self._in_executor)
         self._cost = StepCost(latency)
         self._acceptance = Acceptance()
         self._sequences: dict[int, SequenceAcceptance] = {}
@@ -163,12 +165,6 @@ class SpeculationController(Speculation):
     def _max_seconds(self) -> float:
         """Return what the ITL targets of the running sequences leave for a step."""
         return ITL_SHARE * min(self._itl_targets.values()) if self._itl_targets else math.inf
-
-    def _choose(
-        self, offers: Sequence[Offer], tokens: int, cost: ExtendedStep, budget: int, max_seconds: float
-    ) -> dict[int, int]:
-        asking = self._questions.round_seconds, self._questions.ask_seconds
-        return choose(offers, tokens, cost, budget, max_seconds, self._in_executor, *asking)
 
     def _try_refused(
         self, offers: list[Offer], cost: ExtendedStep, max_drafts: int, max_seconds: float

@@ -234,8 +234,7 @@ def choose(
     max_drafts: int,
     max_seconds: float = math.inf,
     makes_passes: bool = False,
-    round_seconds: float = 0.0,
-    ask_seconds: float = 0.0,
+    asking: tuple[float, float] = (0.0, 0.0),
 ) -> dict[int, int]:
     """Return the number of drafts for each sequence that has any.
 
@@ -246,21 +245,20 @@ def choose(
         max_drafts: Limit of drafts in all.
         max_seconds: Limit of the step's duration.
         makes_passes: Whether the executor makes the drafts, in a pass for each position.
-        round_seconds: Time that asking for drafts takes.
-        ask_seconds: The same, for each sequence with drafts.
+        asking: Seconds of asking for drafts, and for each sequence with drafts.
     """
     ranked = _ranked(offers)
     pass_seconds = step.pass_seconds if makes_passes else 0.0
     best, best_rate = 0, (1.0 + MIN_GAIN) * tokens / (step.seconds + step.gap)
-    gain, passes, asking = 0.0, 0, round_seconds
+    gain, passes, asked = 0.0, 0, asking[0]
     for count, ((negative, position, _), extra) in enumerate(zip(ranked[:max_drafts], step.extras(), strict=False), 1):
         gain -= negative
         passes = max(passes, position)
-        asking += ask_seconds * (position == 1)
+        asked += asking[1] * (position == 1)
         seconds = extra + passes * pass_seconds
         if step.seconds + seconds > max_seconds or -negative * count < MIN_PAY_SHARE * best_rate * extra:
             break
-        rate = (tokens + gain) / (step.seconds + step.gap + step.exposed + seconds + asking)
+        rate = (tokens + gain) / (step.seconds + step.gap + step.exposed + seconds + asked)
         if rate > best_rate:
             best, best_rate = count, rate
     counts: dict[int, int] = {}
