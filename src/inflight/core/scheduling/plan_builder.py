@@ -1,0 +1,368 @@
+"""The plan builder: fills the step that the strategy proposed, in the order that lanes and policies give.
+
+One is made for each step. In turn: 1. running sequences that need one token; 2. prompts, those that run, then waiting
+ones while there is a row, budget, and enough blocks above the watermark; 3. drafts, of what is left; 4. the plan.
+Foreground lanes come before background lanes, but for the minimum share of these. Under a strategy that batches
+requests together, ended sequences keep row and blocks and are computed as padding until the last one ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from inflight.core.queueing.lanes import Lane
+from inflight.core.queueing.min_share import CHUNK
+from inflight.core.request_timings import OTHER
+from inflight.core.scheduling.state import SchedulerState
+from inflight.core.scheduling.step import Step
+from inflight.core.sequence import Sequence
+from inflight.core.strategies import StepShape
+from inflight.core.types.plan import BatchPlan
+from inflight.core.types.request import UNBOUNDED
+
+
+class PlanBuilder:
+    def __init__(self, state: SchedulerState, number: int, shape: StepShape, ahead: bool):
+        """Begin the step of this number and shape. ahead: a step before it is still being computed."""
+        self._state, self._ahead = state, ahead
+        self._memory, self._lanes, self._running = state.memory, state.lanes, state.running
+        self._shape = _shape_for(shape, state)
+        self._step = Step(number, self._shape, state)
+        self._decodes: list[Sequence] = []  # running sequences that need one token, by rank
+        self._prompts: list[Sequence] = []  # running sequences that need more, by rank
+        self._protects: Collection[str] = ()  # lanes whose newcomers are protected
+        self._reasons: dict[str, str] = {}  # what blocks the head of each lane's queue
+
+    def build(self) -> BatchPlan | None:
+        """Return the plan; None where nothing can be computed or copied now."""
+        state, step = self._state, self._step
+        drafts = None if state.running.run_to_completion else state.draft_planner  # drafts would lengthen all padding
+        if self._ahead and drafts is not None and drafts.waits(step.number):
+            return None
+        self._running.sort()
+        self._memory.begin_step(step.number)
+        state.prefix_loads.start_for_newcomers()
+        held_back = () if drafts is None else drafts.begin_step(step.number, self._ahead)
+        self._collect(held_back)
+        if self._memory.has_windows:
+            self._slide_windows()
+        if self._shape.admit is None:
+            self._reserve_min_share()
+            self._preempt_within_lanes()
+            self._serve_lanes()
+        else:
+            self._serve_batch()
+        if drafts is not None:
+            drafts.add(step, self._decodes)
+        return self._emit(held_back)
+
+    # -- 1. running sequences -----------------------------------------------------------------------------------
+
+    def _collect(self, held_back: Collection[int]) -> None:
+        """Collect the running sequences with tokens to compute, but for those held back for drafts of the next step."""
+        for one in self._running.sequences:
+            if one.preempt_pending and not one.in_flight:
+                one.preempt_pending = False  # a sequence before it takes its blocks in this step, if it still needs any
+            if one.recomputes or one.sits_out or one.waiting_for_kv:
+                continue
+            if one.num_computed == one.num_tokens + one.num_pending:
+                continue
+            if held_back and one.in_flight and one.number in held_back:
+                continue
+            uncomputed = one.num_uncomputed
+            if uncomputed == 1 and one.started:
+                self._decodes.append(one)
+            elif uncomputed:
+                self._prompts.append(one)
+
+    def _slide_windows(self) -> None:
+        """Slide all windows. Prompts whose windows gained too few blocks take the rest before lower ranks are served."""
+        for one in self._running.sequences:
+            self._memory.slide_windows(one)
+        left = self._step.budget - len(self._decodes)
+        for one in self._prompts:
+            length = min(one.num_uncomputed, left)
+            if length > 0 and one.started and self._is_ready(one):
+                self._running.allocate_or_preempt(one, length)
+                left -= length
+
+    def _serve_decodes(self, lanes: list[Lane], leave: int = 0) -> bool:
+        """Add a token of each decode of these lanes; return whether a sequence was preempted for one.
+
+        leave: Tokens of the budget that are left for others.
+        """
+        step, preemptions = self._step, self._state.counts.preemptions
+        names = {lane.settings.name for lane in lanes}
+        for sequence in self._decodes:
+            # As `_is_ready`, in place: there are hundreds of them.
+            if sequence.row is None or sequence.preempt_pending or sequence.finish is not None or step.budget <= leave:
+                continue
+            if sequence.request.lane not in names or sequence.number in step.served or sequence.waiting_for_kv:
+                continue
+            new_blocks = self._running.allocate_or_preempt(sequence, planned=bool(step.chunks))
+            if new_blocks is not None:
+                step.add_chunk(sequence, 1, new_blocks)
+        return self._state.counts.preemptions > preemptions
+
+    def _is_ready(self, sequence: Sequence) -> bool:
+        """Return whether one that ran when the step began may have a chunk: it may have been preempted, and have joined
+        again behind blocks that are still to be loaded."""
+        if sequence.row is None or sequence.waiting_for_kv or sequence.number in self._step.served:
+            return False
+        return not sequence.preempt_pending and sequence.finish is None
+
+    # -- 2. lanes: running prompts, then waiting sequences ------------------------------------------------------
+
+    def _serve_lanes(self) -> None:
+        """Serve foreground lanes, then background lanes: decodes first, then prompts."""
+        step = self._step
+        foreground, background = self._lanes.in_turn(background=False), self._lanes.in_turn(background=True)
+        reserved = min(sum(lane.deficit.reserved_tokens for lane in background), step.budget)
+        short = self._serve_decodes(foreground, leave=reserved)
+        kept = self._kept_tokens()
+        with_prompts = [lane for lane in foreground if lane.settings.name in kept]
+        if reserved and with_prompts:  # now, since prompts that are computed whole might leave nothing
+            without_kept = {lane.settings.name: 0 for lane in background if lane.settings.name in kept}
+            short = self._serve_background(background, without_kept, short, reserved)
+            for lane in background:
+                lane.deficit.reserved_tokens = 0
+                if not self._running:  # others need not wait for what blocks its newcomer
+                    lane.deficit.reserve()
+            kept = self._kept_tokens()
+        self._serve_prompts(with_prompts, kept, short)
+        if any(lane.busy for lane in background):
+            kept_back = sum(kept.values())
+            tokens = self._lanes.background_tokens(step.chunks, step.budget)
+            short = self._serve_background(background, kept, short, tokens if with_prompts else max(tokens, reserved))
+            if (kept_back or reserved) and step.budget > 0:  # background lanes could not use all that they kept
+                self._serve_decodes(foreground)
+                self._serve_prompts(with_prompts, {}, short)
+            if not step.chunks:  # foreground work has just been preempted, whose blocks these lacked
+                self._serve_decodes(background)
+        self._state.charge_waiting(self._reasons, step.prompt_tokens)
+
+    def _serve_background(self, lanes: list[Lane], kept: dict[str, int], short: bool, tokens: int) -> bool:
+        """Serve background lanes up to so many tokens; return whether memory is short, as before or since."""
+        step = self._step
+        leave = step.budget - min(tokens, step.budget)
+        if step.new_rows and any(lane.running for lane in lanes):
+            self._running.sort()  # background sequences are preempted before those that have just joined
+        short = self._serve_decodes(lanes, leave) or short
+        self._serve_prompts([lane for lane in lanes if lane.settings.name in kept], kept, short, leave)
+        return short
+
+    def _kept_tokens(self) -> dict[str, int]:
+        """Return the lanes with prompts to compute, and the tokens that each keeps of a step for itself."""
+        inside = {one.request.lane for one in self._prompts if one.finish is None}
+        return {
+            lane.settings.name: lane.min_tokens
+            for lane in self._lanes.all()
+            if len(lane.queue) or lane.settings.name in inside
+        }
+
+    def _serve_prompts(self, lanes: list[Lane], kept: dict[str, int], short: bool, leave: int = 0) -> None:
+        """Serve each lane its share by weight, then what is left, lane by lane.
+
+        Args:
+            lanes: In the order in which they are served.
+            kept: Tokens kept for lanes that are still to be served; a lane that is served is taken out.
+            short: Memory is short: a newcomer would only preempt others.
+            leave: Tokens of the budget that are left for others.
+        """
+        weights = sum(lane.settings.weight for lane in lanes)
+        budget = max(0, self._step.budget - leave)
+        for lane in lanes:
+            kept.pop(lane.settings.name, None)
+            share = math.ceil(budget * lane.settings.weight / weights)
+            most = self._step.budget - leave - sum(kept.values())
+            self._serve_lane(lane, min(most, max(share, lane.min_tokens)), short, leave)
+        if len(lanes) > 1:
+            for lane in lanes:
+                self._serve_lane(lane, self._step.budget - leave - sum(kept.values()), short, leave)
+
+    def _serve_lane(self, lane: Lane, quota: int, short: bool, leave: int) -> None:
+        """Serve running prompts, then waiting ones, up to a quota and to what the lane may have in a step."""
+        step, name, most = self._step, lane.settings.name, lane.settings.max_tokens
+        if most is not None:
+            quota = min(quota, most - step.prompt_tokens[name])
+        quota_end = step.budget - quota  # the budget at which the quota is used up
+        for sequence in self._prompts:
+            if self._lanes.of(sequence) is not lane or not self._is_ready(sequence):
+                continue
+            left = self._left(lane, quota_end, leave)
+            if left > 0 and (sequence.started or step.has_room_for(sequence, left, leave)):
+                step.add_prompt_chunk(sequence, left)
+        # A sequence preempted now must not come back before those that have rows and blocks reserved.
+        blocked = (short and not lane.deficit.reserved_rows) or self._state.preemption.blocks_newcomers(lane)
+        self._reasons[name] = "blocks" if blocked else self._admit_waiting(lane, quota_end, leave)
+
+    def _left(self, lane: Lane, quota_end: int, leave: int) -> int:
+        """Return the tokens that the lane's prompts may have now."""
+        step = self._step
+        min_tokens = lane.min_tokens - step.prompt_tokens[lane.settings.name]
+        return step.prompt_budget(step.budget - quota_end, min_tokens, leave)
+
+    def _admit_waiting(self, lane: Lane, quota_end: int, leave: int) -> str:
+        """Admit sequences of a lane while possible; return what the first one that stays lacks."""
+        step, shape, preemption = self._step, self._shape, self._state.preemption
+        preemptible = not lane.settings.background and any(one.running for one in self._lanes.in_turn(background=True))
+        if not self._running.has_row(lane, shape) and not preemptible:
+            return "rows" if lane.queue.ready else OTHER  # before any is ranked, or looked up in the cache
+        for sequence in lane.queue.in_order():
+            if self._memory.has_state and self._waits_for_checkpoint(sequence):
+                return OTHER  # the step in flight, behind which it has less to compute
+            has_row = self._running.has_row(lane, shape)
+            if not preemption.made_room_for(sequence):
+                due = has_row or (not lane.settings.background and self._lanes.background_runs)
+                if self._state.prefix_loads.start(sequence, lane, due):
+                    continue
+            left = self._left(lane, quota_end, leave)
+            has_room = step.has_room_for(sequence, left, leave)
+            if not has_row and not (has_room and self._make_room(sequence, lane)):
+                return "rows"
+            if not has_room:
+                return "share" if quota_end >= step.budget > leave else "budget"
+            if self._admit(sequence, lane, left):
+                continue
+            if not self._make_room(sequence, lane) or not self._admit(sequence, lane, left):
+                return "blocks"
+        return OTHER
+
+    def _waits_for_checkpoint(self, sequence: Sequence) -> bool:
+        """Have a waiting sequence sit out one plan, where the one in flight writes a checkpoint that it can use."""
+        if not self._memory.checkpoint_is_coming(sequence):
+            return False
+        self._memory.wait_for_checkpoint(sequence)
+        return True
+
+    def _admit(self, sequence: Sequence, lane: Lane, budget: int) -> bool:
+        """Give a waiting sequence a row, blocks and, unless blocks are still to be loaded, its first chunk.
+
+        Returns:
+            False where blocks are missing; then nothing has changed.
+        """
+        spare = self._running.spare_blocks(lane)
+        if not self._memory.admit(sequence, spare, to_the_end=self._shape.run_to_completion):
+            return False
+        lane.queue.take(sequence)
+        sequence.protected = lane.settings.name in self._protects
+        sequence.timings.start(self._state.time.now, lane.clock)
+        self._running.join(sequence)
+        self._state.preemption.joined(sequence)
+        if not sequence.waiting_for_kv:
+            self._step.add_prompt_chunk(sequence, budget)
+        return True
+
+    # -- making room --------------------------------------------------------------------------------------------
+
+    def _reserve_min_share(self) -> None:
+        """Reserve tokens, rows and blocks that are due to background lanes."""
+        for lane in self._lanes.in_turn(background=True):
+            lane.deficit.reserve()
+        held_up = self._lanes.held_up()
+        self._protects = {lane.settings.name for lane in held_up if lane.deficit.is_due}
+        for lane in held_up:
+            deficit, max_rows = lane.deficit, lane.settings.max_rows
+            own = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) is lane]
+            if deficit.is_due:
+                unprotected = next((one for one in own if not one.protected), None)
+                if unprotected is not None:
+                    unprotected.protected = True
+                elif max_rows is None or lane.running < max_rows:
+                    head = next(lane.queue.in_order(), None)
+                    if head is not None:
+                        deficit.reserve(rows=1, blocks=self._memory.blocks_to_admit(head))
+            tokens = sum(one.protected and one.num_uncomputed == 1 for one in own)
+            if deficit.reserved_rows or any(one.protected and one.num_uncomputed > 1 for one in own):
+                tokens += max(CHUNK, int(deficit.tokens))
+            deficit.reserved_tokens = min(tokens, self._lanes.min_share.max_tokens(self._shape.token_budget))
+
+    def _preempt_within_lanes(self) -> None:
+        """Preempt sequences of foreground lanes for the head of their queue, where the policy allows it, before they
+        have their tokens. (Background sequences have theirs later: `_make_room`.)"""
+        for lane in self._lanes.in_turn(background=False):
+            head = next(lane.queue.in_order(), None) if lane.queue.preempts else None
+            if head is not None and (tokens := self._tokens_for_prompts_of(lane)) > 0:
+                self._state.preemption.preempt_for(head, lane, self._shape, tokens)
+
+    def _tokens_for_prompts_of(self, lane: Lane) -> int:
+        """Return the tokens that decodes, and what other lanes keep, leave of the step."""
+        decodes = sum(
+            one.num_uncomputed == 1 and not self._lanes.of(one).settings.background for one in self._running.sequences
+        )
+        kept = sum(other.min_tokens for other in self._lanes.all() if other is not lane and other.busy)
+        return self._shape.token_budget - decodes - kept
+
+    def _make_room(self, head: Sequence, lane: Lane) -> bool:
+        """Preempt background work for a foreground newcomer; return whether this can be admitted now. Background work
+        has no chunk in this step yet, since it is planned later."""
+        if lane.settings.background or not self._lanes.background_runs:
+            return False
+        return self._state.preemption.preempt_background(head, lane, self._shape)
+
+    # -- batches that start and end as one ----------------------------------------------------------------------
+
+    def _serve_batch(self) -> None:
+        """Serve the decodes of a batch, or the sequences that the strategy lets join."""
+        self._serve_decodes(list(self._lanes.all()))
+        for sequence in self._prompts:  # those that waited for their keys and values
+            if self._is_ready(sequence):
+                self._step.add_prompt_chunk(sequence, UNBOUNDED)
+        reason = "window"
+        for sequence in self._joining():
+            lane = self._lanes.of(sequence)
+            if not self._running.num_free_rows or len(self._running) >= self._shape.row_limit:
+                reason = "rows"
+            elif not self._admit(sequence, lane, UNBOUNDED):
+                reason = "blocks"
+            if reason != "window":
+                break
+        self._state.charge_all_waiting(reason)
+
+    def _joining(self) -> Iterator[Sequence]:
+        """Yield the sequences that the strategy lets join, each followed by the other samples of its request, which
+        belong to the same batch: also where its blocks are still to be loaded, so that its prompt is not planned yet."""
+        for sequence in self._lanes.select(self._shape.admit or ()):
+            queue = self._lanes.of(sequence).queue
+            siblings = tuple(queue.siblings(sequence))
+            yield sequence
+            if siblings and sequence.row is not None:
+                queue.release_siblings(sequence)
+                yield from siblings
+
+    # -- 4. the plan --------------------------------------------------------------------------------------------
+
+    def _emit(self, held_back: Collection[int]) -> BatchPlan | None:
+        step, state, running = self._step, self._state, self._running
+        transfers, loads = self._memory.finish_plan(), state.adapters.drain()
+        if not step.chunks and not transfers and not loads:
+            return None
+        self._lanes.add_min_share(sum(chunk.length for chunk in step.chunks))
+        return BatchPlan(
+            step.number,
+            tuple(step.chunks),
+            tuple(step.new_rows),
+            running.drain_freed_rows(),
+            step.padding(len(running)) if running.run_to_completion and step.chunks else (),
+            transfers,
+            tuple(sorted(held_back)),
+            loads,
+            self._memory.early_sends(step.chunks, running.sequences),
+        )
+
+
+def _shape_for(shape: StepShape, state: SchedulerState) -> StepShape:
+    """Return the shape that what runs allows: a batch that runs to completion goes on by itself, and before one can
+    begin, other sequences come to their ends. Inputs of encoders are computed whole."""
+    running = state.running
+    if not running:
+        running.run_to_completion = shape.run_to_completion
+    if state.memory.encoder_only:
+        shape = replace(shape, whole_prompts=True, early_end=0)
+    if not running or shape.run_to_completion == running.run_to_completion:
+        return shape
+    if running.run_to_completion:
+        return StepShape(UNBOUNDED, shape.row_limit, whole_prompts=True, admit=(), run_to_completion=True)
+    return replace(shape, admit=None, run_to_completion=False, row_limit=1)
