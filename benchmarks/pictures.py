@@ -17,6 +17,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Strategy
 from inflight.core.strategies.adaptive import Adaptive
@@ -89,7 +90,7 @@ def strategies(latency: LatencyModel) -> list[Strategy]:
 
 
 def record(strategy: Strategy, latency: LatencyModel, path: Path) -> None:
-    scheduler = Scheduler(CAPACITY, strategy, Fcfs(), latency=latency)
+    scheduler = Scheduler(SchedulerConfig(CAPACITY, strategy, Fcfs(), latency=latency))
     clock = VirtualClock()
     recorder = Recorder(path.open("wb"), {"strategy": strategy.name}, CAPACITY)
     loop = EngineLoop(scheduler, NullExecutor(CAPACITY, step_seconds), clock, observers=[recorder])

@@ -32,6 +32,7 @@ from benchmarks.results import table, write_section
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.prefix import Prefix
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent
@@ -132,7 +133,7 @@ class Bench:
         self._added = 0
         blocks = scene.rows * (PROMPT_TOKENS + steps + 64) // 16 * 2
         capacity = Capacity(blocks, 16, scene.rows, LONGEST, 1000)
-        self._scheduler = Scheduler(capacity, Chunked(BUDGET), Fcfs())
+        self._scheduler = Scheduler(SchedulerConfig(capacity, Chunked(BUDGET), Fcfs()))
         self._executor = NullExecutor(capacity)
         self._rows = RequestSlots(capacity, padding_block=blocks)
         for _ in range(scene.rows + scene.waiting):
@@ -197,7 +198,7 @@ def measure_blocked(scene: BlockedScene, steps: int) -> BlockedRow:
     """The plans' CPU time. First one computes the prompt that all share, so that it is cached; then short ones run, in
     all rows where these are to be lacking."""
     capacity = Capacity(scene.shared // 16 + scene.spare, 16, scene.rows, 2**17, 1000)
-    scheduler, executor = Scheduler(capacity, Chunked(BUDGET), scene.policy()), NullExecutor(capacity)
+    scheduler, executor = Scheduler(SchedulerConfig(capacity, Chunked(BUDGET), scene.policy())), NullExecutor(capacity)
     source = random.Random(0)
 
     def tokens(count: int) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from benchmarks.comparison import log_line, publish
 from benchmarks.foresight import ServedTurn, foreseen
 from benchmarks.results import table
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent
@@ -132,13 +133,15 @@ def serve(all_talks: list[Talk], blocks: int, eviction: Eviction, named: bool = 
     """on_host: blocks of a tier there."""
     capacity = Capacity(blocks, BLOCK, ROWS, WINDOW + BLOCK, 32_000, host_blocks=on_host)
     scheduler = Scheduler(
-        capacity,
-        Chunked(BUDGET),
-        Fcfs(),
-        token_budget=BUDGET,
-        longest_chunk=BUDGET,
-        session_eviction=eviction != "lru",
-        host_is_tier=on_host > 0,
+        SchedulerConfig(
+            capacity,
+            Chunked(BUDGET),
+            Fcfs(),
+            token_budget=BUDGET,
+            longest_chunk=BUDGET,
+            session_eviction=eviction != "lru",
+            host_is_tier=on_host > 0,
+        )
     )
     clock = VirtualClock()
     loop = EngineLoop(scheduler, SimulatedExecutor(capacity, Steps()), clock)

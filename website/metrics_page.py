@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.plan import Capacity
@@ -46,7 +47,7 @@ def _families() -> dict[str, list[Metric]]:
 
 def _page(vllm: bool) -> str:
     """Of a server that has seen a little of everything."""
-    scheduler = Scheduler(_CAPACITY, Chunked(8), list(_LANES))
+    scheduler = Scheduler(SchedulerConfig(_CAPACITY, Chunked(8), list(_LANES)))
     metrics = Metrics("MODEL", _CAPACITY, version="", names="vllm" if vllm else "inflight")
     one = Request(request_id="a", prompt_token_ids=(1, 2))
     scheduler.add(one, 0.0)

@@ -23,6 +23,7 @@ from benchmarks.speculation.step_costs import BLOCK, WIDTH, Rows
 from inflight.config.engine import EngineSettings
 from inflight.config.threads import resolve_threads
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.speculation.drafter import ExecutorDrafter
 from inflight.core.strategies.chunked import Chunked
@@ -122,7 +123,7 @@ class DecodingEngine:
     def __init__(self, runner: ModelRunner, rows: int, drafts: int, clock: Clock):
         """drafts: in every step; 0: there is no speculation."""
         speculation = EagerSpeculation(ExecutorDrafter("draft-model", drafts), drafts) if drafts else None
-        scheduler = Scheduler(runner.capacity, Chunked(PROMPT + rows), Fcfs(), speculation=speculation)
+        scheduler = Scheduler(SchedulerConfig(runner.capacity, Chunked(PROMPT + rows), Fcfs(), speculation=speculation))
         self._loop, self._rows, self._clock = EngineLoop(scheduler, runner, clock), rows, clock
         self.said: dict[str, list[int]] = {}
 

@@ -34,6 +34,7 @@ from inflight.core.policies.priority import Priority
 from inflight.core.policies.sjf import Sjf
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.queueing.min_share import MinShare
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.preemption import Mode
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
@@ -202,31 +203,33 @@ class Setup:
         if speculation is None and self.right_drafts is not None:
             speculation = self._speculation(latency)
         return Scheduler(
-            self.capacity,
-            self._strategy(latency),
-            [
-                LaneSettings(name=lane.name, policy=policy_of(lane.policy, latency), **dict(lane.settings))
-                for lane in self.lanes
-            ],
-            token_budget=self.token_budget,
-            end_token_ids=END_TOKENS,
-            stop_text=stop_text or Letters,
-            prefix_caching=self.prefix_caching,
-            watermark=self.watermark,
-            allocation=self.allocation,
-            preemption=self.preemption,
-            predictor=Oracle() if self.oracle else Quantiles(),
-            latency=latency,
-            lane_floor=self.lane_floor,
-            speculation=speculation,
-            longest_chunk=self.longest_chunk,
-            spacing=self.spacing,
-            kv_event_queue=self.journal,
-            host_is_tier=self.host_is_tier,
-            session_eviction=self.session_eviction,
-            sources=self._sources(),
-            sink=self.tier,
-            identity=identity if self.peers else None,
+            SchedulerConfig(
+                self.capacity,
+                self._strategy(latency),
+                [
+                    LaneSettings(name=lane.name, policy=policy_of(lane.policy, latency), **dict(lane.settings))
+                    for lane in self.lanes
+                ],
+                token_budget=self.token_budget,
+                end_token_ids=END_TOKENS,
+                stop_text=stop_text or Letters,
+                prefix_caching=self.prefix_caching,
+                watermark=self.watermark,
+                allocation=self.allocation,
+                preemption=self.preemption,
+                predictor=Oracle() if self.oracle else Quantiles(),
+                latency=latency,
+                lane_floor=self.lane_floor,
+                speculation=speculation,
+                longest_chunk=self.longest_chunk,
+                spacing=self.spacing,
+                kv_event_queue=self.journal,
+                host_is_tier=self.host_is_tier,
+                session_eviction=self.session_eviction,
+                sources=self._sources(),
+                sink=self.tier,
+                identity=identity if self.peers else None,
+            )
         )
 
     def _sources(self) -> list[KVSource]:

@@ -70,7 +70,7 @@ def findable(scheduler: Scheduler) -> list[tuple[SharedRoot, tuple[int, ...], bo
 
 def batches_together(scheduler: Scheduler) -> bool:
     """Whether what runs is one batch that starts and ends as one."""
-    return bool(running(scheduler)) and scheduler._step_builder.run_to_completion
+    return bool(running(scheduler)) and scheduler._running.run_to_completion
 
 
 def protected(scheduler: Scheduler) -> set[int]:
@@ -282,14 +282,14 @@ def _check_lanes(scheduler: Scheduler) -> None:
     if batches_together(scheduler):
         return
     kept = sum(max(0, lane.settings.min_rows - lane.running) for lane in scheduler._lanes.all())
-    assert held.free_rows >= kept, "rows that a lane keeps were given away"
+    assert held.num_free_rows >= kept, "rows that a lane keeps were given away"
     for lane in scheduler._lanes.all():
         assert lane.settings.max_rows is None or lane.running <= lane.settings.max_rows
 
 
 def _check_rows(scheduler: Scheduler, capacity: Capacity) -> None:
     rows = [sequence.row for sequence in running(scheduler)]
-    free = scheduler._running._rows._free
+    free = scheduler._running._free_rows
     assert None not in rows
     assert sorted([*rows, *free]) == list(range(capacity.max_rows)), "a row is lost or taken twice"
 
@@ -324,7 +324,7 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
             assert sequence.in_flight or batches_together(scheduler), "an ended sequence keeps its row for nothing"
     if batches_together(scheduler):
         assert any(one.finish is None or one.in_flight for one in running(scheduler)), "the batch is over"
-    assert set(scheduler._planned) == set(in_flight), "the scheduler and the flights disagree"
+    assert set(scheduler._outputs.planned) == set(in_flight), "the scheduler and the flights disagree"
 
 
 def _check_places(scheduler: Scheduler) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from inflight.core.policies.fair import MAX_IDLE_TENANTS, OUTPUT_WEIGHT, PROMPT_WEIGHT, Fair
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
@@ -21,7 +22,7 @@ class Tenants:
 
     def __init__(self, rows: int, budget: int = 40, weights: dict[str, float] | None = None):
         capacity = Capacity(400, 2, rows, 70, 8)
-        self.scheduler = Scheduler(capacity, Chunked(budget), Fair(weights), prefix_caching=False)
+        self.scheduler = Scheduler(SchedulerConfig(capacity, Chunked(budget), Fair(weights), prefix_caching=False))
         self.served: dict[str, float] = {}
         self.unserved: dict[str, set[int]] = {}  # sequences that have not started
         self.rows: dict[str, int] = {}  # of the last step

@@ -17,6 +17,7 @@ from inflight.core.plugin import MAX_WAITS, guard_policy, guard_predictor, guard
 from inflight.core.policies import Ordered
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies import StepShape, StepView
@@ -179,11 +180,13 @@ def test_each_request_gets_its_own_tokens(
     sentences: list[str] = []
     policy = guard_policy(HostilePolicy(ranks, groups, window, pushes), sentences.append)
     scheduler = Scheduler(
-        CAPACITY,
-        guard_strategy(HostileStrategy(shapes), Chunked(4), sentences.append),
-        [LaneSettings(name="interactive", policy=policy)],
-        token_budget=9,
-        predictor=guard_predictor(HostilePredictor(lengths), sentences.append),
+        SchedulerConfig(
+            CAPACITY,
+            guard_strategy(HostileStrategy(shapes), Chunked(4), sentences.append),
+            [LaneSettings(name="interactive", policy=policy)],
+            token_budget=9,
+            predictor=guard_predictor(HostilePredictor(lengths), sentences.append),
+        )
     )
     executor = NullExecutor(CAPACITY, seconds=lambda plan: 0.01)
     loop = EngineLoop(scheduler, executor, VirtualClock(), depth=depth)
@@ -237,7 +240,7 @@ def test_a_policy_without_progress_is_replaced() -> None:
     sentences: list[str] = []
     capacity = Capacity(8, 4, 1, 24, 8)
     lanes = [LaneSettings(name="interactive", policy=guard_policy(PushesOut(), sentences.append))]
-    scheduler = Scheduler(capacity, Chunked(2), lanes, token_budget=2)
+    scheduler = Scheduler(SchedulerConfig(capacity, Chunked(2), lanes, token_budget=2))
     loop = EngineLoop(scheduler, NullExecutor(capacity), VirtualClock())
     loop.add(request("a", [0] * 6, output=2))
     loop.add(request("b", [1] * 6, output=2))
@@ -254,7 +257,7 @@ def test_a_policy_without_progress_is_replaced() -> None:
 def test_a_strategy_that_puts_work_off_for_ever_is_replaced() -> None:
     sentences: list[str] = []
     strategy = guard_strategy(HostileStrategy([lambda view: WaitUntil(view.now + 1e-3)]), Chunked(4), sentences.append)
-    loop = EngineLoop(Scheduler(CAPACITY, strategy, Fcfs()), NullExecutor(CAPACITY), VirtualClock())
+    loop = EngineLoop(Scheduler(SchedulerConfig(CAPACITY, strategy, Fcfs())), NullExecutor(CAPACITY), VirtualClock())
     loop.add(request("a", output=2))
     loop.run()
     assert len(sentences) == 1 and f"put the work off {MAX_WAITS} times" in sentences[0]
@@ -272,7 +275,7 @@ def test_a_batch_goes_on_when_its_strategy_fails() -> None:
     sentences: list[str] = []
     shapes = [SHAPES[4], lambda view: StepShape(9, 2, True, (), True), raising(ValueError("no"))]
     strategy = guard_strategy(HostileStrategy(shapes), Chunked(4), sentences.append)
-    scheduler = Scheduler(CAPACITY, strategy, Fcfs())
+    scheduler = Scheduler(SchedulerConfig(CAPACITY, strategy, Fcfs()))
     loop = EngineLoop(scheduler, NullExecutor(CAPACITY), VirtualClock())
     plans: list[BatchPlan] = []
     loop.add_observer(mock.Mock(planned=plans.append))

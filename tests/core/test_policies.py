@@ -16,6 +16,7 @@ from inflight.core.policies.priority import SECONDS_PER_LEVEL, Priority
 from inflight.core.policies.sjf import OUTPUT_WEIGHT as OUTPUT_WORK
 from inflight.core.policies.sjf import WORK_PER_SECOND, Sjf
 from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
@@ -226,7 +227,7 @@ def test_a_policy_that_fails_is_replaced_with_one_sentence(what: str, answer: An
     sentences: list[str] = []
     policy = guard_policy(Shy(what, answer), sentences.append)
     capacity = Capacity(8, 2, 2, 24, 8)  # two rows, and too few blocks for both to their ends
-    scheduler = Scheduler(capacity, Chunked(8), [LaneSettings(name="interactive", policy=policy)])
+    scheduler = Scheduler(SchedulerConfig(capacity, Chunked(8), [LaneSettings(name="interactive", policy=policy)]))
     executor = NullExecutor(capacity)
     for number in range(4):
         scheduler.add(request(str(number), output=9, arrival=float(number)), 0.0)

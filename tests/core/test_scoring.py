@@ -6,6 +6,7 @@ import pytest
 
 from inflight.core.estimation.output_length import Quantiles
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, Finish, FinishedEvent, PromptScoredEvent, TokensEvent
@@ -157,7 +158,7 @@ def test_lengths_of_zero_teach_the_predictor_nothing() -> None:
         def observe(self, request: Request, output_tokens: int) -> None:
             seen.append(output_tokens)
 
-    scheduler = Scheduler(ROOMY.capacity, Chunked(16), Fcfs(), predictor=Noting())
+    scheduler = Scheduler(SchedulerConfig(ROOMY.capacity, Chunked(16), Fcfs(), predictor=Noting()))
     loop = EngineLoop(scheduler, NullExecutor(ROOMY.capacity), VirtualClock())
     loop.add(request("a", PROMPT, output=None, max_tokens=0))
     loop.add(request("b", PROMPT, output=2))

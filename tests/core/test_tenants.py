@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fair import Fair
 from inflight.core.queueing.admission import Admission
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.tenants import TenantWeights, usage_of_others
@@ -32,7 +33,9 @@ class Engine:
         weights_of, latency = TenantWeights(weights), LatencyModel()
         admission = Admission("queue", latency, **bounds, weights=weights_of)  # type: ignore[arg-type]
         policy = Fair(weights)
-        self.scheduler = Scheduler(ROOMY.capacity, Chunked(16), policy, token_budget=16, admission=admission)
+        self.scheduler = Scheduler(
+            SchedulerConfig(ROOMY.capacity, Chunked(16), policy, token_budget=16, admission=admission)
+        )
         self.harness = Harness(ROOMY)
         self.harness.scheduler = self.scheduler
         self.count = 0

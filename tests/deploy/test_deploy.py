@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent
@@ -58,7 +59,7 @@ def shown() -> dict[str, list[dict[str, str]]]:
         LaneSettings(name="interactive", policy=Fcfs()),
         LaneSettings(name="batch", policy=Fcfs(), background=True),
     ]
-    scheduler = Scheduler(capacity, Chunked(8), lanes)
+    scheduler = Scheduler(SchedulerConfig(capacity, Chunked(8), lanes))
     metrics = Metrics("tiny", capacity, version="1.2.3")
     one = Request(request_id="a", prompt_token_ids=(1, 2))
     scheduler.add(one, 0.0)

@@ -15,6 +15,7 @@ import pytest
 from msgspec import structs
 
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.snapshot import Snapshot
 from inflight.core.strategies import StepShape, StepView, Strategy
@@ -52,7 +53,7 @@ class Paced(NullExecutor):
 class Rig:
     def __init__(self, strategy: Strategy | None = None) -> None:
         self.executor = Paced(CAPACITY)
-        scheduler = Scheduler(CAPACITY, strategy or Chunked(64), Fcfs())
+        scheduler = Scheduler(SchedulerConfig(CAPACITY, strategy or Chunked(64), Fcfs()))
         self.loop = EngineLoop(scheduler, self.executor, MonotonicClock())
         self.bridge = AsyncBridge(self.loop)
 
@@ -433,7 +434,9 @@ class Gated(NullExecutor):
 
 def test_a_newcomer_is_answered_while_a_step_computes() -> None:
     executor = Gated()
-    bridge = AsyncBridge(EngineLoop(Scheduler(CAPACITY, Chunked(64), Fcfs()), executor, MonotonicClock()))
+    bridge = AsyncBridge(
+        EngineLoop(Scheduler(SchedulerConfig(CAPACITY, Chunked(64), Fcfs())), executor, MonotonicClock())
+    )
 
     async def main() -> None:
         executor.go_on.clear()
@@ -585,7 +588,9 @@ class Breaking(NullExecutor):
 
 
 def test_whatever_breaks_the_engine_nobody_waits_for_ever() -> None:
-    bridge = AsyncBridge(EngineLoop(Scheduler(CAPACITY, Chunked(64), Fcfs()), Breaking(CAPACITY), MonotonicClock()))
+    bridge = AsyncBridge(
+        EngineLoop(Scheduler(SchedulerConfig(CAPACITY, Chunked(64), Fcfs())), Breaking(CAPACITY), MonotonicClock())
+    )
 
     async def main() -> None:
         stream = await bridge.open(request("first"))

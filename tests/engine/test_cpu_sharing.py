@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pending, StepResult, Transferred
@@ -457,7 +458,7 @@ def test_foreground_requests_count_until_they_end() -> None:
         LaneSettings(name="batch", policy=Fcfs(), background=True),
     ]
     foreground = ForegroundRequests({one.name for one in lanes if one.background})
-    scheduler = Scheduler(CAPACITY, Chunked(16), lanes=lanes)
+    scheduler = Scheduler(SchedulerConfig(CAPACITY, Chunked(16), lanes=lanes))
     loop = EngineLoop(scheduler, NullExecutor(CAPACITY), VirtualClock(), observers=[foreground])
 
     def add(name: str, lane: str) -> None:

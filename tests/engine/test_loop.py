@@ -17,6 +17,7 @@ from core.test_state_machine import requests
 from hypothesis import given, settings
 
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Fixed, StepShape, StepView
 from inflight.core.types.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
@@ -134,7 +135,7 @@ def test_waiting_is_handed_out_or_waited_for() -> None:
             return StepShape(8, 4) if view.now >= 2 else WaitUntil(2.0)
 
     clock = VirtualClock()
-    loop = EngineLoop(Scheduler(SETUP.capacity, Window(), Fcfs()), Spy(), clock)
+    loop = EngineLoop(Scheduler(SchedulerConfig(SETUP.capacity, Window(), Fcfs())), Spy(), clock)
     loop.add(request("a", output=1))
     assert loop.advance() == WaitUntil(2.0)
     assert not loop.idle

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, FinishedEvent
@@ -79,7 +80,7 @@ class Rig:
     def __init__(self) -> None:
         self.gate, self.heard = Gate(), Heard()
         self.loop = EngineLoop(
-            Scheduler(CAPACITY, Chunked(64), Fcfs()),
+            Scheduler(SchedulerConfig(CAPACITY, Chunked(64), Fcfs())),
             NullExecutor(CAPACITY),
             MonotonicClock(),
             observers=[self.heard],

@@ -20,6 +20,7 @@ from simulate.setups import pool
 from inflight.config.assembly import scheduler_for
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
@@ -166,7 +167,10 @@ def test_others_draw_while_one_sits_out(depth: int) -> None:
             return () if self._polls and seconds == 0.0 else super().poll(seconds)  # not while others compute
 
     loop = EngineLoop(
-        Scheduler(capacity, Chunked(64), Fcfs()), OneWaits(capacity, chance=1.0), VirtualClock(), depth=depth
+        Scheduler(SchedulerConfig(capacity, Chunked(64), Fcfs())),
+        OneWaits(capacity, chance=1.0),
+        VirtualClock(),
+        depth=depth,
     )
     for name in "ab":
         params = SamplingParams(max_tokens=20, ignore_eos=True)
@@ -190,7 +194,7 @@ def test_each_time_counts_as_a_token_of_its_tenant() -> None:
 
     capacity = Capacity(num_blocks=64, block_size=4, max_rows=4, max_model_len=60, vocab_size=100)
     policy, executor = Counting(), Waiting(capacity, chance=0.5)
-    loop = EngineLoop(Scheduler(capacity, Chunked(64), policy), executor, VirtualClock(), depth=1)
+    loop = EngineLoop(Scheduler(SchedulerConfig(capacity, Chunked(64), policy)), executor, VirtualClock(), depth=1)
     params = SamplingParams(max_tokens=20, ignore_eos=True)
     loop.add(Request(request_id="a", prompt_token_ids=(1, 2, 3), params=params))
     loop.run()

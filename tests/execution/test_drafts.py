@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import Drafter, Proposal
@@ -98,7 +99,7 @@ class Rig:
         observed = Observed()
         speculation = None if drafter is None else EagerSpeculation(drafter)
         scheduler = Scheduler(
-            self.capacity, Chunked(64), Fcfs(), end_token_ids=frozenset({361}), speculation=speculation
+            SchedulerConfig(self.capacity, Chunked(64), Fcfs(), end_token_ids=frozenset({361}), speculation=speculation)
         )
         loop = EngineLoop(scheduler, executor, MonotonicClock(), observers=[observed])
         for one in requests:

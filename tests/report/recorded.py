@@ -15,7 +15,8 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
-from inflight.core.scheduling.preemption import Mode
+from inflight.core.scheduling.config import SchedulerConfig
+from inflight.core.scheduling.running import Mode
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Strategy
 from inflight.core.strategies.chunked import Chunked
@@ -65,14 +66,16 @@ class Engine:
         lanes = [LaneSettings(name="interactive", policy=Fcfs())]
         lanes.append(LaneSettings(name="batch", policy=Fcfs(), background=True))
         scheduler = Scheduler(
-            self.capacity,
-            self.strategy,
-            lanes,
-            latency=LatencyModel(),
-            prefix_caching=self.prefix_caching,
-            preemption=self.preemption,
-            token_budget=512,
-            admission=self._admission(),
+            SchedulerConfig(
+                self.capacity,
+                self.strategy,
+                lanes,
+                latency=LatencyModel(),
+                prefix_caching=self.prefix_caching,
+                preemption=self.preemption,
+                token_budget=512,
+                admission=self._admission(),
+            )
         )
         named = {"strategy": self.strategy.name, "prefix_caching": self.prefix_caching, **self.settings}
         settings = {name: {"value": value, "reason": "as set"} for name, value in named.items()}

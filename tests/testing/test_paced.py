@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, TokensEvent
@@ -35,7 +36,7 @@ def paced(executor: Executor, time: Time) -> PacedExecutor:
 
 
 def answers(executor: Executor) -> list[tuple[int, ...]]:
-    loop = EngineLoop(Scheduler(CAPACITY, Chunked(4), Fcfs()), executor, VirtualClock())
+    loop = EngineLoop(Scheduler(SchedulerConfig(CAPACITY, Chunked(4), Fcfs())), executor, VirtualClock())
     for number in range(3):
         params = SamplingParams(temperature=0, max_tokens=6)
         loop.add(Request(request_id=str(number), prompt_token_ids=tuple(range(number, number + 5)), params=params))
@@ -50,7 +51,7 @@ def test_tokens_are_those_of_the_executor_below() -> None:
 def test_a_step_takes_what_is_said_of_its_tokens() -> None:
     time = Time()
     executor = paced(NullExecutor(CAPACITY), time)
-    loop = EngineLoop(Scheduler(CAPACITY, Chunked(8), Fcfs()), executor, VirtualClock())
+    loop = EngineLoop(Scheduler(SchedulerConfig(CAPACITY, Chunked(8), Fcfs())), executor, VirtualClock())
     params = SamplingParams(temperature=0, max_tokens=3)
     loop.add(Request(request_id="a", prompt_token_ids=(1, 2, 3, 4), params=params))
     loop.run()

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import Proposal
@@ -33,7 +34,9 @@ ANSWER = (5, 6, 7, 8, 9, END)
 
 def loop_over(script: Script, speculation: EagerSpeculation | None = None, **changes: Any) -> EngineLoop:
     capacity = structs.replace(CAPACITY, **changes)
-    scheduler = Scheduler(capacity, Chunked(16), Fcfs(), end_token_ids=frozenset({END}), speculation=speculation)
+    scheduler = Scheduler(
+        SchedulerConfig(capacity, Chunked(16), Fcfs(), end_token_ids=frozenset({END}), speculation=speculation)
+    )
     return EngineLoop(scheduler, ScriptedExecutor(NullExecutor(capacity), script), VirtualClock())
 
 
@@ -119,7 +122,7 @@ def test_texts_come_out_as_they_were_written(tiny: Path) -> None:
         return tokenizer.encode(said[tokenizer.decode(list(prompt))])
 
     capacity = structs.replace(CAPACITY, num_blocks=200, vocab_size=tokenizer.vocab_size, max_model_len=200)
-    scheduler = Scheduler(capacity, Chunked(16), Fcfs(), stop_text=lambda of: stop_text(tokenizer, of))
+    scheduler = Scheduler(SchedulerConfig(capacity, Chunked(16), Fcfs(), stop_text=lambda of: stop_text(tokenizer, of)))
     executor = ScriptedExecutor(NullExecutor(capacity), script)
     offline = Offline(EngineLoop(scheduler, executor, VirtualClock()), tokenizer)
     collectors = [

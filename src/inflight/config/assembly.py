@@ -20,6 +20,7 @@ from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.plugin import guard_drafter
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.speculation.controller import SpeculationController
 from inflight.core.speculation.drafter import Drafter, ExecutorDrafter
@@ -88,7 +89,7 @@ def make_scheduler(
         make: class of the scheduler.
         kv_event_queue, sources, identity, sink: as of the scheduler.
     """
-    return make(
+    config = SchedulerConfig(
         capacity,
         rules.strategy,
         rules.lanes,
@@ -112,6 +113,7 @@ def make_scheduler(
         host_is_tier=settings.kv_cache_host is not None,
         session_eviction=settings.kv_eviction == "sessions",
     )
+    return make(config)
 
 
 def make_speculation(

@@ -27,6 +27,15 @@ class QueueWaits(NamedTuple):
             self.by_lane[lane] = self.by_lane.get(lane, 0.0) + seconds
 
 
+class StepTime:
+    """The time of the scheduler's verb in progress, which is read once; seconds on the engine's clock."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+
 class QueueWaitMeter:
     """Measures how long the queue of one lane is blocked, on what and behind which lane."""
 

@@ -80,8 +80,8 @@ class SteadyTokens:
 class FastForward(Scheduler):
     _ahead = 0  # steps in flight while a plan is made
 
-    def _begin(self) -> None:
-        super()._begin()
+    def _reset(self) -> None:
+        super()._reset()
         self._first: dict[Sequence, int] = {}  # those that are steady → step of their first token as such
         self._since: dict[Sequence, int] = {}  # → step that their counters tell of
         self._context = 0  # positions that they read in the next step, together
@@ -96,7 +96,13 @@ class FastForward(Scheduler):
         """What the next steps all are, where they are all alike; None where they are not, or somebody has its last
         token in the next."""
         rows, size = len(self._first), self._memory.block_size
-        if not rows or self._planned or len(self._running) > rows or len(self._lanes) or self._memory.transfer_ids_out:
+        if (
+            not rows
+            or self._outputs.planned
+            or len(self._running) > rows
+            or len(self._lanes)
+            or self._memory.transfer_ids_out
+        ):
             return None
         most = min(self._ends[0][0] - self._next_step, (self._memory.num_available_blocks // rows - 1) * size)
         return SteadyDecodes(rows, self._context, min(most, MOST)) if most > 0 else None
@@ -131,36 +137,36 @@ class FastForward(Scheduler):
         return super().abort(request_id, now)
 
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[Event]:
-        planned = [self._planned[chunk.sequence_id] for chunk in plan.chunks]
+        planned = [self._outputs.planned[chunk.sequence_id] for chunk in plan.chunks]
         self._pass(1)
         events = super().commit(plan, result, now)
         for sequence in planned:
             self._join(sequence)
         return events
 
-    def _compose(self, shape: StepShape, now: float) -> BatchPlan | None:
+    def _compose(self, shape: StepShape) -> BatchPlan | None:
         """The steady ones have their tokens of the budget, and no chunks."""
         step = self._next_step
         while self._ends and self._ends[0][0] <= step:
             self._leave(heapq.heappop(self._ends)[2])
-        self._step_builder.begin_fetching(now)  # in its place before others' blocks
+        self._state.prefix_loads.start_for_newcomers()  # before others' blocks
         self._advance_due()
         rows = len(self._first)
         if not rows:
-            return super()._compose(shape, now)
+            return super()._compose(shape)
         for lane in self._lanes.all():
             if lane.running:  # the only one
                 lane.served(rows)
         early_end = shape.early_end and (shape.early_end - rows or -1)  # 0 would mean that there is none
         left = StepShape(shape.token_budget - rows, shape.row_limit, shape.whole_prompts, early_end=early_end)
-        plan = super()._compose(left, now)
+        plan = super()._compose(left)
         if plan is None:
             freed = self._running.drain_freed_rows()
             return CondensedPlan(step, (), (), freed, steady=rows, steady_context=self._context)
         parts = plan.chunks, plan.new_requests, plan.freed_rows, plan.padding, plan.transfers
         return CondensedPlan(step, *parts, steady=rows, steady_context=self._context)
 
-    def _learn(self, plan: BatchPlan, result: StepResult, now: float) -> None:
+    def _learn(self, plan: BatchPlan, result: StepResult) -> None:
         """Nothing, since nobody asks."""
 
     # -- who is steady ------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ from inflight.simulate.fast_forward import TOKEN, FastForward, SteadyDecodes, St
 class FastForwardAhead(FastForward):
     _ahead = 1
 
-    def _begin(self) -> None:
-        super()._begin()
+    def _reset(self) -> None:
+        super()._reset()
         self._fills: dict[int, Sequence] = {}  # steady ones that fill a block with the token of the step in flight
         self._left: dict[int, Sequence] = {}  # those whose token of that step is in no plan, steady no more; by number
 
@@ -38,12 +38,12 @@ class FastForwardAhead(FastForward):
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[Event]:
         if not self._fills and not self._left:
             return super().commit(plan, result, now)
-        self._planned |= self._fills
+        self._outputs.planned |= self._fills
         whole, sampled = self._whole(plan, result)
         self._left = {}
         events = super().commit(whole, structs.replace(result, sampled=sampled), now)
         for number in self._fills:
-            del self._planned[number]
+            del self._outputs.planned[number]
         self._fills = {}
         return events
 
@@ -59,15 +59,16 @@ class FastForwardAhead(FastForward):
         for number, one in self._left.items():
             assert one.row is not None, "nobody gives up a row while something of it is in flight"
             decodes[number] = Chunk(number, one.row, one.num_computed - 1, 1, (), 1)
-        by_rank = sorted((*decodes, *self._fills), key=lambda number: self._rank(self._planned[number]))
+        by_rank = sorted((*decodes, *self._fills), key=lambda number: self._rank(self._outputs.planned[number]))
         theirs = {one.sequence_id: one for one in result.sampled}
         first = [theirs.pop(number, Sampled(number, (TOKEN,))) for number in by_rank]
         chunks = [decodes[number] for number in by_rank if number in decodes]
         return structs.replace(plan, chunks=(*chunks, *others)), (*first, *theirs.values())
 
-    def _take_tokens(self, sequence: Sequence, sampled: Sampled, now: float) -> list[Event]:
+    def _take_tokens(self, sampled: Sampled) -> list[Event]:
+        sequence = self._outputs.planned[sampled.sequence_id]
         if sequence.number not in self._fills:
-            return super()._take_tokens(sequence, sampled, now)
+            return super()._take_tokens(sampled)
         self._sync(sequence, self._next_step)
         self._memory.publish(sequence)
         return []
@@ -97,6 +98,6 @@ class FastForwardAhead(FastForward):
             return
         sequence.num_pending += 1
         sequence.in_flight += 1
-        self._left[sequence.number] = self._planned[sequence.number] = sequence
+        self._left[sequence.number] = self._outputs.planned[sequence.number] = sequence
         if first < step - 1:
             self._tokens.append(SteadyTokens(sequence.request.request_id, first, step - 1))

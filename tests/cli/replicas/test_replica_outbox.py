@@ -15,6 +15,7 @@ from inflight.cli.replicas.replica_load import ReplicaLoad
 from inflight.cli.replicas.replica_outbox import Outboxes
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, TokensEvent
@@ -45,7 +46,7 @@ class Gated(NullExecutor):
 class Replica:
     def __init__(self) -> None:
         self.gate, self.load = threading.Event(), ReplicaLoad(SchedulingSettings())
-        loop = EngineLoop(Scheduler(CAPACITY, Chunked(40), Fcfs()), Gated(self.gate), MonotonicClock())
+        loop = EngineLoop(Scheduler(SchedulerConfig(CAPACITY, Chunked(40), Fcfs())), Gated(self.gate), MonotonicClock())
         self.bridge = AsyncBridge(loop)
         self.outboxes = Outboxes(self.bridge, self.load)
 

@@ -12,6 +12,7 @@ from core.builders import request
 from inflight.cli.replicas import service_exchange
 from inflight.cli.replicas.service_exchange import decode_given, encode_given, exchange_for_ever
 from inflight.core.policies.fair import Fair
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.tenants import TenantUsage, usage_of_others
@@ -43,7 +44,9 @@ class Engines:
         capacity = Capacity(400, 2, 1, 70, 8)
         self.gates = {name: threading.Event() for name in names}
         self.loops = {
-            name: EngineLoop(Scheduler(capacity, Chunked(40), Fair()), Gated(capacity, gate), MonotonicClock())
+            name: EngineLoop(
+                Scheduler(SchedulerConfig(capacity, Chunked(40), Fair())), Gated(capacity, gate), MonotonicClock()
+            )
             for name, gate in self.gates.items()
         }
         self.bridges = {name: AsyncBridge(loop) for name, loop in self.loops.items()}

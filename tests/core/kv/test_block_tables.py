@@ -7,6 +7,7 @@ from msgspec import structs
 
 from inflight.core.kv.block_tables import Allocation, TableLayout
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types import kv_blocks
@@ -79,7 +80,7 @@ class Endless:
     def __init__(self, num_blocks: int, windows: tuple[int, ...], budget: int = BUDGET):
         capacity = Capacity(num_blocks, BLOCK, 256, CONTEXT + 1000, 100, windows=windows)
         self.scheduler = Scheduler(
-            capacity, Chunked(budget), Fcfs(), token_budget=budget, longest_chunk=budget, watermark=0.0
+            SchedulerConfig(capacity, Chunked(budget), Fcfs(), token_budget=budget, longest_chunk=budget, watermark=0.0)
         )
 
     def add(self, name: str, tokens: int = CONTEXT, first: int = 0, output: int = 900) -> None:

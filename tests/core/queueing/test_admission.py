@@ -11,6 +11,7 @@ from inflight.core.estimation.output_length import MAX_HISTOGRAMS, MIN_SAMPLES, 
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load, Margin
 from inflight.core.queueing.waiting_queue import WaitingQueue
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.stopping import StopText
 from inflight.core.strategies.chunked import Chunked
@@ -32,14 +33,16 @@ class Engine:
         self.host = host
         latency = LatencyModel()
         self.scheduler = Scheduler(
-            CAPACITY,
-            Chunked(16),
-            Fcfs(),
-            token_budget=16,
-            prefix_caching=False,
-            predictor=Oracle(),
-            latency=latency,
-            admission=Admission(*settings[:1], latency, **bounds),  # type: ignore[arg-type]
+            SchedulerConfig(
+                CAPACITY,
+                Chunked(16),
+                Fcfs(),
+                token_budget=16,
+                prefix_caching=False,
+                predictor=Oracle(),
+                latency=latency,
+                admission=Admission(*settings[:1], latency, **bounds),  # type: ignore[arg-type]
+            )
         )
         self.executor = NullExecutor(CAPACITY, seconds=lambda plan: 0.02 + plan.tokens / 500)
         self.now = 0.0
@@ -96,15 +99,15 @@ def test_samples_that_could_never_wait_together_are_refused_for_good() -> None:
 def test_all_samples_of_a_prompt_count_as_waiting_and_their_prompt_once() -> None:
     engine = Engine("queue", max_requests=100)
     engine.scheduler.add(request("a", [0] * 20, n=6, output=9), 0.0)
-    load = engine.scheduler._load(request("probe"))
+    load = engine.scheduler._load_before(request("probe"))
     assert (load.ahead, queued(engine), load.prompt_tokens) == (6, 20, 20)
     assert load.remaining_ahead == [9.0] * 6
     engine.step()  # 16 of the 20 tokens fit into a step
-    load = engine.scheduler._load(request("probe"))
+    load = engine.scheduler._load_before(request("probe"))
     assert (load.ahead, queued(engine), load.prompt_tokens) == (5, 0, 4)
     while len(engine.scheduler._running) < CAPACITY.max_rows:
         engine.step()
-    load = engine.scheduler._load(request("probe"))
+    load = engine.scheduler._load_before(request("probe"))
     assert (load.ahead, queued(engine)) == (2, 0)
 
 
@@ -129,7 +132,7 @@ def test_the_prediction_is_near_what_comes() -> None:
     for _ in range(20):
         engine.step()
     probe = request("probe", [0] * 20, output=2)
-    added, load = engine.now, engine.scheduler._load(probe)
+    added, load = engine.now, engine.scheduler._load_before(probe)
     expected = engine.scheduler._admission.seconds_to_first_token(20, load)
     engine.scheduler.add(probe, added)
     while "probe" not in engine.first:
@@ -146,7 +149,7 @@ def test_the_time_between_steps_counts_too() -> None:
             engine.step()
         for _ in range(20):
             engine.step()
-        load = engine.scheduler._load(request("probe", [0] * 20))
+        load = engine.scheduler._load_before(request("probe", [0] * 20))
         expected.append(engine.scheduler._admission.seconds_to_first_token(20, load))
     assert expected[1] > 2 * expected[0], "a step takes 0.02 to 0.05 s, and the host 0.1 s more"
 
@@ -209,7 +212,9 @@ def test_a_prediction_for_a_request_that_is_refused_later_is_not_kept() -> None:
         raise OSError("no such token")
 
     admission, late = Predicting("slo", LatencyModel()), request("late", stop=("ab",))
-    scheduler = Scheduler(CAPACITY, Chunked(16), Fcfs(), token_budget=16, stop_text=broken, admission=admission)
+    scheduler = Scheduler(
+        SchedulerConfig(CAPACITY, Chunked(16), Fcfs(), token_budget=16, stop_text=broken, admission=admission)
+    )
     with pytest.raises(RequestRefused, match="no such token"):
         scheduler.add(late, 0.0)
     admission.on_first_token(late, 1000.0)

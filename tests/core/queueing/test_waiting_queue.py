@@ -11,19 +11,20 @@ from inflight.core.policies import Policy, Rank
 from inflight.core.policies.fair import Fair
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.waiting_queue import WaitingQueue
+from inflight.core.request_timings import StepTime
 from inflight.core.sequence import Sequence, SequenceView
 
 from ..builders import sequence
 
 
 def queue_of(policy: Policy | None = None) -> WaitingQueue:
-    return WaitingQueue(policy or Fcfs(), cached_tokens=lambda one: 0)
+    return WaitingQueue(policy or Fcfs(), cached_tokens=lambda one: 0, time=StepTime())
 
 
-def drained(queue: WaitingQueue, now: float = 0.0) -> list[int]:
-    """Numbers in the order in which they are served, as the step_builder takes them."""
+def drained(queue: WaitingQueue) -> list[int]:
+    """Numbers in the order in which they are served, as the plan builder takes them."""
     numbers = []
-    for one in queue.in_order(now):
+    for one in queue.in_order():
         queue.take(one)
         numbers.append(one.number)
     return numbers
@@ -32,7 +33,7 @@ def drained(queue: WaitingQueue, now: float = 0.0) -> list[int]:
 def test_first_come_first_served_by_arrival_then_by_number() -> None:
     queue = queue_of()
     for number, arrival in ((3, 1.0), (1, 2.0), (2, 1.0), (0, 3.0)):
-        queue.push(sequence(number, arrival=arrival), 0.0)
+        queue.push(sequence(number, arrival=arrival))
     assert len(queue) == 4
     assert drained(queue) == [2, 3, 1, 0]
     assert len(queue) == 0 and drained(queue) == []
@@ -42,7 +43,7 @@ def test_removed_sequences_are_skipped_wherever_they_wait() -> None:
     queue = queue_of()
     all_of_them = [sequence(number) for number in range(4)]
     for one in all_of_them:
-        queue.push(one, 0.0)
+        queue.push(one)
     queue.remove(all_of_them[0])
     queue.remove(all_of_them[2])
     queue.remove(all_of_them[2])
@@ -54,14 +55,14 @@ def test_siblings_wait_until_they_are_let_go_and_count_as_waiting() -> None:
     queue = queue_of()
     leader, first, second = (sequence(number, sample=number, n=3) for number in range(3))
     queue.defer_siblings(leader, [first, second])
-    queue.push(leader, 0.0)
+    queue.push(leader)
     assert len(queue) == 3
     assert {one.number for one in queue.everyone()} == {0, 1, 2}
     assert drained(queue) == [0]
     assert len(queue) == 2
     assert {one.number for one in queue.everyone()} == {1, 2}
-    queue.release_siblings(leader, 0.0)
-    queue.release_siblings(leader, 0.0)
+    queue.release_siblings(leader)
+    queue.release_siblings(leader)
     assert len(queue) == 2
     assert drained(queue) == [1, 2]
 
@@ -70,7 +71,7 @@ def test_a_leader_that_is_removed_takes_its_siblings_along() -> None:
     queue = queue_of()
     leader, sibling = sequence(0, n=2), sequence(1, sample=1, n=2)
     queue.defer_siblings(leader, [sibling])
-    queue.push(leader, 0.0)
+    queue.push(leader)
     for one in (leader, sibling):
         queue.remove(one)
     assert len(queue) == 0 and drained(queue) == []
@@ -103,10 +104,10 @@ class Served:
     def arrive(self, number: int, tenant: str) -> None:
         one = sequence(number, tenant=tenant, arrival=float(number))
         self.policy.arrived(SequenceView(one))
-        self.queue.push(one, 0.0)
+        self.queue.push(one)
 
     def take(self, count: int) -> None:
-        for one in self.queue.in_order(0.0):
+        for one in self.queue.in_order():
             if not count:
                 break
             self.queue.take(one)
@@ -120,7 +121,7 @@ class Served:
         one = self.running.pop()
         one.row = None
         self.policy.preempted(SequenceView(one))
-        self.queue.push(one, 0.0)
+        self.queue.push(one)
 
     def end(self, one: Sequence) -> None:
         """Running or waiting."""
@@ -167,7 +168,7 @@ def test_what_is_taken_out_of_order_leaves_nothing_behind() -> None:
     for number in range(50):
         one = sequence(number, tenant=f"t{number}")
         queue.policy.arrived(SequenceView(one))
-        queue.push(one, 0.0)
+        queue.push(one)
         for other in queue.select([number]):
             queue.take(other)
     assert not queue._heaps

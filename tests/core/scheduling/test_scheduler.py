@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Fixed, StepShape, StepView
 from inflight.core.strategies.chunked import Chunked
@@ -61,7 +62,7 @@ def test_a_prompt_that_can_never_fit_is_refused_and_one_that_just_fits_is_not() 
 def test_end_tokens_are_in_the_vocabulary(token_id: int) -> None:
     """Banning another would break every step with the request in it."""
     with pytest.raises(ValueError, match=rf"names \[{token_id}\], but the vocabulary has 8 tokens"):
-        Scheduler(Setup().capacity, Chunked(4), Fcfs(), end_token_ids=frozenset({7, token_id}))
+        Scheduler(SchedulerConfig(Setup().capacity, Chunked(4), Fcfs(), end_token_ids=frozenset({7, token_id})))
 
 
 def test_an_id_is_refused_while_it_is_alive_and_taken_again_afterwards() -> None:
@@ -437,7 +438,7 @@ def test_a_strategy_may_wait() -> None:
         def shape(self, view: StepView) -> StepShape | WaitUntil:
             return StepShape(8, view.max_rows) if view.now >= 2 else WaitUntil(2.0)
 
-    scheduler = Scheduler(ROOMY.capacity, Window(), Fcfs())
+    scheduler = Scheduler(SchedulerConfig(ROOMY.capacity, Window(), Fcfs()))
     scheduler.add(request("a"), 0.0)
     assert scheduler.plan(0.5) == WaitUntil(2.0)
     assert scheduler.snapshot().step == 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.asking import ASK_SECONDS, READ_SECONDS, ROUND_SECONDS
@@ -131,7 +132,7 @@ class Rig:
         if drafter is not None:
             speculation = SpeculationController(drafter, latency, 8)
         self.scheduler = Scheduler(
-            capacity, Chunked(512), Fcfs(), token_budget=512, latency=latency, speculation=speculation
+            SchedulerConfig(capacity, Chunked(512), Fcfs(), token_budget=512, latency=latency, speculation=speculation)
         )
         self.now = 0.0
         self.plans: list[BatchPlan] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.speculation.drafter import ExecutorDrafter
 from inflight.core.speculation.speculation import Allotment
@@ -151,13 +152,15 @@ class Rig:
         **scheduling: Any,
     ) -> Said:
         self.scheduler = Scheduler(
-            self.capacity,
-            Chunked(64),
-            Fcfs(),
-            end_token_ids=frozenset({361}),
-            speculation=Sometimes(most_drafts, seed) if most_drafts else None,
-            watermark=0.0,
-            **scheduling,
+            SchedulerConfig(
+                self.capacity,
+                Chunked(64),
+                Fcfs(),
+                end_token_ids=frozenset({361}),
+                speculation=Sometimes(most_drafts, seed) if most_drafts else None,
+                watermark=0.0,
+                **scheduling,
+            )
         )
         loop = EngineLoop(self.scheduler, executor, MonotonicClock(), depth=depth)
         for one in requests:

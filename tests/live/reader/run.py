@@ -17,6 +17,7 @@ from report.recorded import drive
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.features import features
@@ -71,7 +72,9 @@ def record(path: Path) -> Path:
         LaneSettings(name="interactive", policy=Fcfs()),
         LaneSettings(name="batch", policy=Fcfs(), background=True, step_target="off"),
     ]
-    scheduler = Scheduler(capacity, Chunked(STEP_TOKENS), lanes, latency=LatencyModel(), token_budget=STEP_TOKENS)
+    scheduler = Scheduler(
+        SchedulerConfig(capacity, Chunked(STEP_TOKENS), lanes, latency=LatencyModel(), token_budget=STEP_TOKENS)
+    )
     settings = {
         name: {"value": value, "reason": "as set"}
         for name, value in (

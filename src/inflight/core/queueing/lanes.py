@@ -18,7 +18,7 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.policies import Policy
 from inflight.core.queueing.min_share import Deficit, MinShare
 from inflight.core.queueing.waiting_queue import WaitingQueue
-from inflight.core.request_timings import QueueWaitMeter
+from inflight.core.request_timings import OTHER, QueueWaitMeter, StepTime
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.tenants import TenantUsage
 from inflight.core.types.features import Features, features
@@ -103,7 +103,7 @@ class Lane:
         return self.settings.weight
 
     @property
-    def least_tokens(self) -> int:
+    def min_tokens(self) -> int:
         """Prompt tokens of the step under construction that are its own."""
         return max(self.settings.min_tokens, self.deficit.reserved_tokens)
 
@@ -122,6 +122,7 @@ class Lanes:
         max_rows: int,
         token_budget: int,
         cached_tokens: Callable[[Sequence], int],
+        time: StepTime,
         latency: LatencyModel | None = None,
         min_share: float = 0.0,
     ):
@@ -129,12 +130,12 @@ class Lanes:
         the steps' tokens that background lanes have while they have work."""
         self.min_share = MinShare(min_share)
         self._latency = latency or LatencyModel()
-        self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens)) for one in settings}
+        self._lanes = {one.name: Lane(one, WaitingQueue(one.policy, cached_tokens, time)) for one in settings}
         self._by_kind = {
             background: [lane for lane in self._lanes.values() if lane.settings.background == background]
             for background in (False, True)
         }
-        self._max_rows = max_rows
+        self._max_rows, self._time = max_rows, time
         for what, total in (("rows", max_rows), ("tokens", token_budget)):
             kept = sum(getattr(lane.settings, f"min_{what}") for lane in self._lanes.values())
             if kept > total:
@@ -182,6 +183,11 @@ class Lanes:
         """The waiting of all lanes: foreground first, unless a background lane is owed more than it had."""
         kinds = (True, False) if any(lane.deficit.is_due for lane in self._by_kind[True]) else (False, True)
         return [view for kind in kinds for lane in self.in_turn(kind) for view in lane.queue.views()]
+
+    @property
+    def background_runs(self) -> bool:
+        """Whether a sequence of a background lane has a row."""
+        return any(lane.running for lane in self._by_kind[True])
 
     def select(self, numbers: Iterable[int]) -> list[Sequence]:
         found = {one.number: one for lane in self._lanes.values() for one in lane.queue.select(numbers)}
@@ -231,6 +237,52 @@ class Lanes:
         """A step of so many tokens is planned."""
         if self.min_share.share and any(lane.busy or lane.deficit.tokens for lane in self._by_kind[True]):
             self.min_share.add(self._by_kind[True], self.held_up(), tokens)
+
+    def charge_waiting(
+        self,
+        reasons: Mapping[str, str],
+        prompt_tokens: Mapping[str, int],
+        blocks_by_lane: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """Attribute waiting time from now on to what blocks the head of each queue.
+
+        Args:
+            reasons: By lane; a lane that is missing waits for the step in flight.
+            prompt_tokens: Of this step, by lane; where decodes fill it, the lane with most rows has most of it.
+            blocks_by_lane: Counts the blocks that each lane's sequences hold.
+        """
+        for lane in self._lanes.values():
+            reason = reasons.get(lane.settings.name, OTHER) if len(lane.queue) else OTHER
+            lane.clock.charge(self._time.now, reason, self._behind(lane, reason, prompt_tokens, blocks_by_lane))
+
+    def charge_all_waiting(self, reason: str, blocks_by_lane: Callable[[], Mapping[str, int]]) -> None:
+        """Attribute waiting time from now on to one reason."""
+        for lane in self._lanes.values():
+            lane.clock.charge(self._time.now, reason, self._behind(lane, reason, {}, blocks_by_lane))
+
+    def _behind(
+        self,
+        lane: Lane,
+        reason: str,
+        prompt_tokens: Mapping[str, int],
+        blocks_by_lane: Callable[[], Mapping[str, int]],
+    ) -> str:
+        """Return the lane that has most of what this one lacks: itself, where its own limit blocks it, or none has
+        more."""
+        own, settings = lane.settings.name, lane.settings
+        if reason == OTHER:
+            return own
+        amounts: Mapping[str, int]
+        if reason == "blocks":
+            amounts = blocks_by_lane()
+        elif reason in ("budget", "share") and any(prompt_tokens.values()):
+            amounts = prompt_tokens
+        else:
+            amounts = {one.settings.name: one.running for one in self._lanes.values()}
+        limit = {"rows": settings.max_rows, "share": settings.max_tokens}.get(reason)
+        if limit is not None and amounts.get(own, 0) >= limit:
+            return own
+        return max(self._lanes, key=lambda name: (amounts.get(name, 0), name == own))
 
     def exchange_service(self, elsewhere: TenantUsage) -> TenantUsage:
         """Charge tenants for what other engines gave them; what was given here since the last time."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence as Sequences
 
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.queueing.group_order import GroupOrder
+from inflight.core.request_timings import StepTime
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.tenants import Backlog
 
@@ -24,7 +25,7 @@ Entry = tuple[Rank, int, int, Sequence]  # rank, number, ticket; ties never reac
 
 
 class WaitingQueue:
-    def __init__(self, policy: Policy, cached_tokens: Callable[[Sequence], int]):
+    def __init__(self, policy: Policy, cached_tokens: Callable[[Sequence], int], time: StepTime):
         """cached_tokens: how much of a sequence's prompt the prefix cache holds now."""
         self.policy = policy
         self.counts = _overrides(policy, "served")  # whether the policy wants to know who is served
@@ -37,7 +38,7 @@ class WaitingQueue:
         self._tickets = itertools.count()
         self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
         self._deferred: dict[int, tuple[Sequence, int, str]] = {}  # by number: those apart, tokens as above, and why
-        self._now = 0.0  # of the last choice
+        self._time = time
         self._order = GroupOrder(self._key) if policy.group_ranks_rise else None
 
     def clear(self) -> None:
@@ -58,14 +59,14 @@ class WaitingQueue:
         """Count those that may be served."""
         return len(self._inside)
 
-    def rank(self, sequence: Sequence, now: float) -> tuple[Rank, int]:
+    def rank(self, sequence: Sequence) -> tuple[Rank, int]:
         """The total order of sequences, waiting or running."""
-        return self.policy.rank(SequenceView(sequence), now), sequence.number
+        return self.policy.rank(SequenceView(sequence), self._time.now), sequence.number
 
-    def push(self, sequence: Sequence, now: float) -> None:
+    def push(self, sequence: Sequence) -> None:
         view = SequenceView(sequence)
         # Where ranks change, the heap keeps the order of arrival, and a choice looks closer.
-        rank = (view.arrival,) if self.policy.window else self.policy.rank(view, now)
+        rank = (view.arrival,) if self.policy.window else self.policy.rank(view, self._time.now)
         group = self.policy.group(view)
         heap = self._heaps.setdefault(group, [])
         ticket = next(self._tickets)
@@ -74,7 +75,6 @@ class WaitingQueue:
         self._forget(sequence)
         self._inside[sequence.number] = ticket, tokens
         self.backlog.add(sequence.request.tenant, 1, tokens)
-        self._now = now
         if self._order is not None:
             self._order.changed(group)
 
@@ -89,7 +89,7 @@ class WaitingQueue:
         self._deferred[sequence.number] = sequence, tokens, reason
         self.backlog.add(sequence.request.tenant, 1, tokens)
 
-    def lacks(self, sequence: Sequence) -> str | None:
+    def deferred_for(self, sequence: Sequence) -> str | None:
         """For what it waits apart; None: it does not."""
         found = self._deferred.get(sequence.number)
         return None if found is None else found[2]
@@ -102,12 +102,12 @@ class WaitingQueue:
         """Return whether a sequence may be served, or waits apart for what it lacks; not whether it is held back."""
         return sequence.number in self._inside or sequence.number in self._deferred
 
-    def in_order(self, now: float) -> Iterator[Sequence]:
+    def in_order(self) -> Iterator[Sequence]:
         """The waiting, best first. Whoever is taken in between is gone; whoever is not, ends the iteration's use."""
         if self.policy.window:
-            yield from self._ranked_anew(now)
+            yield from self._ranked_anew()
             return
-        while (heap := self._next_heap(now)) is not None:
+        while (heap := self._next_heap()) is not None:
             yield heap[0][3]
 
     def sequences(self) -> list[Sequence]:
@@ -162,10 +162,10 @@ class WaitingQueue:
         """Return those that wait for the leader's prompt."""
         return self._held.get(leader.number, [])
 
-    def release_siblings(self, leader: Sequence, now: float) -> None:
+    def release_siblings(self, leader: Sequence) -> None:
         """The leader's prompt is computed (or planned): its siblings may be served."""
         for sibling in self._take_held(leader):
-            self.push(sibling, now)
+            self.push(sibling)
 
     def _take_held(self, leader: Sequence) -> list[Sequence]:
         siblings = self._held.pop(leader.number, [])
@@ -187,16 +187,15 @@ class WaitingQueue:
     def _valid(self) -> Iterator[Entry]:
         return (entry for heap in self._heaps.values() for entry in heap if self._is_valid(entry))
 
-    def _next_heap(self, now: float) -> list[Entry] | None:
+    def _next_heap(self) -> list[Entry] | None:
         """The heap of the group that is served next, its head valid."""
-        self._now = now
         if self._order is not None:
             first = self._order.first()
             return None if first is None else self._heaps[first]
         heaps = {group: heap for group in list(self._heaps) if (heap := self._valid_heap(group)) is not None}
         if len(heaps) <= 1:
             return next(iter(heaps.values()), None)
-        return heaps[min(heaps, key=lambda group: (self.policy.group_rank(group, now), heaps[group][0][:2]))]
+        return heaps[min(heaps, key=lambda group: (self.policy.group_rank(group, self._time.now), heaps[group][0][:2]))]
 
     def _valid_heap(self, group: Hashable) -> list[Entry] | None:
         """The heap of a group, its head valid; None where none of its sequences may be served."""
@@ -210,14 +209,14 @@ class WaitingQueue:
     def _key(self, group: Hashable) -> tuple[Rank, Rank, int] | None:
         """By which a group comes before others; None where none of its sequences may be served."""
         heap = self._valid_heap(group)
-        return None if heap is None else (self.policy.group_rank(group, self._now), *heap[0][:2])
+        return None if heap is None else (self.policy.group_rank(group, self._time.now), *heap[0][:2])
 
-    def _ranked_anew(self, now: float) -> Iterator[Sequence]:
-        self._next_heap(now)  # drops what is stale at the heads
+    def _ranked_anew(self) -> Iterator[Sequence]:
+        self._next_heap()  # drops what is stale at the heads
         first = [entry[3] for entry in heapq.nsmallest(self.policy.window, self._valid())]
         for sequence in first:
             sequence.cached_hint = self._cached_tokens(sequence)
-        yield from sorted(first, key=lambda sequence: self.rank(sequence, now))
+        yield from sorted(first, key=lambda sequence: self.rank(sequence))
 
 
 def _tokens(sequence: Sequence) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from inflight.core.kv.manager import HostDump, KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
-from inflight.core.scheduling.running import Running
+from inflight.core.scheduling.state import SchedulerState
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_transfer import FolderStats
 from inflight.core.types.request import Request
@@ -78,15 +78,13 @@ class Census(NamedTuple):
     folder: FolderStats | None = None
 
 
-def take_census(
-    next_number: int, memory: KVCacheManager, lanes: Lanes, running: Running, whole: bool, blocks: bool
-) -> Census:
-    """whole: name all that wait. blocks: tell whose each is."""
-    kv = memory.dump(blocks)
+def take_census(next_number: int, state: SchedulerState, whole: bool, blocks: bool) -> Census:
+    """whole: name all that wait. blocks: list each with its holders."""
+    memory, kv = state.memory, state.memory.dump(blocks)
     return Census(
         next_number,
-        tuple(_running(one, memory, blocks) for one in running.sequences if one.row is not None),
-        tuple(_lane(lane, whole) for lane in lanes.all()),
+        tuple(_running(one, memory, blocks) for one in state.running.sequences if one.row is not None),
+        tuple(_lane(lane, whole) for lane in state.lanes.all()),
         kv.held,
         kv.free,
         kv.held_host,
@@ -121,6 +119,6 @@ def take_account(samples: Iterable[Sequence], lanes: Lanes, now: float) -> Timin
     one = next((sample for sample in every if sample.finish is None), every[-1])
     request, timings = one.request, one.timings
     lane = lanes.of(one)
-    timings = timings.so_far(now, lane.clock, lane.queue.lacks(one), lane.settings.name)
+    timings = timings.so_far(now, lane.clock, lane.queue.deferred_for(one), lane.settings.name)
     timings.cached_tokens = every[0].timings.cached_tokens  # later samples also find what the first computed
     return timings.summary(request.arrival, len(one.prompt), len(one.output), request.lane)

@@ -9,7 +9,7 @@ requests together, ended sequences keep row and blocks and are computed as paddi
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from inflight.core.queueing.lanes import Lane
@@ -17,10 +17,11 @@ from inflight.core.queueing.min_share import CHUNK
 from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.scheduling.step import Step
-from inflight.core.sequence import Sequence
+from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.speculation.speculation import Candidate
 from inflight.core.strategies import StepShape
 from inflight.core.types.plan import BatchPlan
-from inflight.core.types.request import UNBOUNDED
+from inflight.counted import UNBOUNDED
 
 
 class PlanBuilder:
@@ -30,6 +31,9 @@ class PlanBuilder:
         self._memory, self._lanes, self._running = state.memory, state.lanes, state.running
         self._shape = _shape_for(shape, state)
         self._step = Step(number, self._shape, state)
+        # In a batch that runs to completion drafts would lengthen the padding of all rows.
+        self._speculation = None if state.running.run_to_completion else state.speculation
+        self._due: Collection[int] | None = ()  # sequences that may have drafts; None: all
         self._decodes: list[Sequence] = []  # running sequences that need one token, by rank
         self._prompts: list[Sequence] = []  # running sequences that need more, by rank
         self._protects: Collection[str] = ()  # lanes whose newcomers are protected
@@ -37,25 +41,23 @@ class PlanBuilder:
 
     def build(self) -> BatchPlan | None:
         """Return the plan; None where nothing can be computed or copied now."""
-        state, step = self._state, self._step
-        drafts = None if state.running.run_to_completion else state.draft_planner  # drafts would lengthen all padding
-        if self._ahead and drafts is not None and drafts.waits(step.number):
+        if self._ahead and self._speculation is not None and self._speculation.waits(self._step.number):
             return None
         self._running.sort()
-        self._memory.begin_step(step.number)
-        state.prefix_loads.start_for_newcomers()
-        held_back = () if drafts is None else drafts.begin_step(step.number, self._ahead)
+        self._memory.begin_step(self._step.number)
+        self._state.prefix_loads.start_for_newcomers()
+        held_back = self._hold_back()
         self._collect(held_back)
         if self._memory.has_windows:
             self._slide_windows()
+        self._protects = {lane.settings.name for lane in self._lanes.held_up() if lane.deficit.is_due}
         if self._shape.admit is None:
             self._reserve_min_share()
             self._preempt_within_lanes()
             self._serve_lanes()
         else:
             self._serve_batch()
-        if drafts is not None:
-            drafts.add(step, self._decodes)
+        self._add_drafts()
         return self._emit(held_back)
 
     # -- 1. running sequences -----------------------------------------------------------------------------------
@@ -78,7 +80,7 @@ class PlanBuilder:
                 self._prompts.append(one)
 
     def _slide_windows(self) -> None:
-        """Slide all windows. Prompts whose windows gained too few blocks take the rest before lower ranks are served."""
+        """Slide all windows. Prompts whose windows gained too few blocks take the rest before lower ranks do."""
         for one in self._running.sequences:
             self._memory.slide_windows(one)
         left = self._step.budget - len(self._decodes)
@@ -141,13 +143,13 @@ class PlanBuilder:
                 self._serve_prompts(with_prompts, {}, short)
             if not step.chunks:  # foreground work has just been preempted, whose blocks these lacked
                 self._serve_decodes(background)
-        self._state.charge_waiting(self._reasons, step.prompt_tokens)
+        self._lanes.charge_waiting(self._reasons, step.prompt_tokens, self._running.blocks_by_lane)
 
     def _serve_background(self, lanes: list[Lane], kept: dict[str, int], short: bool, tokens: int) -> bool:
         """Serve background lanes up to so many tokens; return whether memory is short, as before or since."""
         step = self._step
         leave = step.budget - min(tokens, step.budget)
-        if step.new_rows and any(lane.running for lane in lanes):
+        if step.new_requests and any(lane.running for lane in lanes):
             self._running.sort()  # background sequences are preempted before those that have just joined
         short = self._serve_decodes(lanes, leave) or short
         self._serve_prompts([lane for lane in lanes if lane.settings.name in kept], kept, short, leave)
@@ -207,15 +209,14 @@ class PlanBuilder:
     def _admit_waiting(self, lane: Lane, quota_end: int, leave: int) -> str:
         """Admit sequences of a lane while possible; return what the first one that stays lacks."""
         step, shape, preemption = self._step, self._shape, self._state.preemption
-        preemptible = not lane.settings.background and any(one.running for one in self._lanes.in_turn(background=True))
-        if not self._running.has_row(lane, shape) and not preemptible:
+        if not self._running.has_row(lane, shape) and not self._may_preempt_background(lane):
             return "rows" if lane.queue.ready else OTHER  # before any is ranked, or looked up in the cache
         for sequence in lane.queue.in_order():
             if self._memory.has_state and self._waits_for_checkpoint(sequence):
                 return OTHER  # the step in flight, behind which it has less to compute
             has_row = self._running.has_row(lane, shape)
             if not preemption.made_room_for(sequence):
-                due = has_row or (not lane.settings.background and self._lanes.background_runs)
+                due = has_row or self._may_preempt_background(lane)
                 if self._state.prefix_loads.start(sequence, lane, due):
                     continue
             left = self._left(lane, quota_end, leave)
@@ -261,9 +262,7 @@ class PlanBuilder:
         """Reserve tokens, rows and blocks that are due to background lanes."""
         for lane in self._lanes.in_turn(background=True):
             lane.deficit.reserve()
-        held_up = self._lanes.held_up()
-        self._protects = {lane.settings.name for lane in held_up if lane.deficit.is_due}
-        for lane in held_up:
+        for lane in self._lanes.held_up():
             deficit, max_rows = lane.deficit, lane.settings.max_rows
             own = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) is lane]
             if deficit.is_due:
@@ -298,9 +297,12 @@ class PlanBuilder:
     def _make_room(self, head: Sequence, lane: Lane) -> bool:
         """Preempt background work for a foreground newcomer; return whether this can be admitted now. Background work
         has no chunk in this step yet, since it is planned later."""
-        if lane.settings.background or not self._lanes.background_runs:
+        if not self._may_preempt_background(lane):
             return False
         return self._state.preemption.preempt_background(head, lane, self._shape)
+
+    def _may_preempt_background(self, lane: Lane) -> bool:
+        return not lane.settings.background and self._lanes.background_runs
 
     # -- batches that start and end as one ----------------------------------------------------------------------
 
@@ -319,11 +321,11 @@ class PlanBuilder:
                 reason = "blocks"
             if reason != "window":
                 break
-        self._state.charge_all_waiting(reason)
+        self._lanes.charge_all_waiting(reason, self._running.blocks_by_lane)
 
     def _joining(self) -> Iterator[Sequence]:
-        """Yield the sequences that the strategy lets join, each followed by the other samples of its request, which
-        belong to the same batch: also where its blocks are still to be loaded, so that its prompt is not planned yet."""
+        """Yield the sequences that the strategy lets join, each followed by the other samples of its request: also
+        where its blocks are still to be loaded, so that its prompt is not planned yet."""
         for sequence in self._lanes.select(self._shape.admit or ()):
             queue = self._lanes.of(sequence).queue
             siblings = tuple(queue.siblings(sequence))
@@ -332,18 +334,79 @@ class PlanBuilder:
                 queue.release_siblings(sequence)
                 yield from siblings
 
+    # -- 3. drafts ----------------------------------------------------------------------------------------------
+
+    def _hold_back(self) -> Collection[int]:
+        """Return the sequences to leave out of a step planned ahead, so that the next one can draft for them."""
+        if self._speculation is None:
+            return ()
+        number = self._step.number
+        self._due = due = self._speculation.due(number)
+        if not self._ahead or not due or self._state.last_full_step == number - 1:  # a long prompt fills several steps
+            return ()
+        views = [SequenceView(one) for one in self._running.sequences if one.in_flight and one.number in due]
+        return self._speculation.hold_back(number, views, len(self._running)) if views else ()
+
+    def _add_drafts(self) -> None:
+        """Add drafts to decodes whose next token no earlier plan samples, of what the step has left.
+
+        No sequence is preempted for drafts. Background work is drafted for while no other runs.
+        """
+        step, due = self._step, self._due
+        if self._speculation is None or (due is not None and not due) or not step.chunks:
+            return
+        background = not any(lane.running for lane in self._lanes.in_turn(background=False))
+        budget = step.prompt_budget(step.budget, 0, 0)
+        if background:
+            tokens = self._lanes.background_tokens((), self._shape.token_budget)
+            budget = min(budget, tokens - self._shape.token_budget + step.budget)
+        if budget <= 0:
+            self._state.last_full_step = step.number
+            return
+        of = {one.number: one for one in self._decodes if one.in_flight == 1 and (due is None or one.number in due)}
+        new = {one.row for one in step.new_requests}  # a decode may have been preempted, and have joined again
+        indices = {
+            chunk.sequence_id: index
+            for index, chunk in enumerate(step.chunks)
+            if chunk.sequence_id in of and chunk.row not in new
+        }
+        if not indices:
+            return
+        lanes = [lane for lane in self._lanes.all() if lane.running and (background or not lane.settings.background)]
+        reserved = {lane.settings.name: self._running.spare_blocks(lane) for lane in lanes}
+        candidates = [Candidate(SequenceView(of[number]), self._draft_room(of[number], reserved)) for number in indices]
+        allotted = self._speculation.allot(step.number, step.chunks, candidates, budget)
+        for number, count, token_ids in sorted(allotted, key=lambda one: indices[one.number]):
+            count = min(count, self._draft_room(of[number], reserved))  # those before it have taken blocks
+            if count > 0:
+                step.add_drafts(indices[number], of[number], count, token_ids[:count])
+
+    def _draft_room(self, sequence: Sequence, reserved: Mapping[str, int]) -> int:
+        """Return the drafts that a sequence may have, with a token behind them.
+
+        They take blocks that are free beyond those reserved; of evictable ones the one that the sequence would take
+        with its next tokens anyway: in a pool that has been used for a while none is free.
+        """
+        left = reserved.get(sequence.request.lane)
+        if left is None or sequence.preempt_pending or sequence.slow_to_draw:
+            return 0
+        memory, num_groups = self._memory, len(sequence.block_tables)
+        spare = max(memory.num_free_blocks - left, min(num_groups, memory.num_available_blocks - left))
+        tokens = memory.draft_room(sequence, max(0, spare))
+        return min(tokens - sequence.num_computed, sequence.max_output_tokens - len(sequence.output) - 1)
+
     # -- 4. the plan --------------------------------------------------------------------------------------------
 
     def _emit(self, held_back: Collection[int]) -> BatchPlan | None:
         step, state, running = self._step, self._state, self._running
-        transfers, loads = self._memory.finish_plan(), state.adapters.drain()
+        transfers, loads = self._memory.finish_plan(), state.adapters.take_loads()
         if not step.chunks and not transfers and not loads:
             return None
         self._lanes.add_min_share(sum(chunk.length for chunk in step.chunks))
         return BatchPlan(
             step.number,
             tuple(step.chunks),
-            tuple(step.new_rows),
+            tuple(step.new_requests),
             running.drain_freed_rows(),
             step.padding(len(running)) if running.run_to_completion and step.chunks else (),
             transfers,

@@ -1,27 +1,121 @@
-"""What becomes of a victim's blocks: forgotten and recomputed, or kept on the host and copied back.
+"""Preemption for waiting sequences: which running ones make room, so that the head of a queue can join.
 
-Knows costs, not blocks: `auto` takes the cheaper of what copying there and back takes, as measured by the executor, and
-what recomputing takes, as learnt from the steps.
+No sequence is preempted in vain, nor for one that can wait for more of its prefix, and no more than it takes. Until the
+head has joined, its victims do not come back. (`Running` preempts for the next token of a running sequence.)
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from bisect import bisect_left
+from collections.abc import Sequence as Sequences
 
-from inflight.core.estimation.latency import LatencyModel, prefill_seconds
-
-Mode = Literal["recompute", "swap", "auto"]
+from inflight.core.kv.manager import KVCacheManager
+from inflight.core.queueing.lanes import Lane, Lanes
+from inflight.core.scheduling.prefix_loads import PrefixLoads
+from inflight.core.scheduling.running import Running
+from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.strategies import StepShape
 
 
 class Preemption:
-    def __init__(self, mode: Mode, latency: LatencyModel, copy_seconds: float):
-        """copy_seconds: to copy one block one way."""
-        self._mode = mode
-        self._latency = latency
-        self._copy_seconds = copy_seconds
+    def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running, prefix_loads: PrefixLoads):
+        self._memory, self._lanes, self._running, self._prefix_loads = memory, lanes, running, prefix_loads
+        self._expected: Sequence | None = None  # others were preempted for it, and it has not joined yet
 
-    def keeps(self, tokens: int, blocks: int) -> bool:
-        """Whether a victim with so many computed tokens in so many blocks is swapped."""
-        if self._mode != "auto":
-            return self._mode == "swap"
-        return 2 * blocks * self._copy_seconds < prefill_seconds(self._latency, tokens)
+    def blocks_newcomers(self, lane: Lane) -> bool:
+        """Return whether newcomers of a lane wait until a sequence has joined that others were preempted for.
+
+        Where the victims' blocks are stored first, that takes some plans; a sequence that took the row meanwhile would
+        be preempted again, and the two could alternate for ever. A row that the lane keeps is its own.
+        """
+        head = self._expected
+        if head is None or head.finish is not None or not lane.settings.background:
+            return False
+        return not lane.deficit.reserved_rows and lane.running >= lane.settings.min_rows
+
+    def made_room_for(self, sequence: Sequence) -> bool:
+        """Return whether others were preempted for a sequence, so that it joins now, whatever more could be loaded."""
+        return sequence is self._expected
+
+    def joined(self, newcomer: Sequence) -> None:
+        """Note that a sequence waits no longer."""
+        if newcomer is self._expected:
+            self._expected = None
+
+    def preempt_background(self, head: Sequence, lane: Lane, shape: StepShape) -> bool:
+        """Preempt background sequences, as few as possible; none, if even all would not make room.
+
+        Returns:
+            Whether the head can be admitted now.
+        """
+        if self._could_admit(head, lane, shape):
+            return True
+        victims = self._fewest(self._preemptible_for(head, lane, own_lane=False), head, lane, shape)
+        return self._preempt(victims, head, lane)
+
+    def preempt_for(self, head: Sequence, lane: Lane, shape: StepShape, tokens: int) -> None:
+        """Preempt sequences of the head's own lane, too, where its policy allows it and background ones are not enough.
+
+        tokens: What the lane's prompts may have in this step; those that go on are served before the head.
+        """
+        if self._could_admit(head, lane, shape):
+            return
+        victims = self._fewest(self._preemptible_for(head, lane, own_lane=True), head, lane, shape)
+        if any(self._lanes.of(victim) is lane for victim in victims):
+            own = (one for one in self._running.sequences if self._lanes.of(one) is lane and one not in victims)
+            if tokens > sum(one.num_uncomputed for one in own if one.finish is None and one.num_uncomputed > 1):
+                self._preempt(victims, head, lane)
+
+    def _preempt(self, victims: list[Sequence], head: Sequence, lane: Lane) -> bool:
+        """Preempt all of these at once; while one is in flight, mark all, so that the next plan can.
+
+        Returns:
+            Whether they were preempted. Not where more of the head's prefix is loaded first.
+        """
+        if not victims or self._prefix_loads.start(head, lane):
+            return False
+        if any(victim.in_flight for victim in victims):
+            for victim in victims:
+                victim.preempt_pending = True
+            return False
+        for victim in victims:
+            self._running.preempt(victim)
+        self._expected = head
+        return True
+
+    def _fewest(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape) -> list[Sequence]:
+        """Return the first victims, as many as it takes for the head to join; none where even all are too few, or while
+        blocks are being stored that may be enough."""
+        if not victims or self._memory.is_storing or not self._could_admit(head, lane, shape, victims):
+            return []
+
+        def is_enough(count: int) -> bool:
+            return self._could_admit(head, lane, shape, victims[:count])
+
+        return victims[: bisect_left(range(len(victims)), True, lo=1, key=is_enough)]
+
+    def _could_admit(self, head: Sequence, lane: Lane, shape: StepShape, without: Sequences[Sequence] = ()) -> bool:
+        """Return whether there are a row and blocks for it, if some of the running sequences did not run."""
+        if not self._running.has_row(lane, shape, without):
+            return False
+        return self._memory.can_admit(head, self._running.spare_blocks(lane, len(without)), without)
+
+    def _preemptible_for(self, head: Sequence, lane: Lane, own_lane: bool) -> list[Sequence]:
+        """Return the sequences that may be preempted, lowest ranks first: background ones beyond the rows that their
+        lane keeps, and those of the own lane that the policy ranks behind (so that they would not be the next head)."""
+        victims: list[Sequence] = []
+        rank = lane.queue.rank(head)
+        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
+        for victim in self._running.sequences:
+            other = self._lanes.of(victim)
+            if victim.finish is not None or victim.protected:
+                continue
+            if other is lane and own_lane:
+                allowed = lane.queue.policy.may_preempt(SequenceView(head), SequenceView(victim))
+                if allowed and rank < lane.queue.rank(victim):
+                    victims.append(victim)
+            elif other is not lane and other.settings.background:
+                kept[other.settings.name] -= 1
+                if kept[other.settings.name] < 0:
+                    victims.append(victim)
+        return victims[::-1]

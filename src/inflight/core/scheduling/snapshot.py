@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 from inflight.core.adapters import AdapterSlots
 from inflight.core.estimation.output_length import PredictionError
-from inflight.core.kv.manager import KVCacheManager
-from inflight.core.queueing.lanes import Lanes
-from inflight.core.scheduling.running import Running
-from inflight.core.scheduling.step_builder import StepBuilder
+from inflight.core.scheduling.state import SchedulerState
 from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
 from inflight.core.types.sampling import GrammarStats
@@ -100,17 +97,11 @@ class Snapshot:
 
 
 def take_snapshot(
-    step: int,
-    memory: KVCacheManager,
-    lanes: Lanes,
-    running: Running,
-    step_builder: StepBuilder,
-    predictions: PredictionError,
-    speculation: SpeculationStats | None,
+    step: int, state: SchedulerState, predictions: PredictionError, speculation: SpeculationStats | None
 ) -> Snapshot:
     """step: the next plan's number."""
-    sequences = running.sequences
-    kv = memory.stats(sequences)
+    lanes, counts, sequences = state.lanes, state.counts, state.running.sequences
+    kv = state.memory.stats(sequences)
     return Snapshot(
         step=step,
         waiting=len(lanes),
@@ -118,7 +109,7 @@ def take_snapshot(
         held_blocks=kv.held_blocks,
         free_blocks=kv.free_blocks,
         idle_blocks=kv.evictable_blocks,
-        preemptions=running.preemptions,
+        preemptions=counts.preemptions,
         held_slots=kv.held_slots,
         used_slots=kv.used_slots,
         lanes=tuple(
@@ -134,16 +125,16 @@ def take_snapshot(
         ),
         held_host_blocks=kv.held_host_blocks,
         swapped_sequences=kv.swapped_sequences,
-        swap_preemptions=running.swap_preemptions,
-        recomputed_tokens=step_builder.chunks.recomputed_tokens,
-        prefix_queries=step_builder.chunks.prefix_queries,
-        prefix_hits=step_builder.chunks.prefix_hits,
+        swap_preemptions=counts.swap_preemptions,
+        recomputed_tokens=counts.recomputed_tokens,
+        prefix_queries=counts.prefix_queries,
+        prefix_hits=counts.prefix_hits,
         predictions=predictions,
         used_state_snapshots=kv.used_checkpoints,
         state_hits=kv.checkpoint_hits,
         state_missed_tokens=kv.checkpoint_missed_tokens,
         speculation=speculation,
-        adapters=_adapters(step_builder.adapters),
+        adapters=_adapters(state.adapters),
         tiers=kv.tiers,
     )
 

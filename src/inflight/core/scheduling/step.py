@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import zip_longest
+
+from msgspec import structs
 
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
 from inflight.core.strategies import StepShape
-from inflight.core.types.plan import Chunk, NewRow
+from inflight.core.types.plan import Chunk, NewRequest
 
 
 class Step:
@@ -18,18 +19,28 @@ class Step:
     Attributes:
         budget: Tokens that are left.
         chunks: What is computed so far, in the plan's order.
-        new_rows: Sequences whose first chunk here is also their first since they took a row.
+        new_requests: Sequences whose first chunk here is also their first since they took a row.
         served: Numbers of the sequences with a chunk.
         prompt_tokens: By lane.
     """
 
-    __slots__ = ("_completes_prompt", "_state", "budget", "chunks", "new_rows", "number", "prompt_tokens", "served", "shape")
+    __slots__ = (
+        "_completes_prompt",
+        "_state",
+        "budget",
+        "chunks",
+        "new_requests",
+        "number",
+        "prompt_tokens",
+        "served",
+        "shape",
+    )
 
     def __init__(self, number: int, shape: StepShape, state: SchedulerState):
         self.number, self.shape, self._state = number, shape, state
         self.budget = shape.token_budget
         self.chunks: list[Chunk] = []
-        self.new_rows: list[NewRow] = []
+        self.new_requests: list[NewRequest] = []
         self.served: set[int] = set()
         self.prompt_tokens: Counter[str] = Counter()
         self._completes_prompt = False  # of a foreground lane: its first token waits for the end of this step
@@ -51,7 +62,7 @@ class Step:
         """Return whether a newcomer may have tokens: some, or all where prompts are whole and another has joined."""
         if budget <= 0:
             return False
-        return not self.shape.whole_prompts or not self.new_rows or newcomer.num_tokens <= self.budget - leave
+        return not self.shape.whole_prompts or not self.new_requests or newcomer.num_tokens <= self.budget - leave
 
     def prompt_length(self, sequence: Sequence, budget: int, max_chunk: int | None) -> int:
         """Return the tokens that a sequence inside its prompt has in this step."""
@@ -71,10 +82,10 @@ class Step:
             state.counts.prefix_hits += sequence.num_computed
         request = sequence.request
         slot = -1 if request.adapter is None else state.adapters.slot_of(request.request_id)
-        new = _new_row(sequence, slot)
+        new = _new_request(sequence, slot)
         if memory.has_state:
-            new = replace(new, snapshot=memory.begin_from_checkpoint(sequence))
-        self.new_rows.append(new)
+            new = structs.replace(new, snapshot=memory.begin_from_checkpoint(sequence))
+        self.new_requests.append(new)
         return tuple(sequence.blocks)
 
     def add_chunk(self, sequence: Sequence, length: int, new_blocks: tuple[int, ...]) -> None:
@@ -127,7 +138,7 @@ class Step:
             self._completes_prompt = True
 
     def add_drafts(self, index: int, sequence: Sequence, num_drafts: int, token_ids: tuple[int, ...]) -> None:
-        """Add drafts to a chunk: these tokens, or as many as the executor makes; none where their blocks are missing."""
+        """Add drafts to a chunk: these tokens, or as many as the executor makes; none where blocks are missing."""
         memory, chunk = self._state.memory, self.chunks[index]
         new_blocks = memory.allocate(sequence, sequence.num_computed + num_drafts)
         if new_blocks is None:  # the content of one is stored first, and that has begun
@@ -135,7 +146,8 @@ class Step:
         window_blocks: tuple[tuple[int, ...], ...] = ()
         if memory.has_windows:
             new_blocks, window_blocks = memory.new_blocks(sequence)
-        self.chunks[index] = chunk._replace(
+        self.chunks[index] = structs.replace(
+            chunk,
             length=chunk.length + num_drafts,
             new_blocks=chunk.new_blocks + new_blocks,
             sample=chunk.sample + num_drafts,
@@ -167,10 +179,10 @@ class Step:
             queue.policy.served(SequenceView(sequence), new_tokens, 0, self._state.time.now)
 
 
-def _new_row(sequence: Sequence, adapter_slot: int) -> NewRow:
+def _new_request(sequence: Sequence, adapter_slot: int) -> NewRequest:
     request, row = sequence.request, sequence.row
     assert row is not None
-    return NewRow(
+    return NewRequest(
         row=row,
         token_ids=sequence.token_slice(0, sequence.num_tokens),
         prompt_length=len(sequence.prompt),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Fixed, StepShape, StepView
 from inflight.core.types.plan import BatchPlan, Chunk
@@ -77,7 +78,7 @@ def test_the_strategys_row_limit_holds_newcomers_back() -> None:
         def shape(self, view: StepView) -> StepShape:
             return StepShape(token_budget=8, row_limit=2)
 
-    scheduler = Scheduler(ROOMY.capacity, Two(), Fcfs())
+    scheduler = Scheduler(SchedulerConfig(ROOMY.capacity, Two(), Fcfs()))
     for name in "abc":
         scheduler.add(request(name), 0.0)
     plan = scheduler.plan(0.0)

@@ -1,0 +1,100 @@
+"""What a scheduler is made with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from inflight.core.estimation.latency import LatencyModel
+from inflight.core.estimation.output_length import Predictor, Quantiles
+from inflight.core.kv.block_tables import Allocation
+from inflight.core.kv.connector import Fingerprint
+from inflight.core.kv.prefix_cache import KVEventQueue
+from inflight.core.kv.state_checkpoints import CheckpointSpacing
+from inflight.core.policies import Policy
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.queueing.admission import Admission
+from inflight.core.queueing.lanes import LaneSettings
+from inflight.core.scheduling.running import Mode
+from inflight.core.speculation.speculation import Speculation
+from inflight.core.stopping import StopTextFactory
+from inflight.core.strategies import Strategy
+from inflight.core.types.kv_blocks import KVSource, KVStore
+from inflight.core.types.plan import Capacity
+from inflight.counted import UNBOUNDED
+
+
+class SchedulerConfig(Struct, frozen=True):
+    """Settings and plugins of one scheduler.
+
+    Attributes:
+        capacity: What the executor offers.
+        strategy: The shape of each step.
+        lanes: Settings of each lane; or the policy of the interactive lane beside a batch lane.
+        token_budget: Tokens of a step.
+        end_token_ids: They end a sequence.
+        stop_text: Makes the texts in which stop strings are looked for.
+        prefix_caching: Whether requests find each other's prefixes.
+        watermark: Share of all blocks that stay available when a sequence joins others.
+        allocation: How many blocks a sequence has at admission.
+        preemption: What becomes of a preempted sequence's blocks.
+        predictor: Of output lengths.
+        latency: Of steps; learns from each.
+        admission: Which requests may come in.
+        lane_floor: Share of the steps' tokens that background lanes have while they have work.
+        speculation: Which sequences have drafts.
+        longest_chunk: Tokens of one sequence that the strategy has computed in a step at most.
+        spacing: Of checkpoints of recurrent state.
+        kv_event_queue: Records changes of the prefix cache, for those who mirror it.
+        sources: Of blocks beyond the device, where prefixes go on.
+        sink: Stores blocks beyond the device.
+        host_is_tier: Whether unwanted content is kept on the host, too.
+        session_eviction: Whether blocks of the session that is worth least are evicted first.
+        identity: Names blocks of prompts that are exported to other engines; None: none are.
+    """
+
+    capacity: Capacity
+    strategy: Strategy
+    lanes: Policy | Iterable[LaneSettings]
+    token_budget: int = UNBOUNDED
+    end_token_ids: frozenset[int] = frozenset()
+    stop_text: StopTextFactory | None = None
+    prefix_caching: bool = True
+    watermark: float = 0.01
+    allocation: Allocation = "paged"
+    preemption: Mode = "recompute"
+    predictor: Predictor = field(default_factory=Quantiles)
+    latency: LatencyModel = field(default_factory=LatencyModel)
+    admission: Admission | None = None
+    lane_floor: float = 0.0
+    speculation: Speculation | None = None
+    longest_chunk: int = UNBOUNDED
+    spacing: CheckpointSpacing | None = None
+    kv_event_queue: KVEventQueue | None = None
+    sources: Iterable[KVSource] = ()
+    sink: KVStore | None = None
+    host_is_tier: bool = False
+    session_eviction: bool = False
+    identity: Fingerprint | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for end tokens outside of the vocabulary, and for drafts of recurrent state."""
+        capacity = self.capacity
+        if outside := sorted(one for one in self.end_token_ids if not 0 <= one < capacity.vocab_size):
+            raise ValueError(f"end_token_ids names {outside}, but the vocabulary has {capacity.vocab_size} tokens")
+        if self.speculation is not None and capacity.state_snapshots:
+            raise ValueError(
+                "this model's layers keep a recurrent state, which cannot be taken back behind drafts that were wrong "
+                f"(its engine has {capacity.state_snapshots} snapshots of it, none for drafts); leave speculation off"
+            )
+
+    def lane_settings(self) -> tuple[LaneSettings, ...]:
+        """Return the settings of each lane. The batch lane fills what the interactive one leaves, first come, first
+        served."""
+        if isinstance(self.lanes, Iterable):
+            return tuple(self.lanes)
+        return (
+            LaneSettings(name="interactive", policy=self.lanes),
+            LaneSettings(name="batch", policy=Fcfs(), background=True),
+        )

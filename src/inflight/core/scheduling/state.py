@@ -1,0 +1,65 @@
+"""The scheduler's state: what its verbs and the plan builder act on, made anew by a reset."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from inflight.core.adapters import AdapterSlots
+from inflight.core.kv.manager import KVCacheManager
+from inflight.core.queueing.lanes import Lanes
+from inflight.core.request_timings import StepTime
+from inflight.core.scheduling.config import SchedulerConfig
+from inflight.core.scheduling.preemption import Preemption
+from inflight.core.scheduling.prefix_loads import PrefixLoads
+from inflight.core.scheduling.running import Counts, Running, SwapRule
+from inflight.core.speculation.speculation import ForcedDrafts
+
+
+class SchedulerState(Struct, eq=False):
+    """Collaborators of one scheduler.
+
+    Attributes:
+        time: Of the verb in progress.
+        counts: Since the engine began.
+        memory: KV blocks.
+        lanes: Waiting sequences.
+        running: Sequences with a row.
+        adapters: Adapter slots.
+        prefix_loads: Waiting sequences whose prefix is loaded.
+        preemption: Which running sequences make room for waiting ones.
+        speculation: Which sequences have drafts; None where drafts cannot be taken back.
+        last_full_step: The last one that had no budget left for drafts.
+    """
+
+    time: StepTime
+    counts: Counts
+    memory: KVCacheManager
+    lanes: Lanes
+    running: Running
+    adapters: AdapterSlots
+    prefix_loads: PrefixLoads
+    preemption: Preemption
+    speculation: ForcedDrafts | None
+    last_full_step: int = -1
+
+
+def new_state(
+    config: SchedulerConfig, memory: KVCacheManager, lanes: Lanes, time: StepTime, counts: Counts
+) -> SchedulerState:
+    """Return the state of an engine without requests. memory, lanes: empty ones."""
+    capacity, latency = config.capacity, config.latency
+    swap_rule = SwapRule(config.preemption, latency, capacity.copy_seconds)
+    running = Running(memory, lanes, time, counts, swap_rule, capacity.max_rows, config.watermark)
+    prefix_loads = PrefixLoads(memory, lanes, running, time)
+    return SchedulerState(
+        time,
+        counts,
+        memory,
+        lanes,
+        running,
+        AdapterSlots(capacity.adapter_slots, memory.new_transfer_id),
+        prefix_loads,
+        Preemption(memory, lanes, running, prefix_loads),
+        # Recurrent state cannot be taken back, where an answer ends among its drafts.
+        None if capacity.state_snapshots else ForcedDrafts(latency, config.speculation),
+    )
