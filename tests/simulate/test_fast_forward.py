@@ -56,7 +56,7 @@ def state(scheduler: Scheduler) -> dict[str, Any]:
         "free": list(memory._pool._free),
         "idle": list(memory._pool._evictable),
         "found": [(key, one.node, one.block) for key, one in memory._prefix._by_key.items()],
-        "rows": (list(running._rows._free), list(running._rows._freed)),
+        "rows": (list(running._free_rows), list(running._freed_rows)),
         "served": [lane.service for lane in lanes.all()],
         "round": scheduler._round_began,
         "snapshots": slots(memory._states.slots),

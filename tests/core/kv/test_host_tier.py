@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.scheduling.preemption import Preemption
+from inflight.core.scheduling.running import SwapRule
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan
 
@@ -82,17 +82,17 @@ def test_without_room_on_the_host_the_rest_is_recomputed() -> None:
 
 @pytest.mark.parametrize(("mode", "keeps"), [("recompute", False), ("swap", True)])
 def test_a_fixed_mode_does_not_compare_costs(mode: str, keeps: bool) -> None:
-    assert Preemption(mode, LatencyModel(), 1e9 if keeps else 0.0).keeps(64, 4) == keeps  # type: ignore[arg-type]
+    assert SwapRule(mode, LatencyModel(), 1e9 if keeps else 0.0).swaps(64, 4) == keeps  # type: ignore[arg-type]
 
 
 def test_auto_takes_the_cheaper_way() -> None:
     latency = LatencyModel()
-    assert not Preemption("auto", latency, 1e-9).keeps(64, 4)  # nothing is known yet
+    assert not SwapRule("auto", latency, 1e-9).swaps(64, 4)  # nothing is known yet
     for tokens in range(1, 80):
         latency.observe(Features(tokens, 1, 1, 0, 0.0), 0.1 + tokens / 100)
     # 64 tokens take about 0.64 s to compute again, and there are 8 copies.
-    assert Preemption("auto", latency, 0.07).keeps(64, 4)
-    assert not Preemption("auto", latency, 0.09).keeps(64, 4)
+    assert SwapRule("auto", latency, 0.07).swaps(64, 4)
+    assert not SwapRule("auto", latency, 0.09).swaps(64, 4)
 
 
 SMALL = Setup(num_blocks=6, token_budget=20, host_blocks=20, host_is_tier=True)

@@ -6,6 +6,7 @@ Tokens sampled behind an end, or behind a step that was lost, are dropped unseen
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -247,5 +248,5 @@ def _late(event: Event, late_ms: float) -> Event:
     total_ms = timings.total_ms + late_ms
     ttft_ms = None if timings.ttft_ms is None else total_ms
     return structs.replace(
-        event, timings=structs.replace(timings, other_ms=timings.other_ms + late_ms, total_ms=total_ms, ttft_ms=ttft_ms)
+        event, timings=replace(timings, other_ms=timings.other_ms + late_ms, total_ms=total_ms, ttft_ms=ttft_ms)
     )
