@@ -35,7 +35,7 @@ from inflight.core.policies.sjf import Sjf
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.queueing.min_share import MinShare
 from inflight.core.scheduling.config import SchedulerConfig
-from inflight.core.scheduling.preemption import Mode
+from inflight.core.scheduling.running import Mode
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.speculation.controller import SpeculationController
