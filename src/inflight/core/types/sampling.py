@@ -143,11 +143,11 @@ class PoolingParams:
             raise InvalidSampling(f"activation is {quoted(self.activation)}; give one of {known}.")
 
 
-class Adapter(Struct, frozen=True):
+class Adapter(Struct, frozen=True, omit_defaults=True):
     """An adapter that changes the model for some requests."""
 
     name: str  # by which requests ask for it
-    path: str  # of its files
+    path: str = ""  # of its files
     # Of this name and these files: another adapter that takes the name later has another number, so that it never finds
     # blocks that were computed with the first.
     number: int = 0
