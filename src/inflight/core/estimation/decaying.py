@@ -1,4 +1,4 @@
-"""Averages of what drifts: the newest counts most."""
+"""Averages of quantities that drift: the newest value counts most."""
 
 from __future__ import annotations
 
@@ -21,34 +21,23 @@ class DecayingMean:
 class DecayingRatio:
     """Ratio of two sums whose terms decay with each new pair."""
 
-    __slots__ = ("_decay", "over", "under")
+    __slots__ = ("_decay", "_denominator", "_numerator")
 
-    def __init__(self, decay: float, over: float = 0.0, under: float = 0.0):
-        """Start with sums that are known beforehand.
+    def __init__(self, decay: float, numerator: float = 0.0, denominator: float = 0.0):
+        """Start with these sums. decay: factor of both for each pair."""
+        self._decay, self._numerator, self._denominator = decay, numerator, denominator
 
-        Args:
-            decay: Factor of both sums for each pair.
-            over: Numerator.
-            under: Denominator.
-        """
-        self._decay, self.over, self.under = decay, over, under
-
-    def add(self, over: float, under: float) -> None:
+    def add(self, numerator: float, denominator: float) -> None:
         """Learn a pair."""
-        self.over = self._decay * self.over + over
-        self.under = self._decay * self.under + under
+        self._numerator = self._decay * self._numerator + numerator
+        self._denominator = self._decay * self._denominator + denominator
 
     def fade(self, factor: float) -> None:
-        """Decay both sums, towards the prior of `value`."""
-        self.over *= factor
-        self.under *= factor
+        """Decay both sums without a new pair, towards the prior of `value`."""
+        self._numerator *= factor
+        self._denominator *= factor
 
     def value(self, prior: float = 1.0, weight: float = 0.0) -> float:
-        """Return the ratio.
-
-        Args:
-            prior: Ratio that is believed without evidence.
-            weight: What it counts for, in units of the denominator.
-        """
-        under = self.under + weight
-        return (self.over + weight * prior) / under if under > 0 else prior
+        """Return the ratio, or the prior without evidence. weight: of the prior, in units of the denominator."""
+        denominator = self._denominator + weight
+        return (self._numerator + weight * prior) / denominator if denominator > 0 else prior
