@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from inflight.config.assembly import make_rules, make_scheduler, make_speculation
-from inflight.core.scheduling.scheduler import Scheduler
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation
@@ -20,7 +18,13 @@ from inflight.records.drafts import DraftCounts
 from inflight.records.schema import Records, RequestRecord, header_of, of_kind
 from inflight.simulate.drafting import SimulatedDrafts, acceptance_of, pass_seconds_of, simulated_drafter
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.recorded_run import RecordedSettings, RecordedStops, rebuild_request, recorded_settings
+from inflight.simulate.recorded_run import (
+    RecordedSettings,
+    RecordedStops,
+    rebuild_request,
+    recorded_scheduler,
+    recorded_settings,
+)
 from inflight.simulate.replay import Replay
 from inflight.simulate.steps import StepModel, errors_of, rounds, timed_steps
 from inflight.workload.driving import Driver, ObservationCollector
@@ -54,7 +58,9 @@ def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
     )
     drafts = _drafts(settings, replay)
     executor = SimulatedExecutor(settings.capacity, model, drafts)
-    scheduler = _scheduler(settings, RecordedStops(requests, reasons=("stop", "abort", "error")), drafts)
+    stops = RecordedStops(requests, reasons=("stop", "abort", "error"))
+    drafter = None if drafts is None else simulated_drafter(settings.scheduling, drafts)
+    scheduler = recorded_scheduler(settings, stops, drafter=drafter)
     loop = EngineLoop(scheduler, executor, VirtualClock(start), depth=settings.depth)
     driver = Driver(loop, workload, lambda index, arrival: rebuild_request(requests[index]))
     modelled = driver.run()
@@ -73,15 +79,6 @@ def _drafts(settings: RecordedSettings, replay: Replay) -> SimulatedDrafts | Non
     if settings.scheduling.draft_source.kind == "off" or not DraftCounts.of(replay.steps).chunks:
         return None
     return SimulatedDrafts(acceptance_of(replay.steps, "the record"), pass_seconds=pass_seconds_of(replay.steps))
-
-
-def _scheduler(settings: RecordedSettings, recall: RecordedStops, drafts: SimulatedDrafts | None) -> Scheduler:
-    """Make a scheduler as of the recorded run, with simulated drafts."""
-    capacity, scheduling = settings.capacity, settings.scheduling
-    rules = make_rules(scheduling, settings.token_budget, capacity.max_model_len, capacity.max_rows)
-    drafter = None if drafts is None else simulated_drafter(scheduling, drafts)
-    speculation = None if drafter is None else make_speculation(drafter, scheduling, rules, capacity.vocab_size)
-    return make_scheduler(capacity, rules, settings.engine, scheduling, stop_text=recall, speculation=speculation)
 
 
 def _summary(observations: list[Observation], whole: list[bool]) -> Summary:

@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import structs
 
-from inflight.config.assembly import make_rules, make_scheduler
+from inflight.config.assembly import make_rules, make_scheduler, make_speculation
 from inflight.config.engine import EngineSettings, EvictionChoice
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.core.estimation.output_length import QUANTILES
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
+from inflight.core.speculation.drafter import Drafter, ExecutorDrafter
 from inflight.core.speculation.speculation import Allotment, Candidate, Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.types.plan import Capacity, Chunk
@@ -100,14 +101,17 @@ def _scheduling(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recorded_scheduler(
-    settings: RecordedSettings, stop_text: StopTextFactory | None = None, speculation: Speculation | None = None
+    settings: RecordedSettings,
+    stop_text: StopTextFactory | None = None,
+    speculation: Speculation | None = None,
+    drafter: Drafter | ExecutorDrafter | None = None,
 ) -> Scheduler:
-    """Make a new scheduler as of the recorded run."""
-    capacity = settings.capacity
-    rules = make_rules(settings.scheduling, settings.token_budget, capacity.max_model_len, capacity.max_rows)
-    return make_scheduler(
-        capacity, rules, settings.engine, settings.scheduling, stop_text=stop_text, speculation=speculation
-    )
+    """Make a new scheduler as of the recorded run. drafter: instead of speculation."""
+    capacity, scheduling = settings.capacity, settings.scheduling
+    rules = make_rules(scheduling, settings.token_budget, capacity.max_model_len, capacity.max_rows)
+    if drafter is not None:
+        speculation = make_speculation(drafter, scheduling, rules, capacity.vocab_size)
+    return make_scheduler(capacity, rules, settings.engine, scheduling, stop_text=stop_text, speculation=speculation)
 
 
 class RecordedStops:
