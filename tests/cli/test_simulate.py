@@ -446,7 +446,8 @@ def test_a_changed_record_ends_with_1(capsys: pytest.CaptureFixture[str], model:
     record = tmp_path / "r.jsonl"
     said(capsys, "simulate", "--step-model", model, "--rate", "6", "--requests", "20", "--record", str(record))
     lines = [json.loads(line) for line in record.read_text().splitlines()]
-    next(line for line in lines if line["kind"] == "step" and line["step"] == 9)["chunks"][0]["start"] += 1
+    plans = [line["plan"] for line in lines if line["kind"] == "step"]
+    plans[9]["chunks"][0]["start"] += 1
     record.write_text("".join(json.dumps(line) + "\n" for line in lines))
     _, err = said(capsys, "replay", str(record), code=1)
     assert "different    after 9 of" in err and "Step 9 differs in its chunks" in err

@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from inflight.metrics.slo import parse_slos
 from inflight.planning.data import as_data
@@ -149,7 +148,7 @@ def test_where_the_link_or_the_split_is_in_the_way_that_is_the_reason() -> None:
     held = of[APART].held
     assert held is not None and of[APART].layout.pools is not None
     worse = replace(held, rate=0.3 * of[WHOLE].rate, busy=(0.95, 0.3))
-    pools = structs.replace(of[APART].layout.pools, link=SLOW)
+    pools = replace(of[APART].layout.pools, link=SLOW)
     slow = LayoutNeed(replace(of[APART].layout, pools=pools), worse, None)
     demand = drawn(60.0, **LONG)
     said = " ".join(describe(LayoutOutlook([of[WHOLE], slow], demand, traffic_of(demand), SLOW)))
