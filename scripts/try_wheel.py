@@ -60,8 +60,8 @@ def tried(folder: Path) -> None:
     subprocess.run([PROGRAM, "report", record, "--html", page], stdout=subprocess.DEVNULL, timeout=SECONDS, check=True)
     assert "<html" in page.read_text(encoding="utf-8"), "a report is no page"
     simulation = ["simulate", "--model", "llama-3-8b", "--hardware", "l4", "--rate", "2", "--duration", "2"]
-    said = subprocess.run([PROGRAM, *simulation], capture_output=True, text=True, timeout=SECONDS, check=True).stdout
-    assert "l4, data sheet" in said, said
+    notes = subprocess.run([PROGRAM, *simulation], capture_output=True, text=True, timeout=SECONDS, check=True).stderr
+    assert "l4, data sheet" in notes, notes
     print(f"answered {seconds:.1f} s after `inflight serve`: {answer!r}")
 
 

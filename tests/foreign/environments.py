@@ -6,6 +6,7 @@ when that has changed. `.foreign` at the checkout's root holds them all and is n
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -78,18 +79,24 @@ class Environment:
         return ended.stdout
 
     def make(self) -> Environment:
-        """Installs what is pinned, unless it is there."""
+        """Install what is pinned, unless it is there. Of several test processes one installs, and the others wait."""
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.root.parent / f"{self.root.name}.lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._make()
+        return self
+
+    def _make(self) -> None:
         stamp = self._stamp()
-        told = self.root / "stamp"
-        if not told.exists() or told.read_text(encoding="utf-8") != stamp:
+        installed = self.root / "stamp"
+        if not installed.exists() or installed.read_text(encoding="utf-8") != stamp:
             shutil.rmtree(self.root, ignore_errors=True)
             self.root.mkdir(parents=True)
             if self.in_node:
                 self._make_node()
             else:
                 self._make_python()
-            told.write_text(stamp, encoding="utf-8")
-        return self
+            installed.write_text(stamp, encoding="utf-8")
 
     def _stamp(self) -> str:
         digest = hashlib.sha256(sys.version.encode())
