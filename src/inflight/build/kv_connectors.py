@@ -120,7 +120,7 @@ class KVConnectors:
     def sources(self) -> Sequence[KVSource]:
         """From where blocks of prefixes are loaded."""
         peers = self._settings.peers
-        takes = peers is not None and peers.options.takes
+        takes = peers is not None and peers.options.is_consumer
         found: list[KVSource] = [] if self._tier is None else [self._tier]
         return [*found, PeerSource(self._block_size, self._identity.fingerprint)] if takes and self._identity else found
 
@@ -133,7 +133,7 @@ class KVConnectors:
     def export_identity(self) -> Fingerprint | None:
         """By which blocks of prompts are exported to peers; None: they are not."""
         peers = self._settings.peers
-        gives = peers is not None and peers.options.gives
+        gives = peers is not None and peers.options.is_producer
         return self._identity.fingerprint if gives and self._identity is not None else None
 
     @property

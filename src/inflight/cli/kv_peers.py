@@ -42,7 +42,7 @@ def peering(settings: ServerSettings, engine: Engine) -> KVPeering | None:
 
 def sentence(told: KVPeering) -> str:
     """For the log."""
-    if not told.options.gives:
+    if not told.options.is_producer:
         return "Keys and values of prompts are taken over from peers."
-    also = ", and taken over from them" if told.options.takes else ""
+    also = ", and taken over from them" if told.options.is_consumer else ""
     return f"Keys and values of prompts are handed over to peers at {told.host}:{told.port}{also}."

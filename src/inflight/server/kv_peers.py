@@ -45,8 +45,10 @@ class KVPeers:
     def handover(self, params: KVTransferParams, request_id: str, prompt_tokens: int) -> KVTransfer | None:
         """Of the only request of a call. None: nothing is handed over."""
         options = self._peering.options
-        give = request_id if params.do_remote_decode and options.gives and prompt_tokens > self._block_size else ""
-        take = self._peer(params) if params.do_remote_prefill and options.takes else None
+        give = (
+            request_id if params.do_remote_decode and options.is_producer and prompt_tokens > self._block_size else ""
+        )
+        take = self._peer(params) if params.do_remote_prefill and options.is_consumer else None
         return KVTransfer(give, take) if give or take else None
 
     def told(self, handover: KVTransfer, prompt_tokens: int) -> bytes:

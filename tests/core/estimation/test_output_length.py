@@ -1,10 +1,17 @@
-"""The error of predicted output lengths, by itself and as the scheduler counts it."""
+"""Predicted output lengths, and their error by itself and as the scheduler counts it."""
 
 from __future__ import annotations
 
 import pytest
 
-from inflight.core.estimation.output_length import PredictionError, PredictionTally
+from inflight.core.estimation.output_length import (
+    MAX_HISTOGRAMS,
+    MIN_SAMPLES,
+    Oracle,
+    PredictionError,
+    PredictionTally,
+    Quantiles,
+)
 
 from ..builders import request
 from ..harness import Harness, Setup
@@ -35,3 +42,36 @@ def test_every_sample_counts_and_aborted_ones_do_not() -> None:
     harness.abort("gone")
     harness.drain()
     assert harness.scheduler.snapshot().predictions.samples == 3
+
+
+def test_lengths_are_learnt_by_tenant_and_prompt() -> None:
+    predictor = Quantiles()
+    of_a, of_b = request("a", [0] * 9, tenant="a"), request("b", [0] * 90, tenant="b")
+    assert predictor.predict(of_a, 100, 0) == 50
+    for number in range(MIN_SAMPLES + 5):
+        predictor.observe(of_a, 8 + number % 3)
+        predictor.observe(of_b, 60)
+    assert predictor.predict(of_a, 100, 0) == pytest.approx(9, rel=0.2)
+    assert predictor.predict(of_b, 100, 0) == pytest.approx(60, rel=0.2)
+    assert predictor.predict(of_b, 20, 0) == 20, "never more than may come"
+    assert predictor.predict(of_a, 100, 40) > 40, "more than is there"
+
+
+def test_histograms_are_kept_of_those_that_came_last() -> None:
+    predictor = Quantiles()
+    steady = request("steady", [0] * 9, tenant="steady")
+    for number in range(3 * MAX_HISTOGRAMS):
+        if number % 100 < MIN_SAMPLES + 5:
+            predictor.observe(steady, 9)
+        predictor.observe(request("once", [0] * 9, tenant=f"{number}"), 60)
+    assert len(predictor._histograms) == MAX_HISTOGRAMS
+    assert predictor.predict(steady, 100, 0) == pytest.approx(9, rel=0.2), "it came all the time"
+
+
+def test_only_the_oracle_looks_at_forced_lengths() -> None:
+    forced, unforced = request("a", output=7), request("a", output=None)
+    assert Quantiles().predict(forced, 100, 0) == Quantiles().predict(unforced, 100, 0)
+    oracle = Oracle()
+    assert [oracle.predict(forced, limit, 0) for limit in (100, 5)] == [7, 5] and oracle.predict(
+        unforced, 100, 0
+    ) == 100

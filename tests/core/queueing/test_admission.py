@@ -1,4 +1,4 @@
-"""Admission control and the predictor of lengths: what is refused, with which words, and how near predictions are."""
+"""Admission control: what is refused, with which words, and how near predictions are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.estimation.output_length import MAX_HISTOGRAMS, MIN_SAMPLES, Oracle, Quantiles
+from inflight.core.estimation.output_length import Oracle
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission, Load, Margin
 from inflight.core.queueing.waiting_queue import WaitingQueue
@@ -232,37 +232,3 @@ def test_the_margin_rests_where_its_share_of_the_observations_lies() -> None:
     for _ in range(2000):
         margin.observe(0.5)
     assert margin.value == 1.0, "predictions that were too long do not lower the margin below 1"
-
-
-def test_lengths_are_learnt_by_tenant_and_prompt() -> None:
-    predictor = Quantiles()
-    of_a, of_b = request("a", [0] * 9, tenant="a"), request("b", [0] * 90, tenant="b")
-    assert predictor.predict(of_a, 100, 0) == 50
-    for number in range(MIN_SAMPLES + 5):
-        predictor.observe(of_a, 8 + number % 3)
-        predictor.observe(of_b, 60)
-    assert predictor.predict(of_a, 100, 0) == pytest.approx(9, rel=0.2)
-    assert predictor.predict(of_b, 100, 0) == pytest.approx(60, rel=0.2)
-    assert predictor.predict(of_b, 20, 0) == 20, "never more than may come"
-    assert predictor.predict(of_a, 100, 40) > 40, "more than is there"
-
-
-def test_histograms_are_kept_of_those_that_came_last() -> None:
-    predictor = Quantiles()
-    steady = request("steady", [0] * 9, tenant="steady")
-    for number in range(3 * MAX_HISTOGRAMS):
-        if number % 100 < MIN_SAMPLES + 5:
-            predictor.observe(steady, 9)
-        predictor.observe(request("once", [0] * 9, tenant=f"{number}"), 60)
-    assert len(predictor._histograms) == MAX_HISTOGRAMS
-    assert predictor.predict(steady, 100, 0) == pytest.approx(9, rel=0.2), "it came all the time"
-
-
-def test_only_the_oracle_looks_at_forced_lengths() -> None:
-    forced, unforced = request("a", output=7), request("a", output=None)
-    assert Quantiles().predict(forced, 100, 0) == Quantiles().predict(unforced, 100, 0)
-    assert (Oracle().predict(forced, 100, 0), Oracle().predict(forced, 5, 0), Oracle().predict(unforced, 100, 0)) == (
-        7,
-        5,
-        100,
-    )

@@ -70,12 +70,12 @@ class KVExchangeOptions:
     hold: float = 60.0  # seconds for which a computed prompt waits for the peer that imports it
 
     @property
-    def gives(self) -> bool:
+    def is_producer(self) -> bool:
         """Whether it exports blocks."""
         return self.role != "decode"
 
     @property
-    def takes(self) -> bool:
+    def is_consumer(self) -> bool:
         """Whether it imports blocks."""
         return self.role != "prefill"
 

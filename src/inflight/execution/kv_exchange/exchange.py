@@ -44,11 +44,11 @@ class KVExchange:
         """describe: what this engine is now: adapters come and go. memory: of its blocks. Raises ExchangeError."""
         held = int(HELD_SHARE * (len(memory.memory) // memory.block_bytes))
         self._exports = Exports(options.hold, held, memory.block_bytes)
-        self.gives = options.gives
+        self.gives = options.is_producer
         agent = _agent(options, memory)
         self._pulls = Pulls(secret, describe, memory, timeout=options.timeout, way=options.way, agent=agent)
         self._provider = Provider(secret, describe, self._exports, memory, agent)
-        if options.gives:
+        if options.is_producer:
             try:
                 self._provider.listen(options.host, options.port)
             except OSError as error:
