@@ -236,7 +236,7 @@ class PushesOut(Ordered):
 
 
 def test_a_policy_without_progress_is_replaced() -> None:
-    """A step computes less than a block, so that a sequence that is pushed out starts over."""
+    """A step computes less than a block, so that a preempted sequence starts over."""
     sentences: list[str] = []
     capacity = Capacity(8, 4, 1, 24, 8)
     lanes = [LaneSettings(name="interactive", policy=guard_policy(PushesOut(), sentences.append))]
@@ -248,7 +248,7 @@ def test_a_policy_without_progress_is_replaced() -> None:
         loop.advance()
     assert loop.idle
     assert sentences == [
-        "The policy 'pushes-out' lets sequences push each other out, 1000 times without a new token; first come, first "
+        "The policy 'pushes-out' lets sequences preempt each other, 1000 times without a new token; first come, first "
         "served has taken over."
     ]
     assert scheduler.snapshot().preemptions <= 1001
@@ -260,7 +260,7 @@ def test_a_strategy_that_puts_work_off_for_ever_is_replaced() -> None:
     loop = EngineLoop(Scheduler(SchedulerConfig(CAPACITY, strategy, Fcfs())), NullExecutor(CAPACITY), VirtualClock())
     loop.add(request("a", output=2))
     loop.run()
-    assert len(sentences) == 1 and f"put the work off {MAX_WAITS} times" in sentences[0]
+    assert len(sentences) == 1 and f"delayed all work {MAX_WAITS} times" in sentences[0]
 
 
 def test_ctrl_c_within_a_plugin_is_not_its_failure() -> None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from inflight.core.estimation.output_length import Predictor, Quantiles
-from inflight.core.policies import Ordered, Policy, Rank
+from inflight.core.policies import Policy, Rank
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import NOTHING, Drafter, Proposal
 from inflight.core.strategies import StepShape, StepView, Strategy
@@ -114,7 +114,7 @@ def guard_policy(policy: Policy, report: Report) -> Policy:
         nonlocal preemptions
         preemptions += 1
         if preemptions >= MAX_PREEMPTIONS:
-            raise NoProgress(f"lets sequences push each other out, {MAX_PREEMPTIONS} times without a new token")
+            raise NoProgress(f"lets sequences preempt each other, {MAX_PREEMPTIONS} times without a new token")
         policy.preempted(view)
 
     def served(policy: Policy, *tokens: Any) -> None:
@@ -157,7 +157,7 @@ def guard_strategy(strategy: Strategy, fallback: Strategy, report: Report) -> St
             ends.pop()  # another wait replaces it before its end
         ends.append(end)
         if len(ends) > MAX_WAITS:
-            raise ValueError(f"it has put the work off {MAX_WAITS} times, and nothing was served meanwhile")
+            raise ValueError(f"it has delayed all work {MAX_WAITS} times in a row")
         return answer
 
     def observe(strategy: Strategy, *step: Any) -> None:
@@ -210,7 +210,7 @@ def guard_drafter(drafter: Drafter, vocab_size: int, report: Report) -> Drafter:
     return cast(Drafter, Plugin("drafter", drafter, "decoding token by token", report, no_drafts, checks))
 
 
-class _ByArrival(Ordered):
+class _ByArrival(Policy):
     """First come, first served; ranks compare with those of the plugin before, which are (0, rank)."""
 
     def settings(self) -> tuple[bool, int]:

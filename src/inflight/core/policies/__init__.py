@@ -36,7 +36,7 @@ class Policy:
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         """Return the rank of a sequence. Ties go by order of acceptance. now: seconds on the engine's clock."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no rank")
 
     def group(self, view: SequenceView) -> Hashable:
         """Return the group of a waiting sequence."""
