@@ -41,7 +41,7 @@ class NewRequest(Struct, frozen=True, omit_defaults=True):
         snapshot: Slot of the recurrent state that the row begins with a copy of; its first chunk starts at the position
             where this was taken. -1: the state before any token.
         grammar: Grammar that the output follows.
-        second_text_at: Position where the second text of a pair begins, of a model that tells the two apart; None: one
+        second_text_at: Position where the second text of a pair begins, of a model that distinguishes them; None: one
             text.
         adapter_slot: Slot of its adapter; -1: no adapter.
     """
@@ -205,7 +205,7 @@ class WaitUntil(Struct, frozen=True):
 
 
 class WaitForTransfers(Struct, frozen=True):
-    """Nothing can be computed or freed before a transfer, or the load of an adapter, that is out has ended."""
+    """Wait: a transfer or an adapter load in flight must end before anything can be computed or freed."""
 
 
 class Sampled(Struct, frozen=True, gc=False):

@@ -19,12 +19,12 @@ class Timings:
 
     queue_ms: waited before its first chunk, split by what it waited for (`queued_by`, keys QUEUE_REASONS), and by the
     lane that had most of that (`queued_behind`, lanes' names; its own lane too): of the rows, of the blocks, of the
-    step's prompt tokens (budget, share); for `window`, of the rows of the batch under way, or its own lane; for
+    step's prompt tokens (budget, share); for `window`, of the rows of the running batch, or its own lane; for
     `grammar`, which is being compiled before the engine hears of the request, its own lane; so for `adapter`, which is
     being loaded, or waits for a slot, before the request joins its queue; and for `kv`: keys and values of its prompt
     are brought from a tier or a peer.
     prefill_ms: first chunk to first token. decode_ms: first token to last, without preempted_ms (evicted, until its
-    next token). other_ms: the rest, chiefly the step that was under way when the request came. The five sum to
+    next token). other_ms: the rest, chiefly the step that was running when the request came. The five sum to
     total_ms, the time from arrival to the end. Rates are None where nothing was timed.
     started_ms, ttft_ms: from arrival to the first chunk, and to the first token; None: there was none.
     """
