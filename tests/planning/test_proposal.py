@@ -12,7 +12,7 @@ from inflight.planning.proposal import Overrides, early_end, propose, step_limit
 from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import full_step, rows_at, steady_state
 from inflight.planning.traffic import Traffic
-from inflight.simulate.fitted import FittedModel, Provenance, Size
+from inflight.simulate.fitted import EngineSize, FittedModel, Provenance
 
 from .builders import Linear, drawn, machine
 
@@ -81,7 +81,7 @@ def test_steps_end_early_on_a_cpu_and_are_filled_on_a_gpu(traffic: Traffic) -> N
 
 @pytest.mark.parametrize(("device", "tokens"), [("cuda:0", 0), ("cpu", EARLY_END)])
 def test_a_calibrated_machine_has_the_defaults_of_the_device_that_was_measured(device: str, tokens: int) -> None:
-    size = Size(num_blocks=1000, block_size=16, max_rows=8, max_model_len=2048)
+    size = EngineSize(num_blocks=1000, block_size=16, max_rows=8, max_model_len=2048)
     told = Provenance("an engine", "a machine", "2026-11-23", 100, settings={"device": device}, capacity=size)
     measured = calibrated_machine(FittedModel(0.01, (0.001,), provenance=told))
     assert early_end(measured) == tokens

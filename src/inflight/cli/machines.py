@@ -27,7 +27,7 @@ from inflight.models.spec import ModelSpec, WeightFormat
 from inflight.planning.demand import Demand
 from inflight.planning.machine import BLOCK_SIZE, MOST_ROWS, Hardware, Machine, calibrated_machine
 from inflight.planning.sizing import traffic_of
-from inflight.simulate.fitted import FittedModel, NoisyModel, Size
+from inflight.simulate.fitted import EngineSize, FittedModel, NoisyModel
 from inflight.simulate.hardware import ITEM_BYTES, find_gpu, read_hardware_file
 from inflight.simulate.roofline import network_gbps
 from inflight.simulate.sources import known_of, read_step_model
@@ -188,7 +188,7 @@ class Device:
     the model, that may travel one by one; 1: not known."""
 
     model: StepModel
-    known: Size
+    known: EngineSize
     cases: tuple[StepModel, ...] = ()
     host_bytes: float | None = None
     name: str = "cpu"
@@ -292,7 +292,7 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
     machine = hardware.machine(degree, 1.0, block_size, rows)
     if not machine.blocks:
         raise SettingsError(_no_room(machine, rows))
-    known = Size(
+    known = EngineSize(
         num_blocks=machine.blocks,
         block_size=machine.block_size,
         max_rows=rows,

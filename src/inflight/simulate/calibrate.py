@@ -27,9 +27,9 @@ from inflight.core.types.plan import BatchPlan, Capacity, Executor
 from inflight.engine.loop import EngineLoop
 from inflight.records.checked import converted
 from inflight.simulate.fitted import (
+    EngineSize,
     FittedModel,
     Provenance,
-    Size,
     StepModelError,
     fit,
     median_ratio,
@@ -176,8 +176,8 @@ def _with_copies(model: FittedModel, capacity: Capacity) -> FittedModel:
     return replace(model, moved_block=capacity.copy_seconds, ranges=known)
 
 
-def _size_of(capacity: Capacity, bytes_per_token: float | None) -> Size:
-    size = converted(structs.asdict(capacity), Size)
+def _size_of(capacity: Capacity, bytes_per_token: float | None) -> EngineSize:
+    size = converted(structs.asdict(capacity), EngineSize)
     if capacity.windows == (0,):
         del size["windows"]
     if not capacity.state_snapshots:

@@ -49,7 +49,7 @@ class StepModelError(ValueError):
     """A step model cannot be read or fitted."""
 
 
-class Size(TypedDict, total=False):
+class EngineSize(TypedDict, total=False):
     """The size of the engine that was measured, as far as it is known."""
 
     num_blocks: Blocks
@@ -92,7 +92,7 @@ class Provenance:
     usual: Amount = 1.0
     others: Amount | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    capacity: Size = field(default_factory=Size)
+    capacity: EngineSize = field(default_factory=EngineSize)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,15 @@ from inflight.core.types.features import Features
 from inflight.core.types.numbers import Count, Seconds, Time
 from inflight.records.checked import Malformed, converted, decoded
 from inflight.records.schema import header_of, of_kind, read_records, values_of
-from inflight.simulate.fitted import MIN_STEPS, FittedModel, Provenance, Size, StepModelError, fit, held_out_errors
+from inflight.simulate.fitted import (
+    MIN_STEPS,
+    EngineSize,
+    FittedModel,
+    Provenance,
+    StepModelError,
+    fit,
+    held_out_errors,
+)
 from inflight.simulate.steps import Step, rounds, timed_steps
 
 _LOOK = 1 << 16  # bytes of a file's beginning that distinguish a record from a step model
@@ -55,7 +63,7 @@ def fitted_on_record(path: Path) -> FittedModel:
             steps=len(steps),
             held_out=held_out_errors(steps, model.knots),
             settings=values_of(header),
-            capacity=converted(structs.asdict(header.capacity), Size),
+            capacity=converted(structs.asdict(header.capacity), EngineSize),
         ),
     )
     try:
@@ -80,9 +88,9 @@ def machine() -> str:
     return f"{len(names) or '?'} cores of {names[0] if names else platform.machine()}"
 
 
-def known_of(model: FittedModel) -> Size:
+def known_of(model: FittedModel) -> EngineSize:
     """Return the size of the engine that was measured, as far as the step model has it."""
-    return Size() if model.provenance is None else model.provenance.capacity
+    return EngineSize() if model.provenance is None else model.provenance.capacity
 
 
 MAX_GAPS = 5_000  # of a fit, or up to twice as many, evenly spread

@@ -19,8 +19,8 @@ from typing import Literal, Protocol
 from inflight.core.types.features import Features
 from inflight.records.schema import StepRecord
 
-Kind = Literal["decode", "prefill", "mixed"]
-KINDS: tuple[Kind, ...] = ("decode", "prefill", "mixed")
+StepKind = Literal["decode", "prefill", "mixed"]
+KINDS: tuple[StepKind, ...] = ("decode", "prefill", "mixed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Step:
     seconds: float
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> StepKind:
         return kind_of(self.features)
 
 
-def kind_of(features: Features) -> Kind:
+def kind_of(features: Features) -> StepKind:
     if not features.prefill_context:
         return "decode"
     return "mixed" if features.decode_context else "prefill"
@@ -142,7 +142,7 @@ def _median_without(ordered: Sequence[float], index: int) -> float:
     return (ordered[low + (low >= index)] + ordered[high + (high >= index)]) / 2
 
 
-def by_kind(errors: Iterable[tuple[Kind, float]]) -> Errors:
+def by_kind(errors: Iterable[tuple[StepKind, float]]) -> Errors:
     """Return the mean error of each kind and of all steps, with the number of steps."""
     found: dict[str, list[float]] = {}
     for kind, error in errors:
