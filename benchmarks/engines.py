@@ -20,8 +20,8 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.threads import resolve_threads
 from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
-from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.loop import EngineLoop
+from inflight.engine.protocols import GrammarGate
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Quantization

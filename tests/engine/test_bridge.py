@@ -25,10 +25,10 @@ from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 from inflight.engine.bridge import COMMAND_SECONDS, AsyncBridge
-from inflight.engine.client import EngineClient
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.loop import EngineLoop
+from inflight.engine.protocols import EngineClient
 from inflight.engine.remote.client import RemoteClient
 from inflight.engine.remote.server import EngineServer
 from inflight.testing.null import NullExecutor
@@ -299,7 +299,7 @@ def test_a_fault_reaches_every_consumer(rig: Rig) -> None:
         await rig.settled(lambda counts: counts.running == 8)
         rig.executor.fault = ZeroDivisionError("a bug")
         for task in tasks:
-            with pytest.raises(EngineStopped, match="by a fault: ZeroDivisionError: a bug"):
+            with pytest.raises(EngineStopped, match="by an error: ZeroDivisionError: a bug"):
                 await task
         with pytest.raises(EngineStopped, match="a bug"):
             await rig.collect("late")
@@ -497,12 +497,12 @@ def test_leaving_a_stream_tells_its_consumer_nothing(rig: Rig) -> None:
         loop = asyncio.get_running_loop()
         stream = await rig.bridge.open(*(request(f"r{one}", params=MANY_SAMPLES) for one in range(4)))
         await stream.take(5)
-        await asyncio.to_thread(rig.bridge._turn.acquire)
+        await asyncio.to_thread(rig.bridge._lock.acquire)
         plain = loop.call_soon_threadsafe
         loop.call_soon_threadsafe = lambda *call, **named: calls.append(call)  # type: ignore
         rig.bridge._abort_all(stream)
         loop.call_soon_threadsafe = plain  # type: ignore[method-assign]
-        rig.bridge._turn.release()
+        rig.bridge._lock.release()
         assert not calls
         await rig.settled(empty)
 

@@ -20,11 +20,11 @@ def taken(events: list[Event]) -> list[list[Event]]:
         request = Request(request_id="r", prompt_token_ids=(1,), params=SamplingParams())
         stream = EventStream([request], lambda _: None)
         stream.put(events)
-        whole = stream.held
+        whole = stream.buffered
         pieces = []
-        while stream.held:
+        while stream.buffered:
             pieces.append(await stream.take())
-            assert stream.held + stream.taken == whole
+            assert stream.buffered + stream.taken == whole
         return pieces
 
     return asyncio.run(main())
@@ -48,7 +48,7 @@ def test_others_have_their_turn_between_two_pieces() -> None:
         stream.put([TOKEN] * 500)
         order: list[str] = []
         asyncio.get_running_loop().call_soon(order.append, "other")
-        while stream.held:
+        while stream.buffered:
             await stream.take()
             order.append("piece")
         assert "other" in order[:2]

@@ -258,7 +258,7 @@ def test_a_broken_engine_ends_the_command_with_a_sentence(start: Callable[..., S
     *_, error, done = Asking(server).ended()
     assert done == "data: [DONE]" and "on purpose" in json.loads(error[6:])["error"]["message"]
     assert server.process.wait(30) == 1
-    assert any("The engine stopped by a fault" in line for line in server.log)
+    assert any("The engine stopped by an error" in line for line in server.log)
 
 
 @pytest.mark.wide

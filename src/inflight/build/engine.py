@@ -309,7 +309,7 @@ def _assemble(
         depth=computing.backend.depth,
         observers=[] if arguments.record is None else [_recorder(arguments.record, resolved, capacity)],
         grammars=computing.grammars,
-        places=connectors.of_loop,
+        kv_tiers=connectors.of_loop,
     )
     start = replace(built.seconds, header=text.header, text=text_seconds)
     log.info("Loaded: %s", seconds_of_parts(start.parts()))

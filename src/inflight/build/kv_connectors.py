@@ -138,14 +138,14 @@ class KVConnectors:
 
     @property
     def of_loop(self) -> KVConnectors | None:
-        """`engine.places.Places`; None: there are no connectors."""
+        """The `KVTiers` of the loop; None: there are no connectors."""
         return None if self._tier is None and self.exchange is None else self
 
     def folder_stats(self) -> FolderStats | None:
         return None if self._tier is None else self._tier.stats()
 
-    def handed_over(self) -> KVExportStats | None:
-        return None if self.exchange is None or not self.exchange.gives else self.exchange.handed_over
+    def export_stats(self) -> KVExportStats | None:
+        return None if self.exchange is None or not self.exchange.gives else self.exchange.export_stats
 
     def abandon(self) -> None:
         """End transfers with peers as soon as possible."""

@@ -25,7 +25,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
 from inflight.core.types.plan import Executor
 from inflight.engine.cpu_sharing import ClaimTable, CoreShare, ForegroundRequests, SharingExecutor
-from inflight.engine.event_stream import settle
+from inflight.engine.event_stream import set_outcome
 from inflight.engine.remote.server import EngineServer
 from inflight.limited_process import receive
 from inflight.server import logs
@@ -119,7 +119,7 @@ class _Worker:
         given_up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         address = f"ipc://{self._setup.folder}/model-{self._setup.serial}"
         server = EngineServer(
-            engine.bridge, address, lambda name: settle(given_up, "The server has read no answers for long.")
+            engine.bridge, address, lambda name: set_outcome(given_up, "The server has read no answers for long.")
         )
         self._control.tell(Ready(address, engine.described, max(self._setup.nbytes, _resident_bytes())))
         await give_back()

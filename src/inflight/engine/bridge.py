@@ -1,11 +1,10 @@
-"""The bridge between asyncio and the engine: streams of events over a loop that runs in a thread of its own.
+"""The bridge between asyncio and the engine: the engine loop runs in a thread of its own, its events go to streams.
 
-Knows requests and events; not text, not HTTP. Whoever has a command (add, abort, count) runs it at once while the
-engine computes a step or sleeps, for then the scheduler stands still; otherwise the engine runs it before it computes.
-So a newcomer need not wait for a step's end to hear that it is refused. Commands for many samples take longer than an
-event loop can wait, and are run by the engine, or by a thread that brings them. The engine sleeps while nothing is to
-be done (no CPU when idle), and hands each step's events to the event loop in one call. A consumer that goes away (its
-stream is closed or cancelled) aborts its requests.
+A command (add, abort, count) runs at once in the caller's thread while the engine computes a step or sleeps, since the
+scheduler is not in use then; otherwise the engine's thread runs it before it computes. So a new request need not wait
+for a step's end to be refused. Commands for many samples take longer than an event loop can wait, and are run by the
+engine or by a worker thread. The engine sleeps while there is no work (no CPU when idle), and passes each step's events
+to an event loop in one call. A consumer whose stream is closed or cancelled aborts its requests.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import Grammar
-from inflight.engine.event_stream import EngineStopped, EventStream, settle
-from inflight.engine.grammar_gate import GrammarGate
+from inflight.engine.event_stream import EngineStopped, EventStream, set_outcome
 from inflight.engine.loop import EngineLoop
 from inflight.engine.preparing import Prepared, Preparing
+from inflight.engine.protocols import GrammarGate
 
-MANY = 16  # samples, from which on to take them in is work for a thread
-COMMAND_SECONDS = 0.005  # for commands at a time; what is left waits for the next round, or whoever comes next
+MANY = 16  # samples; more are added in a worker thread
+COMMAND_SECONDS = 0.005  # for commands at a time; the rest waits for the next round or the next caller
 
 log = logging.getLogger(__name__)
 Command = Callable[[], None]
@@ -42,34 +41,36 @@ T = TypeVar("T")
 
 
 class Consumer(Protocol):
-    """Whose requests they are. Its verbs are called in its event loop."""
+    """Owner of some requests. Its methods are called in its event loop."""
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Its event loop."""
 
     @property
-    def requests(self) -> tuple[Request, ...]: ...
+    def requests(self) -> tuple[Request, ...]:
+        """Its requests."""
 
     def accept(self, refusal: Exception | None) -> None:
-        """The requests were taken, or none of them: a RequestRefused or EngineStopped."""
+        """All requests were accepted, or none: refusal is a RequestRefused or EngineStopped."""
 
     def put(self, events: list[Event]) -> None:
-        """This has happened."""
+        """Take events."""
 
-    def break_off(self, fault: Exception) -> None:
-        """Nothing comes any more."""
+    def fail(self, error: Exception) -> None:
+        """End with an error."""
 
 
 class AsyncBridge:
-    """The local form of an `inflight.engine.client.EngineClient`."""
+    """An `EngineClient` of an engine in this process."""
 
     def __init__(self, loop: EngineLoop):
         self._loop = loop
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._large: queue.SimpleQueue[Command] = queue.SimpleQueue()  # which no event loop runs
-        self._turn = threading.Lock()  # who holds it may touch the engine loop and what stands below
-        self._engine_waits = False  # for its turn
-        self._wake = threading.Event()  # ends the engine's sleep when a command came
+        self._lock = threading.Lock()  # of the engine loop and of the attributes below
+        self._engine_waits = False  # for the lock
+        self._wake = threading.Event()  # ends the engine's sleep when there is a command
         self._streams: dict[str, Consumer] = {}
         self._preparing: Preparing[Consumer] = Preparing()
         self._stopped: str | None = None
@@ -79,9 +80,9 @@ class AsyncBridge:
         self._thread.start()
 
     async def open(self, *requests: Request) -> EventStream:
-        """Hand in requests, all of them or none. Raises RequestRefused or EngineStopped."""
-        stream = EventStream(requests, self.leave)
-        self.hand_in(stream)
+        """Submit requests, all of them or none. Raises RequestRefused or EngineStopped."""
+        stream = EventStream(requests, self.cancel)
+        self.submit(stream)
         try:
             await stream.accepted
         except asyncio.CancelledError:
@@ -89,43 +90,43 @@ class AsyncBridge:
             raise
         return stream
 
-    def hand_in(self, consumer: Consumer) -> None:
-        """As `open`, in the consumer's event loop; its `accept` is told."""
+    def submit(self, consumer: Consumer) -> None:
+        """Submit a consumer's requests, in its event loop; the outcome goes to its `accept`."""
         grammars = [one.grammar for one in consumer.requests if one.grammar is not None]
         if grammars and self._loop.grammars is not None:
             return self._prepare(consumer, grammars, self._loop.grammars)
-        self._hand_in(consumer)
+        self._submit(consumer)
 
     def _prepare(self, consumer: Consumer, grammars: list[Grammar], gate: GrammarGate) -> None:
-        """Hand in the consumer's requests when their grammars are compiled."""
+        """Submit the consumer's requests once their grammars are compiled."""
         self._preparing.begin(consumer, self._loop.clock.now())
         ready = partial(_call, consumer.loop, partial(self._prepared, consumer))
         try:
             preparation = gate.prepare(grammars, ready, consumer.requests[0].tenant)
         except RequestRefused as refusal:
-            self._preparing.leave(consumer)
+            self._preparing.cancel(consumer)
             return consumer.accept(refusal)
         is_ready = preparation.is_ready
-        self._preparing.awaits(consumer, preparation)
+        self._preparing.set_preparation(consumer, preparation)
         if is_ready:
             self._prepared(consumer, waited=False)
 
     def _prepared(self, consumer: Consumer, waited: bool = True) -> None:
-        """Its grammars are compiled; in the consumer's event loop. It may have gone away meanwhile."""
+        """Submit requests whose grammars are compiled, in the consumer's event loop; it may have cancelled them."""
         prepared = self._preparing.end(consumer)
         if prepared is not None:
-            self._hand_in(consumer, self._loop.clock.now() - prepared.since if waited else 0.0, prepared)
+            self._submit(consumer, self._loop.clock.now() - prepared.since if waited else 0.0, prepared)
 
-    def _hand_in(self, consumer: Consumer, compiling: float = 0.0, prepared: Prepared | None = None) -> None:
+    def _submit(self, consumer: Consumer, compiling: float = 0.0, prepared: Prepared | None = None) -> None:
         add = partial(self._add, consumer, compiling, prepared)
         if not _is_large(consumer):
             return self._send(add)
         self._large.put(add)
-        consumer.loop.run_in_executor(None, self._run_large)  # the event loop has others to serve meanwhile
+        consumer.loop.run_in_executor(None, self._run_large)  # the event loop serves others meanwhile
 
-    def leave(self, consumer: Consumer) -> None:
-        """It went away. Another's request may bear the id of one that was refused for it."""
-        if self._preparing.leave(consumer):
+    def cancel(self, consumer: Consumer) -> None:
+        """Abort a consumer's requests. Another consumer's request may have the id of one that was refused for it."""
+        if self._preparing.cancel(consumer):
             return
         abort = partial(self._abort_all, consumer)
         if not _is_large(consumer):
@@ -139,7 +140,7 @@ class AsyncBridge:
         ended = self._preparing.abort(request_id, self._loop.clock.now())
         if ended is not None:
             consumer, events = ended
-            return _call(consumer.loop, partial(_end_unheard, consumer, events))
+            return _call(consumer.loop, partial(_end_unsubmitted, consumer, events))
         self._send(lambda: self._abort(request_id))
 
     async def snapshot(self) -> Snapshot:
@@ -147,7 +148,8 @@ class AsyncBridge:
         return await self.ask(lambda: self._with_compiling(self._loop.snapshot()))
 
     async def ask(self, question: Callable[[], T]) -> T:
-        """What it says of the engine's loop while no plan is being made; it must be quick. Raises EngineStopped."""
+        """Call a quick function of the engine loop while no plan is made, and return its result. Raises
+        EngineStopped."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -157,20 +159,20 @@ class AsyncBridge:
                     raise EngineStopped(self._stopped)
                 self._loop.take_transferred_idle()
                 outcome: T | Exception = question()
-            except Exception as fault:  # a mistake in counting is no reason to stop
-                outcome = fault
-            _call(loop, partial(settle, future, outcome))
+            except Exception as error:  # an error in counting is no reason to stop
+                outcome = error
+            _call(loop, partial(set_outcome, future, outcome))
 
         self._send(answer)
         return await future
 
     @property
     def stopped(self) -> str | None:
-        """Why the engine works no more, or None while it does."""
+        """Why the engine has stopped; None while it runs."""
         return self._stopped
 
     def close(self) -> None:
-        """Abort what runs, end the thread and close the executor."""
+        """Abort all requests, end the thread and close the executor."""
         self._send(self._close)
         self._thread.join()
 
@@ -182,33 +184,36 @@ class AsyncBridge:
         self._wake.set()
 
     def _run_large(self) -> None:
-        """In a thread that has time for it."""
+        """Run commands for many samples, in a worker thread."""
         self._run_commands(self._large)
         self._run_commands()  # that came meanwhile
         self._wake.set()
 
     def _run_commands(self, inbox: queue.SimpleQueue[Command] | None = None) -> None:
-        """Run what is in the inbox unless somebody holds the turn, who will look at it again after giving it up. Not
-        for long: whoever calls has other things to do, and the engine looks at what is left."""
+        """Run the commands of an inbox unless another thread has the lock, which looks again after it releases it.
+
+        It ends soon, since the caller has other work; the engine runs the rest.
+        """
         inbox, end = inbox or self._inbox, self._end_of_commands()
-        while not inbox.empty() and time.monotonic() < end and self._turn.acquire(blocking=self._must_wait(inbox)):
+        while not inbox.empty() and time.monotonic() < end and self._lock.acquire(blocking=self._must_wait(inbox)):
             try:
                 self._drain(inbox, end)
             finally:
-                self._turn.release()
+                self._lock.release()
 
     def _must_wait(self, inbox: queue.SimpleQueue[Command]) -> bool:
-        """For the turn: once the engine has stopped, an event loop that holds it looks at nothing large."""
+        """Return whether to wait for the lock: once the engine has stopped, an event loop that has it runs nothing
+        large."""
         return inbox is self._large and self._stopped is not None
 
     def _end_of_commands(self) -> float:
-        """Until when to run commands. Without an engine there is nobody to leave them to."""
+        """Return until when to run commands: once the engine has stopped, all of them."""
         return time.monotonic() + COMMAND_SECONDS if self._stopped is None else math.inf
 
-    # -- whoever holds the turn ---------------------------------------------------------------------------------
+    # -- with the lock ------------------------------------------------------------------------------------------
 
     def _drain(self, inbox: queue.SimpleQueue[Command], end: float) -> None:
-        """Until the inbox is empty, or that time has come, or the engine wants its turn; one command at least."""
+        """Run commands until the inbox is empty, the time is over, or the engine wants the lock; one at least."""
         while True:
             try:
                 command = inbox.get_nowait()
@@ -216,13 +221,13 @@ class AsyncBridge:
                 return
             try:
                 command()
-            except BaseException as fault:  # it may run in any consumer's thread, and is none of that one's faults
-                self._break_down(fault)
+            except BaseException as error:  # it may run in a consumer's thread, which is not to blame
+                self._stop_by_error(error)
             if time.monotonic() >= end or self._engine_waits:
                 return
 
     def _with_compiling(self, snapshot: Snapshot) -> Snapshot:
-        """And those that the engine has not heard of."""
+        """Return the counts with requests whose grammars are being compiled."""
         counts = self._preparing.sequences()
         if not counts:
             return snapshot
@@ -230,16 +235,15 @@ class AsyncBridge:
         return replace(snapshot, lanes=lanes)
 
     def _add(self, consumer: Consumer, compiling: float, prepared: Prepared | None) -> None:
-        """compiling: seconds that their grammars took. prepared: the grammars are kept until the requests are taken in,
-        or refused."""
+        """Add requests. compiling: seconds that their grammars took. prepared: cancelled once the engine has them."""
         try:
-            self._take_in(consumer, compiling, () if prepared is None else prepared.aborted)
+            self._add_all(consumer, compiling, () if prepared is None else prepared.aborted)
         finally:
             if prepared is not None:
                 prepared.cancel()
 
-    def _take_in(self, consumer: Consumer, compiling: float, aborted: Iterable[str]) -> None:
-        """aborted: those of them that were, meanwhile."""
+    def _add_all(self, consumer: Consumer, compiling: float, aborted: Iterable[str]) -> None:
+        """Add requests, all or none. aborted: ids of those that were aborted meanwhile."""
         if self._stopped is not None:
             return _call(consumer.loop, partial(consumer.accept, EngineStopped(self._stopped)))
         added: list[Request] = []
@@ -251,8 +255,8 @@ class AsyncBridge:
             for request in added:
                 self._loop.abort(request.request_id)
             return _call(consumer.loop, partial(consumer.accept, refusal))
-        except BaseException as fault:
-            _call(consumer.loop, partial(consumer.accept, EngineStopped(_sentence(fault))))
+        except BaseException as error:
+            _call(consumer.loop, partial(consumer.accept, EngineStopped(_sentence(error))))
             raise
         self._streams.update(dict.fromkeys((request.request_id for request in added), consumer))
         _call(consumer.loop, partial(consumer.accept, None))
@@ -264,7 +268,7 @@ class AsyncBridge:
             self._deliver(self._loop.abort(request_id))
 
     def _abort_all(self, consumer: Consumer) -> None:
-        """Whose events nobody reads any more."""
+        """Abort a consumer's requests, whose events are not read any more."""
         mine = [one.request_id for one in consumer.requests if self._streams.get(one.request_id) is consumer]
         self._deliver([event for request_id in mine for event in self._loop.abort(request_id)], left=consumer)
 
@@ -279,22 +283,22 @@ class AsyncBridge:
         _post(parcels)
 
     def _close(self) -> None:
-        """The requests end in the engine's accounts too; their consumers are told why."""
+        """Stop the engine, and abort its requests; their consumers get the reason."""
         requests = list(self._streams)
         self._stop("The engine was closed.")
         for request_id in requests:
             self._loop.abort(request_id)
 
-    def _break_down(self, fault: BaseException) -> None:
-        """A fault must reach every consumer, or they would wait for ever."""
-        log.critical("the engine stops by a fault", exc_info=fault)
-        self._stop(_sentence(fault))
+    def _stop_by_error(self, error: BaseException) -> None:
+        """Stop the engine. Every consumer must get the error, or it would wait for ever."""
+        log.critical("the engine stops by an error", exc_info=error)
+        self._stop(_sentence(error))
 
     def _stop(self, sentence: str) -> None:
         if self._stopped is None:
             self._stopped = sentence
         for consumer in set(self._streams.values()):
-            _call(consumer.loop, partial(consumer.break_off, EngineStopped(sentence)))
+            _call(consumer.loop, partial(consumer.fail, EngineStopped(sentence)))
         self._streams.clear()
         for consumer in self._preparing.clear():
             _call(consumer.loop, partial(consumer.accept, EngineStopped(sentence)))
@@ -302,57 +306,57 @@ class AsyncBridge:
     # -- engine thread ------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
-        self._turn.acquire()
+        self._lock.acquire()
         try:
             while self._stopped is None:
-                self._wake.clear()  # before the inbox is looked at: who comes later ends the sleep that may follow
+                self._wake.clear()  # before the inboxes: a later command ends the sleep that may follow
                 for inbox in (self._inbox, self._large):
                     self._drain(inbox, self._end_of_commands())
                 if not (self._inbox.empty() and self._large.empty()):
-                    self._wake.set()  # whoever sent what is left has done so already
+                    self._wake.set()  # the sender of the rest has set it already
                 if self._stopped is None:
                     self._advance()
-        except BaseException as fault:  # also what native libraries raise when they panic
-            self._break_down(fault)
+        except BaseException as error:  # also what native libraries raise when they panic
+            self._stop_by_error(error)
         finally:
             for inbox in (self._inbox, self._large):
                 self._drain(inbox, math.inf)
             try:
                 self._loop.close()
-            except Exception:  # it must not hide why the engine stopped, nor keep the turn from those who ask
+            except Exception:  # it must not hide why the engine stopped, nor keep the lock
                 log.exception("the engine could not be closed properly")
             finally:
-                self._turn.release()
+                self._lock.release()
                 self._run_commands(self._large)
                 self._run_commands()
 
     def _advance(self) -> None:
-        """One round, or sleep until there is something to do."""
-        others_turn = _OthersTurn(self._release_turn, self._take_turn)
+        """Do one round, or sleep until there is work."""
+        unlocked = _Unlocked(self._release_lock, self._take_lock)
         if self._loop.idle:
-            with others_turn:
+            with unlocked:
                 self._wake.wait()
             return
-        outcome = self._loop.advance(others_turn)
+        outcome = self._loop.advance(unlocked)
         if isinstance(outcome, WaitUntil):
-            with others_turn:
+            with unlocked:
                 self._loop.clock.wait_until(outcome.time, self._wake)
         else:
             self._deliver(outcome)
 
-    def _release_turn(self) -> None:
-        """What came in before is run first."""
-        self._turn.release()
+    def _release_lock(self) -> None:
+        """Release the lock, and run commands that came while the engine had it."""
+        self._lock.release()
         self._run_commands()
 
-    def _take_turn(self) -> None:
+    def _take_lock(self) -> None:
         self._engine_waits = True
-        self._turn.acquire()
+        self._lock.acquire()
         self._engine_waits = False
 
 
-class _OthersTurn:
-    """While entered, others may have the engine's turn."""
+class _Unlocked:
+    """While entered, other threads may have the engine's lock."""
 
     def __init__(self, release: Command, take: Command):
         self._release, self._take = release, take
@@ -370,12 +374,12 @@ def _is_large(consumer: Consumer) -> bool:
     return sum(request.params.n for request in consumer.requests) > MANY
 
 
-def _sentence(fault: BaseException) -> str:
-    return f"The engine stopped by a fault: {type(fault).__name__}: {fault}. Restart it."
+def _sentence(error: BaseException) -> str:
+    return f"The engine stopped by an error: {type(error).__name__}: {error}. Restart it."
 
 
 def _post(parcels: dict[Consumer, list[Event]]) -> None:
-    """One call per event loop: each wakes it up, which costs more than many items do."""
+    """Pass events on with one call per event loop: to wake it up costs more than many events."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Consumer, list[Event]]]] = {}
     for consumer, events in parcels.items():
         by_loop.setdefault(consumer.loop, []).append((consumer, events))
@@ -388,12 +392,12 @@ def _put(items: list[tuple[Consumer, list[Event]]]) -> None:
         consumer.put(events)
 
 
-def _end_unheard(consumer: Consumer, events: Sequence[Event]) -> None:
-    """Of requests that the engine never heard of."""
+def _end_unsubmitted(consumer: Consumer, events: Sequence[Event]) -> None:
+    """Deliver the ends of requests that were aborted before the engine had them."""
     consumer.accept(None)
     consumer.put(list(events))
 
 
 def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the consumer's event loop is closed: nobody is left to tell
+    with contextlib.suppress(RuntimeError):  # the consumer's event loop is closed
         loop.call_soon_threadsafe(callback)

@@ -1,7 +1,6 @@
-"""A consumer's side of the bridge: the events of some requests, taken as they come.
+"""A stream of the events of some requests, in the consumer's event loop, where the bridge calls it too.
 
-Knows its event loop and its requests; lives in the consumer's thread (the bridge calls it there). What is not taken is
-kept, and comes in large pieces.
+Events that the consumer has not taken are buffered, and come in large pieces.
 """
 
 from __future__ import annotations
@@ -14,50 +13,58 @@ from typing import TypeVar
 from inflight.core.types.events import Event, FinishedEvent, PooledEvent, TokensEvent
 from inflight.core.types.request import Request
 
-PIECE = 1000  # tokens and log-probabilities that come at once; more only where one event has more
+PIECE = 1000  # tokens and log-probabilities taken at once; more only where one event has more
 T = TypeVar("T")
 
 
 class EngineStopped(RuntimeError):
-    """The engine was closed, or its thread ended by a fault; the sentence says which."""
+    """The engine was closed, or its thread ended by an error; the sentence says which."""
 
 
 class EventStream:
-    """The events of some requests that came together. Take from it, or iterate it: each time comes what has happened
-    since the last, up to `PIECE`, so that a slow consumer gets fewer and larger items. It ends when every request has;
-    leave it early with `aclose`."""
+    """Events of requests that were submitted together.
+
+    Each `take`, or step of an iteration, returns the events since the last one, up to `PIECE`, so that a slow consumer
+    gets fewer and larger items. The stream ends when every request has; close it early with `aclose`.
+    """
 
     def __init__(self, requests: Sequence[Request], leave: Callable[[EventStream], None]):
         self.loop = asyncio.get_running_loop()
         self.requests = tuple(requests)
         self.accepted: asyncio.Future[None] = self.loop.create_future()
-        self.held = 0  # tokens and log-probabilities that have come and were not taken
-        self.taken = 0  # and those that were
+        self.buffered = 0  # tokens and log-probabilities that were not taken
+        self.taken = 0  # tokens and log-probabilities that were
         self._leave = leave
         self._alive = {request.request_id for request in requests}
         self._events: deque[Event] = deque()
-        self._fault: Exception | None = None
+        self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None  # of a consumer that has taken everything
 
     @property
     def alive(self) -> bool:
-        """Events may come."""
+        """Whether events may come."""
         return bool(self._alive)
 
     @property
     def ended(self) -> bool:
-        """Every request has ended, and all of it was taken."""
-        return not (self._alive or self._events or self._fault)
+        """Whether every request has ended and all events were taken."""
+        return not (self._alive or self._events or self._error)
 
     async def take(self, patience: float | None = None) -> list[Event]:
-        """What has happened since the last time; nothing, if that stays so for `patience` seconds. Raises
-        EngineStopped, or what it was broken off with."""
+        """Return the events since the last call.
+
+        Args:
+            patience: Seconds to wait for one; without an event the list is empty. None: no limit.
+
+        Raises:
+            EngineStopped: The engine has stopped. Another error was given to `fail`.
+        """
         if self._events:
-            await asyncio.sleep(0)  # others have their turn between two pieces
-        elif self._fault is None:
+            await asyncio.sleep(0)  # others run between two pieces
+        elif self._error is None:
             await self._wait(patience)
-        if self._fault is not None and not self._events:
-            raise self._fault
+        if self._error is not None and not self._events:
+            raise self._error
         return self._piece()
 
     def _piece(self) -> list[Event]:
@@ -66,14 +73,14 @@ class EventStream:
         while self._events and (not events or size + event_size(self._events[0]) <= PIECE):
             events.append(self._events.popleft())
             size += event_size(events[-1])
-        self.held -= size
+        self.buffered -= size
         self.taken += size
         return events
 
     async def _wait(self, patience: float | None) -> None:
-        """Once for every token of every consumer: a bare timer costs a fraction of asyncio.timeout."""
+        """Wait for an event. Called for every token: a bare timer costs a fraction of asyncio.timeout."""
         waiter = self._waiter = self.loop.create_future()
-        timer = None if patience is None else self.loop.call_later(patience, settle, waiter, None)
+        timer = None if patience is None else self.loop.call_later(patience, set_outcome, waiter, None)
         try:
             await waiter
         finally:
@@ -82,12 +89,12 @@ class EventStream:
                 timer.cancel()
 
     async def __aiter__(self) -> AsyncIterator[list[Event]]:
-        """Raises EngineStopped."""
+        """Yield events until the end. Raises EngineStopped."""
         while not self.ended:
             yield await self.take()
 
     async def aclose(self) -> None:
-        """Abort what has not ended. Harmless afterwards."""
+        """Abort the requests that have not ended; idempotent."""
         if self._alive:
             self._alive.clear()
             self._leave(self)
@@ -95,30 +102,32 @@ class EventStream:
     # -- called in the consumer's event loop
 
     def put(self, events: list[Event]) -> None:
+        """Add events."""
         self._events += events
         for event in events:
-            self.held += event_size(event)
+            self.buffered += event_size(event)
             if isinstance(event, FinishedEvent):
                 self._alive.discard(event.request_id)
-        self._tell()
+        self._wake()
 
     def accept(self, refusal: Exception | None) -> None:
+        """Report that the requests were accepted, or why not."""
         if refusal is not None:
             self._alive.clear()
-        settle(self.accepted, refusal)
+        set_outcome(self.accepted, refusal)
 
-    def break_off(self, fault: Exception) -> None:
-        """After what has come already, nothing comes any more but this."""
-        self._fault = self._fault or fault
-        self._tell()
+    def fail(self, error: Exception) -> None:
+        """End the stream with an error, behind the events so far."""
+        self._error = self._error or error
+        self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         if self._waiter is not None:
-            settle(self._waiter, None)
+            set_outcome(self._waiter, None)
 
 
 def event_size(event: Event) -> int:
-    """Tokens, and log-probabilities with all their alternatives; numbers of a vector; how each sample ended."""
+    """Return the tokens and log-probabilities, numbers of a vector, or ends of samples of an event."""
     if isinstance(event, FinishedEvent):
         return len(event.finishes)
     if isinstance(event, PooledEvent):
@@ -127,8 +136,8 @@ def event_size(event: Event) -> int:
     return tokens + (len(event.logprobs) * (1 + len(event.logprobs[0].top)) if event.logprobs else 0)
 
 
-def settle(future: asyncio.Future[T], outcome: T | BaseException) -> None:
-    """Whoever waits for it gets a result, or what is raised instead; nothing, where he has gone away."""
+def set_outcome(future: asyncio.Future[T], outcome: T | BaseException) -> None:
+    """Set the result or exception of a future, unless it was cancelled or has one."""
     if future.done():
         return
     if isinstance(outcome, BaseException):

@@ -1,13 +1,12 @@
-"""The loop: plan, submit, commit; the one place where scheduler, executor and clock meet.
+"""The engine loop: plan, submit, commit.
 
-Knows no threads and no streams: `advance` does one round and returns its events; callers decide where it runs (in the
-caller's thread for `LLM.generate`, in a thread of its own under `bridge`). With depth 2 the next plan is made and
-submitted while the one before it runs. Where nothing can be computed before a transfer of blocks has ended, it waits
-for one, a moment in each round. Observers (a record file, a server's metrics) are told of all that happens.
+`advance` does one round and returns its events; the caller decides in which thread (its own for `LLM.generate`, a
+thread of the engine under `bridge`). With depth 2 the next plan is made and submitted while the one before it runs.
+Where nothing can be computed before a transfer has ended, each round waits a moment for one.
 
-A step is a transaction. Whatever ends it before its result is there (a fault, Ctrl-C), it is committed as failed, and
-the exception goes on. Where a verb of the scheduler itself was broken off, everybody ends with an error, and its
-accounts begin anew. Either way the next call finds an engine that works.
+A step is a transaction. If a fault or Ctrl-C comes before its result, it is committed as failed, and the exception goes
+on. If a method of the scheduler itself is interrupted, all requests end with an error and the scheduler is reset.
+Either way the next call finds an engine that works.
 """
 
 from __future__ import annotations
@@ -32,40 +31,41 @@ from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import Grammar
 from inflight.core.types.timings import Timings
 from inflight.engine.clock import Clock
-from inflight.engine.grammar_gate import GrammarGate
 from inflight.engine.observers import EngineObserver, EngineObservers
-from inflight.engine.places import Places
+from inflight.engine.protocols import GrammarGate, KVTiers
 
-POLL_SECONDS = 0.01  # for which a round waits for a transfer; who comes meanwhile waits as long
-CLOSING_SECONDS = 5.0  # at the end, for what is to be kept
+POLL_SECONDS = 0.01  # for which a round waits for a transfer; a request that comes meanwhile waits as long
+CLOSING_SECONDS = 5.0  # at the end, for blocks that are still to be stored
 
 
 class _Flight(Struct):
-    """pending: None before the executor has the plan, and once its result was asked for."""
+    """A step in flight. pending: None before the executor has the plan, and once its result was asked for."""
 
     plan: BatchPlan
     planned: float
     pending: Pending | None = None
 
 
-class _Verb:
-    """Entered while the scheduler's accounts change: `broken` where an exception came in between."""
+class _SchedulerCall:
+    """Entered while the scheduler's state changes; `interrupted` after an exception in between."""
 
-    __slots__ = ("broken",)
+    __slots__ = ("interrupted",)
 
     def __init__(self) -> None:
-        self.broken = False
+        self.interrupted = False
 
     def __enter__(self) -> None:
-        self.broken = True  # beforehand, since Ctrl-C may come between any two instructions
+        self.interrupted = True  # beforehand, since Ctrl-C may come between any two instructions
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.broken = error is not None and not isinstance(error, RequestRefused)
+        self.interrupted = error is not None and not isinstance(error, RequestRefused)
 
 
 class EngineLoop:
+    """One engine: a scheduler, an executor and a clock."""
+
     def __init__(
         self,
         scheduler: Scheduler,
@@ -75,11 +75,20 @@ class EngineLoop:
         depth: int = 1,
         observers: Iterable[EngineObserver] = (),
         grammars: GrammarGate | None = None,
-        places: Places | None = None,
+        kv_tiers: KVTiers | None = None,
     ):
-        """grammars: None: the executor binds no output to one. places: of blocks beyond the device; None: there are
-        none."""
-        self._places = places
+        """Create an engine.
+
+        Args:
+            scheduler: Makes the plans.
+            executor: Computes them.
+            clock: Real or virtual time.
+            depth: Steps in flight.
+            observers: Notified of all that happens.
+            grammars: Compiles grammars; None: the executor supports none.
+            kv_tiers: Tiers and peers of the KV cache; None: there are none.
+        """
+        self._kv_tiers = kv_tiers
         self.clock = clock
         self.grammars = grammars
         self._scheduler = scheduler
@@ -87,40 +96,45 @@ class EngineLoop:
         self._depth = depth
         self._observers = EngineObservers(observers)
         self._flights: deque[_Flight] = deque()
-        self._verb = _Verb()
-        self._broken_off: str | None = None  # a sentence: a step has no result, and is to be committed as failed
-        self._untold: list[Event] = []  # committed, and not handed out yet
-        self._polls = False  # the engine's thread asks the executor about transfers, with the turn given to others
+        self._scheduler_call = _SchedulerCall()
+        self._step_error: str | None = None  # a sentence: steps without a result are to be committed as failed
+        self._undelivered: list[Event] = []  # committed, and not returned yet
+        self._polls = False  # the engine's thread polls the executor, with the engine unlocked
 
     @property
     def idle(self) -> bool:
-        return self._scheduler.idle and not self._flights and not self._untold
+        """Whether there is neither work nor an event to return."""
+        return self._scheduler.idle and not self._flights and not self._undelivered
 
     @property
     def latency(self) -> LatencyModel:
-        """What steps take, as the scheduler has learnt; to be read in any thread."""
+        """Learned durations of steps; any thread may read it."""
         return self._scheduler.latency
 
     def snapshot(self) -> Snapshot:
+        """Return counts of this moment."""
         snapshot = self._scheduler.snapshot()
-        if self._places is not None:
-            there = self._places.folder_stats(), self._places.handed_over()
-            snapshot = replace(snapshot, folder=there[0], handed_over=there[1])
+        if self._kv_tiers is not None:
+            folder, exports = self._kv_tiers.folder_stats(), self._kv_tiers.export_stats()
+            snapshot = replace(snapshot, folder=folder, handed_over=exports)
         return snapshot if self.grammars is None else replace(snapshot, grammars=self.grammars.stats())
 
     def census(self, whole: bool = False, blocks: bool = True) -> Census:
+        """Return what runs, waits and holds blocks: see the scheduler."""
         census = self._scheduler.census(whole, blocks)
-        return census._replace(folder=self._places.folder_stats()) if blocks and self._places is not None else census
+        return (
+            census._replace(folder=self._kv_tiers.folder_stats()) if blocks and self._kv_tiers is not None else census
+        )
 
     def account(self, request_id: str) -> tuple[Request, Timings] | None:
-        """See the scheduler."""
+        """Return a live request and its timings so far; None if it is unknown."""
         return self._scheduler.account(request_id, self.clock.now())
 
     def exchange_service(self, elsewhere: TenantUsage) -> TenantUsage:
-        """Share tenants' service with other engines: see the scheduler."""
-        self._mend()
+        """Take in the service of other engines, and return this engine's: see the scheduler."""
+        self._recover_broken_step()
         now = self.clock.now()
-        with self._verb:
+        with self._scheduler_call:
             given = self._scheduler.exchange_service(elsewhere)
         if elsewhere:
             self._observers.served_elsewhere(elsewhere, now)
@@ -136,13 +150,13 @@ class EngineLoop:
         return self._observers.error
 
     def add(self, request: Request, compiling: float = 0.0) -> None:
-        """Raises RequestRefused. compiling: seconds that its grammar has kept it."""
-        self._mend()
+        """Add a request. Raises RequestRefused. compiling: seconds that its grammar took."""
+        self._recover_broken_step()
         now = self.clock.now()
         try:
             if request.grammar is not None:
                 self._check_grammar(request.grammar)
-            with self._verb:
+            with self._scheduler_call:
                 self._scheduler.add(request, now, compiling)
         except RequestRefused as refusal:
             self._observers.refused(request, refusal, now)
@@ -150,68 +164,73 @@ class EngineLoop:
         self._observers.added(request, now)
 
     def _check_grammar(self, grammar: Grammar) -> None:
-        """Raises RequestRefused."""
+        """Check that the executor can follow a grammar. Raises RequestRefused."""
         if self.grammars is None:
             raise RequestRefused(
-                "The request's output is to follow a grammar, but this executor binds none to one; leave it out.",
+                "The request has a grammar, but this executor supports none; leave the grammar out.",
                 field="grammar",
             )
         self.grammars.check(grammar)
 
     def abort(self, request_id: str) -> list[Event]:
-        self._mend()
+        """End a request, and return its events; an unknown id has none."""
+        self._recover_broken_step()
         now = self.clock.now()
-        with self._verb:
+        with self._scheduler_call:
             events = self._scheduler.abort(request_id, now)
         self._observers.events(events, now)
-        if self._untold:  # of a step that was broken off
-            events = [event for event in self._untold if event.request_id == request_id] + events
-            self._untold = [event for event in self._untold if event.request_id != request_id]
+        if self._undelivered:  # of a step that failed
+            events = [event for event in self._undelivered if event.request_id == request_id] + events
+            self._undelivered = [event for event in self._undelivered if event.request_id != request_id]
         return events
 
-    def advance(self, others_turn: AbstractContextManager[object] | None = None) -> list[Event] | WaitUntil:
-        """One round: fill the pipeline, then commit its oldest step.
+    def advance(self, unlocked: AbstractContextManager[object] | None = None) -> list[Event] | WaitUntil:
+        """Do one round: fill the pipeline, then commit its oldest step.
 
-        Returns the events; WaitUntil when work exists but may not start yet; an empty list when there is none, or it
-        waits for a transfer of blocks.
-        others_turn: entered while the executor computes; then others may add and abort.
+        Args:
+            unlocked: Entered while the executor computes; other threads may add and abort then.
+
+        Returns:
+            The events; WaitUntil when there is work that may not start yet; no event when there is no work, or it waits
+            for a transfer.
         """
-        self._mend()
-        if self._untold:
-            return self._told()
-        others_turn = others_turn or nullcontext()
+        self._recover_broken_step()
+        if self._undelivered:
+            return self._take_events()
+        unlocked = unlocked or nullcontext()
         try:
-            outcome = self._fill(others_turn)
+            outcome = self._fill(unlocked)
             if self._flights:
-                self._commit(others_turn)
-                return self._told()
+                self._commit(unlocked)
+                return self._take_events()
             if isinstance(outcome, WaitForTransfers):
-                self._wait_for_transfers(others_turn)
-                return self._told()
+                self._wait_for_transfers(unlocked)
+                return self._take_events()
         except BaseException as fault:
-            self._broken_off = f"The step was broken off ({type(fault).__name__}); ask again."
-            self._mend()
+            self._step_error = f"The step was interrupted ({type(fault).__name__}); send the request again."
+            self._recover_broken_step()
             raise
         if outcome is None and not self._scheduler.idle:
-            # Waiting would be for ever, and silently.
+            # It would wait for ever, without a word in the log.
             raise RuntimeError("the scheduler has work, but no plan and nothing in flight")
         return outcome if isinstance(outcome, WaitUntil) else []
 
     def take_transferred(self) -> None:
-        """Have the scheduler hear what has ended of transfers since the last step, where on virtual time that is known
-        only afterwards."""
-        self._mend()
+        """Report transfers to the scheduler that have ended since the last step, on virtual time."""
+        self._recover_broken_step()
         self._wait_for_transfers(nullcontext())
 
     def take_transferred_idle(self) -> None:
-        """Take in transfers that ended since the last step, where no step will do so: blocks that were held for a peer
-        are free once the peer has them, and counts that are asked for must say so."""
+        """Report transfers to the scheduler that have ended since the last step, where no step will do so.
+
+        Blocks that were held for a peer are free once the peer has them, and counts must say so.
+        """
         if self.idle and self._scheduler.transfers_out and not self._polls:
-            self._mend()
+            self._recover_broken_step()
             self._wait_for_transfers(nullcontext(), 0.0)
 
     def run(self) -> list[Event]:
-        """Advance until nothing is left; all events in order."""
+        """Advance until there is no work, and return all events in order."""
         events: list[Event] = []
         while not self.idle:
             outcome = self.advance()
@@ -222,76 +241,72 @@ class EngineLoop:
         return events
 
     def close(self) -> None:
+        """Store what is left to store, and close executor and observers."""
         try:
-            self._keep_the_rest()
+            self._store_rest()
         finally:
-            self._close()
+            try:
+                self._executor.close()
+            finally:
+                self._observers.close()
 
-    def _keep_the_rest(self) -> None:
-        """What is still to be stored for later is, where nobody runs any more, and as far as it takes no longer than a
-        moment."""
+    def _store_rest(self) -> None:
+        """Store blocks that are still to be stored, if no request runs and as far as the time suffices."""
         last = time.monotonic() + CLOSING_SECONDS
         while not self._scheduler.has_requests and not self.idle and time.monotonic() < last:
             self.advance()
 
-    def _close(self) -> None:
-        try:
-            self._executor.close()
-        finally:
-            self._observers.close()
-
-    def _fill(self, others_turn: AbstractContextManager[object]) -> WaitUntil | WaitForTransfers | None:
+    def _fill(self, unlocked: AbstractContextManager[object]) -> WaitUntil | WaitForTransfers | None:
         while len(self._flights) < self._depth:
             now = self.clock.now()
-            with self._verb:
+            with self._scheduler_call:
                 plan = self._scheduler.plan(now)
                 if not isinstance(plan, BatchPlan):
                     return plan
                 flight = _Flight(plan, now)
                 self._flights.append(flight)
             self._observers.planned(plan)
-            with others_turn:
+            with unlocked:
                 flight.pending = self._executor.submit(plan)
         return None
 
-    def _commit(self, others_turn: AbstractContextManager[object]) -> None:
-        """The oldest step."""
+    def _commit(self, unlocked: AbstractContextManager[object]) -> None:
+        """Commit the oldest step."""
         flight = self._flights[0]
-        with others_turn:
+        with unlocked:
             result = self._result(flight)
         if self._scheduler.transfers_out:
             result = structs.replace(result, transferred=self._transferred(0.0))
         self.clock.passed(result.seconds)
         now = self.clock.now()
-        with self._verb:
+        with self._scheduler_call:
             events = self._scheduler.commit(flight.plan, result, now)
             self._flights.popleft()
-            self._untold += events
+            self._undelivered += events
         self._observers.step(flight.plan, result, flight.planned, now)
         self._observers.events(events, now)
 
-    def _wait_for_transfers(self, others_turn: AbstractContextManager[object], seconds: float = POLL_SECONDS) -> None:
+    def _wait_for_transfers(self, unlocked: AbstractContextManager[object], seconds: float = POLL_SECONDS) -> None:
         self._polls = True
         try:
-            with others_turn:
+            with unlocked:
                 ended = self._transferred(seconds)
         finally:
             self._polls = False
         now = self.clock.now()
-        with self._verb:
+        with self._scheduler_call:
             events = self._scheduler.transferred(ended, now)
-            self._untold += events
+            self._undelivered += events
         if ended:
             self._observers.transferred(ended, now)
             self._observers.events(events, now)
 
     def _transferred(self, seconds: float) -> tuple[Transferred, ...]:
-        """What the executor tells of transfers. When it has none under way, those that nothing was told of are lost:
-        their step was broken off."""
+        """Return ended transfers. Where the executor has none in flight, those still out are lost with their step."""
         ended = self._executor.poll(seconds)
         if ended is None:
             return tuple(
-                Transferred(transfer_id, "The transfer was broken off.")
+                Transferred(transfer_id, "The transfer was interrupted.")
                 for transfer_id in self._scheduler.transfers_out
             )
         return ended
@@ -299,29 +314,33 @@ class EngineLoop:
     def _result(self, flight: _Flight) -> StepResult:
         pending, flight.pending = flight.pending, None
         if pending is None:
-            assert self._broken_off is not None, "only a step that was broken off has no result to come"
-            return StepResult(flight.plan.step, (), 0.0, error=self._broken_off)
+            assert self._step_error is not None, "only an interrupted step has no result to come"
+            return StepResult(flight.plan.step, (), 0.0, error=self._step_error)
         return pending.result()
 
-    def _told(self) -> list[Event]:
-        """What has come and was not handed out."""
-        events, self._untold = self._untold, []
+    def _take_events(self) -> list[Event]:
+        """Return events that were not returned yet."""
+        events, self._undelivered = self._undelivered, []
         return events
 
-    def _mend(self) -> None:
-        """Bring to its end what was broken off, if anything was: every step in flight is committed, as failed where it
-        has no result. Broken off itself, it goes on with the next call."""
-        if self._verb.broken:
+    def _recover_broken_step(self) -> None:
+        """After an interruption, commit every step in flight, as failed where it has no result.
+
+        If it is interrupted itself, the next call goes on with it.
+        """
+        if self._scheduler_call.interrupted:
             self._flights.clear()
-            if self._places is not None:
-                self._places.abandon()
+            if self._kv_tiers is not None:
+                self._kv_tiers.abandon()
             while self._executor.poll(POLL_SECONDS) is not None:
-                pass  # the blocks that it copies are about to be free
+                pass  # the blocks that it copies are about to be freed
             now = self.clock.now()
-            events = self._scheduler.recover("The engine was interrupted while it planned; ask again.", now)
-            self._untold += events
-            self._verb.broken = False
+            events = self._scheduler.recover(
+                "The engine was interrupted while it planned; send the request again.", now
+            )
+            self._undelivered += events
+            self._scheduler_call.interrupted = False
             self._observers.events(events, now)
-        while self._broken_off is not None and self._flights:
+        while self._step_error is not None and self._flights:
             self._commit(nullcontext())
-        self._broken_off = None
+        self._step_error = None

@@ -1,8 +1,4 @@
-"""Requests whose grammars are being compiled: the engine has not heard of them, and they wait.
-
-Knows whose they are, since when, and which were aborted meanwhile; not what compiles, nor how a consumer is notified.
-Its methods may be called in any thread.
-"""
+"""Requests whose grammars are being compiled, which the engine does not have yet. Any thread may call the methods."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from inflight.core.request_timings import QueueWaitMeter, RequestTimings
 from inflight.core.types.events import Finish, FinishedEvent
 from inflight.core.types.request import Request
-from inflight.engine.grammar_gate import Preparation
+from inflight.engine.protocols import Preparation
 
 
 class HasRequests(Protocol):
@@ -28,8 +24,13 @@ C = TypeVar("C", bound=HasRequests)
 
 @dataclass(slots=True)
 class Prepared:
-    """Requests of one consumer. since: when their waiting began. aborted: those that are to end at once. preparation:
-    of their grammars, which are kept until it is cancelled."""
+    """Requests of one consumer.
+
+    Attributes:
+        since: When their waiting began.
+        aborted: Ids of those that end as soon as they are submitted.
+        preparation: Of their grammars, which are retained until it is cancelled.
+    """
 
     since: float
     aborted: set[str] = field(default_factory=set)
@@ -41,28 +42,31 @@ class Prepared:
 
 
 class Preparing(Generic[C]):
+    """The requests that wait, by consumer."""
+
     def __init__(self) -> None:
         self._waiting: dict[C, Prepared] = {}
         self._lock = threading.Lock()
 
     def begin(self, consumer: C, now: float) -> None:
+        """Add a consumer."""
         with self._lock:
             self._waiting[consumer] = Prepared(now)
 
     def end(self, consumer: C) -> Prepared | None:
-        """Return what to hand in; None: it waits no more."""
+        """Remove a consumer, and return its requests; None if it does not wait."""
         with self._lock:
             return self._waiting.pop(consumer, None)
 
-    def leave(self, consumer: C) -> bool:
-        """Return whether it waited. What is not compiled yet is compiled for others alone."""
+    def cancel(self, consumer: C) -> bool:
+        """Remove a consumer, and return whether it waited. Its grammars are compiled only if others wait for them."""
         one = self.end(consumer)
         if one is not None:
             one.cancel()
         return one is not None
 
-    def awaits(self, consumer: C, preparation: Preparation) -> None:
-        """Keep what is being compiled for it; cancel it at once where the consumer has gone meanwhile."""
+    def set_preparation(self, consumer: C, preparation: Preparation) -> None:
+        """Note what is being compiled for a consumer; cancel it if the consumer does not wait any more."""
         with self._lock:
             one = self._waiting.get(consumer)
             if one is not None:
@@ -71,8 +75,12 @@ class Preparing(Generic[C]):
             preparation.cancel()
 
     def abort(self, request_id: str, now: float) -> tuple[C, list[FinishedEvent]] | None:
-        """Whose waiting is over by that, all of its requests being aborted, and their ends. None: this request waits
-        for no grammar, or others have come with it, which wait all the same."""
+        """Abort a request.
+
+        Returns:
+            The consumer and the ends of its requests, once all of these are aborted; None where the request does not
+            wait, or others of the same consumer do.
+        """
         with self._lock:
             for consumer, one in self._waiting.items():
                 names = {request.request_id for request in consumer.requests}
@@ -87,7 +95,7 @@ class Preparing(Generic[C]):
         return None
 
     def clear(self) -> list[C]:
-        """Let no consumer wait any more, and return those that did."""
+        """Remove all consumers, and return them."""
         with self._lock:
             left, self._waiting = self._waiting, {}
         for one in left.values():
@@ -95,7 +103,7 @@ class Preparing(Generic[C]):
         return list(left)
 
     def sequences(self) -> Mapping[str, int]:
-        """Count the sequences that wait, by lane."""
+        """Return the number of sequences that wait, by lane."""
         counts: Counter[str] = Counter()
         with self._lock:
             for consumer in self._waiting:
@@ -105,7 +113,7 @@ class Preparing(Generic[C]):
 
 
 def _aborted(request: Request, since: float, now: float) -> FinishedEvent:
-    """The end of a request that the engine never heard of."""
+    """Return the end of a request that was aborted before the engine had it."""
     timings, clock = RequestTimings(), QueueWaitMeter()
     timings.arrive(request.arrival, now, clock)
     timings.add_compile_time(now - since, request.lane)

@@ -15,8 +15,8 @@ from typing import Any
 from inflight.core.types.events import Event
 from inflight.core.types.request import RequestRefused
 from inflight.engine.bridge import MANY
-from inflight.engine.client import EngineClient
 from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
+from inflight.engine.protocols import EngineClient
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.call import Call
 from inflight.server.delivery import Delivery
@@ -51,13 +51,13 @@ class Generation(Delivery):
 
     @property
     def held(self) -> int:
-        return self._stream.held + self._kept + super().held
+        return self._stream.buffered + self._kept + super().held
 
     def end(self, error: ApiError) -> None:
         """End the stream: taking from it, now or later, raises this error."""
         if self.error is None:
             super().end(error)
-            self._stream.break_off(error)
+            self._stream.fail(error)
 
     async def close(self) -> None:
         self.release()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from inflight.engine.client import EngineClient
+from inflight.engine.protocols import EngineClient
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.prompts import PromptEncoder
 from inflight.peer_secret import read_peer_secret

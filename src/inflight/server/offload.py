@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from inflight.engine.event_stream import settle
+from inflight.engine.event_stream import set_outcome
 
 T = TypeVar("T")
 _THREAD = ThreadPoolExecutor(1, thread_name_prefix="inflight-aside")
@@ -35,7 +35,7 @@ async def in_own_thread(work: Callable[[], T], name: str) -> T:
         except BaseException as error:
             outcome = error
         with contextlib.suppress(RuntimeError):  # the end came first
-            loop.call_soon_threadsafe(settle, done, outcome)
+            loop.call_soon_threadsafe(set_outcome, done, outcome)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await done

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from inflight.core.types.sampling import Adapter
-from inflight.engine.client import EngineClient
+from inflight.engine.protocols import EngineClient
 from inflight.server.bodies.unknown_fields import UnknownFields
 from inflight.server.call import EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS

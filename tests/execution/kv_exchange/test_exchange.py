@@ -124,11 +124,11 @@ def test_what_became_of_blocks_is_counted(make: Make) -> None:
     prefill.exchange.withdraw("dropped")
     prefill.exchange.withdraw("never there")
     prefill.give("old", range(20), range(20))
-    assert prefill.exchange.handed_over.held == 20
+    assert prefill.exchange.export_stats.held == 20
     prefill.give("new", range(15), range(20, 35))
     for _ in range(4):
         assert prefill.ended(5.0).error is None
-    assert prefill.exchange.handed_over == KVExportStats(
+    assert prefill.exchange.export_stats == KVExportStats(
         held=0, taken=2, cached=1, expired=15, displaced=20, withdrawn=4
     )
 

@@ -20,7 +20,7 @@ from inflight.cli.replicas.routing_board import RoutingBoard
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress
 from inflight.core.types.request import Request
-from inflight.engine.event_stream import settle
+from inflight.engine.event_stream import set_outcome
 from inflight.engine.remote.messages import Refused
 from inflight.frontend.prefill_engines import is_handed_over, prompt_alone
 from inflight.routing.routed_request import RoutedRequest
@@ -72,7 +72,7 @@ class _Asked:
 
     async def place(self, seconds: float) -> PeerAddress | None:
         """Where its blocks will be; None: nowhere."""
-        timer = self._loop.call_later(seconds, settle, self._place, None)
+        timer = self._loop.call_later(seconds, set_outcome, self._place, None)
         try:
             return await self._place
         finally:
@@ -81,11 +81,11 @@ class _Asked:
     def end(self) -> None:
         self.is_over = True
         self._board.ended(self.export_id)
-        settle(self._place, None)
+        set_outcome(self._place, None)
 
     def chosen(self, replica: str) -> None:
         address = self._board.peer_of(replica)
-        settle(self._place, None if address is None else PeerAddress(*address, self.export_id))
+        set_outcome(self._place, None if address is None else PeerAddress(*address, self.export_id))
 
     def accepted(self) -> None:
         """Its blocks are pulled when they are there."""

@@ -16,7 +16,7 @@ from inflight.cli.replicas.replica_load import ReplicaLoad
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.bridge import Consumer
-from inflight.engine.event_stream import EngineStopped, event_size, settle
+from inflight.engine.event_stream import EngineStopped, event_size, set_outcome
 from inflight.engine.remote.messages import Accepted, FromEngine, Happened, Refused, Stopped, encode
 
 GAP_SECONDS = 0.004  # between two items: what one costs on its way is a small part of it; longer steps wait for nothing
@@ -29,9 +29,9 @@ ITEM = 16_000  # tokens and log-probabilities in an item; more only where one ev
 class Engine(Protocol):
     """A bridge."""
 
-    def hand_in(self, consumer: Consumer) -> None: ...
+    def submit(self, consumer: Consumer) -> None: ...
 
-    def leave(self, consumer: Consumer) -> None: ...
+    def cancel(self, consumer: Consumer) -> None: ...
 
 
 class Outboxes:
@@ -48,7 +48,7 @@ class Outboxes:
             self._unfollowed(link, box)
         consumer = _Opened(box, requests)
         box.opening += 1
-        self._engine.hand_in(consumer)
+        self._engine.submit(consumer)
         try:
             await consumer.accepted
         except RequestRefused as refusal:
@@ -103,7 +103,7 @@ class Outboxes:
 
     def _leave(self, box: _Outbox, consumer: _Opened) -> None:
         box.left(consumer)
-        self._engine.leave(consumer)
+        self._engine.cancel(consumer)
 
 
 class _Outbox:
@@ -140,8 +140,8 @@ class _Outbox:
             self._load.left(one)
         self._wake()
 
-    def break_off(self, fault: Exception) -> None:
-        self._fault = self._fault or fault
+    def fail(self, error: Exception) -> None:
+        self._fault = self._fault or error
         self._wake()
 
     async def items(self) -> AsyncIterator[bytes]:
@@ -171,7 +171,7 @@ class _Outbox:
     async def _wait(self, seconds: float) -> bool:
         """Whether something has come."""
         waiter = self._waiter = self._loop.create_future()
-        timer = self._loop.call_later(seconds, settle, waiter, None)
+        timer = self._loop.call_later(seconds, set_outcome, waiter, None)
         try:
             await waiter
         finally:
@@ -181,7 +181,7 @@ class _Outbox:
 
     def _wake(self) -> None:
         if self._waiter is not None:
-            settle(self._waiter, None)
+            set_outcome(self._waiter, None)
 
 
 class _Opened:
@@ -200,11 +200,11 @@ class _Opened:
     def accept(self, refusal: Exception | None) -> None:
         if refusal is None:
             self._box.came(self)
-        settle(self.accepted, refusal)
+        set_outcome(self.accepted, refusal)
 
     def put(self, events: list[Event]) -> None:
         self._ended |= {one.request_id for one in events if isinstance(one, FinishedEvent)}
         self._box.put(events)
 
-    def break_off(self, fault: Exception) -> None:
-        self._box.break_off(fault)
+    def fail(self, error: Exception) -> None:
+        self._box.fail(error)

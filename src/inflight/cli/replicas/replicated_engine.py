@@ -27,7 +27,7 @@ FULL_PAUSE_SECONDS = 1.0  # after which it asks them again, at most
 
 
 class ReplicatedEngine:
-    """An `inflight.engine.client.EngineClient`."""
+    """An `inflight.engine.protocols.EngineClient`."""
 
     def __init__(self, links: Links, board: RoutingBoard, clock_zero: float, closed: Callable[[], None]):
         """clock_zero: where the clock began by which requests' arrivals are told, on this machine's monotonic clock.
@@ -67,7 +67,7 @@ class ReplicatedEngine:
         """No replica can be reached any more, and none will be: a sentence. In the event loop."""
         self._stopped = self._stopped or why
         for stream in tuple(self._following):
-            stream.break_off(EngineStopped(self._stopped))
+            stream.fail(EngineStopped(self._stopped))
             self._left(stream)
 
     def age(self, request: Request) -> float:
@@ -163,7 +163,7 @@ class _Following:
 
     def _fail(self, fault: Exception) -> None:
         if self._stream.accepted.done():
-            self._stream.break_off(fault)
+            self._stream.fail(fault)
         else:
             self._stream.accept(fault)
         self._end()

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from inflight.engine.event_stream import settle
+from inflight.engine.event_stream import set_outcome
 
 _REMEMBERED = 4096  # that were asked for before their prompts came
 
@@ -40,7 +40,7 @@ class WantedPrompts:
             if self._early.pop(export_id, self) is None:
                 return True
             self._waiting[export_id] = wanted
-        timer = loop.call_later(seconds, settle, wanted, False)
+        timer = loop.call_later(seconds, set_outcome, wanted, False)
         try:
             await wanted
         finally:
@@ -52,7 +52,7 @@ class WantedPrompts:
     def left(self, export_id: str) -> None:
         """Nobody will. In the event loop."""
         if (wanted := self._waiting.get(export_id)) is not None:
-            settle(wanted, False)
+            set_outcome(wanted, False)
 
     def _told(self, export_id: str) -> None:
         with self._lock:
@@ -63,4 +63,4 @@ class WantedPrompts:
                     self._early.popitem(last=False)
                 return
         with contextlib.suppress(RuntimeError):  # the event loop is closed
-            wanted.get_loop().call_soon_threadsafe(settle, wanted, True)
+            wanted.get_loop().call_soon_threadsafe(set_outcome, wanted, True)

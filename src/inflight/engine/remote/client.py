@@ -31,7 +31,7 @@ from inflight.engine.remote.messages import (
 
 
 class RemoteClient:
-    """An `inflight.engine.client.EngineClient`."""
+    """An `inflight.engine.protocols.EngineClient`."""
 
     def __init__(self, address: str, name: str):
         """name: of this client, which no other one of that engine has had."""
@@ -67,7 +67,7 @@ class RemoteClient:
         self._stopped = sentence
         for stream in self._streams.values():
             if stream.accepted.done():
-                stream.break_off(EngineStopped(sentence))
+                stream.fail(EngineStopped(sentence))
             else:
                 stream.accept(EngineStopped(sentence))
         self._streams.clear()

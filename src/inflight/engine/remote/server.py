@@ -70,11 +70,11 @@ class EngineServer:
     def _do(self, client: _Client, message: ToEngine) -> None:
         if isinstance(message, Open):
             stream = client.streams[message.stream] = _Stream(client, message.stream, message.requests)
-            self._bridge.hand_in(stream)
+            self._bridge.submit(stream)
         else:
             left = client.streams.pop(message.stream, None)
             if left is not None:
-                self._bridge.leave(left)
+                self._bridge.cancel(left)
 
     def _give_up(self, name: bytes, why: str) -> None:
         if name in self._clients:
@@ -110,7 +110,7 @@ class _Client:
         left = list(self.streams.values())
         self.streams.clear()
         for stream in left:
-            bridge.leave(stream)
+            bridge.cancel(stream)
         return len(left)
 
     def _flush(self) -> None:
@@ -142,7 +142,7 @@ class _Stream:
         if isinstance(refusal, RequestRefused):
             told = Refused(self._number, str(refusal), refusal.retry_after, refusal.field, refusal.code)
             return self._client.tell(told)
-        self.break_off(refusal)
+        self.fail(refusal)
 
     def put(self, events: list[Event]) -> None:
         self._client.happened(events)
@@ -150,5 +150,5 @@ class _Stream:
         if not self._alive:
             self._client.streams.pop(self._number, None)
 
-    def break_off(self, fault: Exception) -> None:
-        self._client.tell(Stopped(str(fault)))
+    def fail(self, error: Exception) -> None:
+        self._client.tell(Stopped(str(error)))

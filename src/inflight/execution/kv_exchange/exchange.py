@@ -68,9 +68,9 @@ class KVExchange:
         return ExchangeCounts(pulled.blocks, pulled.pulls, pulled.failed, pulled.seconds, given.blocks, given.failed)
 
     @property
-    def handed_over(self) -> KVExportStats:
+    def export_stats(self) -> KVExportStats:
         """Blocks, by what became of them. In any thread."""
-        return self._exports.handed_over()
+        return self._exports.export_stats()
 
     def serves(self, tier: str) -> bool:
         return is_of_peers(tier)

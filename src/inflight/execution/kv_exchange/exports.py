@@ -151,7 +151,7 @@ class Exports:
                 self._end(export_id, export, "withdrawn")
             self._changed.notify_all()
 
-    def handed_over(self) -> KVExportStats:
+    def export_stats(self) -> KVExportStats:
         with self._changed:
             held = sum(len(one.blocks) for one in self._exports.values() if not one.is_over)
             return KVExportStats(held=held, **self._counts)

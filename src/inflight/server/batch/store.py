@@ -17,7 +17,7 @@ from dataclasses import astuple, fields
 from functools import partial
 from typing import Any
 
-from inflight.engine.event_stream import settle
+from inflight.engine.event_stream import set_outcome
 from inflight.server.batch.clock import KeptTime
 from inflight.server.batch.database import Database
 from inflight.server.batch.quotas import OverQuota, Usage
@@ -251,10 +251,10 @@ class Store:
             failure = await self._inserted([answer for answer, _ in batch])
             if failure is None or isinstance(failure, OSError):
                 for _, future in batch:
-                    settle(future, failure)
+                    set_outcome(future, failure)
             else:  # by one of them, which is not to take the others with it
                 for answer, future in batch:
-                    settle(future, await self._inserted([answer]))
+                    set_outcome(future, await self._inserted([answer]))
         self._committer = None
 
     async def _inserted(self, answers: list[LineAnswer]) -> Exception | None:

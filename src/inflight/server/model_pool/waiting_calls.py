@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from inflight.engine.event_stream import settle
+from inflight.engine.event_stream import set_outcome
 from inflight.server.errors import ApiError
 from inflight.server.served import Borrowed
 
@@ -37,4 +37,4 @@ class WaitingCalls:
     def refuse(self, name: str, error: ApiError) -> None:
         """All that wait for it, who do so no more."""
         for call in self.take(name):
-            settle(call, error)
+            set_outcome(call, error)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from inflight.engine.event_stream import settle
+from inflight.engine.event_stream import set_outcome
 from inflight.server.model_pool.messages import Failed, FromModel, Ready, decode_from_model
 from inflight.server.processes.control import Control
 from inflight.server.processes.messages import AskFrames, AskPage, Model, Page, ShownFrames
@@ -132,14 +132,14 @@ class Worker:
             if not future.done():
                 future.set_exception(fault)
                 future.exception()  # whoever waits is told; nobody may
-        settle(self.ended, why)
+        set_outcome(self.ended, why)
 
     def _heard(self, message: FromModel) -> None:
         match message:
             case Model():
-                settle(self._found, message)
+                set_outcome(self._found, message)
             case Ready():
-                settle(self._ready, message)
+                set_outcome(self._ready, message)
             case Failed():
                 self._why = message.sentence
             case Page():

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from inflight.engine.event_stream import settle
+from inflight.engine.event_stream import set_outcome
 from inflight.server.fair_line import FairLine
 from inflight.server.preprocessing.child import ReadingProcess, ReadJob, StalledError
 from inflight.server.preprocessing.wire import RENEW
@@ -81,7 +81,7 @@ class Lane:
                 expected, began = waiting.expected_seconds, time.monotonic()
                 self._line.take(expected)
                 try:
-                    settle(waiting.outcome, await reader.outcome(waiting.job))
+                    set_outcome(waiting.outcome, await reader.outcome(waiting.job))
                 finally:
                     self._line.charge(waiting.owner, time.monotonic() - began - expected)
                     waiting.outcome.cancel()  # where the lane was closed meanwhile

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from inflight.engine.event_stream import settle
+from inflight.engine.event_stream import set_outcome
 
 R = TypeVar("R")
 
@@ -34,7 +34,7 @@ class PendingReplies(Generic[R]):
             if self._last is None:
                 put(number)
             else:
-                settle(reply, self._last[0])
+                set_outcome(reply, self._last[0])
             return await asyncio.wait_for(reply, seconds)
         finally:
             del self._pending[number]
@@ -42,10 +42,10 @@ class PendingReplies(Generic[R]):
     def came(self, number: int, reply: R | BaseException) -> None:
         """Nothing, where nobody waits for it any more."""
         if (pending := self._pending.get(number)) is not None:
-            settle(pending, reply)
+            set_outcome(pending, reply)
 
     def end(self, reply: R | BaseException) -> None:
         """There is nobody left to ask: this is the reply to all that were asked, and to whatever is asked later."""
         self._last = (reply,)
         for pending in self._pending.values():
-            settle(pending, reply)
+            set_outcome(pending, reply)
