@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "inflight"
 FINISHED = (
     *("build", "config", "metrics", "routing", "simulate", "workload"),
-    *("core/estimation", "core/policies", "core/speculation", "core/types"),
+    *("core/estimation", "core/kv", "core/policies", "core/speculation", "core/types"),
     *("core/adapters.py", "core/options.py", "core/plugin.py", "core/request_timings.py", "core/stopping.py"),
     *("core/tenants.py", "core/queueing/admission.py", "core/queueing/group_order.py", "core/queueing/validation.py"),
 )

@@ -37,12 +37,12 @@ class HostDump(Struct, frozen=True):
 
 
 class KVCacheDump(Struct, frozen=True):
-    """Blocks at one moment. held, free, held_host: counts; the remaining blocks are evictable. ref_counts: of each
+    """Blocks at one moment. held, free, used_host: counts; the remaining blocks are evictable. ref_counts: of each
     block. evictable: in order of eviction. moving: of transfers in flight."""
 
     held: int
     free: int
-    held_host: int
+    used_host: int
     ref_counts: tuple[int, ...] = ()
     evictable: tuple[int, ...] = ()
     moving: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ class KVCacheStats(Struct, frozen=True):
         evictable_blocks: Cached blocks that no sequence holds.
         held_slots: Token slots of the held blocks.
         used_slots: Token slots with computed keys and values; shared blocks count once.
-        held_host_blocks: Host blocks with content, or of a transfer in flight.
+        used_host_blocks: Host blocks with content, or of a transfer in flight.
         swapped_sequences: Preempted sequences whose content is kept.
         used_checkpoints: Slots of state checkpoints that are not free.
         checkpoint_hits: Sequences that began from a checkpoint, since the engine started.
@@ -71,7 +71,7 @@ class KVCacheStats(Struct, frozen=True):
     evictable_blocks: int
     held_slots: int
     used_slots: int
-    held_host_blocks: int
+    used_host_blocks: int
     swapped_sequences: int
     used_checkpoints: int
     checkpoint_hits: int
@@ -125,9 +125,9 @@ class KVCacheManager:
         self._tiers = tiers if self._prefix_caching else NO_TIERS
         if self._tiers and (self.has_windows or self.has_state):
             raise ValueError(
-                f"tiers and peers bring blocks of one KV group, and this model has {len(capacity.windows)} under the "
-                f"windows {capacity.windows} and {capacity.state_snapshots} snapshots of recurrent state; leave them "
-                "out"
+                f"tiers and peers have blocks of one KV group, and this model has {len(capacity.windows)} KV groups "
+                f"(windows: {capacity.windows}) and {capacity.state_snapshots} checkpoints of recurrent state; leave "
+                "tiers and peers out"
             )
         self.has_sources = bool(self._tiers.sources)
         self.has_exporter = self._tiers.fingerprint is not None
@@ -328,7 +328,7 @@ class KVCacheManager:
             evictable_blocks=pool.evictable,
             held_slots=pool.held * self.block_size,
             used_slots=sum(map(self._tables.used_slots, running)) - extra_holders * self.block_size,
-            held_host_blocks=self._host.num_used,
+            used_host_blocks=self._host.num_used,
             swapped_sequences=self._host.num_waiting,
             used_checkpoints=states.slots.used,
             checkpoint_hits=states.hits,

@@ -1,8 +1,8 @@
 """Evict the blocks of the session with the least valuable blocks first, ends of texts before their roots.
 
 A block of two sessions is shared (a system prompt): it is evicted after all others, least recently released first, and
-so is a block that no session has had yet. A tenant that has more than its share of the idle blocks has the
-value of its sessions' blocks reduced by as much, so that it does not push out other tenants' sessions.
+so is a block of no session. The value of a tenant's blocks is reduced by as much as they exceed its share of the idle
+blocks, so that it does not push out other tenants' sessions.
 
 Values change with time. Sessions are ranked by the value that was computed last: when they began or ended a turn, and
 every RERANK_INTERVAL_S seconds for the RERANK_BATCH that were valued longest ago, so that the cost of a look-up does
@@ -78,7 +78,7 @@ class SessionEviction(EvictionOrder):
             self._rank(session)
 
     def discard(self, block: int) -> None:
-        """Take out a block that is held again; its content keeps its owner."""
+        """Remove a block that is held again; its content keeps its owner."""
         if block in self:
             self._take(block)
 

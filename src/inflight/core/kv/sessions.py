@@ -27,7 +27,7 @@ Awaits = Literal["tool", "person", ""]  # what a session rests for; "": unknown
 MIN_GAP_S, BUCKETS_PER_DOUBLING, NUM_BUCKETS = 0.25, 2, 40  # shorter gaps are alike; ages up to three days
 DECAY_PER_GAP = 0.9995  # a gap has half its weight after about 1,400 others
 PRIOR_TURNS = 1 / 16  # turns of each age before the first observation, of one gap that came so far
-REFRESH_SHARE = 1 / 32  # hit rates are computed anew when this share of all observations is new
+REFRESH_SHARE = 1 / 32  # hit rates are computed again when this share of all observations is new
 MAX_WATCHED = 20_000
 
 
@@ -85,7 +85,7 @@ class ReuseGaps:
         self._num_observed = DECAY_PER_GAP * self._num_observed + 1
 
     def hit_rate(self, age: float) -> float:
-        """Return the most turns per second of keeping that a session brings which has rested for `age` seconds."""
+        """Return the highest rate of turns, per second that blocks are kept, of a session that rests for `age` s."""
         if not self._hit_rates or self._num_new > REFRESH_SHARE * self._num_observed:
             self._hit_rates, self._num_new = [self._best_rate(index) for index in range(NUM_BUCKETS)], 0
         return self._hit_rates[bucket(age)]
@@ -106,7 +106,7 @@ class GapWatch:
     """Report to `ReuseGaps` how far the gaps have come that have not ended.
 
     Each gap is watched from its start, whether or not anything of its session is left in memory: if it were counted at
-    its end alone, every session would seem to return. A gap is given up when its session could not be recognised again,
+    its end alone, every session would seem to return. A gap is dropped when its session could not be recognised again,
     and beyond MAX_WATCHED the oldest is; both depend on age alone, and so do not favour sessions that return.
     """
 
@@ -183,7 +183,7 @@ class SessionTable:
         return len(self._named)
 
     def reset(self) -> None:
-        """Forget all sessions, where all sequences and blocks are gone; what gaps have taught stays."""
+        """Forget all sessions, after all sequences and blocks were dropped; histograms of gaps stay."""
         self.watchers.clear()
         self._named.clear()
         self._watch = GapWatch(self._gaps_of, lambda one: one.is_named or one.num_idle_blocks > 0)

@@ -87,7 +87,7 @@ def take_census(next_number: int, state: SchedulerState, whole: bool, blocks: bo
         tuple(_lane(lane, whole) for lane in state.lanes.all()),
         kv.held,
         kv.free,
-        kv.held_host,
+        kv.used_host,
         kv.ref_counts,
         kv.evictable,
         kv.moving,

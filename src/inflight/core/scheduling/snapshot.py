@@ -123,7 +123,7 @@ def take_snapshot(
             )
             for lane in lanes.all()
         ),
-        held_host_blocks=kv.held_host_blocks,
+        held_host_blocks=kv.used_host_blocks,
         swapped_sequences=kv.swapped_sequences,
         swap_preemptions=counts.swap_preemptions,
         recomputed_tokens=counts.recomputed_tokens,
