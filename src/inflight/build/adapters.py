@@ -23,7 +23,7 @@ _ITEM_BYTES = {"bfloat16": 2, "float32": 4}
 
 
 class AdapterPlan(Struct, frozen=True):
-    """slots, rank: 0 where there are no adapters. named: files of the adapters of `--lora`, by name."""
+    """Adapters of an engine. slots, rank: 0 where there are none. named: files of those of `--lora`, by name."""
 
     slots: Resolved
     rank: Resolved

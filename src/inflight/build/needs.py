@@ -29,8 +29,8 @@ _WEIGHT_FILES = ("*.safetensors", "*.bin")
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """nbytes: of weights, keys and values, and the process around them. settings: with the size of the KV cache that
-    is counted."""
+    """An estimate. nbytes: of weights, keys and values, and the process around them. settings: with the size of the KV
+    cache that is counted."""
 
     nbytes: int
     settings: EngineSettings

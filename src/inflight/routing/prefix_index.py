@@ -13,6 +13,8 @@ DEFAULT_MAX_BLOCKS = 1 << 18  # of a replica whose memory is not known
 
 
 class PrefixIndex:
+    """Blocks of prompts → replicas that have them, up to each one's capacity."""
+
     def __init__(self) -> None:
         self._replicas_of: dict[bytes, int] = {}  # block → replicas that have it, a bit each
         self._blocks: dict[int, OrderedDict[bytes, None]] = {}  # replica → its blocks, least recently used first

@@ -88,6 +88,8 @@ def _mean(costs: Sequence[ServingCosts]) -> ServingCosts:
 
 
 class ReplicaView:
+    """The requests at a replica that have not ended, and their costs."""
+
     def __init__(self, name: str, slot: int, costs: ServingCosts = UNKNOWN, *, fair: bool = False):
         """slot: its number in the prefix index. fair: it serves tenants in turns, so that a tenant's short queue does
         not wait for another one's long queue."""

@@ -31,6 +31,8 @@ class _Sent:
 
 
 class Router:
+    """Sends requests to replicas by a policy, and keeps account of them."""
+
     def __init__(self, policy: RoutingPolicy, block_size: int = 16):
         """block_size: prompt tokens per block of the prefix index."""
         self._policy, self._block_size = policy, block_size

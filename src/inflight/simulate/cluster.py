@@ -81,6 +81,8 @@ class DecodePool:
 
 
 class Cluster:
+    """Runs a workload over pools of replicas, one event after the other."""
+
     def __init__(
         self,
         workload: Workload,

@@ -95,8 +95,8 @@ WRONG = TOKEN + 1
 
 @dataclass(frozen=True, slots=True)
 class SimulatedDrafts:
-    """seed: of the draws. pass_seconds: of an executor for one more draft of every row that has any; 0 for drafts that
-    are looked up."""
+    """Drafts of an engine. seed: of the draws. pass_seconds: of an executor for one more draft of every row that has
+    any; 0 for drafts that are looked up."""
 
     acceptance: Acceptance
     seed: int = 0

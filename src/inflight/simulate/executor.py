@@ -58,6 +58,8 @@ class _StepWithTransfers(Done):
 
 
 class SimulatedExecutor:
+    """Computes plans in no time, and says how long they take."""
+
     def __init__(
         self,
         capacity: Capacity,

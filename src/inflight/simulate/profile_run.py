@@ -192,7 +192,7 @@ class Traffic:
 
 
 class _StepCollector(EngineObserver):
-    """An engine's observer: keeps the steps, and the first error of one."""
+    """Collects an engine's steps, and the first error of one."""
 
     def __init__(self) -> None:
         self.steps: list[TimedStep] = []

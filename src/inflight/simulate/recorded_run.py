@@ -30,6 +30,8 @@ _TABLE = msgspec.json.Decoder(dict[str, Any])
 
 @dataclass(frozen=True, slots=True)
 class RecordedSettings:
+    """The settings of a recorded run that decide plans."""
+
     capacity: Capacity
     engine: EngineSettings
     scheduling: SchedulingSettings
@@ -131,6 +133,8 @@ class RecordedStops:
 
 
 class RecordedStop:
+    """A stop text that matches after so many tokens; None: never."""
+
     def __init__(self, after: int | None):
         self._after = after
         self._tokens = 0

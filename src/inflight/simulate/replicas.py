@@ -40,6 +40,8 @@ class ReplicaFigures:
 
 
 class Replica:
+    """A simulated engine: a loop on a virtual clock of its own."""
+
     def __init__(
         self,
         loop: EngineLoop,
@@ -158,6 +160,8 @@ class Replica:
 
 
 class RoutedPool:
+    """Replicas behind a router; their number does not change."""
+
     def __init__(self, replicas: Sequence[Replica], router: Router):
         """router: with each replica by its number."""
         self.replicas = list(replicas)
@@ -180,8 +184,8 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """max_replicas: at once; the minimum is the number at the beginning. start_seconds: from the request for a replica
-    until it takes requests."""
+    """Limits of a pool that scales. max_replicas: at once; the minimum is the number at the beginning. start_seconds:
+    from the decision for a replica until it takes requests."""
 
     max_replicas: int
     start_seconds: float = START_SECONDS

@@ -224,6 +224,8 @@ class Cost:
 
 
 class Roofline:
+    """The step model of a model on a GPU, or on several by tensor parallelism."""
+
     def __init__(
         self,
         spec: ModelSpec,

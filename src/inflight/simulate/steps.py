@@ -98,6 +98,8 @@ def rounds(timed: Sequence[TimedStep]) -> list[Step]:
 
 
 class StepModel(Protocol):
+    """Says how long a step takes."""
+
     @property
     def name(self) -> str:
         """A description with its source, for readers of results: "fitted on 812 steps of …", "H100, data sheet"."""

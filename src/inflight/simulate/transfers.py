@@ -15,6 +15,8 @@ from inflight.engine.clock import VirtualClock
 
 
 class SimulatedTier(Protocol):
+    """A tier whose transfers take time."""
+
     @property
     def next_end(self) -> float:
         """When the next transfer ends, as far as is known now; infinite where no end is known."""
@@ -32,6 +34,8 @@ class SimulatedTier(Protocol):
 
 
 class EarlySender(Protocol):
+    """A tier to which blocks may travel while they are computed."""
+
     def begin_early(self, early: EarlySend, begin: float, seconds: float) -> None:
         """Send blocks that a step computes, which takes so long from `begin` on."""
 

@@ -21,6 +21,8 @@ FORMS = (
 
 
 class Arrivals(Protocol):
+    """An arrival process."""
+
     def times(self, rng: Random) -> Iterator[float]:
         """Yield arrival times in order, without end."""
 

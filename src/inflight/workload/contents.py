@@ -21,6 +21,8 @@ _BYTES_PER_TOKEN = 4  # of a text without a tokenizer
 
 
 class Contents:
+    """The prompts of a workload's entries, as token ids."""
+
     def __init__(
         self,
         entries: Sequence[Entry],

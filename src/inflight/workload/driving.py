@@ -27,7 +27,7 @@ class EngineFault(RuntimeError):
 
 @dataclass(slots=True)
 class PendingRequest:
-    """intended, sent: seconds on the engine's clock. sample_times: when the tokens of each sample came."""
+    """A request in flight. intended, sent: seconds on the engine's clock. sample_times: of its tokens."""
 
     index: int
     request: Request
@@ -37,6 +37,8 @@ class PendingRequest:
 
 
 class ObservationCollector:
+    """Collects what happens to each entry of a workload, and makes its observation."""
+
     def __init__(self, workload: Workload, on_end: Callable[[int, Observation], None] | None = None):
         """on_end: called with the index and the observation of each entry as it ends."""
         self._workload = workload

@@ -24,12 +24,16 @@ _Z99 = 2.3263478740408408  # the standard normal distribution's 99th percentile
 
 
 class Lengths(Protocol):
+    """A distribution of lengths."""
+
     def draw(self, rng: Random) -> int:
         """Draw a length of at least 1 token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
+    """Always the same length."""
+
     tokens: int
 
     def __post_init__(self) -> None:
@@ -90,7 +94,7 @@ class Lognormal:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """bins: (tokens, weight), where each length is drawn in proportion to its weight. source: the file of the bins."""
+    """Lengths with weights. bins: (tokens, weight), each drawn in proportion to its weight. source: their file."""
 
     bins: tuple[tuple[int, float], ...]
     source: str = ""

@@ -89,6 +89,8 @@ class Workload:
 
 
 class Pacer:
+    """Says which entries are due: open loop, closed loop, both, and turns that follow an answer."""
+
     def __init__(self, workload: Workload):
         self._entries = workload.entries
         self._closed = workload.closed

@@ -10,14 +10,16 @@ from inflight.routing.routed_request import RoutedRequest
 
 
 class Candidate(NamedTuple):
-    """cached: leading tokens of the prompt that the replica is assumed to have, where the policy uses prefixes, or that
-    another engine computes."""
+    """A replica for a request. cached: leading tokens of the prompt that it is assumed to have, where the policy uses
+    prefixes, or that another engine computes."""
 
     replica: ReplicaView
     cached: int
 
 
 class RoutingPolicy(Protocol):
+    """Chooses the replica of a request."""
+
     @property
     def uses_prefixes(self) -> bool:
         """Whether it uses what is cached where."""

@@ -41,6 +41,8 @@ class Head:
 
 
 class Source:
+    """A trace file, plain or gzip."""
+
     def __init__(self, path: Path):
         self.path = path
 

@@ -68,6 +68,8 @@ class Reading:
 
 
 class Rows:
+    """The rows of a trace while it is read."""
+
     def __init__(self, path: Path):
         self.entries: list[Entry] = []
         self.path = path
@@ -227,6 +229,8 @@ def gaps(entries: list[Entry]) -> list[str]:
 
 
 class TextLengths:
+    """Counts or estimates the tokens of texts."""
+
     def __init__(self, count_tokens: Callable[[str], int] | None):
         self._count = count_tokens
         self._used = False
