@@ -21,6 +21,7 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.registry import POLICIES
 from inflight.core.queueing.admission import Load
 from inflight.core.queueing.waiting_queue import WaitingQueue
+from inflight.core.request_timings import StepTime
 from inflight.core.strategies import StepView, StrategyContext
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.core.strategies.registry import STRATEGIES
@@ -47,7 +48,7 @@ def test_every_strategy_is_made_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_steps_end_early_unless_they_are_whole_or_run_on_a_gpu(name: str) -> None:
-    empty = WaitingQueue(Fcfs(), lambda sequence: 0)
+    empty = WaitingQueue(Fcfs(), lambda sequence: 0, StepTime())
     view = StepView(now=0.0, waiting=empty, running=0, decodes=lambda: (0, 0), max_rows=4)
     has_pieces = name in ("chunked", "adaptive")
     for settings, tokens in (

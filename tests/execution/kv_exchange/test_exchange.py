@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from inflight.core.types.kv_transfer import KVExportStats
+from inflight.core.types.plan import Transferred
 from inflight.execution.kv_exchange import nixl
 from inflight.execution.kv_exchange.exchange import ExchangeError
 
@@ -40,7 +41,7 @@ def test_blocks_arrive_as_they_are_given(make: Make, way: str) -> None:
     sent = prefill.give("one", names, given)
     prefill.give("one", (), ())
     received = decode.take(prefill, "one", names, taken)
-    assert decode.ended() == (received, None)
+    assert decode.ended() == Transferred(received)
     assert [decode.block(block) for block in taken] == [prefill.block(block) for block in given]
     assert {prefill.ended().transfer_id, prefill.ended().transfer_id} == {sent, sent + 1}
     assert prefill.exchange.poll() is None and decode.exchange.poll() is None
@@ -103,7 +104,7 @@ def test_what_nobody_takes_is_held_for_a_time(make: Make) -> None:
     prefill = make(options(hold=0.1))
     transfer_id = prefill.give("nobody's", [1], [1])
     assert prefill.exchange.poll() == ()
-    assert prefill.ended(5.0) == (transfer_id, None)
+    assert prefill.ended(5.0) == Transferred(transfer_id)
 
 
 def test_the_oldest_gives_way_where_too_much_is_held(make: Make) -> None:
@@ -194,7 +195,7 @@ def test_a_provider_that_closes_ends_pulls_and_its_transfers(make: Make) -> None
     time.sleep(0.1)
     prefill.exchange.close()
     assert decode.ended().error is not None
-    assert prefill.ended() == (transfer_id, None)
+    assert prefill.ended() == Transferred(transfer_id)
 
 
 def test_an_engine_that_ends_breaks_its_pulls_off(make: Make) -> None:
