@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inflight.engine.kv_events.block_hashes import block_hash, root_hash
+from inflight.core.types.kv_blocks import event_block_hash, event_root_hash
 from inflight.routing.prefix_index import PrefixIndex
 from inflight.routing.registry import make_router
 from inflight.routing.routed_request import RoutedRequest
@@ -31,8 +31,8 @@ def test_names_of_blocks_hang_on_all_that_is_before_on_salt_and_adapter() -> Non
 
 
 def test_they_are_those_of_an_engines_events() -> None:
-    first = block_hash(root_hash("salt", "sql"), (1, 2))
-    assert hashes((1, 2, 3, 4, 5), 2, "salt", "sql") == (first, block_hash(first, (3, 4)))
+    first = event_block_hash(event_root_hash("salt", "sql"), (1, 2))
+    assert hashes((1, 2, 3, 4, 5), 2, "salt", "sql") == (first, event_block_hash(first, (3, 4)))
 
 
 @given(st.lists(st.integers(0, 1), max_size=20), st.lists(st.integers(0, 1), max_size=20), st.sampled_from(["", "s"]))

@@ -1,7 +1,7 @@
 """Which replica has which blocks of prompts in its cache, by what was sent there or what it reports.
 
 Sent prompts are assumed to be cached until an engine would evict them as least recently used. Blocks are identified by
-the hashes of engines' KV events (`engine.kv_events.block_hashes`).
+the hashes of engines' KV events (`core.types.kv_blocks`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from inflight.core.types.kv_blocks import event_block_hash, event_root_hash
 from inflight.core.types.request import Request
-from inflight.engine.kv_events.block_hashes import block_hash, root_hash
 
 
 @dataclass(slots=True)
@@ -56,9 +56,9 @@ class RoutedRequest:
         """Return the hashes of the prompt's whole blocks, as in KV events of an engine with blocks of this size."""
         if (known := self._hashes.get(block_size)) is None:
             hashes = list(self._shared_hashes(block_size))
-            last = hashes[-1] if hashes else root_hash(self.salt, self.adapter)
+            last = hashes[-1] if hashes else event_root_hash(self.salt, self.adapter)
             for start in range(len(hashes) * block_size, len(self.prompt) - block_size + 1, block_size):
-                last = block_hash(last, self.prompt[start : start + block_size])
+                last = event_block_hash(last, self.prompt[start : start + block_size])
                 hashes.append(last)
             known = self._hashes[block_size] = tuple(hashes)
         return known

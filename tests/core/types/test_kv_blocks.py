@@ -1,10 +1,45 @@
-"""Names of blocks in tiers: the same on every machine."""
+"""Hashes of blocks: of content alone, the same on every machine, in every process and version."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 
-from inflight.core.types.kv_blocks import block_hash
+from inflight.core.types.kv_blocks import block_hash, event_block_hash, event_root_hash
+
+FIRST = 6465794244802020909  # of tokens 0 … 15
+PROGRAM = (
+    "from inflight.core.types.kv_blocks import event_block_hash, event_root_hash\n"
+    "print(event_block_hash(event_root_hash('s', 'a'), (1, 2**31)).hex())"
+)
+
+
+def test_every_process_has_the_same() -> None:
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for seed in ("1", "2")
+    ]
+    assert {one.stdout.strip() for one in runs} == {event_block_hash(event_root_hash("s", "a"), (1, 2**31)).hex()}
+
+
+def test_hashes_do_not_change_from_version_to_version() -> None:
+    """Replicas of two versions serve side by side during an update."""
+    assert int.from_bytes(event_block_hash(event_root_hash("", None), tuple(range(16)))) == FIRST
+
+
+def test_different_content_has_different_hashes() -> None:
+    roots = [event_root_hash(*one) for one in [("", None), ("", ""), ("a", None), ("", "a"), ("a", "b"), ("ab", None)]]
+    hashes = {event_block_hash(root, tokens) for root in roots for tokens in [(1, 2), (2, 1), (258,)]}
+    chained = {event_block_hash(one, (1, 2)) for one in hashes}
+    assert len(hashes) == 18 and len(chained) == 18 and not chained & hashes
 
 
 def test_token_ids_are_little_endian() -> None:

@@ -9,9 +9,10 @@ from inflight.core.types.kv_blocks import (
     CacheChange,
     CacheCleared,
     SharedRoot,
+    event_block_hash,
+    event_root_hash,
 )
 from inflight.core.types.sampling import Adapter
-from inflight.engine.kv_events.block_hashes import as_number, block_hash, root_hash
 from inflight.engine.kv_events.told_blocks import ToldBlocks
 from inflight.engine.kv_events.wire import AllBlocksCleared, Batch, BlockRemoved, BlockStored, encode
 
@@ -22,10 +23,10 @@ ROOT = SharedRoot("", None)
 
 def hashes(*blocks: tuple[int, ...], salt: str = "", adapter: str | None = None) -> list[int]:
     """Of a chain."""
-    found, before = [], root_hash(salt, adapter)
+    found, before = [], event_root_hash(salt, adapter)
     for tokens in blocks:
-        before = block_hash(before, tokens)
-        found.append(as_number(before))
+        before = event_block_hash(before, tokens)
+        found.append(int.from_bytes(before))
     return found
 
 

@@ -1,8 +1,8 @@
 """KV blocks: how many a sequence needs, their hashes, what changes in the prefix cache, and where they are kept.
 
-Hashes name blocks in tiers: each is made of the hash before it and of the block's tokens, and is the same in every
-process that computes with the same model in the same way. Unlike the hashes that routers see, these decide what is
-served: they have 128 bits, and a store keeps a block's tokens beside it.
+A block's hash is made of the hash before it and of the block's tokens. Hashes in tiers decide what is served: they have
+128 bits, are the same in every process that computes with the same model in the same way, and a store keeps a block's
+tokens beside it. Hashes of KV events are for routers: they have 64 bits, and are the same in every replica.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from inflight.core.types.sampling import Adapter
 
 HASH_BYTES = 16
 _ROOT, _BLOCK = b"inflight-root-1", b"inflight-block-1"
+EVENT_HASH_BYTES = 8  # as routers take them
+_EVENT = b"inflight-kv-1"  # other rules need another name, so that replicas of different versions share no hash
 
 CHECKPOINTS_PER_ROW = 2  # for the end of its prompt, and for where it is
 CHECKPOINT_MEMORY_SHARE = 0.25  # of the memory that live states leave free; the rest is for blocks
@@ -103,8 +105,24 @@ def root_hash(root: SharedRoot, fingerprint: bytes) -> bytes:
 
 def block_hash(before: bytes, token_ids: Sequence[int]) -> bytes:
     """Return the hash of a block behind that one, whatever the machine's byte order is."""
-    content = before + struct.pack(f"<{len(token_ids)}I", *token_ids)
-    return blake2b(content, digest_size=HASH_BYTES, person=_BLOCK).digest()
+    return blake2b(before + _packed(token_ids), digest_size=HASH_BYTES, person=_BLOCK).digest()
+
+
+def event_root_hash(salt: str, adapter: str | None) -> bytes:
+    """Return the hash that a chain begins with in KV events. adapter: its name; None: the model alone."""
+    content = salt.encode()
+    named = b"" if adapter is None else b"+" + adapter.encode()
+    content = struct.pack("<Q", len(content)) + content + named
+    return blake2b(content, digest_size=EVENT_HASH_BYTES, person=_EVENT).digest()
+
+
+def event_block_hash(before: bytes, token_ids: Sequence[int]) -> bytes:
+    """Return the hash of a block behind that one in KV events; a collision sends a request to the wrong replica."""
+    return blake2b(before + _packed(token_ids), digest_size=EVENT_HASH_BYTES, person=_EVENT).digest()
+
+
+def _packed(token_ids: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(token_ids)}I", *token_ids)
 
 
 # -- changes of the prefix cache, for mirrors of it: a block's node comes after that of the block before it -------

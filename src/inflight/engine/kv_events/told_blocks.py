@@ -17,8 +17,9 @@ from inflight.core.types.kv_blocks import (
     CacheChange,
     CacheCleared,
     SharedRoot,
+    event_block_hash,
+    event_root_hash,
 )
-from inflight.engine.kv_events.block_hashes import as_number, block_hash, root_hash
 from inflight.engine.kv_events.wire import CPU, GPU, AllBlocksCleared, BlockRemoved, BlockStored, ExtraKeys, KVEvent
 
 
@@ -53,7 +54,7 @@ class _Told:
 
     @property
     def number(self) -> int:
-        return as_number(self.digest)
+        return int.from_bytes(self.digest)
 
 
 class ToldBlocks:
@@ -95,7 +96,7 @@ class ToldBlocks:
             root = None if before is None else before.root
         if root is None:
             return  # nobody can reach it
-        digest = block_hash(root.digest if before is None else before.digest, change.token_ids)
+        digest = event_block_hash(root.digest if before is None else before.digest, change.token_ids)
         told = self._told[change.node] = _Told(digest, root, before)
         (root if before is None else before).children.add(change.node)
         last = events[-1] if events else None
@@ -149,7 +150,7 @@ class ToldBlocks:
                 return None
             self._newest[adapter.name] = adapter.number
             self._forget_adapter(adapter.name, events)
-        root = self._roots[key] = _Root(key, root_hash(key.salt, None if adapter is None else adapter.name))
+        root = self._roots[key] = _Root(key, event_root_hash(key.salt, None if adapter is None else adapter.name))
         return root
 
     def _forget_adapter(self, name: str, events: list[KVEvent]) -> None:
