@@ -262,9 +262,9 @@ def _check_states(scheduler: Scheduler) -> None:
     assert not slots._planned and not memory._states._beginning, "a plan is not complete"
     holders = Counter(state.begins_from for state in states if state.begins_from >= 0)
     assert slots._holders == [holders[slot] for slot in range(slots.count)]
-    unnamed = [slot for state in states for _, slot in state.unnamed]
+    unpublished = [slot for state in states for _, slot in state.unpublished]
     alone = [slot for slot in holders if slot not in slots._nodes]
-    assert sorted([*slots._free, *slots._nodes, *unnamed, *alone]) == list(range(slots.count)), "a slot is lost"
+    assert sorted([*slots._free, *slots._nodes, *unpublished, *alone]) == list(range(slots.count)), "a slot is lost"
     assert slots._by_node == {node: slot for slot, node in slots._nodes.items()}
     assert all(node in memory._prefix._by_node for node in slots._by_node), "a checkpoint has no node"
     assert sorted(slot for cached in slots._cached for slot in cached) == sorted(slots._nodes)

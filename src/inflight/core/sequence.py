@@ -23,12 +23,15 @@ NO_POSITIONS = range(0)
 
 
 class StateProgress(Struct):
-    """Of a sequence with a row, in a model with recurrent state: what becomes of copies of that (`kv.state_snapshots`).
+    """State checkpoints of a sequence with a row (`kv.state_checkpoints`).
 
-    begins_from: slot that the row will begin from, until the executor is told of it; -1: none. newest: position behind
-    the last snapshot that it took, or began from; newest_slot: the slot of the last that it took. branch: where the
-    blocks that it found in the cache end. newest_is_decoded: the last one may give its place to the next. unnamed:
-    (position, slot) of those whose tokens are not all known yet, rising.
+    Attributes:
+        begins_from: Slot that the row will begin from, until the executor has its first chunk; -1: none.
+        newest: Position of the last checkpoint that it took, or began from.
+        branch: Position where its cached blocks ended at admission.
+        newest_slot: Slot of the last checkpoint that it took.
+        newest_is_decoded: Whether the next checkpoint may replace the last one.
+        unpublished: (position, slot) of checkpoints whose tokens are not all known, rising.
     """
 
     begins_from: int
@@ -36,7 +39,7 @@ class StateProgress(Struct):
     branch: int
     newest_slot: int = -1
     newest_is_decoded: bool = False
-    unnamed: list[tuple[int, int]] = field(default_factory=list)
+    unpublished: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Sequence:

@@ -317,9 +317,9 @@ class StateCheckpoints:
 
     def publish(self, sequence: Sequence, position: int, node: int) -> None:
         """Make a sequence's checkpoint at a position findable by the node of the block that ends there."""
-        unnamed = _progress(sequence).unnamed
-        if unnamed and unnamed[0][0] == position:
-            self.slots.publish(unnamed.pop(0)[1], node)
+        unpublished = _progress(sequence).unpublished
+        if unpublished and unpublished[0][0] == position:
+            self.slots.publish(unpublished.pop(0)[1], node)
 
     def publish_checkpoints(self) -> None:
         """Make the checkpoints of the plan under construction findable for the next one."""
@@ -333,7 +333,7 @@ class StateCheckpoints:
         state = _progress(sequence)
         if state.begins_from >= 0:
             self.slots.release(state.begins_from)
-        for _, slot in state.unnamed:
+        for _, slot in state.unpublished:
             self.slots.free(slot)
         if comes_back and self.slots.is_of(state.newest_slot, sequence.number):
             self.slots.promote(state.newest_slot)
@@ -359,7 +359,7 @@ class StateCheckpoints:
         if taken:
             state.newest, state.newest_slot = taken[-1]
             state.newest_is_decoded = False
-            state.unnamed += taken
+            state.unpublished += taken
         return taken
 
 
