@@ -236,7 +236,7 @@ def test_steps_beyond_what_kernels_were_measured_with_are_told(capsys: pytest.Ca
     _, err = said(capsys, *LLAMA, *long, "--max-num-batched-tokens", "6000")
     assert "extrapolated" in err and "kernels were measured up to 4,096" in err
     _, err = said(capsys, "simulate", "--model", "llama-3-8b", "--hardware", "l4", *LITTLE)
-    assert "data sheet and judged efficiencies" in err
+    assert "data sheet and estimated efficiencies" in err
 
 
 def test_who_could_never_be_served_is_told(capsys: pytest.CaptureFixture[str]) -> None:

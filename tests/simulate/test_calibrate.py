@@ -119,7 +119,7 @@ def test_what_makes_a_model_doubtful_is_reported() -> None:
     assert warnings(replace(TRUE, provenance=good)) == []
     for bad, word in (
         (replace(good, held_out={"all": (0.2, 9)}), "20.0% off"),
-        (replace(good, noise={"all": (0.3, 9)}), "30.0% off their middle"),
+        (replace(good, noise={"all": (0.3, 9)}), "30.0% off their median"),
         (replace(good, others=0.25), "Others had 25%"),
     ):
         assert [word in sentence for sentence in warnings(replace(TRUE, provenance=bad))] == [True]

@@ -61,7 +61,7 @@ def resolved_settings(
             if settings.kv_eviction == "lru"
             else "blocks of the session that is worth least are evicted first",
         ),
-        "watermark": Resolved(settings.watermark, "share of the KV blocks that newcomers leave free"),
+        "watermark": Resolved(settings.watermark, "share of the KV blocks that new requests leave free"),
         **scheduling.resolved(),
         "depth": Resolved(
             backend.depth,

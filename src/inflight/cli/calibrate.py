@@ -134,7 +134,7 @@ def _report(model: FittedModel) -> None:
     for name, errors, meaning in (
         ("held out", provenance.held_out, "mean of |modelled / measured - 1| over steps that were not fitted"),
         ("  single", provenance.single, "the same of each by itself; above, equal ones count once, with their middle"),
-        ("noise", provenance.noise, "how far equal steps are off their middle"),
+        ("noise", provenance.noise, "how far equal steps are off their median"),
     ):
         if errors:
             shown = ", ".join(f"{kind} {error:.1%} ({count:,})" for kind, (error, count) in errors.items())

@@ -103,13 +103,13 @@ def stated_share(texts: Iterable[str]) -> float | None:
     where none does.
 
     Raises:
-        SloError: they state different ones, although a request is judged by all limits together.
+        SloError: they state different ones, although a request is evaluated by all limits together.
     """
     parts = [part for text in texts for part in text.split(",") if "(" in part]
     shares = {slo.share for part in parts for slo in parse_slos([part]) if slo.metric != "itl"}
     if len(shares) > 1:
         shown = " and ".join(f"p{share * 100:g}" for share in sorted(shares))
-        raise SloError(f"--slo names {shown}, but requests are judged by all limits together; give one percentile.")
+        raise SloError(f"--slo names {shown}, but requests are evaluated by all limits together; give one percentile.")
     return shares.pop() if shares else None
 
 

@@ -201,7 +201,7 @@ def warnings(model: FittedModel) -> list[str]:
     noise, error = (each.get("all", (0.0, 0))[0] for each in (provenance.noise, provenance.held_out))
     if noise > MAX_ERROR:
         found.append(
-            f"Equal steps are {noise:.1%} off their middle on average: so much is this machine's noise, and no model "
+            f"Equal steps are {noise:.1%} off their median on average: so much is this machine's noise, and no model "
             "can predict single steps better."
         )
     if error > MAX_ERROR:

@@ -262,7 +262,7 @@ class Roofline:
     def name(self) -> str:
         """A description that says that nothing was measured on this hardware."""
         split = "" if self.tensor_parallel == 1 else f" × {self.tensor_parallel}"
-        source = "judged efficiencies" if measured_family(self.gpu.name) is None else "published efficiencies"
+        source = "estimated efficiencies" if measured_family(self.gpu.name) is None else "published efficiencies"
         return f"{self.gpu.name}{split}, data sheet and {source}, not calibrated on your hardware"
 
     def seconds(self, features: Features) -> float:
