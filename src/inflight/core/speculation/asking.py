@@ -188,7 +188,7 @@ class DraftQuestions(DraftBackoff):
         self._seconds[step] = self.seconds(step) + sum(answers.seconds.values()) + self.round_seconds
         return sum(vain.values())
 
-    def record_result(self, step: int) -> None:
+    def drop_until(self, step: int) -> None:
         """Drop the times of questions up to this step."""
         self._seconds = {later: seconds for later, seconds in self._seconds.items() if later > step}
 

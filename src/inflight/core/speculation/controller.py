@@ -200,7 +200,7 @@ class SpeculationController(Speculation):
             gap = min(result.seconds, round_seconds - result.seconds - self._questions.seconds(step))
             self._cost.observe_gap(max(0.0, gap), behind_drafts=step - 1 == self._drafted_step)
         self._drafted = {later: one for later, one in self._drafted.items() if later > step}
-        self._questions.record_result(step)
+        self._questions.drop_until(step)
         if result.error is not None:
             return
         self._cost.observe(work, result.seconds - result.draft_seconds)
