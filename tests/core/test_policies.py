@@ -244,3 +244,19 @@ def test_while_a_plugins_policy_works_it_is_followed() -> None:
     policy = guard_policy(Shy("nothing"), report=lambda sentence: pytest.fail(sentence))
     assert order(policy, *(view(number) for number in range(3))) == [2, 1, 0]
     assert (policy.name, policy.window, policy.reads_priority) == ("shy", 0, False)
+
+
+class WithoutWindow(Shy):
+    reads_priority = True
+
+    @property
+    def window(self) -> int:  # type: ignore[override]
+        raise RuntimeError("no idea")
+
+
+def test_a_policy_whose_settings_fail_is_replaced_at_once() -> None:
+    sentences: list[str] = []
+    policy = guard_policy(WithoutWindow("nothing"), sentences.append)
+    assert (policy.window, policy.reads_priority) == (0, False)
+    assert order(policy, *(view(number) for number in range(3))) == [0, 1, 2]
+    assert len(sentences) == 1 and "failed in settings (RuntimeError: no idea)" in sentences[0]
