@@ -6,7 +6,7 @@ import pytest
 
 from inflight.config.kv_events import read_kv_events
 from inflight.config.setting import SettingsError
-from inflight.engine.kv_events.options import KVEventOptions
+from inflight.engine.kv_events import KVEventOptions
 
 
 def test_vllms_own_form_is_read() -> None:

@@ -77,7 +77,7 @@ def load_engine(
     for observer in (metrics.observer, *observers):
         engine.loop.add_observer(observer)
     if kv_events is not None and journal is not None:
-        from inflight.engine.kv_events.observer import KVEventObserver
+        from inflight.engine.kv_events.publisher import KVEventObserver
 
         engine.loop.add_observer(KVEventObserver(journal, kv_events))
     described = Described(

@@ -11,7 +11,7 @@ from inflight.cli.engine_loading import tell
 from inflight.config.engine import EngineSettings
 from inflight.config.kv_events import OPTION
 from inflight.config.setting import SettingsError
-from inflight.engine.kv_events.options import KVEventOptions
+from inflight.engine.kv_events import KVEventOptions
 from inflight.extras import pip_install
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from inflight.config.setting import SettingsError
 from inflight.counted import UNBOUNDED
-from inflight.engine.kv_events.options import KVEventOptions
+from inflight.engine.kv_events import KVEventOptions
 
 OPTION = "--kv-events-config"
 _ENABLE, _PUBLISHER = "enable_kv_cache_events", "publisher"

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from inflight.config.setting import SettingsError, option
 from inflight.core.types.kv_transfer import KVExchangeOptions, Role, Way
-from inflight.engine.kv_events.options import KVEventOptions
+from inflight.engine.kv_events import KVEventOptions
 from inflight.server.bodies.unknown_fields import UnknownFieldPolicy
 from inflight.server.ingress.addresses import Networks, is_loopback
 

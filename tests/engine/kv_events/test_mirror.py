@@ -15,8 +15,7 @@ from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.kv_blocks import BlockPublished, CacheChange, SharedRoot
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
-from inflight.engine.kv_events.told_blocks import ToldBlocks
-from inflight.engine.kv_events.wire import RANK, Batch, encode
+from inflight.engine.kv_events.events import RANK, Batch, SentBlocks, encode
 from tests.core import inspect_scheduler as inside
 from tests.core.harness import Harness, Setup
 from tests.core.test_state_machine import SchedulerMachine
@@ -30,7 +29,7 @@ class MirroredHarness(Harness):
     def __init__(self, setup: Setup):
         self.journal = KVEventQueue()
         super().__init__(replace(setup, journal=self.journal))
-        self.told, self.mirror = ToldBlocks(), Mirror()
+        self.told, self.mirror = SentBlocks(), Mirror()
         self.newest: dict[str, int] = {}  # numbers of adapters that have published anything, by name
         self.media: set[str] = set()  # that were seen
 

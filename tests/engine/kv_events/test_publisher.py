@@ -13,10 +13,9 @@ import zmq
 
 from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.kv_blocks import BlockDropped, BlockPublished, CacheChange, CacheCleared, SharedRoot
-from inflight.engine.kv_events import replay as replaying
-from inflight.engine.kv_events.observer import KVEventObserver
-from inflight.engine.kv_events.options import KVEventOptions
-from inflight.engine.kv_events.publisher import KVEventPublisher
+from inflight.engine.kv_events import KVEventOptions
+from inflight.engine.kv_events import publisher as replaying
+from inflight.engine.kv_events.publisher import KVEventObserver, KVEventPublisher
 from inflight.engine.kv_events.sockets import KVEventAddressError
 
 from .subscriber import Mirror, Subscriber, decode

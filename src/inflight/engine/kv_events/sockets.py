@@ -1,7 +1,4 @@
-"""The sockets of KV events: opened before a model is loaded, so that an address in use is told at once.
-
-Knows ZMQ's addresses and which end listens; not what is said.
-"""
+"""The sockets of KV events, opened before a model is loaded, so that an address in use is reported at once."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from dataclasses import dataclass
 
 import zmq
 
-from inflight.engine.kv_events.options import KVEventOptions
+from inflight.engine.kv_events import KVEventOptions
 from inflight.engine.remote.channel import make_socket
 
-_LONGEST = 4096  # bytes of what subscribers send: topics, and numbers where to begin
-_LISTENS = ("*", "::", "ipc://", "inproc://")  # in an address, as vLLM has it; others are called
+_MAX_BYTES = 4096  # of what subscribers send: topics, and numbers where to begin
+_LISTENS = ("*", "::", "ipc://", "inproc://")  # in an address to listen at, as in vLLM; others are connected to
 
 
 class KVEventAddressError(ValueError):
@@ -23,7 +20,7 @@ class KVEventAddressError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KVEventSockets:
-    """published, replayed: the addresses in use, as they came to be where a free port was asked for."""
+    """Open sockets. published, replayed: their addresses, with the port where any free one was asked for."""
 
     publish: zmq.Socket[bytes]
     replay: zmq.Socket[bytes] | None
@@ -31,22 +28,22 @@ class KVEventSockets:
     replayed: str | None
 
     def close(self, seconds: float = 0.0) -> None:
-        """What was sent may still go out for so long."""
+        """Close both; messages may still go out for so many seconds."""
         for socket in (self.publish, self.replay):
             if socket is not None:
                 socket.close(linger=int(1000 * seconds))
 
 
 def open_sockets(options: KVEventOptions) -> KVEventSockets:
-    """Raises KVEventAddressError."""
-    publish = make_socket(zmq.PUB, ((zmq.SNDHWM, options.hwm), (zmq.MAXMSGSIZE, _LONGEST)))
+    """Open the sockets of some options. Raises KVEventAddressError."""
+    publish = make_socket(zmq.PUB, ((zmq.SNDHWM, options.hwm), (zmq.MAXMSGSIZE, _MAX_BYTES)))
     listens = any(mark in options.endpoint for mark in _LISTENS)
     try:
         published = _open(publish, "endpoint", options.endpoint, listens)
         if options.replay_endpoint is None:
             return KVEventSockets(publish, None, published, None)
-        # One that asks and does not read is told so, instead of losing messages among which is the last.
-        replay = make_socket(zmq.ROUTER, ((zmq.ROUTER_MANDATORY, 1), (zmq.MAXMSGSIZE, _LONGEST)))
+        # A subscriber that does not read is an error, instead of losing messages, the last among them.
+        replay = make_socket(zmq.ROUTER, ((zmq.ROUTER_MANDATORY, 1), (zmq.MAXMSGSIZE, _MAX_BYTES)))
         try:
             replayed = _open(replay, "replay_endpoint", options.replay_endpoint, listens=True)
         except KVEventAddressError:

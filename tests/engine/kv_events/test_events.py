@@ -1,4 +1,4 @@
-"""Changes of the prefix cache become events: chains together, what cannot be reached taken back, memories told."""
+"""Changes of the prefix cache become events: chains together, and unreachable blocks removed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from inflight.core.types.kv_blocks import (
     event_root_hash,
 )
 from inflight.core.types.sampling import Adapter
-from inflight.engine.kv_events.told_blocks import ToldBlocks
-from inflight.engine.kv_events.wire import AllBlocksCleared, Batch, BlockRemoved, BlockStored, encode
+from inflight.engine.kv_events.events import AllBlocksCleared, Batch, BlockRemoved, BlockStored, SentBlocks, encode
 
 from .subscriber import Mirror
 
@@ -40,7 +39,7 @@ def chain(*blocks: tuple[int, ...], root: SharedRoot = ROOT, first: int = 1) -> 
 
 
 def test_blocks_that_follow_each_other_are_told_together() -> None:
-    told = ToldBlocks()
+    told = SentBlocks()
     one, two, three = hashes((1, 2), (3, 4), (5, 6))
     assert told.events(chain((1, 2), (3, 4))) == [
         BlockStored([one, two], None, [1, 2, 3, 4], 2, None, "GPU", None, [None, None])
@@ -52,7 +51,7 @@ def test_blocks_that_follow_each_other_are_told_together() -> None:
 
 
 def test_chains_that_grow_in_turns_are_told_apart() -> None:
-    told = ToldBlocks()
+    told = SentBlocks()
     changes = [*chain((1, 2)), *chain((7, 8), first=10), BlockPublished(2, 1, (3, 4)), BlockPublished(11, 10, (9, 9))]
     events = told.events(changes)
     assert [one.parent_block_hash for one in events if isinstance(one, BlockStored)] == [
@@ -65,7 +64,7 @@ def test_chains_that_grow_in_turns_are_told_apart() -> None:
 
 def test_salts_and_adapters_are_told_as_extra_keys() -> None:
     root = SharedRoot("4:acme:", Adapter("sql", "/x", 3))
-    (event,) = ToldBlocks().events(chain((1, 2), (3, 4), root=root))
+    (event,) = SentBlocks().events(chain((1, 2), (3, 4), root=root))
     assert event == BlockStored(
         hashes((1, 2), (3, 4), salt="4:acme:", adapter="sql"),
         None,
@@ -79,7 +78,7 @@ def test_salts_and_adapters_are_told_as_extra_keys() -> None:
 
 
 def test_what_is_behind_a_hole_is_taken_back_and_stays_untold() -> None:
-    told = ToldBlocks()
+    told = SentBlocks()
     one, two, three = hashes((1, 2), (3, 4), (5, 6))
     told.events(chain((1, 2), (3, 4), (5, 6)))
     assert told.events([BlockDropped(2)]) == [BlockRemoved([two, three], "GPU")]
@@ -91,7 +90,7 @@ def test_what_is_behind_a_hole_is_taken_back_and_stays_untold() -> None:
 
 
 def test_a_block_that_moves_is_never_missing() -> None:
-    told = ToldBlocks()
+    told = SentBlocks()
     one, two = hashes((1, 2), (3, 4))
     told.events(chain((1, 2), (3, 4)))
     assert told.events([BlockMoved(2, (3, 4), to_host=True), BlockMoved(9, (0, 0), to_host=True)]) == [
@@ -102,7 +101,7 @@ def test_a_block_that_moves_is_never_missing() -> None:
 
 
 def test_a_cleared_cache_is_cleared_in_every_memory_and_what_was_before_counts_no_more() -> None:
-    told = ToldBlocks()
+    told = SentBlocks()
     two = hashes((1, 2), (3, 4))[1]
     told.events([*chain((1, 2), (3, 4)), BlockMoved(2, (3, 4), to_host=True)])
     changes: list[CacheChange] = [BlockDropped(2), CacheCleared(), BlockDropped(1), CacheCleared(), *chain((1, 2))]
@@ -114,7 +113,7 @@ def test_a_cleared_cache_is_cleared_in_every_memory_and_what_was_before_counts_n
 
 
 def test_an_adapter_that_takes_anothers_name_takes_its_blocks_back() -> None:
-    told = ToldBlocks()
+    told = SentBlocks()
     old, new = (SharedRoot("", Adapter("a", path, number)) for path, number in (("/1", 0), ("/2", 1)))
     other = SharedRoot("", Adapter("b", "/1", 2))
     told.events([*chain((1, 2), root=old), *chain((1, 2), root=other, first=5)])
@@ -128,7 +127,7 @@ def test_an_adapter_that_takes_anothers_name_takes_its_blocks_back() -> None:
 
 
 def test_an_adapter_whose_blocks_were_cleared_at_once_has_taken_the_name_all_the_same() -> None:
-    told = ToldBlocks()
+    told = SentBlocks()
     old, new = (SharedRoot("", Adapter("a", path, number)) for path, number in (("/1", 0), ("/2", 1)))
     assert told.events([*chain((1, 2), root=new), CacheCleared()]) == [AllBlocksCleared()]
     assert told.events(chain((3, 4), root=old, first=20)) == []
@@ -138,11 +137,11 @@ def test_the_bytes_are_those_of_vllms_types() -> None:
     """Field by field, with what says nothing left out, as those types encode themselves."""
     from . import subscriber
 
-    told = ToldBlocks()
+    told = SentBlocks()
     events = [
         *told.events(chain((1, 2), (3, 4), root=SharedRoot("s", Adapter("a", "")))),
         *told.events([BlockDropped(2), CacheCleared()]),
-        *ToldBlocks().events(chain((2**31, 0))),
+        *SentBlocks().events(chain((2**31, 0))),
     ]
     payload = encode(Batch(12.5, [*events, BlockRemoved([2**64 - 1], "CPU")], 0))
     assert subscriber.encode(subscriber.decode(payload)) == payload
