@@ -352,7 +352,7 @@ def kv_layout(settings: EngineSettings, limits: Limits, model: ModelSpec) -> tup
     ranks = settings.tensor_parallel_size
     shard = model if ranks == 1 else cut_model(model, ranks)
     groups = kv_groups(shard, settings.block_size, limits.max_model_len)
-    codes = limits.kv_cache.value
+    codes = limits.kv_cache_dtype
     shape = kv_shape(shard, settings.block_size, codes in ("int8", "fp8"), groups, is_fp8=codes == "fp8")
     return shape, groups.windows
 

@@ -50,9 +50,8 @@ def describe_kv(
         release: of this program.
         digest: of the model's files.
     """
-    quantization = str(limits.quantization.value)
-    rule = _MIXED if quantization.startswith("int8") else ""
-    quantized = quantization + rule, settings.quantization_group_size
+    rule = _MIXED if limits.quantization.startswith("int8") else ""
+    quantized = limits.quantization + rule, settings.quantization_group_size
     length = limits.max_model_len if any(one.kind in _LENGTH_CHANGES for one in spec.ropes) else 0
     return KVDescription(
         release=release,

@@ -34,53 +34,35 @@ INT4_COST = "20 to 26 %"  # of perplexity: docs/models.md, "int4 from plain weig
 
 
 class Limits(Struct, frozen=True):
-    """Limits that are decided before a model is loaded, with reasons; as plain values by the properties.
-    is_bidirectional: each input is computed in one pass."""
+    """Limits that are decided before a model is loaded.
 
-    device: Resolved
-    dtype: Resolved
-    quantization: Resolved
-    kv_cache: Resolved
-    threads: Resolved
-    rows: Resolved
-    budget: Resolved
-    length: Resolved
+    Attributes:
+        device: "cpu", or a GPU's name.
+        number_format: of activations, and of weights that are not quantized.
+        max_tokens: of one step.
+        is_bidirectional: each input is computed in one pass.
+        resolved: settings with the reasons of their values.
+    """
+
+    device: str
+    number_format: DType
+    quantization: str
+    kv_cache_dtype: str
+    num_threads: int
+    max_rows: int
+    max_tokens: int
+    max_model_len: int
     is_bidirectional: bool
+    resolved: dict[str, Resolved]
 
     @property
     def on_gpu(self) -> bool:
-        return self.device.value != "cpu"
-
-    @property
-    def device_name(self) -> str:
-        return str(self.device.value)
-
-    @property
-    def number_format(self) -> DType:
-        """The number format of activations, and of weights that are not quantized."""
-        return "float32" if self.dtype.value == "float32" else "bfloat16"
-
-    @property
-    def num_threads(self) -> int:
-        return int(self.threads.value)
-
-    @property
-    def max_rows(self) -> int:
-        return int(self.rows.value)
-
-    @property
-    def max_tokens(self) -> int:
-        """Maximum tokens of one step."""
-        return int(self.budget.value)
+        return self.device != "cpu"
 
     @property
     def pass_tokens(self) -> int:
         """Maximum tokens of one forward pass."""
         return max(self.max_tokens, self.max_model_len) if self.is_bidirectional else self.max_tokens
-
-    @property
-    def max_model_len(self) -> int:
-        return int(self.length.value)
 
     @property
     def logit_rows(self) -> int:
@@ -95,19 +77,34 @@ class Limits(Struct, frozen=True):
 def resolve_limits(settings: EngineSettings, model: ModelSpec, device: Resolved, strategy: str) -> Limits:
     """Resolve the limits of a model on a device for the strategy of this name. Raises SettingsError."""
     dtype, on_gpu = _dtype(settings, model), device.value != "cpu"
+    number_format: DType = "float32" if dtype.value == "float32" else "bfloat16"
     _check_fp8(settings, device)
-    _check_attention(settings, model, device, "float32" if dtype.value == "float32" else "bfloat16")
+    _check_attention(settings, model, device, number_format)
     rows = resolve_rows(settings, on_gpu)
+    budget = resolve_budget(settings, int(rows.value), strategy, on_gpu)
+    length = resolve_max_model_len(settings, model.default_model_len)
+    quantization = resolve_quantization(settings, str(dtype.value), model.weight_format)
+    kv_cache_dtype, threads = resolve_kv_cache_dtype(settings, str(dtype.value)), resolve_threads(settings)
     return Limits(
-        device=device,
-        dtype=dtype,
-        quantization=resolve_quantization(settings, str(dtype.value), model.weight_format),
-        kv_cache=resolve_kv_cache_dtype(settings, str(dtype.value)),
-        threads=resolve_threads(settings),
-        rows=rows,
-        budget=resolve_budget(settings, int(rows.value), strategy, on_gpu),
-        length=resolve_max_model_len(settings, model.default_model_len),
+        device=str(device.value),
+        number_format=number_format,
+        quantization=str(quantization.value),
+        kv_cache_dtype=str(kv_cache_dtype.value),
+        num_threads=int(threads.value),
+        max_rows=int(rows.value),
+        max_tokens=int(budget.value),
+        max_model_len=int(length.value),
         is_bidirectional=model.pools_whole_texts,
+        resolved={
+            "device": device,
+            "dtype": dtype,
+            "quantization": quantization,
+            "kv_cache_dtype": kv_cache_dtype,
+            "threads": threads,
+            "max_num_seqs": rows,
+            "max_num_batched_tokens": budget,
+            "max_model_len": length,
+        },
     )
 
 

@@ -31,11 +31,11 @@ def start_workers(computed: ComputedModel, shape: KVShape, limits: Limits, ranks
     from inflight.execution.parallel.workers import Workers
 
     assert isinstance(computed, KernelModel)
-    device = limits.device_name
+    device = limits.device
     if device == "cpu" and os.environ.get("INFLIGHT_ISA") != "torch":
         raise SettingsError(
             f"--tensor-parallel-size is {ranks}, which is for GPUs, but the device is the CPU "
-            f"({limits.device.reason}); leave it out."
+            f"({limits.resolved['device'].reason}); leave it out."
         )
     if device != "cpu":
         try:

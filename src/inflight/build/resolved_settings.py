@@ -30,26 +30,26 @@ def resolved_settings(
     built: Built,
 ) -> dict[str, Resolved]:
     """Return every setting with its reason."""
-    caching, size, states = settings.enable_prefix_caching, built.kv, built.states
+    found, caching, size, states = limits.resolved, settings.enable_prefix_caching, built.kv, built.states
     snapshots = {"state_snapshots": Resolved(states.snapshots, states.reason)} if states.snapshots else {}
     return {
         "model": Resolved(
             settings.model or "built-in", f"{computed.spec.family}, {computed.parameters / 1e6:,.1f} M parameters"
         ),
-        "device": limits.device,
+        "device": found["device"],
         **_ranks(settings, computed.spec),
-        "dtype": limits.dtype,
-        "quantization": limits.quantization,
-        "kv_cache_dtype": limits.kv_cache,
-        **_graphs(limits.device, settings, computed.graphs),
+        "dtype": found["dtype"],
+        "quantization": found["quantization"],
+        "kv_cache_dtype": found["kv_cache_dtype"],
+        **_graphs(limits, settings, computed.graphs),
         **_attention(settings),
         "batch_invariant": Resolved(backend.batch_invariant, _why_invariant(backend, limits, settings)),
         "kernels": Resolved(backend.name, _WHY_KERNELS["gpu" if limits.on_gpu else settings.backend]),
-        "threads": limits.threads,
+        "threads": found["threads"],
         **_pinning(settings),
-        "max_num_seqs": limits.rows,
-        "max_num_batched_tokens": limits.budget,
-        "max_model_len": limits.length,
+        "max_num_seqs": found["max_num_seqs"],
+        "max_num_batched_tokens": found["max_num_batched_tokens"],
+        "max_model_len": found["max_model_len"],
         "block_size": Resolved(settings.block_size, "tokens per KV block"),
         "num_blocks": Resolved(size.num_blocks, size.reason),
         **snapshots,
@@ -122,9 +122,9 @@ def _attention(settings: EngineSettings) -> dict[str, Resolved]:
     return {"attention_backend": Resolved(settings.attention_backend, f"as set: it attends in {passes}")}
 
 
-def _graphs(device: Resolved, settings: EngineSettings, graphs: GraphLimits) -> dict[str, Resolved]:
+def _graphs(limits: Limits, settings: EngineSettings, graphs: GraphLimits) -> dict[str, Resolved]:
     """Say which steps a GPU replays as graphs."""
-    if device.value == "cpu":
+    if not limits.on_gpu:
         return {}
     if not graphs.rows:
         why = "as --enforce-eager asks" if settings.enforce_eager else "the model continues no texts"
