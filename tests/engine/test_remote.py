@@ -1,4 +1,4 @@
-"""Messages between an engine and API processes: each comes out as it went in, and bytes that are none are told so."""
+"""Messages between an engine and API processes: each comes out as it went in, and invalid bytes are an error."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from inflight.engine.remote.channel import make_socket
 from inflight.engine.remote.client import RemoteClient
 from inflight.engine.remote.messages import (
     Accepted,
+    Cancel,
     Happened,
-    Leave,
     MessageError,
     Open,
     Refused,
@@ -77,7 +77,7 @@ def ended() -> Any:
 
 
 @pytest.mark.parametrize(
-    "message", [Open(3, (REQUEST, structs.replace(REQUEST, request_id="b"))), Leave(3), Leave(2**40)]
+    "message", [Open(3, (REQUEST, structs.replace(REQUEST, request_id="b"))), Cancel(3), Cancel(2**40)]
 )
 def test_messages_to_the_engine_come_out_as_they_went_in(message: Any) -> None:
     assert decode_to_engine(encode(message)) == message
@@ -156,10 +156,10 @@ def rig(tmp_path: Path) -> Any:
     rig.close()
 
 
-def test_a_client_that_sends_nonsense_is_given_up_alone(rig: RemoteRig) -> None:
-    given_up = []
-    told = threading.Event()
-    rig.server._given_up = lambda name: (given_up.append(name), told.set())  # type: ignore[assignment, func-returns-value]
+def test_a_client_with_invalid_messages_is_dropped_alone(rig: RemoteRig) -> None:
+    dropped = []
+    is_dropped = threading.Event()
+    rig.server._dropped = lambda name: (dropped.append(name), is_dropped.set())  # type: ignore[assignment, func-returns-value]
 
     async def main() -> None:
         good = await rig.started("good")
@@ -167,17 +167,17 @@ def test_a_client_that_sends_nonsense_is_given_up_alone(rig: RemoteRig) -> None:
         theirs = await stranger.open(request_of("theirs"))
         await theirs.take()
         stranger._channel.send(b"\xc1")
-        assert await asyncio.to_thread(told.wait, 20)
+        assert await asyncio.to_thread(is_dropped.wait, 20)
         await rig.settled(lambda counts: counts.running == 1)
         await anext(good)
         await good.aclose()
         stranger._channel.close()
 
     asyncio.run(main())
-    assert given_up == ["stranger"]
+    assert dropped == ["stranger"]
 
 
-def test_an_engine_that_sends_nonsense_is_told_to_who_waits(tmp_path: Path) -> None:
+def test_invalid_messages_of_an_engine_end_the_streams(tmp_path: Path) -> None:
     async def main() -> None:
         address = f"ipc://{tmp_path}/engine"
         engine = make_socket(zmq.ROUTER)

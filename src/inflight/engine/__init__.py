@@ -1,4 +1,4 @@
-"""The engine: turns plans into tokens. Loop, clock, null executor, recorder, and its clients, local and remote.
+"""The engine: the loop that turns plans into tokens, observers and the recorder, and clients, local and remote.
 
-Knows core and nothing of models, tensors, text or HTTP.
+It imports core and records, and no models, tensors, text or HTTP.
 """

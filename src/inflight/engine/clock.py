@@ -1,4 +1,4 @@
-"""Time for the engine: real, or virtual (moved only by step results and waits, so that wall time cannot leak in)."""
+"""Clocks of the engine: real time, or virtual time, which only step results and waits advance."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """A clock in seconds."""
+
     def now(self) -> float:
-        """Seconds since the clock's own zero."""
+        """Return seconds since the clock's own zero."""
 
     def passed(self, seconds: float) -> None:
-        """A step took this long."""
+        """Advance by a step's duration, on virtual time."""
 
     def wait_until(self, moment: float, interrupt: threading.Event | None = None) -> None:
         """Return at `moment`, or earlier when `interrupt` is set."""
 
 
 class MonotonicClock:
-    """Begins at 0, so that a record holds the very numbers that the engine has seen."""
+    """Real time. It begins at 0, so that a record has the very numbers of the engine."""
 
     def __init__(self) -> None:
         self._zero = time.monotonic()
@@ -28,7 +30,7 @@ class MonotonicClock:
         return time.monotonic() - self._zero
 
     def passed(self, seconds: float) -> None:
-        """Real time has passed by itself."""
+        """Do nothing: real time passes by itself."""
 
     def wait_until(self, moment: float, interrupt: threading.Event | None = None) -> None:
         delay = moment - self.now()
@@ -41,6 +43,8 @@ class MonotonicClock:
 
 
 class VirtualClock:
+    """Virtual time."""
+
     def __init__(self, start: float = 0.0):
         self._now = start
 

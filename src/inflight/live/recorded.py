@@ -163,8 +163,8 @@ class RecordFeed:
             self._host.taken(chunk.new_blocks)
         for row in prompts:
             self._host.wants_no_more(rows[row])
-        self._owners.freed(step)
-        self._owners.taken(step)
+        self._owners.free(step)
+        self._owners.allocate(step)
 
     def _committed(self, step: StepRecord) -> None:
         self._maker.step(of_record(step, self._predicted(step)))
@@ -234,7 +234,7 @@ class RecordFeed:
             self._host.wants_no_more(number)
             self._left.pop(number, None)
             if number in rows:
-                self._owners.give_up(rows[number], Counter())
+                self._owners.free_row(rows[number], Counter())
         self._maker.ended(first, known.reason, known.ended, _account(known))
 
     def _frame(self) -> Frame:

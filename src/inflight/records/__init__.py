@@ -1,1 +1,1 @@
-"""The one schema of records and results, and the one reader that holds files to it. Anyone may import it."""
+"""Schemas of record and result files, and the readers that check files against them."""

@@ -1,7 +1,6 @@
-"""JSON that anybody may have written, read by its type: what is not as declared is told in words, not by a traceback.
+"""Reading untrusted JSON by its type: a value that is not as declared is a sentence, not a traceback.
 
-Knows msgspec, and what it says of what it will not read. Does not know what a file is for: whoever reads one has an
-error of its own for the sentence.
+The readers of a file add its name to the sentence, in an error of their own.
 """
 
 from __future__ import annotations
@@ -22,8 +21,12 @@ _AT_BYTE = re.compile(r" \(byte (\d+)\)$")
 
 
 class Malformed(ValueError):
-    """cause: what is wrong, to follow the name of the file in a sentence. line: where the JSON breaks off, from 1; None
-    where it is whole, but holds something else than declared."""
+    """JSON that is not as declared.
+
+    Attributes:
+        cause: To follow the name of the file in a sentence.
+        line: Line of the syntax error, from 1; None where the syntax is right.
+    """
 
     def __init__(self, cause: str, line: int | None = None):
         super().__init__(cause)
@@ -32,7 +35,7 @@ class Malformed(ValueError):
 
 
 def decoded(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
-    """Raises Malformed."""
+    """Return the value that JSON encodes, checked by the decoder's type. Raises Malformed."""
     if len(content) > MAX_BYTES:
         raise Malformed(f"has more than {MAX_BYTES >> 20:,} MiB where one JSON value is expected")
     try:
@@ -63,9 +66,9 @@ def converted(value: Any, type_: type[T], dec_hook: Callable[[type, Any], Any] |
 
 
 def _sentence(message: str) -> str:
-    """msgspec's words: "Expected `int`, got `str` - at `$.chunks[...].row`"."""
-    what, _, place = message.partition(" - at ")
-    at = f" at {place.strip('`')}" if place else ""
+    """Return a cause for a message such as "Expected `int`, got `str` - at `$.chunks[...].row`"."""
+    what, _, path = message.partition(" - at ")
+    at = f" at {path.strip('`')}" if path else ""
     lacks = _LACKS.fullmatch(what)
     return f"lacks '{lacks[1]}'{at}" if lacks else f"holds something else than a record has{at}: {_lower(what)}"
 

@@ -1,7 +1,4 @@
-"""What a chunk computes: a prompt's tokens, an answer's next one, or what a preemption took and is computed again.
-
-Knows one chunk, and how far its sequence was ever computed before.
-"""
+"""The work of a chunk: tokens of a prompt, the next of an output, or tokens that a preemption had dropped."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ from typing import NamedTuple
 
 
 class Work(Enum):
-    """What a row did during a step."""
+    """Work of a row during a step."""
 
     PREFILL = "prefill"  # prompt tokens, computed for the first time
-    RECOMPUTE = "recomputed"  # tokens that a preemption took
+    RECOMPUTE = "recomputed"  # tokens that a preemption had dropped
     DECODE = "decode"
-    PADDING = "padding"  # ended, and computed all the same until its batch ends
-    IDLE = "held, not computed"  # waits for its turn with its row and blocks
+    PADDING = "padding"  # ended, and computed until its batch ends
+    IDLE = "held, not computed"  # waits with its row and blocks
 
 
 class Computed(NamedTuple):
@@ -28,8 +25,15 @@ class Computed(NamedTuple):
 
 
 def computed(most: int, start: int, length: int, in_vain: int, prompt_tokens: int) -> Computed:
-    """What a chunk is. most: tokens of its sequence that were ever computed. in_vain: of its own the last ones, drafts
-    that were taken back."""
+    """Return the work of a chunk.
+
+    Args:
+        most: Tokens of its sequence that were ever computed.
+        start: First position.
+        length: Number of positions.
+        in_vain: Wrong drafts among them, the last ones.
+        prompt_tokens: Length of its sequence's prompt.
+    """
     repeated = max(0, min(start + length, most) - start)
     if repeated:
         return Computed(Work.RECOMPUTE, length - repeated, repeated)

@@ -1,6 +1,6 @@
-"""Drafts, as steps of a record tell of them: how many a sequence had in a step, and how many were right.
+"""Drafts in a record's steps: how many a sequence had, and how many were right.
 
-Knows lines of records. A record of versions that did not tell what was right has none to show here.
+Steps of old versions do not have how many were right, and count as steps without drafts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Verified(NamedTuple):
 
 
 def verified(step: StepRecord) -> Iterator[Verified]:
-    """The step's chunks with drafts, in their order."""
+    """Yield the step's chunks with drafts, in their order."""
     if not step.accepted:
         return
     drafts = {chunk.sequence_id: chunk.num_drafts for chunk in step.plan.chunks}
@@ -30,13 +30,12 @@ def verified(step: StepRecord) -> Iterator[Verified]:
 
 
 def rejected(step: StepRecord) -> dict[int, int]:
-    """Sequence → its drafts that were wrong: computed, and taken back."""
+    """Return, by sequence, the drafts that were wrong: computed, and rolled back."""
     return {one.sequence: one.drafts - one.accepted for one in verified(step)}
 
 
 class Position(NamedTuple):
-    """Of the first draft of a chunk, the second, …: how many there were, how many of these had all before them right,
-    and how many of those were right, too."""
+    """Counts of first, second, … drafts of chunks: all, those behind right ones only, and the right ones of these."""
 
     drafted: int
     reached: int
@@ -44,7 +43,7 @@ class Position(NamedTuple):
 
 
 class DraftCounts:
-    """Over chunks that had drafts."""
+    """Counts over chunks that had drafts."""
 
     def __init__(self) -> None:
         self._chunks: Counter[tuple[int, int]] = Counter()  # (drafts, accepted)
@@ -74,7 +73,7 @@ class DraftCounts:
         return sum(accepted * chunks for (_, accepted), chunks in self._chunks.items())
 
     def accepted_lengths(self) -> dict[int, int]:
-        """How many drafts were right → in how many chunks; rising."""
+        """Return, by number of right drafts, the number of chunks; rising."""
         found: Counter[int] = Counter()
         for (_, accepted), chunks in self._chunks.items():
             found[accepted] += chunks
@@ -82,13 +81,13 @@ class DraftCounts:
 
     def positions(self) -> list[Position]:
         longest = max((drafts for drafts, _ in self._chunks), default=0)
-        return [self._position(place) for place in range(longest)]
+        return [self._position(index) for index in range(longest)]
 
-    def _position(self, place: int) -> Position:
+    def _position(self, index: int) -> Position:
         drafted = reached = right = 0
         for (drafts, accepted), chunks in self._chunks.items():
-            if drafts > place:
+            if drafts > index:
                 drafted += chunks
-                reached += chunks * (accepted >= place)
-                right += chunks * (accepted > place)
+                reached += chunks * (accepted >= index)
+                right += chunks * (accepted > index)
         return Position(drafted, reached, right)

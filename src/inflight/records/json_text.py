@@ -1,8 +1,4 @@
-"""Records, results and answers as JSON text that any parser reads.
-
-Knows that Python writes NaN and infinities as words that are no JSON; here they are null. Does not know what a value
-means: where a number must stand, whoever writes it says which.
-"""
+"""JSON text that any parser reads: NaN and infinities, which Python writes as words that are not JSON, are null."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Any
 
 
 def json_text(value: Any, **style: Any) -> str:
-    """What `json.dumps` writes in this style, with null for numbers that are not finite."""
+    """Return the text of `json.dumps` in this style, with null for numbers that are not finite."""
     try:
         return json.dumps(value, allow_nan=False, **style)
     except ValueError:  # rare, so it may take another pass

@@ -103,11 +103,11 @@ class RequestRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", t
         added: When it was added.
         before_step: First step planned after that.
         before_commit: First step committed after that; less than before_step when plans were in flight.
-        command: Its place among all commands: adds, ends, transfers that ended between steps, and service.
+        command: Its number among all commands: adds, ends, transfers that ended between steps, and service.
         ended: When it ended.
         ended_before_step: First step planned after that.
         ended_before_commit: First step committed after that.
-        ended_command: Place of its end among all commands.
+        ended_command: Number of its end among all commands.
         samples: Its samples, in their order.
         timings: Where its time went.
     """
@@ -155,7 +155,7 @@ class TransfersRecord(Struct, frozen=True, tag_field="kind", tag="transfers"):
         ended: When.
         before_step: First step planned after that.
         before_commit: First step committed after that.
-        command: Place among all commands.
+        command: Number among all commands.
     """
 
     transferred: Annotated[tuple[Transferred, ...], msgspec.Meta(min_length=1)]
@@ -170,14 +170,14 @@ class ServiceRecord(Struct, frozen=True, tag_field="kind", tag="service"):
 
     Attributes:
         elsewhere: Lane → tenant → weighted tokens.
-        told: When this engine heard of it.
+        received: When this engine received it.
         before_step: First step planned after that.
         before_commit: First step committed after that.
-        command: Place among all commands.
+        command: Number among all commands.
     """
 
     elsewhere: Mapping[str, Mapping[str, Amount]]
-    told: Time
+    received: Time
     before_step: Count
     before_commit: Count
     command: Count

@@ -34,6 +34,8 @@ def upgraded(line: Mapping[str, Any]) -> dict[str, Any]:
                 return _request(line)
             case "transfers":
                 return {**line, "transferred": [_transferred(one) for one in line["transferred"]]}
+            case "service":
+                return _renamed(line, {"told": "received"})
     except KeyError as error:
         raise Malformed(f"lacks {error}") from None
     except (TypeError, AttributeError, ValueError):

@@ -1,4 +1,1 @@
-"""An engine asked from other processes: `messages` over ZMQ, `server` in the engine's process, `client` in each other.
-
-Needs pyzmq, which nothing outside of this package does.
-"""
+"""An engine with clients in other processes: `server` in the engine's process, `client` in the others, over ZMQ."""

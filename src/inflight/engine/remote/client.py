@@ -1,7 +1,6 @@
-"""The remote form of an engine client: an engine in another process, asked by messages.
+"""A client of an engine in another process, in one event loop.
 
-Knows streams and messages; lives in one event loop. That the engine's process is gone, whoever watches it tells
-(`stop`); that it works no more, the engine says itself.
+The engine itself reports that it has stopped; that its process has died is reported by a call of `stop`.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from inflight.engine.event_stream import EngineStopped, EventStream
 from inflight.engine.remote.channel import Channel, Unreachable, make_socket
 from inflight.engine.remote.messages import (
     Accepted,
+    Cancel,
     Happened,
-    Leave,
     MessageError,
     Open,
     Refused,
@@ -31,10 +30,10 @@ from inflight.engine.remote.messages import (
 
 
 class RemoteClient:
-    """An `inflight.engine.protocols.EngineClient`."""
+    """An `EngineClient`."""
 
     def __init__(self, address: str, name: str):
-        """name: of this client, which no other one of that engine has had."""
+        """Connect to an engine. name: one that no other client of that engine has had."""
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count()
         self._streams: dict[int, EventStream] = {}
@@ -46,7 +45,7 @@ class RemoteClient:
 
     async def open(self, *requests: Request) -> EventStream:
         number = next(self._numbers)
-        stream = EventStream(requests, partial(self._left, number))
+        stream = EventStream(requests, partial(self._cancel, number))
         self._send(Open(number, requests))
         self._streams[number] = stream
         try:
@@ -61,7 +60,7 @@ class RemoteClient:
         return self._stopped
 
     def stop(self, sentence: str) -> None:
-        """There is no engine any more, for this reason; whoever waits is told."""
+        """End all streams, because the engine has stopped for this reason."""
         if self._stopped is not None:
             return
         self._stopped = sentence
@@ -74,18 +73,18 @@ class RemoteClient:
         self._accepted.clear()
 
     def close(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop is closed, and all that waited on it
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:
         with contextlib.suppress(EngineStopped):
             for number in tuple(self._streams):
-                self._send(Leave(number))
+                self._send(Cancel(number))
         self.stop("The engine was closed.")
         self._channel.close()
 
     def _send(self, message: ToEngine) -> None:
-        """Raises EngineStopped."""
+        """Send a message. Raises EngineStopped."""
         if self._stopped is None:
             try:
                 return self._channel.send(encode(message))
@@ -93,11 +92,11 @@ class RemoteClient:
                 self.stop(f"The engine cannot be reached ({error}); restart the server.")
         raise EngineStopped(self._stopped)
 
-    def _left(self, number: int, stream: EventStream) -> None:
+    def _cancel(self, number: int, stream: EventStream) -> None:
         if self._streams.get(number) is stream:
             self._forget(number)
             with contextlib.suppress(EngineStopped):
-                self._send(Leave(number))
+                self._send(Cancel(number))
 
     def _forget(self, number: int) -> None:
         for request in self._streams.pop(number).requests:
@@ -118,7 +117,7 @@ class RemoteClient:
 
     def _answered(self, message: Accepted | Refused) -> None:
         stream = self._streams.get(message.stream)
-        if stream is None:  # its consumer went away before
+        if stream is None:  # its consumer has cancelled it
             return
         if isinstance(message, Accepted):
             self._accepted.update(dict.fromkeys((request.request_id for request in stream.requests), message.stream))
@@ -127,11 +126,11 @@ class RemoteClient:
         stream.accept(RequestRefused(message.sentence, message.retry_after, field=message.field, code=message.code))
 
     def _happened(self, message: Happened) -> None:
-        """Raises MessageError."""
+        """Deliver events to their streams. Raises MessageError."""
         parcels: dict[int, list[Event]] = {}
         for event in message.events():
             number = self._accepted.get(event.request_id)
-            if number is not None:  # its consumer has not gone away
+            if number is not None:  # its consumer has not cancelled it
                 parcels.setdefault(number, []).append(event)
         for number, events in parcels.items():
             stream = self._streams[number]

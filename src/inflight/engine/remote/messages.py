@@ -1,7 +1,7 @@
-"""What an engine and its clients in other processes say to each other: msgpack, each side checking types.
+"""Messages between an engine and its clients in other processes: msgpack, whose types each side checks.
 
-Knows shapes only. Requests and ends travel as core has them; log-probabilities as numbers side by side, since
-there may be twenty to a token. Nothing here can name code.
+Requests and ends are core's types; log-probabilities are arrays of numbers, since there may be twenty per token. No
+message can name code.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ T = TypeVar("T")
 
 
 class MessageError(ValueError):
-    """The bytes are no message; the sentence says what is wrong with them."""
+    """The bytes are not a message; the sentence says why."""
 
 
 # -- to the engine ----------------------------------------------------------------------------------------------------
 
 
 class Open(Struct, frozen=True, tag=True):
-    """Take these requests in, all of them or none. stream: the client's number for them."""
+    """Submit requests, all of them or none. stream: the client's number for them."""
 
     stream: int
     requests: tuple[Request, ...]
 
 
-class Leave(Struct, frozen=True, tag=True):
-    """Nobody reads that stream any more."""
+class Cancel(Struct, frozen=True, tag=True):
+    """Abort the requests of a stream."""
 
     stream: int
 
@@ -44,11 +44,13 @@ class Leave(Struct, frozen=True, tag=True):
 
 
 class Accepted(Struct, frozen=True, tag=True):
+    """All requests of a stream were accepted."""
+
     stream: int
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """A RequestRefused."""
+    """None of a stream's requests was accepted: the fields of a RequestRefused."""
 
     stream: int
     sentence: str
@@ -58,7 +60,8 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 class Logprobs(Struct, frozen=True, array_like=True):
-    """Of tokens in a row, with each one's alternatives: ids (int32) and log-probabilities (float32) as bytes."""
+    """Log-probabilities of successive tokens. tops: of each, alternatives' ids (int32) and log-probabilities
+    (float32)."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -72,17 +75,21 @@ class Logprobs(Struct, frozen=True, array_like=True):
         return cls([one.token_id for one in every], [one.logprob for one in every], tops)
 
     def tokens(self) -> tuple[TokenLogprob, ...]:
-        """Raises ValueError where the lists do not fit each other."""
+        """Return them as core has them. Raises ValueError where the lists differ in length."""
         tops = (TopLogprobs.of_bytes(*top) for top in self.tops)
         return tuple(TokenLogprob(*one) for one in zip(self.token_ids, self.logprobs, tops, strict=True))
 
 
 class Scored(Struct, frozen=True, array_like=True):
+    """A PromptScoredEvent."""
+
     request_id: str
     logprobs: Logprobs
 
 
 class Tokens(Struct, frozen=True, array_like=True):
+    """A TokensEvent."""
+
     request_id: str
     sample_index: int
     token_ids: tuple[int, ...]
@@ -92,8 +99,10 @@ class Tokens(Struct, frozen=True, array_like=True):
 
 
 class Happened(Struct, frozen=True, tag=True):
-    """What has happened since the last one, of all of a client's requests. Of one request scores come before tokens,
-    and its end comes last, so that nothing is lost by keeping the kinds apart."""
+    """Events of all of a client's requests since the last message.
+
+    For one request scores come before tokens and the end comes last, so that separate lists keep the order.
+    """
 
     scored: list[Scored]
     pooled: list[PooledEvent]
@@ -117,7 +126,7 @@ class Happened(Struct, frozen=True, tag=True):
         return happened
 
     def events(self) -> list[Event]:
-        """Raises MessageError."""
+        """Return the events. Raises MessageError."""
         try:
             events: list[Event] = [PromptScoredEvent(one.request_id, one.logprobs.tokens()) for one in self.scored]
             for one in self.tokens:
@@ -130,12 +139,12 @@ class Happened(Struct, frozen=True, tag=True):
 
 
 class Stopped(Struct, frozen=True, tag=True):
-    """The engine works no more; the last message."""
+    """The engine has stopped; the last message."""
 
     sentence: str
 
 
-ToEngine = Open | Leave
+ToEngine = Open | Cancel
 FromEngine = Accepted | Refused | Happened | Stopped
 Message = ToEngine | FromEngine
 
@@ -145,16 +154,17 @@ _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(From
 
 
 def encode(message: Message) -> bytes:
+    """Return the bytes of a message."""
     return _encoder.encode(message)
 
 
 def decode_to_engine(data: bytes) -> ToEngine:
-    """Raises MessageError."""
+    """Return a client's message. Raises MessageError."""
     return _decoded(_to_engine.decode, data)
 
 
 def decode_from_engine(data: bytes) -> FromEngine:
-    """Raises MessageError."""
+    """Return an engine's message. Raises MessageError."""
     return _decoded(_from_engine.decode, data)
 
 

@@ -1,7 +1,6 @@
-"""The engine's side of its remote clients: their messages go to the bridge, what happens goes back, once a step.
+"""The server of remote clients in the engine's process: their messages go to the bridge, events go back once per step.
 
-Knows clients by name, streams by their client's number. Lives in one event loop of the engine's process. A client that
-sends nonsense, or does not read, is given up: what it asked for is aborted, and whoever watches over it is told.
+It is in one event loop. A client that sends invalid messages, or does not read, is dropped: its requests are aborted.
 """
 
 from __future__ import annotations
@@ -33,26 +32,29 @@ log = logging.getLogger(__name__)
 
 
 class EngineServer:
-    def __init__(self, bridge: AsyncBridge, address: str, given_up: Callable[[str], None] = lambda name: None):
-        """given_up: told the name of a client that there is no use in talking to."""
-        self._bridge, self._given_up = bridge, given_up
+    """Serves one engine at an address."""
+
+    def __init__(self, bridge: AsyncBridge, address: str, dropped: Callable[[str], None] = lambda name: None):
+        """Listen at an address. dropped: called with the name of each client that is dropped."""
+        self._bridge, self._dropped = bridge, dropped
         self._clients: dict[bytes, _Client] = {}
-        # A message that cannot be delivered is an error; ZMQ would drop it without a word.
+        # An undeliverable message is an error; by default ZMQ drops it silently.
         socket = make_socket(zmq.ROUTER, [(zmq.ROUTER_MANDATORY, 1)])
         socket.bind(address)
         self._channel = Channel(socket, self._receive)
 
     def lost(self, name: str) -> int:
-        """That client is gone: end what it asked for. How many streams that were."""
+        """Abort the requests of a client that is gone, and return the number of its streams."""
         client = self._clients.pop(name.encode(), None)
-        return 0 if client is None else client.leave(self._bridge)
+        return 0 if client is None else client.cancel(self._bridge)
 
     def stop(self, sentence: str) -> None:
-        """Tell all clients that the engine works no more."""
+        """Send all clients that the engine has stopped."""
         for client in tuple(self._clients.values()):
-            client.tell(Stopped(sentence))
+            client.send(Stopped(sentence))
 
     def close(self) -> None:
+        """Abort all requests, and close the socket."""
         for name in tuple(self._clients):
             self.lost(name.decode())
         self._channel.close()
@@ -61,51 +63,51 @@ class EngineServer:
         name, data = frames[0], frames[-1]
         client = self._clients.get(name)
         if client is None:
-            client = self._clients[name] = _Client(name, self._channel, self._give_up)
+            client = self._clients[name] = _Client(name, self._channel, self._drop)
         try:
-            self._do(client, decode_to_engine(data))
+            self._handle(client, decode_to_engine(data))
         except MessageError as error:
-            self._give_up(name, str(error))
+            self._drop(name, str(error))
 
-    def _do(self, client: _Client, message: ToEngine) -> None:
+    def _handle(self, client: _Client, message: ToEngine) -> None:
         if isinstance(message, Open):
             stream = client.streams[message.stream] = _Stream(client, message.stream, message.requests)
             self._bridge.submit(stream)
         else:
-            left = client.streams.pop(message.stream, None)
-            if left is not None:
-                self._bridge.cancel(left)
+            cancelled = client.streams.pop(message.stream, None)
+            if cancelled is not None:
+                self._bridge.cancel(cancelled)
 
-    def _give_up(self, name: bytes, why: str) -> None:
+    def _drop(self, name: bytes, why: str) -> None:
         if name in self._clients:
-            log.error("An API process is given up: %s", why)
+            log.error("An API process is dropped: %s", why)
             self.lost(name.decode())
-            self._given_up(name.decode())
+            self._dropped(name.decode())
 
 
 class _Client:
-    """One client, and what is to be sent to it when the loop comes round."""
+    """One client, and the events that are sent to it in the loop's next round."""
 
-    def __init__(self, name: bytes, channel: Channel, give_up: Callable[[bytes, str], None]):
+    def __init__(self, name: bytes, channel: Channel, drop: Callable[[bytes, str], None]):
         self.streams: dict[int, _Stream] = {}
         self.loop = asyncio.get_running_loop()
-        self._name, self._channel, self._give_up = name, channel, give_up
+        self._name, self._channel, self._drop = name, channel, drop
         self._events: list[Event] = []
         self._is_gone = False
 
-    def happened(self, events: list[Event]) -> None:
-        """All streams' events of a step come within one round of the loop, and go in one message."""
+    def put(self, events: list[Event]) -> None:
+        """Queue events: those of a step come within one round of the loop, and are one message."""
         if not self._events:
             self.loop.call_soon(self._flush)
         self._events += events
 
-    def tell(self, message: FromEngine) -> None:
-        """After `Stopped` nothing."""
+    def send(self, message: FromEngine) -> None:
+        """Send a message behind the queued events; none is sent after `Stopped`."""
         self._flush()
         self._send(message)
         self._is_gone = self._is_gone or isinstance(message, Stopped)
 
-    def leave(self, bridge: AsyncBridge) -> int:
+    def cancel(self, bridge: AsyncBridge) -> int:
         self._is_gone = True
         left = list(self.streams.values())
         self.streams.clear()
@@ -123,11 +125,11 @@ class _Client:
             try:
                 self._channel.send(self._name, encode(message))
             except Unreachable as error:
-                self._give_up(self._name, f"it cannot be reached ({error}).")
+                self._drop(self._name, f"it cannot be reached ({error}).")
 
 
 class _Stream:
-    """A consumer of the bridge: one client's requests that came together."""
+    """A consumer of the bridge: requests that a client submitted together."""
 
     def __init__(self, client: _Client, number: int, requests: tuple[Request, ...]):
         self.loop = client.loop
@@ -137,18 +139,18 @@ class _Stream:
 
     def accept(self, refusal: Exception | None) -> None:
         if refusal is None:
-            return self._client.tell(Accepted(self._number))
+            return self._client.send(Accepted(self._number))
         self._client.streams.pop(self._number, None)
         if isinstance(refusal, RequestRefused):
-            told = Refused(self._number, str(refusal), refusal.retry_after, refusal.field, refusal.code)
-            return self._client.tell(told)
+            refused = Refused(self._number, str(refusal), refusal.retry_after, refusal.field, refusal.code)
+            return self._client.send(refused)
         self.fail(refusal)
 
     def put(self, events: list[Event]) -> None:
-        self._client.happened(events)
+        self._client.put(events)
         self._alive -= sum(isinstance(event, FinishedEvent) for event in events)
         if not self._alive:
             self._client.streams.pop(self._number, None)
 
     def fail(self, error: Exception) -> None:
-        self._client.tell(Stopped(str(error)))
+        self._client.send(Stopped(str(error)))

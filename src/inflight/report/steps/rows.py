@@ -172,15 +172,15 @@ class BlockHistory:
         return self._owners.used_slots
 
     def step(self, record: StepRecord, began: float, before: float) -> None:
-        self._note(before, self._owners.freed(record))
-        self._note(began, self._owners.taken(record))
+        self._note(before, self._owners.free(record))
+        self._note(began, self._owners.allocate(record))
 
     def finish(self, ended: Container[int], time: float) -> None:
         """The record is over: sequences that have ended hold nothing any more, which no plan after them could say."""
         moved: Moved = Counter()
         for row, sequence in self._owners.sequences.items():
             if sequence in ended:
-                self._owners.give_up(row, moved)
+                self._owners.free_row(row, moved)
         self._note(time, moved)
 
     def _note(self, time: float, moved: Moved) -> None:
