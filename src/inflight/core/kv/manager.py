@@ -162,7 +162,7 @@ class KVCacheManager:
         self._bind()
 
     def _bind(self) -> None:
-        """Offer what one part does alone as it is: some of it is called for every row of a step."""
+        """Bind the calls that one part answers alone. Some are made for every row of a step: no call is in between."""
         # Waiting sequences: cached prefixes, checkpoints, loads from tiers and peers.
         self.checkpoint_is_coming = self._sharing.checkpoint_is_coming
         self.wait_for_checkpoint = self._sharing.wait_for_checkpoint
