@@ -25,7 +25,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
 def early_end(engine: Engine) -> tuple[int, int]:
     """As it is told, and as steps have it."""
     scheduler: Any = engine.loop._scheduler
-    return engine.settings["early_end_tokens"].value, scheduler._strategy.shape(scheduler._view(0.0)).early_end
+    return engine.settings["early_end_tokens"].value, scheduler._strategy.shape(scheduler._view()).early_end
 
 
 def test_steps_of_a_gpu_are_large_and_no_prompt_ends_them(tiny: Path, device: Any) -> None:
