@@ -114,6 +114,7 @@ class KVCacheManager:
         self.max_tokens = self._layout.max_sequence_tokens  # of one sequence
         self.has_windows = self._layout.has_windows
         self.has_state = capacity.state_snapshots > 0
+        self.stores_before_reuse = capacity.asynchronous_transfers and capacity.host_blocks > 0
         self.encoder_only = capacity.encoder_only
         self.shortage = self._layout.shortage
         self._capacity = capacity

@@ -169,6 +169,7 @@ class Outputs:
         causes = self._short_of_memory(plan) if out_of_memory else None
         planned = tuple(self.planned.values())
         self._state.memory.forget_all()
+        self._state.running.steady = None
         events: list[Event] = []
         for sequence in planned if causes is None else causes:
             if sequence.finish is None:  # not by another sample's end

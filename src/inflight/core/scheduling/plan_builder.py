@@ -16,6 +16,7 @@ from inflight.core.queueing.lanes import Lane
 from inflight.core.queueing.min_share import CHUNK
 from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.state import SchedulerState
+from inflight.core.scheduling.steady import find_steady
 from inflight.core.scheduling.step import Step
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.speculation.speculation import Candidate
@@ -401,8 +402,10 @@ class PlanBuilder:
         step, state, running = self._step, self._state, self._running
         transfers, loads = self._memory.finish_plan(), state.adapters.take_loads()
         if not step.chunks and not transfers and not loads:
+            running.steady = None
             return None
         self._lanes.add_min_share(sum(chunk.length for chunk in step.chunks))
+        running.steady = find_steady(state, step)
         return BatchPlan(
             step.number,
             tuple(step.chunks),

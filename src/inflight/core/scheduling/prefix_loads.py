@@ -21,6 +21,11 @@ class PrefixLoads:
         self._newcomers: list[Sequence] = []
         self._deferred: dict[int, list[Sequence]] = {}  # by transfer id
 
+    @property
+    def has_newcomers(self) -> bool:
+        """Whether loads are to be started with the next plan."""
+        return bool(self._newcomers)
+
     def arrived(self, sequence: Sequence) -> None:
         """Note that a sequence has joined its queue."""
         if self._memory.has_sources:

@@ -92,7 +92,7 @@ class Requests:
     def end_sequence(self, sequence: Sequence, finish: Finish) -> None:
         """End a sequence. What it holds is freed now, or when nothing of it is in flight any more."""
         state, lane, now = self._state, self._state.lanes.of(sequence), self._state.time.now
-        sequence.finish = finish
+        sequence.finish, state.running.steady = finish, None
         if (reason := lane.queue.deferred_for(sequence)) is not None:
             sequence.timings.unblock(reason, now, lane.clock, lane.settings.name)
         sequence.timings.end(now, lane.clock)

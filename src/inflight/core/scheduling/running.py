@@ -51,6 +51,20 @@ class Counts(Struct):
     prefix_hits: int = 0
 
 
+class SteadyDecodes(Struct, eq=False):
+    """Decodes of a plan that the next ones can repeat.
+
+    Attributes:
+        sequences: In the plan's order.
+        lane: Of all of them.
+        steps_left: Until one has all its tokens.
+    """
+
+    sequences: list[Sequence]
+    lane: Lane
+    steps_left: int
+
+
 class Running:
     """Sequences with a row.
 
@@ -58,6 +72,7 @@ class Running:
         sequences: By rank as of the last plan: the first is served first, the last is preempted first.
         run_to_completion: Whether they are one batch that starts and ends together.
         masks_out: Transfer ids that draws wait for.
+        steady: Decodes of the last plan, while nothing but tokens came of them.
     """
 
     def __init__(
@@ -74,6 +89,7 @@ class Running:
         self.sequences: list[Sequence] = []
         self.run_to_completion = False
         self.masks_out: set[int] = set()
+        self.steady: SteadyDecodes | None = None
         self._memory, self._lanes, self._time, self._counts = memory, lanes, time, counts
         self._swap_rule = swap_rule
         self._free_rows = list(range(max_rows - 1, -1, -1))
@@ -157,6 +173,7 @@ class Running:
 
     def join(self, sequence: Sequence) -> None:
         """Give a row to a sequence that has its blocks."""
+        self.steady = None
         sequence.row = self._free_rows.pop()
         sequence.started = False
         self.sequences.append(sequence)
@@ -205,6 +222,7 @@ class Running:
 
         Where computed tokens cannot be taken back by one, the sequence starts again.
         """
+        self.steady = None
         self.masks_out.add(transfer_id)
         sequence.sits_out = sequence.slow_to_draw = True
         sequence.recomputes = self._memory.has_windows or self._memory.has_state
@@ -233,6 +251,7 @@ class Running:
 
     def _free_row(self, sequence: Sequence) -> None:
         assert sequence.row is not None
+        self.steady = None
         self.sequences.remove(sequence)
         self._sorted -= 1
         self._lanes.of(sequence).running -= 1

@@ -26,6 +26,7 @@ from inflight.core.scheduling.requests import Requests, SampleFactory
 from inflight.core.scheduling.running import Counts
 from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.state import new_state
+from inflight.core.scheduling.steady import advance
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies import StepShape, StepView
 from inflight.core.tenants import TenantUsage
@@ -277,7 +278,8 @@ class Scheduler:
         )
 
     def _compose(self, shape: StepShape) -> BatchPlan | None:
-        return PlanBuilder(self._state, self._next_step, shape, ahead=bool(self._outputs.planned)).build()
+        state, number, ahead = self._state, self._next_step, bool(self._outputs.planned)
+        return advance(state, number, shape, ahead) or PlanBuilder(state, number, shape, ahead).build()
 
     def _take_tokens(self, sampled: Sampled) -> list[Event]:
         return self._outputs.take_tokens(sampled)

@@ -1,0 +1,82 @@
+"""The steady case: plans, events and what is cached are those of the plan builder, which looks at each sequence."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from inflight.core.scheduling import scheduler as scheduling
+from inflight.core.scheduling.steady import advance
+from inflight.core.types.plan import BatchPlan
+from inflight.core.types.request import RequestRefused
+
+from .. import inspect_scheduler as inside
+from ..builders import request
+from ..harness import INTERACTIVE, Harness, LaneSetup, Setup
+
+CALM = Setup(num_blocks=60, block_size=4, max_rows=4, token_budget=16, max_model_len=64, lanes=(INTERACTIVE,))
+SETUPS = [
+    CALM,
+    replace(CALM, depth=2),
+    replace(CALM, num_blocks=14),
+    replace(CALM, num_blocks=14, depth=2, host_blocks=30, preemption="swap", transfer_polls=(1, 0, 3)),
+    replace(CALM, max_rows=2, host_blocks=30, host_is_tier=True, num_blocks=16),
+    replace(CALM, right_drafts=0.5, drafting="measured"),
+    replace(CALM, strategy="adaptive", lanes=(INTERACTIVE, LaneSetup("batch", settings=(("background", True),)))),
+    replace(CALM, session_eviction=True, num_blocks=20, depth=2),
+]
+
+
+def run(setup: Setup, seed: int, *, may_advance: bool) -> tuple[list[BatchPlan], list[Any], int]:
+    """Drive a scheduler for a while; return its plans, what is cached, and how many plans were advanced."""
+    draws, advanced = random.Random(seed), 0
+
+    def counted(*given: Any) -> BatchPlan | None:
+        nonlocal advanced
+        plan = advance(*given) if may_advance else None
+        advanced += plan is not None
+        return plan
+
+    with mock.patch.object(scheduling, "advance", counted):
+        harness = Harness(setup)
+        for number in range(120):
+            if draws.random() < 0.06:
+                prompt = [draws.randrange(3)] * draws.randint(1, 9) + [draws.randrange(7)]
+                lane = draws.choice(setup.lanes).name
+                try:
+                    harness.add(request(f"{number}", prompt, lane=lane, output=draws.randint(1, 40)))
+                except RequestRefused:
+                    continue
+            elif draws.random() < 0.01 and harness.alive:
+                harness.abort(draws.choice(sorted(harness.alive)))
+            else:
+                harness.step(fail=draws.random() < 0.005)
+        harness.drain()
+    return harness.plans, inside.findable(harness.scheduler), advanced
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=range(len(SETUPS)))
+def test_it_changes_no_plan(setup: Setup) -> None:
+    total = 0
+    for seed in range(12):
+        plans, cached, advanced = run(setup, seed, may_advance=True)
+        slow_plans, slow_cached, _ = run(setup, seed, may_advance=False)
+        assert plans == slow_plans and cached == slow_cached
+        total += advanced
+    assert total > 50 or setup.right_drafts is not None, "hardly a step was steady"
+
+
+def test_it_goes_on_while_others_wait_for_a_row() -> None:
+    plans: list[BatchPlan | None] = []
+    with mock.patch.object(scheduling, "advance", lambda *given: plans.append(advance(*given)) or plans[-1]):
+        harness = Harness(replace(CALM, max_rows=2))
+        harness.add(*(request(f"{number}", [number], output=9) for number in range(4)))
+        for _ in range(4):
+            harness.step()
+        assert plans[-1] is not None
+        assert harness.scheduler.snapshot().lanes[0].stands_for == "rows"
+        harness.drain()
