@@ -153,13 +153,13 @@ class FastForward(Scheduler):
         self._advance_due()
         rows = len(self._first)
         if not rows:
-            return super()._compose(shape)
+            return self._build(shape)
         for lane in self._lanes.all():
             if lane.running:  # the only one
                 lane.served(rows)
         early_end = shape.early_end and (shape.early_end - rows or -1)  # 0 would mean that there is none
         left = StepShape(shape.token_budget - rows, shape.row_limit, shape.whole_prompts, early_end=early_end)
-        plan = super()._compose(left)
+        plan = self._build(left)
         if plan is None:
             freed = self._running.drain_freed_rows()
             return CondensedPlan(step, (), (), freed, steady=rows, steady_context=self._context)

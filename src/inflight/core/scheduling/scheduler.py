@@ -278,8 +278,12 @@ class Scheduler:
         )
 
     def _compose(self, shape: StepShape) -> BatchPlan | None:
-        state, number, ahead = self._state, self._next_step, bool(self._outputs.planned)
-        return advance(state, number, shape, ahead) or PlanBuilder(state, number, shape, ahead).build()
+        """Make the next plan: the last one advanced where that is all, else one that the builder fills."""
+        ahead = bool(self._outputs.planned)
+        return advance(self._state, self._next_step, shape, ahead) or self._build(shape)
+
+    def _build(self, shape: StepShape) -> BatchPlan | None:
+        return PlanBuilder(self._state, self._next_step, shape, ahead=bool(self._outputs.planned)).build()
 
     def _take_tokens(self, sampled: Sampled) -> list[Event]:
         return self._outputs.take_tokens(sampled)
