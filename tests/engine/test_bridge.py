@@ -221,7 +221,7 @@ def test_abort_from_outside_ends_the_stream(rig: Rig) -> None:
 
 
 @everywhere
-def test_a_refused_request_tells_why_and_harms_nobody(rig: Rig) -> None:
+def test_a_refused_request_has_a_reason_and_harms_no_other(rig: Rig) -> None:
     async def main() -> None:
         stream = await rig.started("good")
         with pytest.raises(RequestRefused, match=r"maximum context length is 200 tokens.*has 250 tokens"):
@@ -235,7 +235,7 @@ def test_a_refused_request_tells_why_and_harms_nobody(rig: Rig) -> None:
 
 
 @everywhere
-def test_leaving_a_refused_namesake_aborts_nobody_else(rig: Rig) -> None:
+def test_cancelling_a_refused_namesake_aborts_no_other(rig: Rig) -> None:
     """The second consumer goes away before it hears of its refusal; the request it would abort is not its own."""
 
     async def main() -> None:
@@ -310,7 +310,7 @@ def test_a_fault_reaches_every_consumer(rig: Rig) -> None:
 
 @everywhere
 def test_commands_behind_a_fault_are_answered(rig: Rig) -> None:
-    """What came while the last step broke must not wait for ever."""
+    """Requests that came while the last step broke must not wait for ever."""
 
     async def main() -> None:
         stream = await rig.started("running")
@@ -327,7 +327,7 @@ def test_commands_behind_a_fault_are_answered(rig: Rig) -> None:
     asyncio.run(main())
 
 
-def test_a_closed_event_loop_harms_nobody_else(rig: Rig) -> None:
+def test_a_closed_event_loop_harms_no_other(rig: Rig) -> None:
     """A consumer's event loop may close under its request, or under a snapshot that was asked for."""
 
     async def leaves_a_stream() -> Any:
@@ -419,7 +419,7 @@ def test_a_command_cuts_a_waiting_window_short() -> None:
 
 
 class Gated(NullExecutor):
-    """A step that ends when it is told to."""
+    """A step that ends on command."""
 
     def __init__(self) -> None:
         super().__init__(CAPACITY)
@@ -462,7 +462,7 @@ MANY_SAMPLES = SamplingParams(n=6, max_tokens=150, ignore_eos=True)
 
 
 def test_commands_for_many_samples_are_not_run_by_an_event_loop(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not when they come, nor when they wait for whoever comes next."""
+    """Not when they come, nor when they wait for the next caller."""
     ran: list[threading.Thread] = []
     for name in ("add", "abort"):
         plain = getattr(rig.loop, name)
@@ -491,7 +491,7 @@ def test_commands_for_many_samples_are_not_run_by_an_event_loop(rig: Rig, monkey
     assert len(ran) == 24 and threading.main_thread() not in ran
 
 
-def test_leaving_a_stream_tells_its_consumer_nothing(rig: Rig) -> None:
+def test_closing_a_stream_delivers_no_event(rig: Rig) -> None:
     async def main() -> None:
         calls: list[Any] = []
         loop = asyncio.get_running_loop()
@@ -574,7 +574,7 @@ def test_a_slow_consumer_gets_fewer_and_larger_items(rig: Rig) -> None:
 
 
 class Panic(BaseException):
-    """What a native library raises when it gives up."""
+    """An exception of a native library that panics."""
 
 
 class Breaking(NullExecutor):
@@ -587,7 +587,7 @@ class Breaking(NullExecutor):
         raise RuntimeError("nor this")
 
 
-def test_whatever_breaks_the_engine_nobody_waits_for_ever() -> None:
+def test_no_consumer_waits_for_ever_when_the_engine_breaks() -> None:
     bridge = AsyncBridge(
         EngineLoop(Scheduler(SchedulerConfig(CAPACITY, Chunked(64), Fcfs())), Breaking(CAPACITY), MonotonicClock())
     )
@@ -619,21 +619,21 @@ def test_a_mistake_in_counting_stops_nothing(rig: Rig, monkeypatch: pytest.Monke
 class FullDisk:
     """A observer that cannot write any more."""
 
-    told = 0
+    notified = 0
 
     def __getattr__(self, name: str) -> Any:
-        def tell(*arguments: Any) -> None:
-            self.told += 1
+        def notify(*arguments: Any) -> None:
+            self.notified += 1
             raise OSError(28, "No space left on device")
 
-        return tell
+        return notify
 
 
 def test_a_watcher_that_fails_is_left_out_and_the_engine_goes_on(rig: Rig) -> None:
     observer = FullDisk()
     rig.loop.add_observer(observer)
     events = asyncio.run(rig.collect("one", params=SamplingParams(max_tokens=5)))
-    assert len(events) == 6 and observer.told == 1
+    assert len(events) == 6 and observer.notified == 1
     assert isinstance(rig.loop.observer_error, OSError)
 
 

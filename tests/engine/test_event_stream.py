@@ -1,4 +1,4 @@
-"""What a consumer takes: in order, in pieces of a bounded size, and what it has taken is held no more."""
+"""A consumer takes events in order, in pieces of a bounded size; taken events are not buffered any more."""
 
 from __future__ import annotations
 

@@ -29,13 +29,13 @@ from inflight.testing.null import NullExecutor
 
 
 class Observer:
-    """Is told of everything, and minds nothing."""
+    """Ignores all notifications."""
 
-    def added(self, *told: object) -> None: ...
-    def refused(self, *told: object) -> None: ...
+    def added(self, *arguments: object) -> None: ...
+    def refused(self, *arguments: object) -> None: ...
     def planned(self, plan: BatchPlan) -> None: ...
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None: ...
-    def events(self, *told: object) -> None: ...
+    def events(self, *arguments: object) -> None: ...
     def close(self) -> None: ...
 
 
@@ -241,7 +241,7 @@ class Interrupted(Spy):
 
 
 class CutOff(Observer):
-    """Raises it when a plan was made, and nobody has it yet; or when a step was committed."""
+    """Raises it when a plan was made, before the executor has it; or when a step was committed."""
 
     def __init__(self, where: str, at: int):
         self.where, self.at = where, at
@@ -277,7 +277,7 @@ def test_whatever_breaks_a_step_off_the_next_call_finds_an_engine_that_works(dep
     for name in "abc":
         events += loop.abort(name)
     assert sorted(event.request_id for event in events if isinstance(event, FinishedEvent)) == list("abc")
-    assert not any(isinstance(event, FinishedEvent) for event in loop.run()), "it was told before"
+    assert not any(isinstance(event, FinishedEvent) for event in loop.run()), "it was sent before"
     inside.check(scheduler, setup.capacity, [])
     snapshot = loop.snapshot()
     assert (snapshot.running, snapshot.waiting, snapshot.held_blocks) == (0, 0, 0)
@@ -291,7 +291,7 @@ def test_whatever_breaks_a_step_off_the_next_call_finds_an_engine_that_works(dep
 
 @contextmanager
 def broken_off(scheduler: Scheduler, where: str, at: int) -> Iterator[None]:
-    """In the middle of a verb, when it is under way for the (at + 1)-th time."""
+    """In the middle of a method, in its (at + 1)-th call."""
     places: dict[str, tuple[object, str]] = {
         "plan": (scheduler._running, "drain_freed_rows"),
         "admit": (scheduler._running, "join"),
@@ -316,7 +316,7 @@ def broken_off(scheduler: Scheduler, where: str, at: int) -> Iterator[None]:
         yield
 
 
-def test_the_steps_before_the_one_that_was_broken_off_are_told() -> None:
+def test_steps_before_an_interrupted_one_are_delivered() -> None:
     """At depth 2: the first step's token counts, though the second was never handed in."""
     spy = Interrupted(SETUP, "submit", 1)
     loop = EngineLoop(SETUP.scheduler(), spy, VirtualClock(), depth=2)
@@ -329,7 +329,7 @@ def test_the_steps_before_the_one_that_was_broken_off_are_told() -> None:
     assert "KeyboardInterrupt" in str(second.finishes[0].detail)
 
 
-def test_whoever_waits_is_served_after_a_step_that_was_broken_off() -> None:
+def test_waiting_requests_are_served_after_an_interrupted_step() -> None:
     setup = replace(SETUP, max_rows=1)
     loop = EngineLoop(setup.scheduler(), Interrupted(setup, "submit", 0), VirtualClock())
     loop.add(request("a", output=3))
@@ -370,7 +370,7 @@ class Unreadable:
         return None
 
 
-def test_a_tokenizer_that_cannot_prepare_stop_strings_refuses_the_request_and_nobody_hears_of_it() -> None:
+def test_a_tokenizer_that_cannot_prepare_stop_strings_refuses_only_the_request() -> None:
     scheduler = SETUP.scheduler(stop_text=lambda of: Unreadable(at_once=True))
     loop = EngineLoop(scheduler, Spy(), VirtualClock())
     with pytest.raises(RequestRefused, match="1 stop strings cannot be looked for"):

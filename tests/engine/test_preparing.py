@@ -1,4 +1,4 @@
-"""Requests that wait for their grammars: seen, counted, and gone at once when nobody wants them any more."""
+"""Requests that wait for their grammars: visible, counted, and removed at once when they are cancelled."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Gate:
         self.compiling: list[Compiling] = []
 
     def warm_up(self) -> None:
-        """Nothing is needed."""
+        """Do nothing."""
 
     def prepare(self, grammars: Sequence[Grammar], then: Callable[[], None], tenant: str = "") -> Compiling:
         if grammars[0].source == "there":

@@ -1,4 +1,4 @@
-"""Records tell when transfers beside the steps ended, so that runs with them replay."""
+"""Records have the ends of transfers beside the steps, so that runs with them replay."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def under_pressure(setup: Setup, draw: Random, folder: Path) -> Lines:
 
 
 def test_runs_with_transfers_beside_the_steps_replay(tmp_path: Path) -> None:
-    """Of every strategy and policy; transfers end with steps and between them, and are lost."""
+    """Every strategy and policy; transfers end with steps and between them, and are lost."""
     with_steps: list[Transferred] = []
     between: list[Transferred] = []
     for seed in range(120):
@@ -85,9 +85,9 @@ def records(tmp_path: Path) -> Lines:
 
 def test_each_transfer_is_reported_once(records: Lines) -> None:
     steps, lines = of_kind(records, "step"), of_kind(records, "transfers")
-    told = [one for record in (*steps, *lines) for one in record.transferred]
-    assert sorted(one.transfer_id for one in told) == [*range(1, len(told) + 1)] and len(told) > 2
-    assert any(one.error for one in told) and any(step.transferred for step in steps) and lines
+    ended = [one for record in (*steps, *lines) for one in record.transferred]
+    assert sorted(one.transfer_id for one in ended) == [*range(1, len(ended) + 1)] and len(ended) > 2
+    assert any(one.error for one in ended) and any(step.transferred for step in steps) and lines
 
 
 def test_a_transfer_that_ends_elsewhere_is_found_out(records: Lines) -> None:

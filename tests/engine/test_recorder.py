@@ -152,20 +152,20 @@ def test_steps_are_recorded_with_their_times(tmp_path: Path) -> None:
     assert steps[0].features.tokens == 8
 
 
-def test_requests_are_told_with_what_they_asked_and_got(tmp_path: Path) -> None:
+def test_requests_are_recorded_with_settings_and_samples(tmp_path: Path) -> None:
     recorded = Recorded(ROOMY)
     recorded.loop.add(request("a", output=1))
     asked = request("b", [1, 2], output=3, n=2, seed=5, temperature=0.5, arrival=99.5, logit_bias={3: 1.5}, stop="zz")
     recorded.loop.add(asked)
     events = recorded.loop.run()
-    told_a, told_b = of_kind(recorded.records(tmp_path), "request")
-    assert told_a.samples[0].finish.reason == "length"
-    assert told_b.request == asked and told_b.added == 100.0
-    assert [sample.sequence_id for sample in told_b.samples] == [1, 2]
-    assert all(len(sample.token_ids) == 3 for sample in told_b.samples)
-    assert told_a.before_step == told_a.before_commit == 0
+    first, second = of_kind(recorded.records(tmp_path), "request")
+    assert first.samples[0].finish.reason == "length"
+    assert second.request == asked and second.added == 100.0
+    assert [sample.sequence_id for sample in second.samples] == [1, 2]
+    assert all(len(sample.token_ids) == 3 for sample in second.samples)
+    assert first.before_step == first.before_commit == 0
     (end,) = [event for event in events if isinstance(event, FinishedEvent) and event.request_id == "b"]
-    assert told_b.timings == end.timings
+    assert second.timings == end.timings
 
 
 def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
@@ -184,11 +184,11 @@ def test_refused_requests_take_no_numbers(tmp_path: Path) -> None:
         recorded.loop.add(request("a", prompt=[]))
     recorded.loop.add(request("b", output=1))
     recorded.loop.run()
-    (told_b,) = of_kind(recorded.records(tmp_path), "request")
-    assert told_b.samples[0].sequence_id == 0
+    (second,) = of_kind(recorded.records(tmp_path), "request")
+    assert second.samples[0].sequence_id == 0
 
 
-def test_refused_requests_are_told_with_the_number_that_refused_them(tmp_path: Path) -> None:
+def test_refused_requests_are_recorded_with_the_reason(tmp_path: Path) -> None:
     recorded = Recorded(ROOMY)
     with pytest.raises(RequestRefused):
         recorded.loop.add(request("a", prompt=[], tenant="anna", slo=SLO(0.5)))
@@ -241,7 +241,7 @@ def rebuilt_setup(header: Line) -> Setup:
     )  # drafts are the record's
 
 
-def test_snapshots_of_state_are_told_and_replay(tmp_path: Path) -> None:
+def test_checkpoints_of_state_are_recorded_and_replay(tmp_path: Path) -> None:
     """Where a row began from one, and which slots a chunk wrote; without state a record says nothing of it."""
     recorded = Recorded(replace(ROOMY, snapshots=3, token_budget=6))
     for name in ("a", "b"):
@@ -278,8 +278,8 @@ def with_chunks(records: list[Line], change: Callable[[Chunk], Chunk]) -> list[L
     ]
 
 
-class OthersTurn:
-    """What others do while the engine computes: one thing each time that they may."""
+class Unlocked:
+    """Actions of other threads while the engine computes: one each time that it is unlocked."""
 
     def __init__(self) -> None:
         self.wanted: deque[Callable[[], object]] = deque()
@@ -294,7 +294,7 @@ class OthersTurn:
 
 def test_what_came_while_a_step_was_computed_replays_after_its_plan(tmp_path: Path) -> None:
     recorded = Recorded(ROOMY)
-    loop, others = recorded.loop, OthersTurn()
+    loop, others = recorded.loop, Unlocked()
     loop.add(request("first", [0] * 2, output=3))
     loop.add(request("gone", [0] * 9, output=9))
     others.wanted += [lambda: loop.add(request("second", [1] * 2, output=2)), lambda: loop.abort("gone")]
@@ -325,12 +325,12 @@ def test_drafts_replay_as_they_were(tmp_path: Path) -> None:
     assert difference is not None and "differs in its chunks" in difference
 
 
-def told(steps: list[StepRecord]) -> list[int]:
+def accepted_drafts(steps: list[StepRecord]) -> list[int]:
     return [accepted for step in steps for _, accepted in step.accepted]
 
 
 @pytest.mark.parametrize(("speculation", "key"), [("suffix", "draft_token_ids"), ("draft:small", "num_drafts")])
-def test_drafts_of_both_kinds_are_told_with_what_was_right_and_replay(
+def test_drafts_of_both_kinds_are_recorded_with_acceptance_and_replay(
     tmp_path: Path, speculation: str, key: str
 ) -> None:
     """From the record alone: a simulated engine's, whose drafts are right as often as was said."""
@@ -342,17 +342,19 @@ def test_drafts_of_both_kinds_are_told_with_what_was_right_and_replay(
     steps = of_kind(records, "step")
     drafted = [chunk for step in steps for chunk in step.plan.chunks if chunk.num_drafts]
     assert drafted and all(getattr(chunk, key) and chunk.length == 1 + chunk.num_drafts for chunk in drafted)
-    assert 0 < sum(told(steps)) < sum(chunk.num_drafts for chunk in drafted) and len(told(steps)) == len(drafted)
+    assert 0 < sum(accepted_drafts(steps)) < sum(chunk.num_drafts for chunk in drafted) and len(
+        accepted_drafts(steps)
+    ) == len(drafted)
     assert any(step.draft_seconds for step in steps) == (key == "num_drafts")
     assert replay(records)[1].difference is None
-    first = next(step for step in steps if told([step]))
+    first = next(step for step in steps if accepted_drafts([step]))
     ((sequence, accepted), *others) = first.accepted
     other = structs.replace(first, accepted=((sequence, accepted ^ 1), *others))
     changed = [other if one is first else one for one in records]
-    assert (replay(changed)[1].difference is None) == (key == "draft_token_ids"), "there, tokens tell what was right"
+    assert (replay(changed)[1].difference is None) == (key == "draft_token_ids"), "there, tokens show the right drafts"
 
 
-def test_drafts_that_were_not_made_are_not_told_as_wrong_and_replay(
+def test_drafts_that_were_not_made_do_not_count_as_wrong_and_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its drafter is to catch up first, now and then."""
@@ -376,13 +378,13 @@ def test_drafts_that_were_not_made_are_not_told_as_wrong_and_replay(
     simulate(chat(20, 20.0), SimulationSetup(pool(SchedulingSettings(speculation="draft:small"), drafts=drafts)), path)
     records = list(read_records(path))
     steps = of_kind(records, "step")
-    told_of = {(step.plan.step, sequence) for step in steps for sequence, _ in step.accepted}
-    assert lacking and told_of and not lacking & told_of
+    drafted = {(step.plan.step, sequence) for step in steps for sequence, _ in step.accepted}
+    assert lacking and drafted and not lacking & drafted
     assert replay(records)[1].difference is None
 
 
 @given(
-    # What is in a tier, and with peers, a record does not tell.
+    # A record does not have the content of tiers and peers.
     setup=SETUPS.map(lambda setup: replace(setup, tier=None, peers=False)),
     script=st.lists(
         st.tuples(requests(max_prompt=6), st.integers(1, 3), st.one_of(st.none(), st.integers(0, 5)), st.booleans()),
@@ -428,7 +430,7 @@ def test_drafts_that_were_not_made_are_not_told_as_wrong_and_replay(
     broken=frozenset(),
     unsound=frozenset(),
 )
-# A sample lacks a block when a step is looked at ahead, and nobody else can be planned.
+# A sample lacks a block when a step is looked at ahead, and no other sequence can be planned.
 @example(
     setup=Setup(
         num_blocks=4,
@@ -459,14 +461,14 @@ def test_a_record_replays_to_the_same_plans(
     """Invariant 6. Script: a request, rounds until the next one, whom to abort then, and whether both come while the
     next steps are computed (at depth 1: at 2 a record does not hold what came before a plan that could not be made)."""
     # Dynamic batching notes lengths when it looks at who waits, and of looks that found nothing to plan a record is
-    # silent: whoever is gone by the next plan was noted in the run only.
+    # silent: a request that is gone by the next plan was noted in the run only.
     assume(setup.strategy != "dynamic" or all(victim is None for _, _, victim, _ in script))
     # The plugin of these tests fails when it was asked so often: at depth 2 also by looks that a replay does not take.
     assume(setup.depth == 1 or all(lane.policy != "plugin" for lane in setup.lanes))
     # Windows slide at each look, also at one that finds nothing to plan ahead but those who wait for drafts.
     assume(setup.depth == 1 or setup.right_drafts is None or setup.windows == (0,))
     recorded = Recorded(setup, broken, unsound)
-    loop, others = recorded.loop, OthersTurn()
+    loop, others = recorded.loop, Unlocked()
 
     def add(of: Request, number: int) -> None:
         with contextlib.suppress(RequestRefused):
@@ -475,7 +477,7 @@ def test_a_record_replays_to_the_same_plans(
 
     def abort(number: int) -> None:
         loop.abort(str(number))
-        loop.clock.passed(1 / 64)  # the record tells by the time whether others came before or after it
+        loop.clock.passed(1 / 64)  # by the time a record shows whether others came before or after it
 
     for number, (of, rounds, victim, beside) in enumerate(script):
         others.wanted.append(partial(add, of, number))

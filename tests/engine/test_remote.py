@@ -64,7 +64,7 @@ LOGPROBS = (TokenLogprob(1, -1.0, TOP), TokenLogprob(2**17, -0.12345678901234567
 
 @pytest.fixture(scope="module")
 def ended() -> Any:
-    """A request's end, as an engine tells it."""
+    """A request's end, as an engine reports it."""
     rig = Rig()
 
     async def main() -> Any:
@@ -163,18 +163,18 @@ def test_a_client_with_invalid_messages_is_dropped_alone(rig: RemoteRig) -> None
 
     async def main() -> None:
         good = await rig.started("good")
-        stranger = RemoteClient(rig._address, "stranger")
-        theirs = await stranger.open(request_of("theirs"))
+        unknown = RemoteClient(rig._address, "unknown")
+        theirs = await unknown.open(request_of("theirs"))
         await theirs.take()
-        stranger._channel.send(b"\xc1")
+        unknown._channel.send(b"\xc1")
         assert await asyncio.to_thread(is_dropped.wait, 20)
         await rig.settled(lambda counts: counts.running == 1)
         await anext(good)
         await good.aclose()
-        stranger._channel.close()
+        unknown._channel.close()
 
     asyncio.run(main())
-    assert dropped == ["stranger"]
+    assert dropped == ["unknown"]
 
 
 def test_invalid_messages_of_an_engine_end_the_streams(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_lost_client_loses_its_requests_only(rig: RemoteRig) -> None:
     asyncio.run(main())
 
 
-def test_closing_a_client_ends_what_it_asked_for_and_tells_its_consumers(rig: RemoteRig) -> None:
+def test_closing_a_client_aborts_its_requests_and_ends_its_streams(rig: RemoteRig) -> None:
     async def main() -> None:
         client = RemoteClient(rig._address, "other")
         stream = await client.open(request_of("a"))

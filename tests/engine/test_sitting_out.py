@@ -110,7 +110,7 @@ Said = dict[str, tuple[list[tuple[int, ...]], int, Any]]
 
 
 def said(events: Iterable[Event]) -> Said:
-    """Of each request: the tokens of its samples, how many scores came, and how it ended."""
+    """For each request: the tokens of its samples, how many scores came, and how it ended."""
     tokens: dict[tuple[str, int], tuple[int, ...]] = {}
     scores: dict[str, int] = {}
     found: Said = {}

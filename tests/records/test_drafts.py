@@ -1,4 +1,4 @@
-"""What steps of a record tell of drafts: counted by chunk, by place, by how many were right."""
+"""Drafts in steps of a record: counted by chunk, by position, by how many were right."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ THREE = step(
 )
 
 
-def test_drafts_of_both_kinds_are_told_by_sequence() -> None:
+def test_drafts_of_both_kinds_are_counted_by_sequence() -> None:
     assert list(verified(THREE)) == [Verified(4, 3, 1), Verified(6, 2, 2)]
     assert rejected(THREE) == {4: 2, 6: 0}
 
@@ -42,7 +42,7 @@ def test_a_record_that_does_not_say_what_was_right_has_no_drafts_to_show() -> No
     assert DraftCounts.of([old]).chunks == 0
 
 
-def test_positions_tell_who_came_so_far() -> None:
+def test_positions_count_drafts_behind_right_ones() -> None:
     counts = DraftCounts.of([THREE, THREE, step(chunk(1, 2, num_drafts=1), accepted=((1, 0),))])
     assert (counts.chunks, counts.tokens, counts.accepted_tokens) == (5, 11, 6)
     assert counts.accepted_lengths() == {0: 1, 1: 2, 2: 2}

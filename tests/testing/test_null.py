@@ -111,7 +111,7 @@ def test_scores_depend_on_the_prefix_and_on_the_token() -> None:
 
 
 def verified(*drafts: int) -> tuple[tuple[int, ...], list[int]]:
-    """What comes of these drafts behind a prompt and its first token, and what the row then keeps."""
+    """Tokens behind a prompt and its first token with these drafts, and the tokens of the row."""
     executor = NullExecutor(CAPACITY)
     executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0, 1), 1),), (new_request((1, 2, 3)),)))
     count = len(drafts)

@@ -1,4 +1,4 @@
-"""What a script says comes, and everything about it is real."""
+"""The outputs are the script's, and all else is real."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_drafts_of_the_script_are_right() -> None:
     assert tokens == [ANSWER[:1], ANSWER[1:]]
 
 
-def test_a_token_that_there_is_not_is_told() -> None:
+def test_a_token_outside_the_vocabulary_is_an_error() -> None:
     loop = loop_over(lambda prompt, sample: (5, 1000))
     ask(loop, "a", (1,))
     with pytest.raises(ValueError, match="token 1000, but the vocabulary has 1000 tokens"):

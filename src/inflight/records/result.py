@@ -79,7 +79,7 @@ class RequestRow(TypedDict):
     traffic: str
     lane: str
     tenant: str
-    # ttft, tpot, itl, itl_max, e2e; None: not promised. itl_share: of the request's own gaps, None: 0.99
+    # ttft, tpot, itl, itl_max, e2e; None: no target. itl_share: of the request's own gaps, None: 0.99
     targets_s: dict[str, float | None]
     error: str
     token_times_s: list[Time]
@@ -92,7 +92,7 @@ class SeriesRecord(TypedDict):
     offered: list[Count]
     completed: list[Count]
     output_tokens: list[Count]
-    running: list[Seconds]  # requests under way, mean over the piece
+    running: list[Seconds]  # requests in flight, mean over the piece
 
 
 class WindowRecord(TypedDict):

@@ -51,7 +51,7 @@ Content = tuple[str, str | None, tuple[int, ...]]  # salt, adapter, and all toke
 
 @dataclass
 class Mirror:
-    """What is believed to be cached: memories by hash. named: every content that has come by, by its hash."""
+    """Blocks that are believed to be cached: memories by hash. named: every content that has come by, by its hash."""
 
     cached: dict[int, set[str]] = field(default_factory=dict)
     named: dict[int, Content] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Mirror:
                     self._stored(event)
                 case BlockRemoved():
                     for number in event.block_hashes:
-                        self.cached[number].remove(event.medium)  # a KeyError: it was never told
+                        self.cached[number].remove(event.medium)  # a KeyError: it was never sent
                         if not self.cached[number]:
                             del self.cached[number]
                 case AllBlocksCleared():
@@ -88,7 +88,7 @@ class Mirror:
                 salt = "".join((keys or ())[event.lora_name is not None :])
             content = (salt, event.lora_name, known + tuple(event.token_ids[at * size : (at + 1) * size]))
             assert self.named.setdefault(number, content) == content, "two contents have one hash"
-            assert event.medium not in self.cached.setdefault(number, set()), "it was told before"
+            assert event.medium not in self.cached.setdefault(number, set()), "it was sent before"
             self.cached[number].add(event.medium)
             before = number
 
@@ -114,11 +114,11 @@ class Subscriber:
         return topic, int.from_bytes(number, "big"), payload
 
     def ask(self, first: int) -> list[tuple[int, bytes]]:
-        """What is kept from there on."""
+        """Messages that are retained from there on."""
         self._missed.send_multipart([b"", first.to_bytes(8, "big")])
         found = []
         while True:
-            assert self._missed.poll(10_000), "the end was not told"
+            assert self._missed.poll(10_000), "the end was not sent"
             empty, number, payload = self._missed.recv_multipart()
             assert empty == b""
             if number == END:

@@ -29,14 +29,14 @@ class MirroredHarness(Harness):
     def __init__(self, setup: Setup):
         self.journal = KVEventQueue()
         super().__init__(replace(setup, journal=self.journal))
-        self.told, self.mirror = SentBlocks(), Mirror()
+        self.sent, self.mirror = SentBlocks(), Mirror()
         self.newest: dict[str, int] = {}  # numbers of adapters that have published anything, by name
         self.media: set[str] = set()  # that were seen
 
     def compare(self) -> None:
         changes = self.journal.take()
         self._note_adapters(changes)
-        events = self.told.events(changes)
+        events = self.sent.events(changes)
         if events:
             self.mirror.hear(encode(Batch(0.0, events, RANK)))
         expected = set()
@@ -83,7 +83,7 @@ def request(name: str, prompt: tuple[int, ...], tokens: int = 8) -> Request:
 
 
 @pytest.mark.parametrize("polls", [(), (1, 0)])
-def test_blocks_that_are_swapped_to_the_host_and_come_back_are_told(polls: tuple[int, ...]) -> None:
+def test_blocks_that_are_swapped_to_the_host_and_back_are_events(polls: tuple[int, ...]) -> None:
     harness = MirroredHarness(
         Setup(num_blocks=6, max_rows=2, preemption="swap", host_blocks=8, copy_seconds=1e-6, transfer_polls=polls)
     )
@@ -92,10 +92,12 @@ def test_blocks_that_are_swapped_to_the_host_and_come_back_are_told(polls: tuple
         harness.step()
         harness.compare()
     assert harness.media == {"GPU", "CPU"}
-    assert {medium for _, medium in harness.mirror.contents} == {"GPU"}, "what nobody waits for is forgotten"
+    assert {medium for _, medium in harness.mirror.contents} == {"GPU"}, (
+        "blocks that no request waits for are forgotten"
+    )
 
 
-def test_a_request_finds_what_the_mirror_tells() -> None:
+def test_a_request_finds_the_blocks_of_the_mirror() -> None:
     harness = MirroredHarness(Setup(num_blocks=12))
     harness.add(request("a", (0, 1, 0, 1, 1), 1))
     harness.drain()
@@ -107,7 +109,7 @@ def test_a_request_finds_what_the_mirror_tells() -> None:
 
 
 def test_what_slid_out_of_a_window_and_was_evicted_takes_all_behind_it_along() -> None:
-    """Content whose beginning is gone is kept for a while, and nobody finds it."""
+    """Content without its beginning is retained for a while, and no request finds it."""
     harness = MirroredHarness(Setup(num_blocks=6, windows=(4,), max_rows=1))
     harness.add(request("a", (0, 1, 0, 1, 1, 0, 0, 1), 12))
     most = 0

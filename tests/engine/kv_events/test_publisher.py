@@ -51,12 +51,12 @@ def subscribe() -> Iterator[Callable[..., Subscriber]]:
 
 
 def block(node: int) -> list[CacheChange]:
-    """Of a chain of its own."""
+    """A block with a chain of its own."""
     return [BlockPublished(node, ROOT, (node, node))]
 
 
 def heard(subscriber: Subscriber, publisher: KVEventPublisher) -> None:
-    """What is published from now on is heard: subscribing takes a moment."""
+    """Messages from now on are received: subscribing takes a moment."""
     for _ in range(100):
         publisher.publish([CacheCleared()])
         if subscriber.hear(0.1):
@@ -76,7 +76,7 @@ def test_messages_have_the_topic_and_rising_numbers(
     before = time.time()
     for node in (1, 2, 3):
         publisher.publish(block(node))
-    publisher.publish([BlockDropped(9)])  # of nothing that was told: no message
+    publisher.publish([BlockDropped(9)])  # of a block that was not sent: no message
     publisher.publish([BlockDropped(1)])
     found = [subscriber.hear() for _ in range(4)]
     messages = [one for one in found if one is not None]
@@ -128,7 +128,7 @@ def test_a_request_is_understood_as_vllms_clients_send_it(open_publisher: Callab
         context.destroy(linger=0)
 
 
-def test_whoever_asks_and_does_not_read_holds_nobody_up(
+def test_a_subscriber_that_does_not_read_delays_no_other(
     open_publisher: Callable[..., KVEventPublisher],
     subscribe: Callable[..., Subscriber],
     monkeypatch: pytest.MonkeyPatch,
@@ -186,7 +186,7 @@ def test_steps_share_a_message_where_too_many_wait(open_publisher: Callable[...,
         subscriber.close()
 
 
-def test_addresses_that_cannot_be_used_are_told() -> None:
+def test_addresses_that_cannot_be_used_are_an_error() -> None:
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()
