@@ -1,4 +1,4 @@
-"""The result file: what `inflight bench --output` writes, and reports and comparisons read.
+"""The result file, which `inflight bench --output` writes, and reports and comparisons read.
 
 One JSON object. Keys are stable within a version; a reader leaves out the keys that it does not know. Times are seconds
 (names end in `_s`), counted from the run's beginning; a request's latencies count from its intended send time. Figures
@@ -33,7 +33,7 @@ class PercentilesRecord(TypedDict):
 
 
 class SummaryRecord(TypedDict):
-    """Of the requests whose intended send time lies in the window; rates are of what fell into the window."""
+    """Figures of requests whose intended send time lies in the window; rates are of events in the window."""
 
     offered: Count  # completed + rejected + failed + unfinished
     completed: Count
@@ -86,7 +86,7 @@ class RequestRow(TypedDict):
 
 
 class SeriesRecord(TypedDict):
-    """What happened in each piece of the run, from its beginning to its last end, warm-up and drain included."""
+    """Counts by interval of the run, from its beginning to its last end, warm-up and drain included."""
 
     step_s: Seconds
     offered: list[Count]
@@ -177,7 +177,7 @@ _ANY = msgspec.json.Decoder()
 
 
 def read_result(path: Path) -> BenchRecord | SweepRecord:
-    """By its `kind`; refuses other files and versions, and what is not as declared."""
+    """Return the record of a file, by its `kind`. Raises ResultError for another file, version or type."""
     try:
         record = decoded(_ANY, path.read_bytes())
     except Malformed as fault:
