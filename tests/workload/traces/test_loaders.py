@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from inflight.metrics.observation import Targets
+from inflight.records.schema import encode_line, read_records
 from inflight.workload.traces import load
 from inflight.workload.traces.rows import NO_OUTPUT, Reading, Trace
 from inflight.workload.workload import WorkloadError
@@ -229,6 +231,14 @@ def test_our_record_is_a_trace() -> None:
     assert (asked.tenant, asked.priority, asked.targets) == ("acme", 3, Targets(ttft=0.5, itl=0.1))
     assert several.arrival == 0.0 and asked.arrival == pytest.approx(0.0038, abs=1e-4)
     assert not noted(trace, "order")  # requests are recorded as they end
+
+
+def test_records_of_both_versions_are_the_same_trace(tmp_path: Path) -> None:
+    header, *lines = read_records(FIXTURES / "record.jsonl")
+    file = tmp_path / "record.jsonl"
+    file.write_bytes(b"\n".join(map(encode_line, (structs.replace(header, version=2), *lines))))
+    assert load(file).entries == load(FIXTURES / "record.jsonl").entries
+    assert list(read_records(file))[1:] == lines
 
 
 def test_a_broken_or_unfinished_record_is_counted(tmp_path: Path) -> None:
