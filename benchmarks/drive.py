@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Executor, Pending, StepResult, Transferred
 from inflight.core.types.request import Request
@@ -95,7 +95,7 @@ class Observer:
         self.slots += plan.tokens
         self.padded += sum(plan.padding)
 
-    def after(self, snapshot: Snapshot) -> None:
+    def after(self, snapshot: SchedulerStats) -> None:
         self.running.append(snapshot.running)
         if snapshot.waiting:
             self.running_at_most.append(snapshot.running)
@@ -149,7 +149,7 @@ class Watched:
 def drive(
     loop: EngineLoop,
     requests: Iterable[Request],
-    after: Callable[[Snapshot], None] | None = None,
+    after: Callable[[SchedulerStats], None] | None = None,
     until: Callable[[Request], bool] = lambda request: True,
 ) -> Run:
     """Send each request at `arrival` seconds after the start, and run until all have ended that `until` names.

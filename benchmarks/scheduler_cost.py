@@ -138,7 +138,7 @@ class Bench:
         self._rows = RequestSlots(capacity, padding_block=blocks)
         for _ in range(scene.rows + scene.waiting):
             self._add()
-        while self._scheduler.snapshot().running < scene.rows:
+        while self._scheduler.stats().running < scene.rows:
             self._step()
         for _ in range(40):  # past the first answers' ends, which come together
             self._step()
@@ -226,7 +226,7 @@ def measure_blocked(scene: BlockedScene, steps: int) -> BlockedRow:
     for number in range(scene.waiting):
         add(f"waiting {number}", shared + tokens(scene.own), 16)
     times = [step() for _ in range(steps)]
-    assert scheduler.snapshot().waiting == scene.waiting, "nobody could join"
+    assert scheduler.stats().waiting == scene.waiting, "nobody could join"
     p99 = statistics.quantiles(times, n=100)[98]
     return BlockedRow(scene.name, steps, statistics.median(times) * 1e3, p99 * 1e3, scene.target_ms)
 

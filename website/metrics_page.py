@@ -54,7 +54,7 @@ def _page(vllm: bool) -> str:
     metrics.observer.added(one, 0.0)
     metrics.observer.events(scheduler.abort("a", 1.0), 1.0)
     metrics.observe_http("/health", 200, 0.01)
-    page, _ = metrics.render(scheduler.snapshot())
+    page, _ = metrics.render(scheduler.stats())
     return page.decode()
 
 

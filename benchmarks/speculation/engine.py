@@ -73,7 +73,7 @@ class ScriptedEngine:
     @property
     def stats(self) -> SpeculationStats:
         """Return the counts of drafts since the engine began; empty without speculation."""
-        return self._scheduler.snapshot().speculation or SpeculationStats("")
+        return self._scheduler.stats().speculation or SpeculationStats("")
 
     def fill(self, rows: int) -> None:
         """Until so many requests have their first token. Nothing of it counts."""

@@ -18,7 +18,7 @@ from inflight.build import Engine, build_engines
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
-from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import PoolingParams
@@ -340,7 +340,7 @@ class AsyncEngine:
         """End a request; its iteration ends with finish_reason "abort"."""
         self._bridge.abort(request_id)
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> SchedulerStats:
         return await self._bridge.snapshot()
 
     def close(self) -> None:

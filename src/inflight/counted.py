@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
+from typing import Annotated
+
+from msgspec import Meta
 
 LONGEST_SHOWN = 60  # characters of a value or name in a sentence
 UNBOUNDED = 2**31 - 1  # limit of anything that is counted and has no other: what the kernels' indices hold
+
+# Types of numbers in records and messages, with limits: a damaged number leaves no float and asks for no memory.
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
+Amount = Annotated[float, Meta(ge=0, le=1e18)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+Time = Annotated[float, Meta(ge=-1e12, le=1e12)]  # on a clock that began anywhere
+TransferId = Annotated[int, Meta(ge=-(2**53), le=2**53)]  # from 1 up; of masks that draws wait for from -1 down
+# Limits of an engine. A scheduler keeps a list entry for each block, row and slot.
+Blocks = Annotated[int, Meta(ge=0, le=1 << 24)]
+Rows = Annotated[int, Meta(ge=1, le=1 << 20)]
+Slots = Annotated[int, Meta(ge=0, le=1 << 20)]
+Windows = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=64)]
 
 
 def counted(number: int, one: str, many: str = "") -> str:

@@ -32,8 +32,7 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import Priority
 from inflight.core.policies.sjf import Sjf
-from inflight.core.queueing.lanes import LaneSettings
-from inflight.core.queueing.min_share import MinShare
+from inflight.core.queueing.lanes import LaneSettings, MinShare
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.running import Mode
 from inflight.core.scheduling.scheduler import Scheduler
@@ -474,10 +473,10 @@ class Harness:
 
     def refuse(self, request: Request) -> str:
         """The sentence of the refusal; nothing else may have changed."""
-        before = self.scheduler.snapshot()
+        before = self.scheduler.stats()
         with pytest.raises(RequestRefused) as refusal:
             self.scheduler.add(request, self.now)
-        assert self.scheduler.snapshot() == before
+        assert self.scheduler.stats() == before
         self.check()
         return str(refusal.value)
 
@@ -594,7 +593,7 @@ class Harness:
         """Steps until a sequence has been preempted."""
         for _ in range(50):
             self.step()
-            if self.scheduler.snapshot().preemptions:
+            if self.scheduler.stats().preemptions:
                 return
         raise AssertionError("nobody was preempted")
 
@@ -606,7 +605,7 @@ class Harness:
                 break
             events += self.step()
         assert self.scheduler.idle, "it does not end"
-        snapshot = self.scheduler.snapshot()
+        snapshot = self.scheduler.stats()
         assert (snapshot.held_blocks, snapshot.running, snapshot.waiting) == (0, 0, 0)
         assert not self.alive, "a request got no terminal event"
         assert inside.host_blocks_in_use(self.scheduler) == inside.evictable_host_blocks(self.scheduler)

@@ -166,7 +166,7 @@ def _check_blocks(scheduler: Scheduler) -> None:
             f"block {block}: count {pool.ref_count(block)}, {holders[block]}"
         )
         assert (holders[block] == 0) == (block in free or block in idle), f"block {block} is held and not held"
-    snapshot = scheduler.snapshot()
+    snapshot = scheduler.stats()
     assert (snapshot.free_blocks, snapshot.idle_blocks) == (len(free), len(idle))
     assert snapshot.held_blocks + snapshot.free_blocks + snapshot.idle_blocks == pool.num_blocks
 
@@ -248,7 +248,7 @@ def _check_host(scheduler: Scheduler) -> None:
     evictable = {one.host_block: one for one in cached if one.host_block is not None and not one.waiters}
     assert host._evictable == evictable
     assert sorted(host._order) == sorted(evictable) and len(host._order) == host.num_evictable
-    snapshot = scheduler.snapshot()
+    snapshot = scheduler.stats()
     assert snapshot.held_host_blocks == len(used) + len(moving)
     assert snapshot.swapped_sequences == len(host._waiting)
 
@@ -271,7 +271,7 @@ def _check_states(scheduler: Scheduler) -> None:
     assert all(slots._kinds[slot] == kind for kind, cached in enumerate(slots._cached) for slot in cached)
     assert len(slots._cached[2]) <= max(1, slots.count // 2), "shared checkpoints have too many slots"
     assert all(state.newest <= one.num_computed for one in running(scheduler) if (state := one.state) is not None)
-    assert scheduler.snapshot().used_state_snapshots == slots.count - len(slots._free)
+    assert scheduler.stats().used_state_snapshots == slots.count - len(slots._free)
 
 
 def _check_lanes(scheduler: Scheduler) -> None:
@@ -339,7 +339,7 @@ def _check_places(scheduler: Scheduler) -> None:
             assert places == (sequence.row is not None)
         if sequence.number not in with_row:
             assert (sequence.row, sequence.blocks, sequence.num_computed) == (None, [], 0)
-    snapshot = scheduler.snapshot()
+    snapshot = scheduler.stats()
     assert snapshot.waiting == len(inside) + len(back)
     assert snapshot.running == len(with_row)
     assert sum(lane.waiting for lane in snapshot.lanes) == snapshot.waiting

@@ -92,7 +92,7 @@ def test_in_a_crowd_tokens_are_those_of_decoding_alone(
     setup = replace(setup, host_blocks=20, transfer_polls=polls, drafting=drafting)
     sampled = [request(f"r{n}", [0, 1] * 2 + [n % 2], output=9, n=1 + n % 2, temperature=1.0, seed=n) for n in range(5)]
     harness = drained(setup, *sampled)
-    assert harness.drafted[1] > 0 and harness.scheduler.snapshot().preemptions > 0
+    assert harness.drafted[1] > 0 and harness.scheduler.stats().preemptions > 0
 
 
 def test_a_stop_inside_of_drafts_drops_what_follows() -> None:
@@ -150,7 +150,7 @@ def test_drafts_take_no_blocks_from_anybody() -> None:
     """Two that fill all blocks but one, of which each asks for as many drafts as it may have."""
     setup = replace(ROOMY, num_blocks=4, block_size=4, max_rows=2)
     harness = drained(setup, request("a", [0] * 4, output=4), request("b", [1] * 4, output=4))
-    assert harness.scheduler.snapshot().preemptions == 0 and harness.drafted[1] > 0
+    assert harness.scheduler.stats().preemptions == 0 and harness.drafted[1] > 0
 
 
 def test_where_every_block_has_held_something_a_sequence_has_its_next_block_for_drafts() -> None:
@@ -167,7 +167,7 @@ def test_where_every_block_has_held_something_a_sequence_has_its_next_block_for_
         harness.add(*before)
         harness.drain()
         found.clear()
-        free_blocks = harness.scheduler.snapshot().free_blocks
+        free_blocks = harness.scheduler.stats().free_blocks
         assert free_blocks < 3 if before else free_blocks == 16
         harness.add(request("asked", (1, 1, 0), output=16))
         harness.drain()
@@ -187,7 +187,7 @@ def test_a_sequence_with_drafts_in_flight_waits_for_them() -> None:
         harness.commit()
         one = harness.plan()
     assert isinstance(one, BatchPlan) and harness.plan() is None
-    assert harness.scheduler.snapshot().running == 1
+    assert harness.scheduler.stats().running == 1
     harness.commit()
     harness.drain()
 

@@ -60,7 +60,7 @@ class Tenants:
 
     @property
     def preemptions(self) -> int:
-        return self.scheduler.snapshot().preemptions
+        return self.scheduler.stats().preemptions
 
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=3)

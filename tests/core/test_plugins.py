@@ -251,7 +251,7 @@ def test_a_policy_without_progress_is_replaced() -> None:
         "The policy 'pushes-out' lets sequences preempt each other, 1000 times without a new token; first come, first "
         "served has taken over."
     ]
-    assert scheduler.snapshot().preemptions <= 1001
+    assert scheduler.stats().preemptions <= 1001
 
 
 def test_a_strategy_that_puts_work_off_for_ever_is_replaced() -> None:

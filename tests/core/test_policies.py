@@ -84,7 +84,7 @@ def test_a_clearly_higher_one_pushes_out_the_lowest_that_runs() -> None:
     plan = harness.plan()
     assert isinstance(plan, BatchPlan)
     assert {chunk.sequence_id for chunk in plan.chunks} == {1, 3}
-    assert harness.scheduler.snapshot().preemptions == 1
+    assert harness.scheduler.stats().preemptions == 1
     harness.commit()
     harness.drain()
 
@@ -97,7 +97,7 @@ def test_none_is_preempted_for_one_that_could_not_start_anyway() -> None:
     harness.add(request("next", [2] * 7, priority=1))  # needs all blocks, of which high holds two
     plan = harness.plan()
     assert isinstance(plan, BatchPlan) and len(plan.chunks) == 2
-    assert harness.scheduler.snapshot().preemptions == 0
+    assert harness.scheduler.stats().preemptions == 0
     harness.commit()
     harness.drain()
 

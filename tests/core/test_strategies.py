@@ -64,12 +64,12 @@ class TestStatic:
         harness = harness_of("static", batch_size=2)
         harness.add(request("a", [0] * 4, output=None, max_tokens=8), request("b", [1] * 4, output=1), request("c"))
         planned(harness)
-        held = harness.scheduler.snapshot().held_blocks
+        held = harness.scheduler.stats().held_blocks
         assert held == 3 + 16  # b may be as long as the model allows
         harness.commit()
         for _ in range(6):
             harness.step()
-            assert harness.scheduler.snapshot().held_blocks == held
+            assert harness.scheduler.stats().held_blocks == held
             assert inside.waiting(harness.scheduler) == {2}
         harness.drain()
 
@@ -108,7 +108,7 @@ class TestStatic:
         harness.step()
         assert harness.abort("a") == []  # it has ended, and is told with the others
         assert {event.request_id for event in harness.abort("b")} == {"a", "b"}
-        assert harness.scheduler.idle and harness.scheduler.snapshot().held_blocks == 0
+        assert harness.scheduler.idle and harness.scheduler.stats().held_blocks == 0
 
 
 def nobody() -> tuple[int, int]:
@@ -178,7 +178,7 @@ class TestChunked:
     def lengths(self, harness: Harness) -> list[dict[str, int]]:
         """Of the steps to come until all prompts are computed: their chunks by request."""
         steps: list[dict[str, int]] = []
-        while harness.scheduler.snapshot().waiting or not steps or max(steps[-1].values()) > 1:
+        while harness.scheduler.stats().waiting or not steps or max(steps[-1].values()) > 1:
             steps.append({})
             for chunk in planned(harness).chunks:
                 name = harness.owners[chunk.sequence_id][0].request.request_id

@@ -158,7 +158,7 @@ def test_conversations_in_turn_find_theirs_in_memory_that_just_holds_them(setup:
         for talk in talks:
             assert talk.turn([turn, 1, 0, 1]) <= SIZE
             talk.answered()
-    assert harness.scheduler.snapshot().preemptions == 0
+    assert harness.scheduler.stats().preemptions == 0
 
 
 @MODELS
@@ -168,6 +168,6 @@ def test_the_turn_after_a_preemption_finds_what_was_computed_again(setup: Setup)
     talks = [Talk(str(number), harness, number) for number in range(2)]
     for talk, (_, answer) in zip(talks, run(harness, *(talk.request(output=50) for talk in talks)), strict=True):
         talk.before = talk.history + answer
-    assert harness.scheduler.snapshot().preemptions > 0
+    assert harness.scheduler.stats().preemptions > 0
     talks[1].answered()
     assert talks[1].turn([3, 1]) <= SIZE + (setup.spacing.min_gap if setup.snapshots else 0)

@@ -69,7 +69,7 @@ def shown() -> dict[str, list[dict[str, str]]]:
     metrics.observer.events([end], 1.0)
     metrics.observe_http("/health", 200, 0.01)
     found: dict[str, list[dict[str, str]]] = {}
-    page, _ = metrics.render(scheduler.snapshot())
+    page, _ = metrics.render(scheduler.stats())
     for family in text_string_to_metric_families(page.decode()):
         for sample in family.samples:
             found.setdefault(sample.name, []).append(sample.labels)

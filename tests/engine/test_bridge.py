@@ -17,7 +17,7 @@ from msgspec import structs
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.strategies import StepShape, StepView, Strategy
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, FinishedEvent, PooledEvent, TokensEvent
@@ -84,7 +84,7 @@ class Rig:
         await anext(stream)
         return stream
 
-    async def settled(self, met: Callable[[Snapshot], bool]) -> Snapshot:
+    async def settled(self, met: Callable[[SchedulerStats], bool]) -> SchedulerStats:
         """Waits until the engine's counts are as they should be."""
         for _ in range(500):
             snapshot = await self.bridge.snapshot()
@@ -99,7 +99,7 @@ def request(request_id: str, prompt: int = 6, params: SamplingParams = ENDLESS) 
     return Request(request_id=request_id, prompt_token_ids=tuple(range(number, number + prompt)), params=params)
 
 
-def empty(snapshot: Snapshot) -> bool:
+def empty(snapshot: SchedulerStats) -> bool:
     return (snapshot.waiting, snapshot.running, snapshot.held_blocks) == (0, 0, 0)
 
 
@@ -528,7 +528,7 @@ def test_commands_that_take_long_leave_the_engine_its_steps(rig: Rig) -> None:
     steps: list[int] = []
 
     def command() -> None:
-        steps.append(rig.loop._scheduler.snapshot().step)
+        steps.append(rig.loop._scheduler.stats().step)
         time.sleep(0.003)
 
     async def main() -> None:

@@ -52,7 +52,7 @@ def state(scheduler: Scheduler) -> dict[str, Any]:
     """Return rows, blocks and their cached content, in order."""
     memory, running, lanes = scheduler._memory, scheduler._running, scheduler._lanes
     return {
-        "snapshot": scheduler.snapshot(),
+        "snapshot": scheduler.stats(),
         "free": list(memory._pool._free),
         "idle": list(memory._pool._evictable),
         "found": [(key, one.node, one.block) for key, one in memory._prefix._by_key.items()],

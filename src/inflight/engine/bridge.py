@@ -22,7 +22,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
@@ -143,7 +143,7 @@ class AsyncBridge:
             return _call(consumer.loop, partial(_end_unsubmitted, consumer, events))
         self._send(lambda: self._abort(request_id))
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> SchedulerStats:
         """Counts as they are while no plan is being made. Raises EngineStopped."""
         return await self.ask(lambda: self._with_compiling(self._loop.snapshot()))
 
@@ -226,7 +226,7 @@ class AsyncBridge:
             if time.monotonic() >= end or self._engine_waits:
                 return
 
-    def _with_compiling(self, snapshot: Snapshot) -> Snapshot:
+    def _with_compiling(self, snapshot: SchedulerStats) -> SchedulerStats:
         """Return the counts with requests whose grammars are being compiled."""
         counts = self._preparing.sequences()
         if not counts:

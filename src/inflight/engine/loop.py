@@ -21,9 +21,8 @@ from types import TracebackType
 from msgspec import Struct, structs
 
 from inflight.core.estimation.latency import LatencyModel
-from inflight.core.scheduling.census import Census
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.scheduling.stats import SchedulerDump, SchedulerStats
 from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, Transferred, WaitForTransfers, WaitUntil
@@ -111,17 +110,17 @@ class EngineLoop:
         """Learned durations of steps; any thread may read it."""
         return self._scheduler.latency
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SchedulerStats:
         """Return counts of this moment."""
-        snapshot = self._scheduler.snapshot()
+        snapshot = self._scheduler.stats()
         if self._kv_tiers is not None:
             folder, exports = self._kv_tiers.folder_stats(), self._kv_tiers.export_stats()
             snapshot = replace(snapshot, folder=folder, handed_over=exports)
         return snapshot if self.grammars is None else replace(snapshot, grammars=self.grammars.stats())
 
-    def census(self, whole: bool = False, blocks: bool = True) -> Census:
+    def census(self, whole: bool = False, blocks: bool = True) -> SchedulerDump:
         """Return what runs, waits and holds blocks: see the scheduler."""
-        census = self._scheduler.census(whole, blocks)
+        census = self._scheduler.dump(whole, blocks)
         return (
             census._replace(folder=self._kv_tiers.folder_stats()) if blocks and self._kv_tiers is not None else census
         )

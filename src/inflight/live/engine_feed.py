@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from inflight.core.scheduling.census import Census, LaneCensus
+from inflight.core.scheduling.stats import LaneDump, SchedulerDump
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request
 from inflight.core.types.timings import Timings
@@ -27,7 +27,7 @@ class Look(NamedTuple):
     """What was there at one moment, and what had happened since the last one."""
 
     now: float
-    census: Census
+    census: SchedulerDump
     told: list[Told]
     lost: int
     begins: bool  # nobody looked before
@@ -108,15 +108,15 @@ class EngineFeed:
         for one in look.census.running:
             request = one.request
             by_request.setdefault(request.request_id, []).append(_info(one.number, request))
-            repeats = one.most_computed if one.most_computed > one.num_computed else 0  # with what is in flight
+            repeats = one.max_computed if one.max_computed > one.num_computed else 0  # with what is in flight
             self._maker.has_row(one.row, one.number, len(request.prompt_token_ids), repeats)
             if one.num_tokens > len(request.prompt_token_ids):
                 has_run.add(request.request_id)
         for lane in look.census.lanes:
             for waiting in lane.named:
                 by_request.setdefault(waiting.request.request_id, []).append(_info(waiting.number, waiting.request))
-                self._maker.rows.seen(waiting.number, waiting.most_computed)
-                if waiting.most_computed:
+                self._maker.rows.seen(waiting.number, waiting.max_computed)
+                if waiting.max_computed:
                     has_run.add(waiting.request.request_id)
         for request_id, infos in by_request.items():
             infos.sort(key=lambda one: one.number)
@@ -167,12 +167,12 @@ class EngineFeed:
         return Moment(lanes, blocks, holders)
 
 
-def _lane(lane: LaneCensus, now: float) -> LanePart:
+def _lane(lane: LaneDump, now: float) -> LanePart:
     first = [one.number for one in lane.named]
     oldest = max((now - one.request.arrival for one in lane.named), default=0.0)
     reason = lane.stands_for if lane.waiting else ""
     numbers = (lane.waiting, lane.running, reason, lane.behind, first[:8], round(oldest, 3))
-    return LanePart(lane.name, *numbers, dict(lane.apart))
+    return LanePart(lane.name, *numbers, dict(lane.deferred))
 
 
 def _info(number: int, request: Request) -> RequestInfo:

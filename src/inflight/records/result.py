@@ -12,7 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
-from inflight.core.types.numbers import Count, Seconds, Time
+from inflight.counted import Count, Seconds, Time
 from inflight.records.checked import Malformed, converted, decoded
 
 VERSION = 1

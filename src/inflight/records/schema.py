@@ -20,10 +20,10 @@ from msgspec import Struct
 
 from inflight.core.types.events import Finish
 from inflight.core.types.features import Features
-from inflight.core.types.numbers import Amount, Count, Seconds, Time, TransferId
 from inflight.core.types.plan import HOST, BatchPlan, Capacity, NewRequest, Transferred, decode_range, encode_range
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.timings import Timings
+from inflight.counted import Amount, Count, Seconds, Time, TransferId
 from inflight.records.checked import MAX_BYTES, Malformed, converted, decoded
 from inflight.records.version1 import upgraded
 

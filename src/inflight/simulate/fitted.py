@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from inflight.config.engine import default_depth
 from inflight.core.types.features import Features
-from inflight.core.types.numbers import Amount, Blocks, Count, Positive, Rows, Seconds, Slots, Windows
+from inflight.counted import Amount, Blocks, Count, Positive, Rows, Seconds, Slots, Windows
 from inflight.metrics.definitions import quantile
 from inflight.records.checked import Malformed, converted, decoded
 from inflight.simulate.steps import Errors, Step, by_kind

@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any
 
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.speculation.speculation import Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.types.events import Event, FinishedEvent
@@ -93,8 +93,8 @@ class Replay:
             if isinstance(event, FinishedEvent)
         ]
 
-    def snapshot(self) -> Snapshot:
-        return self._scheduler.snapshot()
+    def snapshot(self) -> SchedulerStats:
+        return self._scheduler.stats()
 
     def _in_order(
         self, transfers: Sequence[TransfersRecord], services: Sequence[ServiceRecord]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.tenants import TenantUsage
 from inflight.core.types.events import Event
 from inflight.core.types.plan import WaitUntil
@@ -36,7 +36,7 @@ class ReplicaFigures:
 
     steps: int
     busy: float
-    last: Snapshot
+    last: SchedulerStats
 
 
 class Replica:

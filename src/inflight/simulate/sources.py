@@ -22,7 +22,7 @@ import msgspec
 from msgspec import structs
 
 from inflight.core.types.features import Features
-from inflight.core.types.numbers import Count, Seconds, Time
+from inflight.counted import Count, Seconds, Time
 from inflight.records.checked import Malformed, converted, decoded
 from inflight.records.schema import header_of, of_kind, read_records, values_of
 from inflight.simulate.fitted import (

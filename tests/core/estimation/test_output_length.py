@@ -30,7 +30,7 @@ def test_the_oracle_errs_never_and_a_guess_does() -> None:
         harness = Harness(Setup(num_blocks=60, max_rows=4, oracle=oracle))
         harness.add(*(request(f"{n}", [n % 8] * 3, output=2, max_tokens=16) for n in range(4)))
         harness.drain()
-        error = harness.scheduler.snapshot().predictions
+        error = harness.scheduler.stats().predictions
         # The guess was half of max_tokens, when it came; what it became later, once it was outgrown, does not count.
         assert error == (PredictionError(4, 0.0, 1.0, 0.0) if oracle else PredictionError(4, 3.0, 0.0, 3.0))
 
@@ -41,7 +41,7 @@ def test_every_sample_counts_and_aborted_ones_do_not() -> None:
     harness.step()
     harness.abort("gone")
     harness.drain()
-    assert harness.scheduler.snapshot().predictions.samples == 3
+    assert harness.scheduler.stats().predictions.samples == 3
 
 
 def test_lengths_are_learnt_by_tenant_and_prompt() -> None:

@@ -102,7 +102,7 @@ class Endless:
         most = 0
         for _ in range(steps):
             self.step()
-            snapshot = self.scheduler.snapshot()
+            snapshot = self.scheduler.stats()
             if snapshot.preemptions:
                 break
             running = self.scheduler._running.sequences
@@ -132,12 +132,12 @@ def test_a_sequence_holds_the_blocks_of_its_window_and_a_chunk() -> None:
     while sequence.num_computed < CONTEXT + 100:
         engine.step()
         held = engine.scheduler._memory.blocks_of(sequence)
-        assert len(held) == len(set(held)) == engine.scheduler.snapshot().held_blocks <= most + 8
+        assert len(held) == len(set(held)) == engine.scheduler.stats().held_blocks <= most + 8
     held_by_group = [
         len(table) - at for table, at in zip(sequence.block_tables, sequence.num_freed_blocks, strict=True)
     ]
     assert held_by_group == [519, 33, 7]
-    snapshot = engine.scheduler.snapshot()
+    snapshot = engine.scheduler.stats()
     assert snapshot.used_slots <= snapshot.held_slots
 
 
@@ -203,8 +203,8 @@ def test_a_prompt_whose_window_is_shared_preempts_the_lowest_ranked() -> None:
     (second,) = inside.samples(scheduler, "second")
     preempted_inside = 0
     for _ in range(2000):
-        before = scheduler.snapshot().preemptions
+        before = scheduler.stats().preemptions
         if not engine.step():
             break
-        preempted_inside += scheduler.snapshot().preemptions - before and 300 < second.num_computed < len(prompt)
+        preempted_inside += scheduler.stats().preemptions - before and 300 < second.num_computed < len(prompt)
     assert scheduler.idle and preempted_inside

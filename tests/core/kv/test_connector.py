@@ -51,7 +51,7 @@ def test_an_engine_begins_behind_blocks_that_another_wrote() -> None:
     harness.add(request("again", PROMPT, output=6))
     finish(harness)
     assert cached(harness) == 8, "the last token is computed, since the next is drawn from it"
-    assert harness.scheduler.snapshot().tiers.brought == 4
+    assert harness.scheduler.stats().tiers.brought == 4
 
 
 def test_blocks_in_the_tier_are_not_written_again() -> None:
@@ -92,7 +92,7 @@ def test_blocks_whose_load_failed_are_computed() -> None:
     harness.add(request("again", PROMPT, output=6))
     finish(harness)
     assert cached(harness) == 0
-    assert harness.scheduler.snapshot().tiers.failed == 4
+    assert harness.scheduler.stats().tiers.failed == 4
 
 
 def test_equal_prompts_wait_for_the_same_blocks() -> None:
@@ -116,7 +116,7 @@ def test_a_request_aborted_during_its_load_holds_nothing() -> None:
     harness.step()
     harness.abort("again")
     harness.drain()
-    assert harness.scheduler.snapshot().idle_blocks == 4, "the loaded blocks are cached"
+    assert harness.scheduler.stats().idle_blocks == 4, "the loaded blocks are cached"
 
 
 def test_blocks_of_a_failed_step_are_not_written() -> None:
@@ -137,7 +137,7 @@ def test_no_sequence_is_preempted_for_one_that_then_waits_for_a_load() -> None:
     harness.step()
     harness.step()
     harness.add(request("high", PROMPT, output=4, priority=0))
-    while not harness.scheduler.snapshot().preemptions:
+    while not harness.scheduler.stats().preemptions:
         harness.step()
     assert [one.request.request_id for one in inside.running(harness.scheduler)] == ["high"]
     finish(harness)

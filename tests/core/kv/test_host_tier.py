@@ -68,7 +68,7 @@ def test_an_aborted_swapped_request_frees_the_host() -> None:
 def test_a_failed_step_empties_the_host() -> None:
     harness = swapped()
     harness.step(fail=True)
-    snapshot = harness.scheduler.snapshot()
+    snapshot = harness.scheduler.stats()
     assert (snapshot.held_host_blocks, snapshot.swapped_sequences) == (0, 0)
     harness.drain()
     assert [client.ended.finishes[0].reason for client in harness.clients] == ["error", "length"]

@@ -57,11 +57,11 @@ def test_blocks_are_held_until_the_peer_has_them() -> None:
     harness.add(request(KVTransfer(give="one")))
     for _ in range(4):
         harness.step()
-    assert harness.scheduler.snapshot().held_blocks == 4, "the request has ended"
+    assert harness.scheduler.stats().held_blocks == 4, "the request has ended"
     assert harness.scheduler.idle, "no request waits for them here"
     for _ in range(12):
         harness.poll()
-    assert harness.scheduler.snapshot().held_blocks == 0
+    assert harness.scheduler.stats().held_blocks == 0
 
 
 def test_the_export_of_an_aborted_prompt_ends(harness: Harness) -> None:

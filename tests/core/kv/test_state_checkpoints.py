@@ -51,7 +51,7 @@ def test_the_same_prompt_begins_behind_its_last_whole_block() -> None:
     )
     assert run(harness, request("b", prompt)) == [18]
     assert harness.begun == 1
-    snapshot = harness.scheduler.snapshot()
+    snapshot = harness.scheduler.stats()
     assert (snapshot.state_hits, snapshot.state_missed_tokens) == (1, 0)
 
 
@@ -61,7 +61,7 @@ def test_a_shared_beginning_is_found_from_the_third_request_on() -> None:
     tails = [[2] * 10, [3] * 10, [4] * 10]
     found = [run(harness, request(str(at), SYSTEM + tail))[0] for at, tail in enumerate(tails)]
     assert found == [0, 8, 14]
-    assert harness.scheduler.snapshot().state_missed_tokens == 14 - 8
+    assert harness.scheduler.stats().state_missed_tokens == 14 - 8
 
 
 def test_a_conversation_continues_behind_its_answer() -> None:
@@ -103,7 +103,7 @@ def test_decoding_uses_one_slot_however_long_it_takes() -> None:
     harness = Harness(ROOMY)
     run(harness, request("a", SYSTEM, output=60))
     assert len(taken(harness)) > 10
-    assert harness.scheduler.snapshot().used_state_snapshots == 4  # two marks, the prompt's end, and the newest
+    assert harness.scheduler.stats().used_state_snapshots == 4  # two marks, the prompt's end, and the newest
 
 
 def test_one_of_equal_prompts_that_arrive_together_is_computed() -> None:
@@ -119,7 +119,7 @@ def test_samples_of_a_request_begin_from_the_first_ones_prompt(prefix_caching: b
     run(harness, request("a", SYSTEM, n=3, temperature=1.0, seed=7))
     starts = [chunk.start for plan in harness.plans for chunk in plan.chunks if chunk.length > 1]
     assert starts == [0, 12, 12]
-    used = harness.scheduler.snapshot().used_state_snapshots
+    used = harness.scheduler.stats().used_state_snapshots
     assert bool(used) == prefix_caching
 
 
@@ -177,7 +177,7 @@ class Nowhere(CheckpointSpacing):
 
 def test_without_a_checkpoint_no_block_is_swapped() -> None:
     harness = scarce(preemption="swap", host_blocks=30, spacing=Nowhere(interval=100))
-    assert harness.scheduler.snapshot().swap_preemptions == 0
+    assert harness.scheduler.stats().swap_preemptions == 0
     harness.drain()
     assert harness.begun == 0
 
@@ -187,7 +187,7 @@ def test_a_failed_step_drops_all_checkpoints() -> None:
     run(harness, request("a", SYSTEM))
     harness.add(request("b", [1] * 12))
     harness.step(fail=True)
-    assert harness.scheduler.snapshot().used_state_snapshots == 0
+    assert harness.scheduler.stats().used_state_snapshots == 0
     assert run(harness, request("c", SYSTEM), request("d", [1] * 12)) == [0, 0]
 
 

@@ -74,10 +74,10 @@ def test_a_block_is_reused_once_stored_and_no_sequence_is_preempted_meanwhile() 
     harness = pressed(SLOW)
     plan = until(harness, "store")
     ((block, _),), (transfer,) = plan.copies("store"), plan.transfers
-    preemptions = harness.scheduler.snapshot().preemptions
+    preemptions = harness.scheduler.stats().preemptions
     while transfer.transfer_id in harness.scheduler.transfers_out:
         assert harness._ref_counts(block) == 1
-        assert harness.scheduler.snapshot().preemptions == preemptions
+        assert harness.scheduler.stats().preemptions == preemptions
         harness.step()
     check(harness)
 
@@ -104,7 +104,7 @@ def test_tokens_of_a_lost_transfer_are_computed_again(lost: int) -> None:
     harness = pressed(replace(SLOW, lost_transfers=lost))
     check(harness)
     assert harness.clients[1].ended.timings.recomputed_tokens > 1
-    assert harness.scheduler.snapshot().preemptions == 1
+    assert harness.scheduler.stats().preemptions == 1
 
 
 @pytest.mark.parametrize("kind", ["store", "load"])

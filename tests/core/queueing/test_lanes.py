@@ -59,7 +59,7 @@ def test_it_gives_way_at_once_when_rows_or_blocks_are_short(depth: int, scarce: 
     for _ in range(depth):
         harness.step()
     assert any(one.request.request_id == "chat" for one in inside.running(harness.scheduler))
-    assert harness.scheduler.snapshot().preemptions > 0
+    assert harness.scheduler.stats().preemptions > 0
     harness.drain()
 
 
@@ -115,7 +115,7 @@ def test_nobody_gives_way_in_vain() -> None:
     harness.add(*(request(f"chat {n}", [n], output=20) for n in range(2)))
     for _ in range(8):
         harness.step()
-    assert harness.scheduler.snapshot().preemptions == 0
+    assert harness.scheduler.stats().preemptions == 0
     harness.drain()
 
 
@@ -127,7 +127,7 @@ def test_what_the_batch_lane_keeps_it_need_not_give_up() -> None:
     harness.step()
     harness.step()
     assert sorted(one.request.lane for one in inside.running(harness.scheduler)) == ["batch", "interactive"]
-    assert harness.scheduler.snapshot().preemptions == 1
+    assert harness.scheduler.stats().preemptions == 1
     harness.drain()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from breadth import first_of
 
-from inflight.core.queueing.min_share import CHUNK, MAX_DEFICIT, MinShare, MinShareError
+from inflight.core.queueing.lanes import CHUNK, MAX_DEFICIT, MinShare, MinShareError
 from inflight.core.types.plan import BatchPlan
 
 from .. import inspect_scheduler as inside
@@ -30,11 +30,11 @@ class Flood:
         self.tokens: list[dict[str, int]] = []  # of each step, by lane
 
     def step(self, background: bool = True) -> None:
-        waiting = self.harness.scheduler.snapshot().lanes
+        waiting = self.harness.scheduler.stats().lanes
         for lane, wanted in (("interactive", True), ("batch", background)):
             while wanted and next(one.waiting for one in waiting if one.name == lane) < 3:
                 self.add(lane)
-                waiting = self.harness.scheduler.snapshot().lanes
+                waiting = self.harness.scheduler.stats().lanes
         before = len(self.harness.plans)
         self.harness.step()
         self.harness.now += STEP - 0.25

@@ -21,7 +21,7 @@ def test_background_work_stays_while_prompts_that_run_leave_a_newcomer_no_token(
     harness.add(request("newcomer", [1] * 6, output=2))
     for _ in range(6):
         harness.step()
-        assert harness.scheduler.snapshot().preemptions == 0
+        assert harness.scheduler.stats().preemptions == 0
     harness.drain()
 
 
@@ -39,6 +39,6 @@ def test_whoever_gave_way_comes_back_behind_the_one_that_it_gave_way_to(lost: in
     harness.add(request("foreground", [1] * 5, output=2))
     harness.drain()
     background, foreground = (client.ended.timings for client in harness.clients)
-    assert harness.scheduler.snapshot().preemptions == 1
+    assert harness.scheduler.stats().preemptions == 1
     assert foreground.preempted_ms == foreground.recomputed_tokens == 0
     assert (background.recomputed_tokens > 0) == (lost > 0)

@@ -56,7 +56,7 @@ def test_rows_are_handed_on_in_one_plan() -> None:
     harness = Harness(Setup(num_blocks=40, max_rows=1, token_budget=8))
     harness.add(request("a", output=1), request("b", output=1))
     assert [new.row for new in planned(harness).new_requests] == [0]
-    assert harness.scheduler.snapshot().waiting == 1
+    assert harness.scheduler.stats().waiting == 1
     harness.commit()
     plan = planned(harness)
     assert (plan.freed_rows, [new.row for new in plan.new_requests]) == ((0,), [0])
@@ -112,7 +112,7 @@ def test_the_latest_arrival_gives_way_and_comes_back_before_newcomers() -> None:
     plan = planned(harness)
     assert lengths(plan) == {1: 1}
     assert inside.waiting(harness.scheduler) == {0, 2}
-    assert harness.scheduler.snapshot().preemptions == 1
+    assert harness.scheduler.stats().preemptions == 1
     harness.commit()
     harness.drain()
     ends = [client.ended for client in harness.clients]
@@ -128,7 +128,7 @@ def test_nobody_joins_in_the_step_of_a_preemption() -> None:
     harness.step()
     harness.step()
     harness.add(request("new", [2], output=1, arrival=-2))
-    while harness.scheduler.snapshot().preemptions == 0:
+    while harness.scheduler.stats().preemptions == 0:
         plan = planned(harness)
         harness.commit()
     assert lengths(plan) == {0: 1}
@@ -188,7 +188,7 @@ class TestDepthTwo:
         assert inside.running(harness.scheduler)[1].preempt_pending
         harness.commit()
         assert lengths(planned(harness)) == {0: 1}
-        assert harness.scheduler.snapshot().preemptions == 1
+        assert harness.scheduler.stats().preemptions == 1
         harness.drain()
         assert [client.ended.finishes[0].reason for client in harness.clients] == ["length", "length"]
 
@@ -200,7 +200,7 @@ class TestDepthTwo:
         assert harness.plan() is None
         harness.commit()  # a ends, and its blocks are there
         assert lengths(planned(harness)) == {1: 1}
-        assert harness.scheduler.snapshot().preemptions == 0
+        assert harness.scheduler.stats().preemptions == 0
         harness.drain()
 
     def test_nobody_is_preempted_for_one_that_was_aborted(self) -> None:
@@ -212,7 +212,7 @@ class TestDepthTwo:
         harness.abort("a")
         harness.commit()
         harness.drain()
-        assert harness.scheduler.snapshot().preemptions == 0
+        assert harness.scheduler.stats().preemptions == 0
         assert len(harness.clients[1].tokens[0]) == 4
 
     def test_a_condemned_one_may_be_aborted(self) -> None:
@@ -223,7 +223,7 @@ class TestDepthTwo:
         assert harness.plan() is None
         harness.abort("b")
         harness.drain()
-        assert harness.scheduler.snapshot().preemptions == 0
+        assert harness.scheduler.stats().preemptions == 0
 
     def test_no_step_is_planned_beyond_max_tokens(self) -> None:
         harness = Harness(self.SETUP)
@@ -253,7 +253,7 @@ def test_nobody_is_preempted_for_one_that_would_not_fit_anyway() -> None:
     harness.add(request("d", [2] * 25, output=1))
     for _ in range(2):
         harness.step()
-    snapshot = harness.scheduler.snapshot()
+    snapshot = harness.scheduler.stats()
     assert (snapshot.running, snapshot.waiting, snapshot.preemptions) == (3, 1, 0)
     harness.drain()
 
@@ -298,4 +298,4 @@ def test_what_is_cached_of_the_first_in_the_queue_is_looked_up_once() -> None:
     for _ in range(5):
         harness.scheduler.commit(plan := harness.scheduler.plan(0.0), harness.executor.submit(plan).result(), 0.0)
     assert 20 < table.lookups <= 20 + 5
-    assert harness.scheduler.snapshot().waiting == 1
+    assert harness.scheduler.stats().waiting == 1

@@ -19,11 +19,11 @@ def test_no_more_give_way_than_it_takes_and_few_numbers_are_tried(blocks: int, m
     for number in range(ROWS):
         harness.add(request(f"b{number}", [0], output=2, lane="batch"))
     harness.step()
-    assert harness.scheduler.snapshot().free_blocks == 0
+    assert harness.scheduler.stats().free_blocks == 0
     asked = []
     can_admit = KVCacheManager.can_admit
     monkeypatch.setattr(KVCacheManager, "can_admit", lambda *given: asked.append(given) or can_admit(*given))
     harness.add(request("foreground", [1] * (2 * blocks), output=1))
     harness.plan()
-    assert harness.scheduler.snapshot().preemptions == blocks
+    assert harness.scheduler.stats().preemptions == blocks
     assert len(asked) < 20

@@ -231,7 +231,7 @@ class TestAbort:
             harness.step()
         harness.abort("a")
         assert harness.scheduler.idle
-        snapshot = harness.scheduler.snapshot()
+        snapshot = harness.scheduler.stats()
         assert (snapshot.waiting, snapshot.running, snapshot.held_blocks) == (0, 0, 0)
 
     def test_while_in_flight_its_blocks_are_kept_until_the_step_is_done(self) -> None:
@@ -241,12 +241,12 @@ class TestAbort:
         harness.plan()
         harness.abort("a")
         assert not harness.scheduler.idle
-        assert harness.scheduler.snapshot().held_blocks == 3
+        assert harness.scheduler.stats().held_blocks == 3
         assert harness.commit() == []
-        assert harness.scheduler.snapshot().held_blocks == 3
+        assert harness.scheduler.stats().held_blocks == 3
         assert harness.commit() == []
         assert harness.scheduler.idle
-        assert harness.scheduler.snapshot().held_blocks == 0
+        assert harness.scheduler.stats().held_blocks == 0
 
     def test_while_preempted(self) -> None:
         harness = Harness(Setup(num_blocks=4, block_size=2, max_rows=3, token_budget=12, prefix_caching=False))
@@ -441,7 +441,7 @@ def test_a_strategy_may_wait() -> None:
     scheduler = Scheduler(SchedulerConfig(ROOMY.capacity, Window(), Fcfs()))
     scheduler.add(request("a"), 0.0)
     assert scheduler.plan(0.5) == WaitUntil(2.0)
-    assert scheduler.snapshot().step == 0
+    assert scheduler.stats().step == 0
     assert isinstance(scheduler.plan(2.0), BatchPlan)
 
 
@@ -449,7 +449,7 @@ def test_nothing_to_do_is_no_plan() -> None:
     harness = Harness(ROOMY)
     assert harness.scheduler.idle
     assert harness.plan() is None
-    assert harness.scheduler.snapshot().step == 0
+    assert harness.scheduler.stats().step == 0
 
 
 def test_a_result_belongs_to_its_step() -> None:

@@ -78,5 +78,5 @@ def test_it_goes_on_while_others_wait_for_a_row() -> None:
         for _ in range(4):
             harness.step()
         assert plans[-1] is not None
-        assert harness.scheduler.snapshot().lanes[0].stands_for == "rows"
+        assert harness.scheduler.stats().lanes[0].stands_for == "rows"
         harness.drain()

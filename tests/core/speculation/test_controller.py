@@ -50,7 +50,7 @@ def swinging(rig: Rig) -> float:
     """A row or two, and every few seconds 64 of them."""
     rig.add(1, 3000)
     while rig.now < 40:
-        if rig.scheduler.snapshot().running <= 1 and int(rig.now) % 5 == 4:
+        if rig.scheduler.stats().running <= 1 and int(rig.now) % 5 == 4:
             rig.add(63, 60)
         if rig.scheduler.idle:
             rig.add(1, 3000)
@@ -76,7 +76,7 @@ def both(load: Load, device: Device, drafter: Foreseeing | ExecutorDrafter, dept
 def test_right_drafts_bring_answers_sooner(rows: int, depth: int) -> None:
     share, rig = both(answers(rows, 300), Device(memory_bound), Foreseeing(often(0.8)), depth)
     assert share < 0.45
-    stats = rig.scheduler.snapshot().speculation
+    stats = rig.scheduler.stats().speculation
     assert stats is not None and stats.won_seconds > 10 * stats.lost_seconds
 
 
@@ -138,7 +138,7 @@ def test_what_was_refused_for_long_is_tried_again() -> None:
     for _ in range(8):
         rig.add(1, 300)
         rig.until_done()
-    stats = rig.scheduler.snapshot().speculation
+    stats = rig.scheduler.stats().speculation
     assert stats is not None and sum(stats.accepted) > 700
 
 
@@ -289,7 +289,7 @@ def test_counts_are_those_of_the_plans() -> None:
     rig = Rig(Device(memory_bound), Foreseeing(often(0.6)))
     rig.add(4, 200)
     rig.until_done()
-    stats = rig.scheduler.snapshot().speculation
+    stats = rig.scheduler.stats().speculation
     assert stats is not None and stats.drafter == "foreseeing"
     drafts = [count for count in rig.drafts() if count]
     assert sum(stats.drafted) == sum(drafts)

@@ -90,7 +90,7 @@ def test_it_stays_right_where_sequences_come_again(tiny: Path, scheduling: dict[
     executor = Account(rig.runner(rig.drafter()))
     for round_number in range(2):
         drafted = rig.run_on(executor, requests(ignore_eos=True), 5, round_number, **scheduling)
-        assert drafted == plain and rig.scheduler.snapshot().preemptions > 0
+        assert drafted == plain and rig.scheduler.stats().preemptions > 0
         rig.scheduler.recover("", 0.0)
     assert executor.drafted == executor.accepted > 200
 

@@ -119,7 +119,7 @@ def test_it_stays_right_where_sequences_come_again(bigrams: Path, scheduling: di
     executor = Account(rig.runner(rig.drafter()))
     for round_number in range(2):
         drafted = rig.run_on(executor, requests(ignore_eos=True), 5, round_number, **scheduling)
-        assert drafted == plain and rig.scheduler.snapshot().preemptions > 0
+        assert drafted == plain and rig.scheduler.stats().preemptions > 0
         rig.scheduler.recover("", 0.0)
     assert executor.drafted > 200
     assert executor.accepted >= (0.9 if scheduling.get("preemption") else 1) * executor.drafted
@@ -160,7 +160,7 @@ def test_drafts_are_those_of_the_twin(twin_of: TwinOf, name: str) -> None:
     heard = Heard(rig.drafter())
     executor = Account(rig.runner(heard))
     rig.run_on(executor, asked, 3)
-    assert rig.scheduler.snapshot().preemptions > 0
+    assert rig.scheduler.stats().preemptions > 0
     drafted = [(tokens, list(drafts)) for tokens, drafts in heard.drafts if drafts]
     assert len(drafted) > 40
     for tokens, drafts in drafted[::4]:

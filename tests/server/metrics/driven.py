@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from core.harness import FaultyExecutor, Setup
 from prometheus_client.parser import text_string_to_metric_families
 
-from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, WaitUntil
 from inflight.core.types.request import Request
@@ -70,7 +70,7 @@ class Driven:
     def ends(self) -> dict[str, FinishedEvent]:
         return {event.request_id: event for event in self.events if isinstance(event, FinishedEvent)}
 
-    def page(self, snapshot: Snapshot | None = None) -> Page:
+    def page(self, snapshot: SchedulerStats | None = None) -> Page:
         return Page(self.metrics.render(snapshot or self.loop.snapshot()))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from core.builders import request
 
-from inflight.core.scheduling.snapshot import AdapterCounts
+from inflight.core.scheduling.stats import AdapterStats
 from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
 from inflight.execution.grammars.compiled_grammars import GrammarTally
@@ -44,7 +44,7 @@ def test_the_manual_lists_every_name_with_its_kind_and_labels() -> None:
         driven.loop.snapshot(),
         speculation=SpeculationStats("suffix"),
         grammars=GrammarTally().stats(),
-        adapters=AdapterCounts(2, (("sql", 1),), (), 1),
+        adapters=AdapterStats(2, (("sql", 1),), (), 1),
         tiers=TierStats(),
         folder=FolderStats(0, 0, 0, 0, 0, 0, 0, 0),
         handed_over=KVExportStats(),

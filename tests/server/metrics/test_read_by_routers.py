@@ -12,7 +12,7 @@ import pytest
 from core.builders import request
 from prometheus_client.parser import text_string_to_metric_families
 
-from inflight.core.scheduling.snapshot import AdapterCounts
+from inflight.core.scheduling.stats import AdapterStats
 
 from .driven import Driven
 
@@ -37,7 +37,7 @@ def page() -> str:
     driven = Driven(names="vllm")
     driven.add(*(request(name, [0] * 11, output=9) for name in "abcdef"))
     driven.advance()
-    adapters = AdapterCounts(slots=2, held=(("mine", 1), ("idle", 0)), wanted=("yours",), loads=3)
+    adapters = AdapterStats(slots=2, held=(("mine", 1), ("idle", 0)), wanted=("yours",), loads=3)
     text, _ = driven.metrics.render(replace(driven.loop.snapshot(), adapters=adapters))
     return text.decode()
 

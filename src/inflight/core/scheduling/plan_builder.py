@@ -12,8 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from inflight.core.queueing.lanes import Lane
-from inflight.core.queueing.min_share import CHUNK
+from inflight.core.queueing.lanes import CHUNK, Lane
 from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.scheduling.steady import find_steady

@@ -18,14 +18,13 @@ from inflight.core.queueing.admission import Admission, Load
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.queueing.validation import RequestValidator
 from inflight.core.request_timings import StepTime
-from inflight.core.scheduling.census import Census, take_account, take_census
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.outputs import BatchOutputs, Outputs
 from inflight.core.scheduling.plan_builder import PlanBuilder
 from inflight.core.scheduling.requests import Requests, SampleFactory
 from inflight.core.scheduling.running import Counts
-from inflight.core.scheduling.snapshot import Snapshot, take_snapshot
 from inflight.core.scheduling.state import new_state
+from inflight.core.scheduling.stats import SchedulerDump, SchedulerStats, dump_state, scheduler_stats, timings_so_far
 from inflight.core.scheduling.steady import advance
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies import StepShape, StepView
@@ -250,21 +249,21 @@ class Scheduler:
         """Whether a request waits or runs."""
         return bool(self._requests)
 
-    def snapshot(self) -> Snapshot:
+    def stats(self) -> SchedulerStats:
         """Return counts of this moment."""
         speculation = None if self._speculation is None else self._speculation.stats()
-        return take_snapshot(self._next_step, self._state, self._predictions.error(), speculation)
+        return scheduler_stats(self._next_step, self._state, self._predictions.error(), speculation)
 
-    def census(self, whole: bool = False, blocks: bool = True) -> Census:
+    def dump(self, whole: bool = False, blocks: bool = True) -> SchedulerDump:
         """Return what runs, waits and holds blocks. whole: name all that wait. blocks: list them all."""
-        return take_census(self._sample_factory.next_number, self._state, whole, blocks)
+        return dump_state(self._sample_factory.next_number, self._state, whole, blocks)
 
     def account(self, request_id: str, now: float) -> tuple[Request, Timings] | None:
         """Return a living request, and where its time went until now; None where no request of that id lives."""
         if request_id not in self._requests:
             return None
         samples = self._requests.samples(request_id)
-        return samples[0].request, take_account(samples, self._lanes, now)
+        return samples[0].request, timings_so_far(samples, self._lanes, now)
 
     def exchange_service(self, elsewhere: TenantUsage) -> TenantUsage:
         """Charge tenants for what other engines gave them; return what was given here since the last call."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.core.types.numbers import Amount, Count
 from inflight.core.types.plan import HOST, BatchPlan
+from inflight.counted import Amount, Count
 
 
 @dataclass(frozen=True, slots=True)

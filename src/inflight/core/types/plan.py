@@ -20,8 +20,8 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from inflight.core.types.numbers import Blocks, Count, Positive, Rows, Seconds, Slots, TransferId, Windows
 from inflight.core.types.sampling import Adapter, Grammar, PoolingParams, SamplingParams, TokenLogprob
+from inflight.counted import Blocks, Count, Positive, Rows, Seconds, Slots, TransferId, Windows
 
 
 class NewRequest(Struct, frozen=True, omit_defaults=True):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from inflight.core.types.kv_transfer import KVTransfer
-from inflight.core.types.numbers import Count, Time
 from inflight.core.types.sampling import Adapter, Grammar, PoolingParams, SamplingParams
-from inflight.counted import counted
+from inflight.counted import Count, Time, counted
 
 
 class SLO(Struct, frozen=True):

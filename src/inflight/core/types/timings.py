@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from inflight.core.types.numbers import Count, Seconds, Time
+from inflight.counted import Count, Seconds, Time
 
 GRAMMAR = "grammar"
 ADAPTER = "adapter"

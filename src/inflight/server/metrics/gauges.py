@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from inflight.core.request_timings import OTHER
-from inflight.core.scheduling.snapshot import AdapterCounts, LaneCounts, Snapshot
+from inflight.core.scheduling.stats import AdapterStats, LaneStats, SchedulerStats
 from inflight.core.types.plan import Capacity
 from inflight.core.types.timings import ADAPTER, GRAMMAR, KV, QUEUE_REASONS
 from inflight.metrics.definitions import kv_waste, occupancy
@@ -15,7 +15,7 @@ from inflight.server.metrics import drafts, grammars, tiers
 from inflight.server.metrics.families import labelled
 
 
-def collect(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
+def collect(snapshot: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
     yield from _sequences(snapshot, capacity)
     yield from _kv_memory(snapshot, capacity)
     yield from _totals(snapshot)
@@ -34,7 +34,7 @@ def collect(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
         yield from tiers.collect_handed_over(snapshot.handed_over)
 
 
-def _sequences(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
+def _sequences(snapshot: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
     running = {(lane.name,): lane.running for lane in snapshot.lanes}
     yield labelled(
         GaugeMetricFamily, "inflight_sequences_running", "Rows in use (a request has n of them).", ["lane"], running
@@ -58,7 +58,7 @@ def _sequences(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
     yield GaugeMetricFamily("inflight_batch_occupancy_ratio", "Rows in use over rows.", share)
 
 
-def _waiting(lane: LaneCounts, reason: str) -> int:
+def _waiting(lane: LaneStats, reason: str) -> int:
     if reason == GRAMMAR:
         return lane.compiling
     if reason == ADAPTER:
@@ -68,7 +68,7 @@ def _waiting(lane: LaneCounts, reason: str) -> int:
     return lane.waiting - lane.loading - lane.fetching if lane.stands_for == reason else 0
 
 
-def _adapters(counts: AdapterCounts) -> Iterator[Metric]:
+def _adapters(counts: AdapterStats) -> Iterator[Metric]:
     yield GaugeMetricFamily("inflight_adapter_slots", "Adapters in memory at a time (max_loras).", counts.slots)
     requests = {(name,): held for name, held in counts.held}
     yield labelled(
@@ -81,7 +81,7 @@ def _adapters(counts: AdapterCounts) -> Iterator[Metric]:
     yield CounterMetricFamily("inflight_adapter_loads", "Adapters that were loaded into a slot.", counts.loads)
 
 
-def _kv_memory(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
+def _kv_memory(snapshot: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
     blocks = {("held",): snapshot.held_blocks, ("idle",): snapshot.idle_blocks, ("free",): snapshot.free_blocks}
     yield labelled(
         GaugeMetricFamily,
@@ -101,7 +101,7 @@ def _kv_memory(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
     yield labelled(GaugeMetricFamily, "inflight_host_blocks", "Blocks of the host's swap space.", ["state"], host)
 
 
-def _recurrent_state(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
+def _recurrent_state(snapshot: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
     used = snapshot.used_state_snapshots
     yield labelled(
         GaugeMetricFamily,
@@ -122,7 +122,7 @@ def _recurrent_state(snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]
     )
 
 
-def _totals(snapshot: Snapshot) -> Iterator[Metric]:
+def _totals(snapshot: SchedulerStats) -> Iterator[Metric]:
     recomputed = snapshot.preemptions - snapshot.swap_preemptions
     yield labelled(
         CounterMetricFamily,
@@ -142,9 +142,9 @@ def _totals(snapshot: Snapshot) -> Iterator[Metric]:
     )
 
 
-def kv_usage(snapshot: Snapshot, capacity: Capacity) -> float:
+def kv_usage(snapshot: SchedulerStats, capacity: Capacity) -> float:
     return snapshot.held_blocks / capacity.num_blocks
 
 
-def host_usage(snapshot: Snapshot, capacity: Capacity) -> float:
+def host_usage(snapshot: SchedulerStats, capacity: Capacity) -> float:
     return snapshot.held_host_blocks / capacity.host_blocks if capacity.host_blocks else 0.0

@@ -8,7 +8,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from inflight.core.scheduling.snapshot import Snapshot
+from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.types.plan import Capacity
 from inflight.server.metrics import gauges, vllm
 from inflight.server.metrics.batch import BatchCounts
@@ -65,11 +65,11 @@ class Metrics:
         """A request was refused before it reached the engine (which counts its own refusals)."""
         self._refusals.add(code)
 
-    def render(self, snapshot: Snapshot | None) -> tuple[bytes, str]:
+    def render(self, snapshot: SchedulerStats | None) -> tuple[bytes, str]:
         """The page and its content type; in any thread. snapshot: None while no engine works."""
         return generate_latest(_Page(self, snapshot)), CONTENT_TYPE
 
-    def collect(self, snapshot: Snapshot | None) -> Iterator[Metric]:
+    def collect(self, snapshot: SchedulerStats | None) -> Iterator[Metric]:
         build = {(self._version, self._model_name): 1}
         labels = ["version", "model_name"]
         yield labelled(GaugeMetricFamily, "inflight_build_info", "What is served, by what.", labels, build)
@@ -89,7 +89,7 @@ class Metrics:
 class _Page:
     """The shape in which prometheus_client wants it."""
 
-    def __init__(self, metrics: Metrics, snapshot: Snapshot | None):
+    def __init__(self, metrics: Metrics, snapshot: SchedulerStats | None):
         self._metrics, self._snapshot = metrics, snapshot
 
     def collect(self) -> Iterable[Metric]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from inflight.core.scheduling.snapshot import AdapterCounts, Snapshot
+from inflight.core.scheduling.stats import AdapterStats, SchedulerStats
 from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.plan import Capacity
 from inflight.server.metrics.buckets import (
@@ -54,7 +54,7 @@ _SIZES = (
 
 
 def collect(
-    model_name: str, capacity: Capacity, steps: StepCounts, requests: RequestCounts, snapshot: Snapshot | None
+    model_name: str, capacity: Capacity, steps: StepCounts, requests: RequestCounts, snapshot: SchedulerStats | None
 ) -> Iterator[Metric]:
     page = _Page((model_name, "0"))
     lanes = list(requests.lanes.copy().values()) or [LaneRequests(capacity.max_model_len)]
@@ -68,7 +68,7 @@ def collect(
     yield page.histogram("iteration_tokens_total", steps.tokens, VLLM_STEP_TOKENS)
 
 
-def _gauges(page: _Page, snapshot: Snapshot, capacity: Capacity) -> Iterator[Metric]:
+def _gauges(page: _Page, snapshot: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
     yield page.gauge("num_requests_running", snapshot.running)
     yield page.gauge("num_requests_waiting", snapshot.waiting + snapshot.compiling)
     apart = {lane.name: lane.loading + lane.fetching for lane in snapshot.lanes}
@@ -141,7 +141,7 @@ class _Page:
         family.add_metric(self._labels, histogram.buckets(bounds), histogram.sum())
         return family
 
-    def adapters(self, counts: AdapterCounts) -> Metric:
+    def adapters(self, counts: AdapterStats) -> Metric:
         """Its value is when it was told, in seconds since 1970."""
         told = {
             "max_lora": str(counts.slots),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.builders import request
 from core.harness import Setup
-from inflight.core.scheduling.census import NAMED
+from inflight.core.scheduling.stats import MAX_NAMED
 from inflight.core.types.plan import BatchPlan, Sampled, StepResult
 
 SMALL = Setup(num_blocks=8, block_size=4, max_rows=2, token_budget=16)
@@ -16,7 +16,7 @@ def test_it_names_who_runs_and_who_waits_for_what() -> None:
         scheduler.add(request(f"r{index}", prompt=[index] * 9), now=0.0)
     plan = scheduler.plan(0.0)
     assert isinstance(plan, BatchPlan)
-    census = scheduler.census()
+    census = scheduler.dump()
     assert census.next_number == 3
     running = {one.number: one for one in census.running}
     assert {number: one.row for number, one in running.items()} == {
@@ -38,22 +38,22 @@ def test_blocks_are_free_held_or_evictable() -> None:
     plan = scheduler.plan(0.0)
     assert isinstance(plan, BatchPlan)
     held = set(plan.chunks[0].new_blocks)
-    census = scheduler.census()
+    census = scheduler.dump()
     assert {block for block, count in enumerate(census.ref_counts) if count} == held and not census.evictable
     scheduler.commit(plan, StepResult(plan.step, (Sampled(0, (1,)),), 0.1), 0.1)
-    census = scheduler.census()
+    census = scheduler.dump()
     assert not any(census.ref_counts) and len(census.evictable) == 2, "two full blocks can be found"
     assert set(census.evictable) < held
 
 
 def test_of_many_it_names_a_few_and_all_where_all_are_asked_for() -> None:
     scheduler = SMALL.scheduler()
-    for index in range(3 * NAMED):
+    for index in range(3 * MAX_NAMED):
         scheduler.add(request(f"r{index}"), now=0.0)
-    lane = scheduler.census().lanes[0]
-    assert lane.waiting == 3 * NAMED and len(lane.named) == NAMED
+    lane = scheduler.dump().lanes[0]
+    assert lane.waiting == 3 * MAX_NAMED and len(lane.named) == MAX_NAMED
     assert lane.named[0].number == 0, "the next one is among them"
-    assert len(scheduler.census(whole=True).lanes[0].named) == 3 * NAMED
+    assert len(scheduler.dump(whole=True).lanes[0].named) == 3 * MAX_NAMED
 
 
 def test_what_a_preempted_sequence_comes_back_for_is_on_the_host() -> None:
@@ -62,7 +62,7 @@ def test_what_a_preempted_sequence_comes_back_for_is_on_the_host() -> None:
     scheduler = setup.scheduler()
     for index in range(2):
         scheduler.add(request(f"r{index}", prompt=[index] * 6, output=8), now=0.0)
-    now, host = 0.0, scheduler.census().host
+    now, host = 0.0, scheduler.dump().host
     assert host is not None and (host.num_blocks, len(host.free), host.wanted) == (8, 8, ())
     while not host.wanted:
         plan = scheduler.plan(now)
@@ -70,12 +70,12 @@ def test_what_a_preempted_sequence_comes_back_for_is_on_the_host() -> None:
         now += 0.1
         sampled = tuple(Sampled(one.sequence_id, (1,)) for one in plan.chunks if one.sample)
         scheduler.commit(plan, StepResult(plan.step, sampled, 0.1), now)
-        host = scheduler.census().host
+        host = scheduler.dump().host
         assert host is not None
     assert {numbers for _, numbers in host.wanted} == {(1,)}, "the lower ranked one was preempted"
     used = {block for block, _ in host.wanted}
     assert used.isdisjoint(host.free) and len(used) + len(host.free) == 8
-    assert scheduler.census(blocks=False).host is None, "nobody asked"
+    assert scheduler.dump(blocks=False).host is None, "nobody asked"
 
 
 def test_a_living_requests_account_is_what_its_end_would_tell() -> None:

@@ -1,0 +1,283 @@
+"""Reports of an engine at one moment: counts for metrics, a dump for those who draw it, timings of a request.
+
+All of it is copied, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from inflight.core.adapters import AdapterSlots
+from inflight.core.estimation.output_length import PredictionError
+from inflight.core.kv.manager import HostDump, KVCacheManager
+from inflight.core.queueing.lanes import Lane, Lanes
+from inflight.core.scheduling.state import SchedulerState
+from inflight.core.sequence import Sequence
+from inflight.core.speculation.speculation import SpeculationStats
+from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import GrammarStats
+from inflight.core.types.timings import ADAPTER, KV, Timings
+
+MAX_NAMED = 24  # waiting sequences of a lane that a dump lists, unless all are asked for
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStats:
+    """Counts of one lane, in sequences: a request with n samples counts n times.
+
+    Attributes:
+        name: Of the lane.
+        waiting: In its queue, deferred ones too.
+        stands_for: What its queue is blocked on: one of QUEUE_REASONS, or "other" (the step in flight).
+        running: Rows that it holds.
+        compiling: Sequences whose grammar is compiled before they are added; the bridge counts them.
+        loading: Of the waiting, those whose adapter is not loaded.
+        fetching: Of the waiting, those whose prefix is loaded from a tier or a peer.
+    """
+
+    name: str
+    waiting: int
+    stands_for: str
+    running: int
+    compiling: int = 0
+    loading: int = 0
+    fetching: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterStats:
+    """Counts of adapter slots.
+
+    Attributes:
+        slots: Of the executor.
+        held: Names of the loaded adapters, with the requests that use each.
+        wanted: Names of those that requests wait for.
+        loads: Since the engine began.
+    """
+
+    slots: int
+    held: tuple[tuple[str, int], ...]
+    wanted: tuple[str, ...]
+    loads: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """Counts of this moment, and totals since the engine began. Blocks: held + free + idle (cached, not held) = all.
+
+    Attributes:
+        step: The next plan's number.
+        waiting, running: Sequences.
+        held_blocks, free_blocks, idle_blocks: Shared blocks count once.
+        preemptions: In total; swap_preemptions are those whose blocks were to be kept on the host.
+        held_slots, used_slots: Token slots of held blocks, and those of them that are computed.
+        lanes: Counts of each.
+        held_host_blocks: In use on the host.
+        swapped_sequences: Preempted ones with content on the host.
+        recomputed_tokens: In total, after preemptions.
+        prefix_queries, prefix_hits: Tokens of newcomers that were looked up and found in the prefix cache, in total.
+        predictions: Of output lengths, at arrival, against the lengths of ended sequences.
+        used_state_snapshots: Slots for checkpoints of recurrent state that are not free.
+        state_hits: Rows that began from a checkpoint, in total.
+        state_missed_tokens: Tokens computed again for want of a checkpoint, though their blocks were found, in total.
+        speculation: None where nothing is counted.
+        grammars, folder, handed_over: Added by the engine's loop; None where there are none.
+        adapters: None without adapter slots.
+        tiers: None without tiers and peers.
+    """
+
+    step: int
+    waiting: int
+    running: int
+    held_blocks: int
+    free_blocks: int
+    idle_blocks: int
+    preemptions: int
+    held_slots: int
+    used_slots: int
+    lanes: tuple[LaneStats, ...]
+    held_host_blocks: int
+    swapped_sequences: int
+    swap_preemptions: int
+    recomputed_tokens: int
+    prefix_queries: int
+    prefix_hits: int
+    predictions: PredictionError
+    used_state_snapshots: int
+    state_hits: int
+    state_missed_tokens: int
+    speculation: SpeculationStats | None = None
+    grammars: GrammarStats | None = None
+    adapters: AdapterStats | None = None
+    tiers: TierStats | None = None
+    folder: FolderStats | None = None
+    handed_over: KVExportStats | None = None
+
+    @property
+    def compiling(self) -> int:
+        """Sequences that wait for a grammar."""
+        return sum(lane.compiling for lane in self.lanes)
+
+
+class RunningSequence(NamedTuple):
+    """A sequence with a row. max_computed: tokens computed before its last preemption. blocks: where asked for."""
+
+    number: int
+    request: Request
+    row: int
+    num_tokens: int
+    num_computed: int
+    max_computed: int
+    blocks: tuple[int, ...]
+
+
+class WaitingSequence(NamedTuple):
+    """A sequence in a queue. max_computed: above 0 where it was preempted."""
+
+    number: int
+    request: Request
+    max_computed: int
+
+
+class LaneDump(NamedTuple):
+    """A lane's queue.
+
+    Attributes:
+        name: Of the lane.
+        waiting, running: Sequences.
+        stands_for: What the queue is blocked on, as in `LaneStats`.
+        behind: The lane that has most of it.
+        named: Some waiting sequences, the next one among them, or all.
+        deferred: Waiting sequences that are not in the order of the queue, counted by reason.
+        background: Whether it has what others leave.
+        reads_priority: Whether a request's priority has an effect.
+    """
+
+    name: str
+    waiting: int
+    running: int
+    stands_for: str
+    behind: str
+    named: tuple[WaitingSequence, ...]
+    deferred: tuple[tuple[str, int], ...] = ()
+    background: bool = False
+    reads_priority: bool = False
+
+
+class SchedulerDump(NamedTuple):
+    """Sequences and blocks of this moment.
+
+    Attributes:
+        next_number: Of the next sequence.
+        running, lanes: Sequences with a row, and the queues.
+        held, free: Device blocks; all others are evictable.
+        held_host_blocks: In use on the host.
+        ref_counts, evictable, moving, host: Of each block, where blocks were asked for.
+        folder: Added by the engine's loop.
+    """
+
+    next_number: int
+    running: tuple[RunningSequence, ...]
+    lanes: tuple[LaneDump, ...]
+    held: int
+    free: int
+    held_host_blocks: int
+    ref_counts: tuple[int, ...] = ()
+    evictable: tuple[int, ...] = ()
+    moving: tuple[int, ...] = ()
+    host: HostDump | None = None
+    folder: FolderStats | None = None
+
+
+def scheduler_stats(
+    step: int, state: SchedulerState, predictions: PredictionError, speculation: SpeculationStats | None
+) -> SchedulerStats:
+    """Return counts. step: the next plan's number."""
+    counts, sequences = state.counts, state.running.sequences
+    kv = state.memory.stats(sequences)
+    return SchedulerStats(
+        step=step,
+        waiting=len(state.lanes),
+        running=len(sequences),
+        held_blocks=kv.held_blocks,
+        free_blocks=kv.free_blocks,
+        idle_blocks=kv.evictable_blocks,
+        preemptions=counts.preemptions,
+        held_slots=kv.held_slots,
+        used_slots=kv.used_slots,
+        lanes=tuple(map(_lane_stats, state.lanes.all())),
+        held_host_blocks=kv.used_host_blocks,
+        swapped_sequences=kv.swapped_sequences,
+        swap_preemptions=counts.swap_preemptions,
+        recomputed_tokens=counts.recomputed_tokens,
+        prefix_queries=counts.prefix_queries,
+        prefix_hits=counts.prefix_hits,
+        predictions=predictions,
+        used_state_snapshots=kv.used_checkpoints,
+        state_hits=kv.checkpoint_hits,
+        state_missed_tokens=kv.checkpoint_missed_tokens,
+        speculation=speculation,
+        adapters=_adapter_stats(state.adapters),
+        tiers=kv.tiers,
+    )
+
+
+def dump_state(next_number: int, state: SchedulerState, whole: bool, blocks: bool) -> SchedulerDump:
+    """Return sequences and blocks. whole: list all waiting sequences. blocks: list each block with its holders."""
+    memory, kv = state.memory, state.memory.dump(blocks)
+    return SchedulerDump(
+        next_number,
+        tuple(_running(one, memory, blocks) for one in state.running.sequences if one.row is not None),
+        tuple(_lane_dump(lane, whole) for lane in state.lanes.all()),
+        kv.held,
+        kv.free,
+        kv.used_host,
+        kv.ref_counts,
+        kv.evictable,
+        kv.moving,
+        kv.host,
+    )
+
+
+def timings_so_far(samples: Iterable[Sequence], lanes: Lanes, now: float) -> Timings:
+    """Return the timings of a request that has not ended, as if it ended now: of its first sample that is alive."""
+    every = list(samples)
+    one = next((sample for sample in every if sample.finish is None), every[-1])
+    lane = lanes.of(one)
+    timings = one.timings.so_far(now, lane.clock, lane.queue.deferred_for(one), lane.settings.name)
+    timings.cached_tokens = every[0].timings.cached_tokens  # later samples also find what the first computed
+    return timings.summary(one.request.arrival, len(one.prompt), len(one.output), one.request.lane)
+
+
+def _lane_stats(lane: Lane) -> LaneStats:
+    loading, fetching = lane.queue.deferred(ADAPTER), lane.queue.deferred(KV)
+    return LaneStats(
+        lane.settings.name, len(lane.queue), lane.clock.reason, lane.running, loading=loading, fetching=fetching
+    )
+
+
+def _adapter_stats(slots: AdapterSlots) -> AdapterStats | None:
+    if not len(slots):
+        return None
+    loaded = tuple((adapter.name, requests) for adapter, requests in slots.loaded)
+    return AdapterStats(len(slots), loaded, tuple(one.name for one in slots.wanted), slots.loads)
+
+
+def _running(one: Sequence, memory: KVCacheManager, with_blocks: bool) -> RunningSequence:
+    assert one.row is not None, "it runs"
+    blocks = tuple(memory.blocks_of(one)) if with_blocks else ()
+    return RunningSequence(
+        one.number, one.request, one.row, one.num_tokens, one.num_computed, one.recompute_until, blocks
+    )
+
+
+def _lane_dump(lane: Lane, whole: bool) -> LaneDump:
+    queue, clock = lane.queue, lane.clock
+    named = queue.everyone() if whole else queue.first(MAX_NAMED)
+    waiting = tuple(WaitingSequence(one.number, one.request, one.recompute_until) for one in named)
+    deferred = tuple((reason, count) for reason in (ADAPTER, KV) if (count := queue.deferred(reason)))
+    counts = (len(queue), lane.running, clock.reason, clock.behind, waiting, deferred)
+    return LaneDump(lane.settings.name, *counts, lane.settings.background, queue.policy.reads_priority)
