@@ -52,7 +52,7 @@ class Consumer(Protocol):
         """Its requests."""
 
     def accept(self, refusal: Exception | None) -> None:
-        """All requests were accepted, or none: refusal is a RequestRefused or EngineStopped."""
+        """Take the outcome: all requests were accepted, or none, with a RequestRefused or EngineStopped."""
 
     def put(self, events: list[Event]) -> None:
         """Take events."""
@@ -144,7 +144,7 @@ class AsyncBridge:
         self._send(lambda: self._abort(request_id))
 
     async def snapshot(self) -> SchedulerStats:
-        """Counts as they are while no plan is being made. Raises EngineStopped."""
+        """Return counts of a moment when no plan is made. Raises EngineStopped."""
         return await self.ask(lambda: self._with_compiling(self._loop.snapshot()))
 
     async def ask(self, question: Callable[[], T]) -> T:

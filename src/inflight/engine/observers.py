@@ -23,28 +23,28 @@ class EngineObserver:
     """
 
     def added(self, request: Request, now: float) -> None:
-        """A request was accepted."""
+        """Handle an accepted request."""
 
     def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
-        """A request was refused."""
+        """Handle a refused request."""
 
     def planned(self, plan: BatchPlan) -> None:
-        """A plan is about to be computed."""
+        """Handle a plan that is about to be computed."""
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
-        """A step was committed; its events follow."""
+        """Handle a committed step; its events follow."""
 
     def transferred(self, ended: tuple[Transferred, ...], now: float) -> None:
-        """Transfers ended while no step was computed; others come with a step's result."""
+        """Handle transfers that ended while no step was computed; others come with a step's result."""
 
     def served_elsewhere(self, service: TenantUsage, now: float) -> None:
-        """Other engines reported service that they gave to tenants."""
+        """Handle service that other engines gave to tenants."""
 
     def events(self, events: list[Event], now: float) -> None:
-        """Tokens and ends of requests."""
+        """Handle tokens and ends of requests."""
 
     def close(self) -> None:
-        """The engine is closed."""
+        """Release what the observer has open: the engine is closed."""
 
 
 class EngineObservers(EngineObserver):
