@@ -26,7 +26,7 @@ from inflight.core.types.events import FinishedEvent
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Chunk, Done, StepResult, WaitUntil
 from inflight.core.types.request import SLO, Request, RequestRefused
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
@@ -45,6 +45,7 @@ from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.replay import Replay, replay
 from inflight.simulate.simulation import SimulationSetup, simulate
 
+UNLIMITED = SamplingParams(temperature=0.0, max_tokens=None)
 ROOMY = Setup(num_blocks=30, max_rows=3, token_budget=8)
 
 
@@ -426,6 +427,31 @@ def test_drafts_that_were_not_made_do_not_count_as_wrong_and_replay(
             None,
             False,
         ),
+    ],
+    broken=frozenset(),
+    unsound=frozenset(),
+)
+# A pooled request ends between answers that a drafter with changing drafts holds back.
+@example(
+    setup=Setup(
+        num_blocks=5,
+        block_size=2,
+        max_rows=2,
+        token_budget=1,
+        watermark=0.0,
+        max_model_len=8,
+        depth=2,
+        strategy="continuous",
+        lanes=(
+            LaneSetup("interactive", "fcfs", (("weight", 0.5),)),
+            LaneSetup("batch", "fcfs", (("background", True), ("weight", 0.5))),
+        ),
+        right_drafts=0.0,
+        drafting="fickle",
+    ),
+    script=[
+        (Request(request_id="", prompt_token_ids=(0,), params=NO_SAMPLING, pooling=PoolingParams()), 1, None, False),
+        *[(Request(request_id="", prompt_token_ids=(0,), params=UNLIMITED), 1, None, False)] * 3,
     ],
     broken=frozenset(),
     unsound=frozenset(),
