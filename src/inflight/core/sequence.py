@@ -4,8 +4,8 @@ There are no phases. `num_tokens` exist, `num_pending` are being sampled by plan
 keys and values (or will, when the plans in flight are done). Computed catches up with tokens + pending; whether that is
 prefill, decode or resumption after preemption is only a matter of how many are uncomputed.
 
-A sequence with drafts in flight has nothing uncomputed: its drafts are pending and computed, and which token follows
-them nobody knows before they are verified.
+A sequence with drafts in flight has nothing uncomputed: its drafts are pending and computed, and the token behind them
+is not known before they are verified.
 """
 
 from __future__ import annotations
@@ -114,19 +114,19 @@ class Sequence:
         self.table_size = 0  # blocks that a table without a window had at admission
         self.num_published_blocks = 0  # leading blocks that the prefix cache knows
         self.node: Hashable = None  # prefix cache node of the last published block
-        self.waiting_for_kv: set[int] = set()  # transfer_ids of the transfers that bring content of its blocks
+        self.waiting_for_kv: set[int] = set()  # ids of the transfers that load content of its blocks
         self.session: object = None  # whose turn it is, where sessions decide what is kept
         self.state: StateProgress | None = None  # while it has a row, of a model with recurrent state
         self.row: int | None = None
-        self.started = False  # whether the executor was told of its row, with its first chunk there
+        self.started = False  # whether its row was sent to the executor, with its first chunk
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
-        self.protected = False  # its lane is owed this: it is not preempted, and has its tokens before others (`floor`)
-        self.preempt_pending = False  # its blocks are wanted: no new chunks until nothing of it is in flight
-        self.recomputes = False  # a step lost what it was to compute: plans in flight count for nothing, then it leaves
-        self.sits_out = False  # a draw waits for its mask: plans in flight count for nothing, then it is drawn again
-        self.slow_to_draw = False  # it has sat out: it has no drafts, whose masks would take longer still
-        self.recompute_until = 0  # most computed tokens that a preemption took; 0 only before the first
-        self.charged = 0  # prompt tokens that the policy has been told of
+        self.protected = False  # by the minimum share of its lane: not preempted, and served before others
+        self.preempt_pending = False  # others need its blocks: no new chunks until nothing of it is in flight
+        self.recomputes = False  # a failed step lost its content: plans in flight are ignored, then it starts again
+        self.sits_out = False  # a draw waits for its mask: plans in flight are ignored, then it is drawn again
+        self.slow_to_draw = False  # it has sat out, and has no drafts, whose masks would take longer
+        self.recompute_until = 0  # most tokens that were computed before a preemption; 0 only before the first
+        self.charged = 0  # prompt tokens that were reported to the policy
         self.predicted = 0.0  # output tokens expected in all
         self.predicted_first = 0.0  # the same, when it came
         self.cached_hint = 0  # prompt tokens that were cached when the policy last asked
@@ -134,26 +134,25 @@ class Sequence:
         self.timings = RequestTimings()
 
     def append(self, token_id: int) -> None:
-        """One promised token is there."""
+        """Add a pending token."""
         self.output.append(token_id)
         self.num_tokens += 1
         self.num_pending -= 1
 
     def draft(self, drafts: int) -> None:
-        """The chunk that was planned last has drafts, too."""
+        """Add drafts to the chunk that was planned last."""
         self.num_drafts = drafts
         self.num_computed += drafts
         self.num_pending += drafts - 1
 
     def verified(self, tokens: int) -> None:
-        """The drafts in flight brought so many tokens, which are appended next. Where the others stand, nothing is
-        computed."""
+        """Take back the drafts in flight that were wrong; `tokens` are appended next."""
         self.num_computed -= self.num_drafts + 1 - tokens
         self.num_pending = tokens
         self.num_drafts = 0
 
     def lose(self, samples: int, scores: range) -> None:
-        """What a chunk promised does not come: tokens, and scores of positions, which are to be planned again."""
+        """Take back the tokens and the scores of a chunk that was lost; the scores are planned again."""
         if scores:
             self.scored = min(self.scored, scores.start)
         if self.num_drafts:  # this chunk's, and the only one in flight
@@ -163,21 +162,23 @@ class Sequence:
             self.num_pending -= samples
 
     def draw_again(self) -> None:
-        """Have the last position computed once more: its draw has not come, and no plan is in flight."""
+        """Take back the last position, whose draw has not come; no plan is in flight."""
         self.sits_out = False
         self.num_computed = self.num_tokens - 1
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens that must be computed before the next one can be sampled; 1 for a decode, 0 when none may follow. Of
-        a sequence that samples nothing, those of its prompt."""
+        """Tokens to compute before the next one can be sampled: 1 for a decode, 0 when none may follow.
+
+        Where nothing is sampled, those of the prompt.
+        """
         if len(self.output) + self.num_pending >= self.max_output_tokens and self.generates:
             return 0
         return self.num_tokens + self.num_pending - self.num_computed
 
     @property
     def generates(self) -> bool:
-        """Whether tokens are to be drawn at all; otherwise it ends when its prompt is computed."""
+        """Whether tokens are sampled at all; otherwise the sequence ends when its prompt is computed."""
         return self.max_output_tokens > 0
 
     @property
@@ -192,8 +193,10 @@ class Sequence:
         return self.scored < len(self.prompt) - 1
 
     def plan_scores(self, end: int) -> range:
-        """The positions before `end` that are to be scored and were not; from now on they are planned. The prompt's
-        last position has no score: what follows it is sampled."""
+        """Mark the positions before `end` that are to be scored as planned; return them.
+
+        The prompt's last position has no score: what follows it is sampled.
+        """
         first, end = self.scored, min(end, len(self.prompt) - 1)
         if first >= end:
             return NO_POSITIONS
@@ -201,7 +204,7 @@ class Sequence:
         return range(first, end)
 
     def token_slice(self, start: int, end: int) -> tuple[int, ...]:
-        """Known tokens start … end - 1."""
+        """Return known tokens start … end - 1."""
         length = len(self.prompt)
         if end <= length:
             return self.prompt[start:end]
@@ -210,7 +213,7 @@ class Sequence:
 
 
 class SequenceView:
-    """What policies and strategies may see of a sequence. Read-only, and silent about forced output lengths."""
+    """A sequence as policies and strategies see it: read-only, and without forced output lengths."""
 
     __slots__ = ("_sequence",)
 
@@ -235,7 +238,7 @@ class SequenceView:
 
     @property
     def salt(self) -> str:
-        """Whoever has another one is not to notice anything of this sequence."""
+        """Requests with other salts share no cached prefix with this one."""
         return self._sequence.request.cache_salt
 
     @property
@@ -258,12 +261,12 @@ class SequenceView:
 
     @property
     def cached_tokens(self) -> int:
-        """Of a waiting sequence, how many leading tokens the prefix cache holds (policies with a window only)."""
+        """Leading tokens of a waiting sequence that the prefix cache holds (policies with a window only)."""
         return self._sequence.cached_hint
 
     @property
     def predicted_output_tokens(self) -> float:
-        """Expected output tokens in all."""
+        """Expected output tokens, in total."""
         return self._sequence.predicted
 
     @property
@@ -275,7 +278,7 @@ class SequenceView:
         return len(self._sequence.output)
 
     def token_slice(self, start: int, end: int) -> tuple[int, ...]:
-        """Tokens start … end - 1 of prompt and output."""
+        """Return tokens start … end - 1 of prompt and output."""
         return self._sequence.token_slice(start, end)
 
     @property
@@ -284,12 +287,11 @@ class SequenceView:
 
     @property
     def sequences(self) -> int:
-        """How many sequences start when this one does: itself, and the other samples of its request while they wait
-        for its prompt."""
+        """Sequences that start with this one: itself, and the other samples of its request that wait for its prompt."""
         first = self._sequence.sample_index == 0 and not self._sequence.charged
         return self._sequence.request.params.n if first else 1
 
     @property
     def max_output_tokens(self) -> int:
-        """From max_tokens and the model's length: what is known in life."""
+        """Limit of the output, from max_tokens and the model's length."""
         return self._sequence.max_output_tokens

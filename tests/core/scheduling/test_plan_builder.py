@@ -1,4 +1,4 @@
-"""The step_builder: who gets rows, blocks and budget, in which order, and who gives way."""
+"""The plan builder: which sequences get rows, blocks and budget, in which order, and which are preempted."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Lanes: queues with their own policy, weight and limits that share one engine.
 
-Knows which lanes there are, who waits in each, what each was served, and how many rows and tokens each may have; takes
-and gives nothing itself (`StepBuilder` does). Foreground lanes share a step by weight; background lanes have what those
-leave, and are preempted first, but for their minimum share (`min_share`). Beyond that they have no more of a step than
-keeps its predicted time within `step_target`.
+Foreground lanes share a step by weight. Background lanes have what those leave, and are preempted first, but for their
+minimum share; beyond that they have no more of a step than keeps its predicted time within `step_target`. Lanes know
+what each may have; the plan builder gives it to them.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class LaneSettings:
             )
 
     def _check_kinds(self) -> None:
-        """What comes from a file may be of any type."""
+        """Check the types of values that come from a file."""
         if not isinstance(self.weight, int | float):
             raise LaneError(f"Lane {self.name!r} has the weight {self.weight!r}; give a number.")
         if not isinstance(self.background, bool):
@@ -224,7 +223,7 @@ class Lanes:
             )
 
     def __len__(self) -> int:
-        """Waiting sequences of all lanes."""
+        """Return the number of waiting sequences of all lanes."""
         return sum(len(lane.queue) for lane in self._lanes.values())
 
     @property
@@ -241,20 +240,19 @@ class Lanes:
         return self._lanes.values()
 
     def before(self, name: str) -> list[Lane]:
-        """Whose work stands before a newcomer to this one. Background lanes give way to foreground ones and do not
-        count for them."""
+        """Return the lanes whose work is before a newcomer's to this one: not background lanes for foreground ones."""
         own = self._lanes[name]
         return [
             one for one in self._lanes.values() if own.settings.background or not one.settings.background or one is own
         ]
 
     def in_turn(self, background: bool) -> list[Lane]:
-        """Lanes of one kind, the least served first."""
+        """Return the lanes of one kind, the least served first."""
         lanes = self._by_kind[background]
         return lanes if len(lanes) < 2 else sorted(lanes, key=lambda lane: lane.service)
 
     def views(self) -> list[SequenceView]:
-        """The waiting of all lanes: foreground first, unless a background lane is owed more than it had."""
+        """Return the waiting sequences of all lanes: foreground first, unless a background lane has a deficit."""
         kinds = (True, False) if any(lane.deficit.is_due for lane in self._by_kind[True]) else (False, True)
         return [view for kind in kinds for lane in self.in_turn(kind) for view in lane.queue.views()]
 
@@ -268,23 +266,24 @@ class Lanes:
         return [found[number] for number in numbers if number in found]
 
     def clear(self) -> None:
-        """Nobody waits or runs any more."""
+        """Remove all waiting sequences, and forget the running ones."""
         for lane in self._lanes.values():
             lane.queue.clear()
             lane.deficit = Deficit()
             lane.running = 0
 
     def arrives(self, lane: Lane) -> None:
-        """Somebody comes. An idle lane is lifted to the least service of those at work, so that idle time is not
-        banked (as VTC does for tenants)."""
+        """Note that a request comes. An idle lane is lifted to the least service of the busy ones, so that idle time is
+        not banked (as VTC does for tenants)."""
         if not lane.busy:
             at_work = [one.service for one in self._lanes.values() if one.busy]
             lane.service = max(lane.service, min(at_work, default=0.0))
 
     def rows_for(self, lane: Lane, free: int, without: Sequences[Sequence] = ()) -> int:
-        """Rows that the lane may still take of those that are free: other lanes' min_rows and its own cap are kept.
+        """Return the free rows that a lane may take, within its max_rows and the min_rows of others.
 
-        without: counted as if these gave up their rows; none of them is among those that its lane keeps."""
+        without: Counted as if these had no rows; none of them is among those that its lane keeps.
+        """
         kept = sum(
             max(
                 0,
@@ -308,7 +307,7 @@ class Lanes:
         return behind if behind and any(lane.busy for lane in self._by_kind[False]) else []
 
     def add_min_share(self, tokens: int) -> None:
-        """A step of so many tokens is planned."""
+        """Add the minimum share of a planned step of so many tokens to the deficits."""
         if self.min_share.share and any(lane.busy or lane.deficit.tokens for lane in self._by_kind[True]):
             self.min_share.add(self._by_kind[True], self.held_up(), tokens)
 

@@ -1,11 +1,11 @@
 """The waiting queue: sequences without a row, in the order of their policy.
 
-Knows ranks and groups, and nothing of memory or plans. Within a group the order is a heap of ranks that were taken when
-a sequence began to wait; which group is next is asked anew at every choice: of all groups, or, where the policy says
-that their ranks only rise, of the first ones (`group_order`). For policies whose ranks change (`window`)
-the first so many by arrival are ranked anew when a step asks. Samples of one prompt wait apart until the first of them
-has its prompt computed, so that they find its blocks instead of computing the prompt again. Apart wait those whose
-adapter is not there, or of whose prefix more is on its way, too: they count, and have no place in the order.
+Within a group the order is a heap of the ranks that sequences had when they began to wait. The next group is chosen
+anew each time: among all groups, or, where the policy says that their ranks only rise, among the first (`GroupOrder`).
+For policies whose ranks change (`window`), the first sequences by arrival are ranked again for each step.
+
+Some sequences count as waiting, but are not in the order: the further samples of a prompt, until the first has computed
+it, so that they find its blocks; and deferred ones, whose adapter or prefix is being loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.tenants import Backlog
 
 Key = tuple[Any, ...]
-Entry = tuple[Rank, int, int, Sequence]  # rank, number, ticket; ties never reach the sequence
+Entry = tuple[Rank, int, int, Sequence]  # rank, number, seq; ties never reach the sequence
 
 
 class GroupOrder:
@@ -81,23 +81,23 @@ class GroupOrder:
 
 class WaitingQueue:
     def __init__(self, policy: Policy, cached_tokens: Callable[[Sequence], int], time: StepTime):
-        """cached_tokens: how much of a sequence's prompt the prefix cache holds now."""
+        """Create an empty queue. cached_tokens: returns how much of a sequence's prompt the prefix cache holds now."""
         self.policy = policy
-        self.counts = _overrides(policy, "served")  # whether the policy wants to know who is served
-        self.preempts = _overrides(policy, "may_preempt")  # whether it lets anybody preempt
+        self.counts = _overrides(policy, "served")  # whether the policy counts served tokens
+        self.preempts = _overrides(policy, "may_preempt")  # whether it allows preemption
         self._cached_tokens = cached_tokens
         self._heaps: dict[Hashable, list[Entry]] = {}
-        # Number → ticket of its valid entry (others are stale and skipped) and tokens that it was counted with.
+        # By number: seq of its valid entry (others are stale and skipped), and tokens that it was counted with.
         self._inside: dict[int, tuple[int, int]] = {}
         self.backlog = Backlog()
-        self._tickets = itertools.count()
+        self._seq = itertools.count()
         self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
-        self._deferred: dict[int, tuple[Sequence, int, str]] = {}  # by number: those apart, tokens as above, and why
+        self._deferred: dict[int, tuple[Sequence, int, str]] = {}  # by number; tokens as above, reason
         self._time = time
         self._order = GroupOrder(self._key) if policy.group_ranks_rise else None
 
     def clear(self) -> None:
-        """Forget all that wait."""
+        """Remove all sequences."""
         self._heaps.clear()
         self._inside.clear()
         self._held.clear()
@@ -111,54 +111,55 @@ class WaitingQueue:
 
     @property
     def ready(self) -> int:
-        """Count those that may be served."""
+        """Number of sequences that may be served."""
         return len(self._inside)
 
     def rank(self, sequence: Sequence) -> tuple[Rank, int]:
-        """The total order of sequences, waiting or running."""
+        """Return the rank of a sequence, waiting or running, in a total order."""
         return self.policy.rank(SequenceView(sequence), self._time.now), sequence.number
 
     def push(self, sequence: Sequence) -> None:
+        """Add a sequence, or put a deferred one back into the order."""
         view = SequenceView(sequence)
         # Where ranks change, the heap keeps the order of arrival, and a choice looks closer.
         rank = (view.arrival,) if self.policy.window else self.policy.rank(view, self._time.now)
         group = self.policy.group(view)
         heap = self._heaps.setdefault(group, [])
-        ticket = next(self._tickets)
-        heapq.heappush(heap, (rank, sequence.number, ticket, sequence))
+        seq = next(self._seq)
+        heapq.heappush(heap, (rank, sequence.number, seq, sequence))
         tokens = _tokens(sequence)
         self._forget(sequence)
-        self._inside[sequence.number] = ticket, tokens
+        self._inside[sequence.number] = seq, tokens
         self.backlog.add(sequence.request.tenant, 1, tokens)
         if self._order is not None:
             self._order.changed(group)
 
     def deferred(self, reason: str) -> int:
-        """Count those that are deferred for this reason."""
+        """Return the number of sequences that are deferred for this reason."""
         return sum(one[2] == reason for one in self._deferred.values())
 
     def defer(self, sequence: Sequence, reason: str) -> None:
-        """It waits apart, for what it lacks, until it is pushed."""
+        """Take a sequence out of the order until it is pushed."""
         tokens = _tokens(sequence)
         self._forget(sequence)
         self._deferred[sequence.number] = sequence, tokens, reason
         self.backlog.add(sequence.request.tenant, 1, tokens)
 
     def deferred_for(self, sequence: Sequence) -> str | None:
-        """For what it waits apart; None: it does not."""
+        """Return the reason that a sequence is deferred for; None: it is not."""
         found = self._deferred.get(sequence.number)
         return None if found is None else found[2]
 
     def is_ready(self, sequence: Sequence) -> bool:
-        """Whether it may be served."""
+        """Return whether a sequence may be served."""
         return sequence.number in self._inside
 
     def waits(self, sequence: Sequence) -> bool:
-        """Return whether a sequence may be served, or waits apart for what it lacks; not whether it is held back."""
+        """Return whether a sequence may be served or is deferred; not whether it waits for the first sample."""
         return sequence.number in self._inside or sequence.number in self._deferred
 
     def in_order(self) -> Iterator[Sequence]:
-        """The waiting, best first. Whoever is taken in between is gone; whoever is not, ends the iteration's use."""
+        """Yield sequences, best first. The next one comes once the last was taken, deferred or removed."""
         if self.policy.window:
             yield from self._ranked_anew()
             return
@@ -166,41 +167,41 @@ class WaitingQueue:
             yield heap[0][3]
 
     def sequences(self) -> list[Sequence]:
-        """Everyone who may be served, in no order."""
+        """Return all sequences that may be served, in no order."""
         return [entry[3] for entry in self._valid()]
 
     def everyone(self) -> list[Sequence]:
-        """All that wait, those that may not be served yet too, in no order."""
-        apart = (one[0] for one in self._deferred.values())
-        return [*self.sequences(), *apart, *itertools.chain.from_iterable(self._held.values())]
+        """Return all sequences, also those that may not be served yet, in no order."""
+        deferred = (one[0] for one in self._deferred.values())
+        return [*self.sequences(), *deferred, *itertools.chain.from_iterable(self._held.values())]
 
-    def first(self, most: int) -> list[Sequence]:
-        """Some of those that may be served, the next one of each group before others of it; in a time that does not
-        grow with how many wait."""
+    def first(self, count: int) -> list[Sequence]:
+        """Return some sequences that may be served, the next of each group first; in a time that does not grow with how
+        many wait."""
         found: list[Sequence] = []
         for heap in self._heaps.values():
-            head = (entry for entry in itertools.islice(heap, 2 * most) if self._is_valid(entry))
-            found += (entry[3] for entry in itertools.islice(head, most - len(found)))
-            if len(found) == most:
+            head = (entry for entry in itertools.islice(heap, 2 * count) if self._is_valid(entry))
+            found += (entry[3] for entry in itertools.islice(head, count - len(found)))
+            if len(found) == count:
                 break
         return found
 
     def views(self) -> list[SequenceView]:
-        """Everyone who may be served, by rank of when they came."""
+        """Return all sequences that may be served, by the rank that they had when they were added."""
         return [SequenceView(entry[3]) for entry in sorted(self._valid())]
 
     def select(self, numbers: Iterable[int]) -> list[Sequence]:
-        """The waiting sequences with these numbers, in that order; numbers that do not wait are passed over."""
+        """Return the sequences with these numbers, in that order; others are passed over."""
         found = {entry[1]: entry[3] for entry in self._valid()}
         return [found[number] for number in numbers if number in found]
 
     def take(self, sequence: Sequence) -> None:
-        """It is served: it waits no longer, its siblings still wait for it."""
+        """Remove a sequence that is served; its siblings still wait for it."""
         self._forget(sequence)
         self._valid_heap(self.policy.group(SequenceView(sequence)))
 
     def remove(self, sequence: Sequence) -> None:
-        """Take out a sequence that has ended, wherever it waits; harmless if it does not."""
+        """Remove a sequence that has ended, and its siblings; harmless if it does not wait."""
         self._forget(sequence)
         self._take_held(sequence)
         if self._order is not None:
@@ -214,11 +215,11 @@ class WaitingQueue:
         self.backlog.add(leader.request.tenant, len(siblings), 0)
 
     def siblings(self, leader: Sequence) -> list[Sequence]:
-        """Return those that wait for the leader's prompt."""
+        """Return the samples that wait for the leader's prompt."""
         return self._held.get(leader.number, [])
 
     def release_siblings(self, leader: Sequence) -> None:
-        """The leader's prompt is computed (or planned): its siblings may be served."""
+        """Put the siblings of a leader into the order: its prompt is computed, or planned."""
         for sibling in self._take_held(leader):
             self.push(sibling)
 
@@ -229,10 +230,10 @@ class WaitingQueue:
         return siblings
 
     def _forget(self, sequence: Sequence) -> None:
-        """Its entry, if it has one."""
-        place = self._inside.pop(sequence.number, None) or self._deferred.pop(sequence.number, None)
-        if place is not None:
-            tokens = place[1]
+        """Remove the entry of a sequence, if it has one."""
+        entry = self._inside.pop(sequence.number, None) or self._deferred.pop(sequence.number, None)
+        if entry is not None:
+            tokens = entry[1]
             self.backlog.remove(sequence.request.tenant, 1, tokens)
 
     def _is_valid(self, entry: Entry) -> bool:
@@ -243,7 +244,7 @@ class WaitingQueue:
         return (entry for heap in self._heaps.values() for entry in heap if self._is_valid(entry))
 
     def _next_heap(self) -> list[Entry] | None:
-        """The heap of the group that is served next, its head valid."""
+        """Return the heap of the group that is served next, its head valid."""
         if self._order is not None:
             first = self._order.first()
             return None if first is None else self._heaps[first]
@@ -253,7 +254,7 @@ class WaitingQueue:
         return heaps[min(heaps, key=lambda group: (self.policy.group_rank(group, self._time.now), heaps[group][0][:2]))]
 
     def _valid_heap(self, group: Hashable) -> list[Entry] | None:
-        """The heap of a group, its head valid; None where none of its sequences may be served."""
+        """Return the heap of a group, its head valid; None where none of its sequences may be served."""
         heap = self._heaps.get(group)
         while heap and not self._is_valid(heap[0]):
             heapq.heappop(heap)
@@ -262,7 +263,7 @@ class WaitingQueue:
         return heap or None
 
     def _key(self, group: Hashable) -> tuple[Rank, Rank, int] | None:
-        """By which a group comes before others; None where none of its sequences may be served."""
+        """Return the key that orders groups; None where none of its sequences may be served."""
         heap = self._valid_heap(group)
         return None if heap is None else (self.policy.group_rank(group, self._time.now), *heap[0][:2])
 
@@ -275,7 +276,7 @@ class WaitingQueue:
 
 
 def _tokens(sequence: Sequence) -> int:
-    """Return the tokens that it counts with: its output, and for the first of a prompt's samples the prompt."""
+    """Return the tokens that a sequence counts with: its output, and for the first sample the prompt."""
     return len(sequence.output) + (0 if sequence.sample_index else len(sequence.prompt))
 
 

@@ -1,4 +1,4 @@
-"""What a scheduler is made with."""
+"""Configuration of a scheduler: what the executor offers, settings, plugins."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ class Running:
         Args:
             sequence: It runs.
             length: Number of tokens.
-            planned: Whether the step has a chunk already. If not, it may come to nothing, of which no record tells:
+            planned: Whether the step has a chunk already. If not, it may stay empty, and no record has it:
                 then the lowest ranked waits for those in flight to end, instead of being preempted for no one.
 
         Returns:

@@ -1,6 +1,6 @@
 """Strategies: who may join the batch, when, and how many tokens of each are computed in a step.
 
-A strategy proposes the shape of the next step from a read-only view; the step builder fills it. It cannot take a row, a
+A strategy proposes the shape of the next step from a read-only view; the plan builder fills it. It cannot take a row, a
 block or a token by itself, and so cannot break an invariant. One file each.
 """
 
@@ -87,19 +87,25 @@ class Strategy(Protocol):
     def shape(self, view: StepView) -> StepShape | WaitUntil: ...
 
     def observe(self, features: Features, seconds: float) -> None:
-        """Told of every step that was computed: what it held and how long it took."""
+        """Learn from a step: its features, and how long it took."""
 
 
 class Fixed:
     """A strategy that learns nothing from the steps it shaped."""
 
     def observe(self, features: Features, seconds: float) -> None:
-        """Nothing to learn."""
+        """Do nothing."""
 
 
 class StrategyContext(Struct, frozen=True):
-    """What a strategy is made for. token_budget: most tokens of a step, where it is bounded by tokens at all. latency:
-    the scheduler's model of step time."""
+    """Settings of an engine that a strategy is made for.
+
+    Attributes:
+        token_budget: Of a step, where it is bounded by tokens at all.
+        max_model_len: Tokens of a sequence.
+        max_rows: Sequences that run at once.
+        latency: The scheduler's model of step time.
+    """
 
     token_budget: int
     max_model_len: int

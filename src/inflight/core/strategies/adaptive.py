@@ -13,7 +13,7 @@ from inflight.core.strategies.chunked import EARLY_END_TOKENS
 from inflight.core.types.features import Features
 
 HEADROOM = 0.9  # of the target: predictions err, and a percentile is to be held, not a mean
-LEAST_CHUNK = 16  # prompt tokens that always advance, or prompts would starve under an impossible target
+MIN_CHUNK = 16  # prompt tokens that always advance, or prompts would starve under an impossible target
 FIRST_CHUNK = 32  # prompt tokens beside the decodes before anything is learnt: no machine takes long for them
 SHRINK, GROW = 0.7, 1.05  # of the correction, when steps miss the target and when they keep it
 
@@ -43,9 +43,9 @@ class Adaptive:
         self._correction = min(1.0, max(0.05, self._correction * factor))
 
     def _prompt_tokens(self, view: StepView) -> int:
-        """The most prompt tokens beside the decodes that the model expects to fit the target."""
+        """Return the most prompt tokens beside the decodes that the model expects to fit the target."""
         allowed = self._target * HEADROOM * self._correction
-        low, high = LEAST_CHUNK, max(LEAST_CHUNK, self._most - view.decoding)
+        low, high = MIN_CHUNK, max(MIN_CHUNK, self._most - view.decoding)
         while low < high:
             middle = (low + high + 1) // 2
             if self._model.seconds(_step(view, view.decoding, middle)) <= allowed:
@@ -55,7 +55,7 @@ class Adaptive:
         return low
 
     def _row_limit(self, view: StepView) -> int:
-        """The most decodes whose step alone still fits the target; running ones are never counted out."""
+        """Return the most decodes whose step alone still fits the target; at least those that run."""
         if not self._model.ready:
             return view.max_rows
         low, high = max(1, view.running), max(1, view.max_rows)
@@ -69,7 +69,7 @@ class Adaptive:
 
 
 def _step(view: StepView, rows: int, prompt_tokens: int) -> Features:
-    """The features of a step with so many decodes (of the length that they have now) and prompt tokens."""
+    """Return the features of a step with so many decodes (of the length that they have now) and prompt tokens."""
     context = view.decode_context / view.decoding if view.decoding else 0.0
     return Features(
         tokens=rows + prompt_tokens,

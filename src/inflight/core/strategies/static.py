@@ -36,9 +36,11 @@ class Static(Fixed):
 
 
 def batch(waiting: Iterable[SequenceView], batch_size: int) -> StepShape:
-    """A step of a batch that starts and ends as one: as many of those that wait as make it no larger than
-    `batch_size` sequences, in their order; of more samples than that, of one request, some go on in the next batch.
-    What joins is bounded by count, so no budget is needed."""
+    """Return the step of a batch that starts and ends as one: the waiting in their order, up to `batch_size` sequences.
+
+    Of a request with more samples than that, some run in the next batch. The batch is bounded by its count, so that it
+    needs no token budget.
+    """
     taken: list[int] = []
     room = batch_size
     for one in waiting:
@@ -54,7 +56,7 @@ def fills(waiting: Iterable[SequenceView], batch_size: int) -> bool:
 
 
 def size_of_batch(context: StrategyContext, options: OptionValues) -> int:
-    """Raises BadOption."""
+    """Return the sequences of a batch. Raises BadOption."""
     size = options[BATCH_SIZE] or context.max_rows
     if size > context.max_rows:
         raise BadOption(
@@ -67,7 +69,7 @@ def size_of_batch(context: StrategyContext, options: OptionValues) -> int:
 BATCH_SIZE = count("batch_size", "Sequences of a static or dynamic batch.")
 MAX_WAIT = seconds("max_wait", "Seconds that an incomplete static batch waits.", 0.05)
 UNUSED_LANE_SETTINGS = ("min_rows", "max_rows", "min_tokens", "max_tokens", "chunk", "step_target")
-UNUSED_BECAUSE = "a batch takes whoever is first, with the whole prompt, and nobody joins until it ends"
+UNUSED_BECAUSE = "a batch takes the first requests, with whole prompts, and none joins until it ends"
 ENTRY = StrategyEntry(
     name="static",
     reason="a batch starts when nothing runs and ends with its last sequence",
