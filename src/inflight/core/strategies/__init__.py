@@ -31,9 +31,14 @@ class Queue(Protocol):
 
 @dataclass(frozen=True)
 class StepView:
-    """What a strategy sees before each step.
+    """The engine as a strategy sees it before each step.
 
-    now: seconds on the engine's clock. decodes(): `decoding` and `decode_context`, counted when a strategy asks.
+    Attributes:
+        now: Seconds on the engine's clock.
+        waiting: All waiting sequences.
+        running: Number of sequences with a row.
+        decodes: Counts `decoding` and `decode_context` when a strategy asks.
+        max_rows: Sequences that can run at once.
     """
 
     now: float
@@ -61,16 +66,18 @@ class StepView:
 class StepShape:
     """The step that a strategy proposes.
 
-    token_budget: most tokens computed by the step. row_limit: most sequences running at once.
-    whole_prompts: a prompt is computed in one step or not at all; one that is longer than the budget goes alone among
-        prompts (the decodes beside it still run).
-    admit: numbers of the waiting sequences that may join now, in order, each with the other samples of its request;
-        None lets anyone join. It goes with the next one, and that with it.
-    run_to_completion: request-level batching. What joins now stays to the last: prompts are padded to the longest,
-        ended rows go on as padding, memory is reserved for the longest possible output, and outputs are delivered at
-        the end.
-    early_end: once a foreground prompt is complete, other prompts fill the step only up to so many tokens, because its
-        first token waits for the step's end; 0: up to the budget.
+    Attributes:
+        token_budget: Most tokens computed by the step.
+        row_limit: Most sequences running at once.
+        whole_prompts: A prompt is computed in one step or not at all; one that is longer than the budget is the only
+            prompt of its step (the decodes beside it still run).
+        admit: Numbers of the waiting sequences that may join now, in order, each with the other samples of its request;
+            None: any may. Set together with run_to_completion.
+        run_to_completion: Request-level batching. The sequences that join now stay to the last: prompts are padded to
+            the longest, ended rows are computed as padding, memory is reserved for the longest possible output, and
+            outputs are delivered at the end.
+        early_end: Once a foreground prompt is complete, other prompts fill the step only up to so many tokens, because
+            its first token waits for the step's end; 0: up to the budget.
     """
 
     token_budget: int
