@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from inflight.core.queueing.lanes import CHUNK, Lane
+from inflight.core.queueing.lanes import Lane
 from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.scheduling.steady import find_steady
@@ -52,8 +52,8 @@ class PlanBuilder:
             self._slide_windows()
         self._protects = {lane.settings.name for lane in self._lanes.held_up() if lane.deficit.is_due}
         if self._shape.admit is None:
-            self._reserve_min_share()
-            self._preempt_within_lanes()
+            self._state.preemption.reserve_min_share(self._shape)
+            self._state.preemption.preempt_within_lanes(self._shape)
             self._serve_lanes()
         else:
             self._serve_batch()
@@ -257,42 +257,6 @@ class PlanBuilder:
         return True
 
     # -- making room --------------------------------------------------------------------------------------------
-
-    def _reserve_min_share(self) -> None:
-        """Reserve tokens, rows and blocks that are due to background lanes."""
-        for lane in self._lanes.in_turn(background=True):
-            lane.deficit.reserve()
-        for lane in self._lanes.held_up():
-            deficit, max_rows = lane.deficit, lane.settings.max_rows
-            own = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) is lane]
-            if deficit.is_due:
-                unprotected = next((one for one in own if not one.protected), None)
-                if unprotected is not None:
-                    unprotected.protected = True
-                elif max_rows is None or lane.running < max_rows:
-                    head = next(lane.queue.in_order(), None)
-                    if head is not None:
-                        deficit.reserve(rows=1, blocks=self._memory.blocks_to_admit(head))
-            tokens = sum(one.protected and one.num_uncomputed == 1 for one in own)
-            if deficit.reserved_rows or any(one.protected and one.num_uncomputed > 1 for one in own):
-                tokens += max(CHUNK, int(deficit.tokens))
-            deficit.reserved_tokens = min(tokens, self._lanes.min_share.max_tokens(self._shape.token_budget))
-
-    def _preempt_within_lanes(self) -> None:
-        """Preempt sequences of foreground lanes for the head of their queue, where the policy allows it, before they
-        have their tokens. (Background sequences have theirs later: `_make_room`.)"""
-        for lane in self._lanes.in_turn(background=False):
-            head = next(lane.queue.in_order(), None) if lane.queue.preempts else None
-            if head is not None and (tokens := self._tokens_for_prompts_of(lane)) > 0:
-                self._state.preemption.preempt_for(head, lane, self._shape, tokens)
-
-    def _tokens_for_prompts_of(self, lane: Lane) -> int:
-        """Return the tokens that decodes, and what other lanes keep, leave of the step."""
-        decodes = sum(
-            one.num_uncomputed == 1 and not self._lanes.of(one).settings.background for one in self._running.sequences
-        )
-        kept = sum(other.min_tokens for other in self._lanes.all() if other is not lane and other.busy)
-        return self._shape.token_budget - decodes - kept
 
     def _make_room(self, head: Sequence, lane: Lane) -> bool:
         """Preempt background work for a foreground newcomer; return whether this can be admitted now. Background work

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence as Sequences
 
 from inflight.core.kv.manager import KVCacheManager
-from inflight.core.queueing.lanes import Lane, Lanes
+from inflight.core.queueing.lanes import CHUNK, Lane, Lanes
 from inflight.core.scheduling.prefix_loads import PrefixLoads
 from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence, SequenceView
@@ -42,6 +42,34 @@ class Preemption:
         if newcomer is self._expected:
             self._expected = None
 
+    def reserve_min_share(self, shape: StepShape) -> None:
+        """Reserve tokens, rows and blocks of a step that are due to background lanes, before others are served."""
+        for lane in self._lanes.in_turn(background=True):
+            lane.deficit.reserve()
+        for lane in self._lanes.held_up():
+            deficit, max_rows = lane.deficit, lane.settings.max_rows
+            own = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) is lane]
+            if deficit.is_due:
+                unprotected = next((one for one in own if not one.protected), None)
+                if unprotected is not None:
+                    unprotected.protected = True
+                elif max_rows is None or lane.running < max_rows:
+                    head = next(lane.queue.in_order(), None)
+                    if head is not None:
+                        deficit.reserve(rows=1, blocks=self._memory.blocks_to_admit(head))
+            tokens = sum(one.protected and one.num_uncomputed == 1 for one in own)
+            if deficit.reserved_rows or any(one.protected and one.num_uncomputed > 1 for one in own):
+                tokens += max(CHUNK, int(deficit.tokens))
+            deficit.reserved_tokens = min(tokens, self._lanes.min_share.max_tokens(shape.token_budget))
+
+    def preempt_within_lanes(self, shape: StepShape) -> None:
+        """Preempt sequences of foreground lanes for the head of their queue, where the policy allows it, before they
+        have their tokens. (Background sequences have theirs later: `preempt_background`.)"""
+        for lane in self._lanes.in_turn(background=False):
+            head = next(lane.queue.in_order(), None) if lane.queue.preempts else None
+            if head is not None and (tokens := self._tokens_for_prompts_of(lane, shape)) > 0:
+                self._preempt_own_lane(head, lane, shape, tokens)
+
     def preempt_background(self, head: Sequence, lane: Lane, shape: StepShape) -> bool:
         """Preempt background sequences, as few as possible; none, if even all would not make room.
 
@@ -53,7 +81,7 @@ class Preemption:
         victims = self._fewest(self._preemptible_for(head, lane, own_lane=False), head, lane, shape)
         return self._preempt(victims, head, lane)
 
-    def preempt_for(self, head: Sequence, lane: Lane, shape: StepShape, tokens: int) -> None:
+    def _preempt_own_lane(self, head: Sequence, lane: Lane, shape: StepShape, tokens: int) -> None:
         """Preempt sequences of the head's own lane, too, where its policy allows it and background ones are not enough.
 
         tokens: What the lane's prompts may have in this step; those that go on are served before the head.
@@ -65,6 +93,14 @@ class Preemption:
             own = (one for one in self._running.sequences if self._lanes.of(one) is lane and one not in victims)
             if tokens > sum(one.num_uncomputed for one in own if one.finish is None and one.num_uncomputed > 1):
                 self._preempt(victims, head, lane)
+
+    def _tokens_for_prompts_of(self, lane: Lane, shape: StepShape) -> int:
+        """Return the tokens that decodes, and what other lanes keep, leave of the step."""
+        decodes = sum(
+            one.num_uncomputed == 1 and not self._lanes.of(one).settings.background for one in self._running.sequences
+        )
+        kept = sum(other.min_tokens for other in self._lanes.all() if other is not lane and other.busy)
+        return shape.token_budget - decodes - kept
 
     def _preempt(self, victims: list[Sequence], head: Sequence, lane: Lane) -> bool:
         """Preempt all of these at once; while one is in flight, mark all, so that the next plan can.

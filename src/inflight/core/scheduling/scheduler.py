@@ -72,9 +72,12 @@ class Scheduler:
             config.lane_floor,
         )
         ends = config.end_token_ids
-        self._validator = RequestValidator(
-            capacity, self._lanes, ends, self._seconds_until_served, self._memory.shortage
-        )
+
+        def seconds_until_served(request: Request) -> float:
+            """Return when to try again with a request that finds its lane full."""
+            return self._admission.seconds_to_first_token(0, self._load_before(request))
+
+        self._validator = RequestValidator(capacity, self._lanes, ends, seconds_until_served, self._memory.shortage)
         self._sample_factory = SampleFactory(self._validator, config.predictor, ends, config.stop_text)
         self._predictions = PredictionTally()
         self._batch_outputs = BatchOutputs()
@@ -343,10 +346,6 @@ class Scheduler:
             budget=min(self._config.token_budget, capacity.max_model_len),
             context=sum(one.num_computed for one in served) / max(1, len(served)),
         )
-
-    def _seconds_until_served(self, request: Request) -> float:
-        """Return when to try again with a request that finds its lane full."""
-        return self._admission.seconds_to_first_token(0, self._load_before(request))
 
 
 def _block_seconds(latency: LatencyModel, block_size: int, tokens: int) -> float:
