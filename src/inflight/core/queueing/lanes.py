@@ -119,8 +119,12 @@ class Deficit(Struct, eq=False):
         left = self.tokens - tokens
         self.tokens = max(-MAX_DEFICIT, left) if protected else max(min(self.tokens, 0.0), left)
 
-    def reserve(self, tokens: int = 0, rows: int = 0, blocks: int = 0) -> None:
-        self.reserved_tokens, self.reserved_rows, self.reserved_blocks = tokens, rows, blocks
+    def reserve_row(self, blocks: int) -> None:
+        """Reserve the next free row and blocks for a newcomer of the lane."""
+        self.reserved_rows, self.reserved_blocks = 1, blocks
+
+    def cancel_reservation(self) -> None:
+        self.reserved_tokens = self.reserved_rows = self.reserved_blocks = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -68,19 +68,19 @@ class PlanBuilder:
             if one.preempt_pending and not one.in_flight:
                 one.preempt_pending = False  # a sequence before it takes its blocks in this step, if it still needs any
             if one.recomputes or one.sits_out or one.waiting_for_kv:
-                continue
+                continue  # its step failed, its draw waits for a mask, or its blocks are being loaded
             if one.num_computed == one.num_tokens + one.num_pending:
-                continue
+                continue  # pending tokens are sampled by plans in flight
             if held_back and one.in_flight and one.number in held_back:
                 continue
             uncomputed = one.num_uncomputed
-            if uncomputed == 1 and one.started:
+            if uncomputed == 1 and one.started:  # not the last token of a prompt whose row the executor does not know
                 self._decodes.append(one)
             elif uncomputed:
                 self._prompts.append(one)
 
     def _slide_windows(self) -> None:
-        """Slide all windows. Prompts whose windows gained too few blocks take the rest before lower ranks do."""
+        """Slide all windows. Prompts whose windows gained too few blocks take the rest before those behind them do."""
         for one in self._running.sequences:
             self._memory.slide_windows(one)
         left = self._step.budget - len(self._decodes)
@@ -118,7 +118,10 @@ class PlanBuilder:
     # -- 2. lanes: running prompts, then waiting sequences ------------------------------------------------------
 
     def _serve_lanes(self) -> None:
-        """Serve foreground lanes, then background lanes: decodes first, then prompts."""
+        """Serve foreground lanes, then background lanes: decodes first, then prompts.
+
+        Of the budget, `reserved` tokens are due to background lanes; `kept` has each lane's minimum of prompt tokens.
+        """
         step = self._step
         foreground, background = self._lanes.in_turn(background=False), self._lanes.in_turn(background=True)
         reserved = min(sum(lane.deficit.reserved_tokens for lane in background), step.budget)
@@ -130,8 +133,8 @@ class PlanBuilder:
             short = self._serve_background(background, without_kept, short, reserved)
             for lane in background:
                 lane.deficit.reserved_tokens = 0
-                if not self._running:  # others need not wait for what blocks its newcomer
-                    lane.deficit.reserve()
+                if not self._running:  # nothing runs, so that its newcomer lacks something else than room
+                    lane.deficit.cancel_reservation()
             kept = self._kept_tokens()
         self._serve_prompts(with_prompts, kept, short)
         if any(lane.busy for lane in background):

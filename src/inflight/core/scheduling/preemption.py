@@ -45,7 +45,7 @@ class Preemption:
     def reserve_min_share(self, shape: StepShape) -> None:
         """Reserve tokens, rows and blocks of a step that are due to background lanes, before others are served."""
         for lane in self._lanes.in_turn(background=True):
-            lane.deficit.reserve()
+            lane.deficit.cancel_reservation()
         for lane in self._lanes.held_up():
             deficit, max_rows = lane.deficit, lane.settings.max_rows
             own = [one for one in self._running.sequences if one.finish is None and self._lanes.of(one) is lane]
@@ -56,7 +56,7 @@ class Preemption:
                 elif max_rows is None or lane.running < max_rows:
                     head = next(lane.queue.in_order(), None)
                     if head is not None:
-                        deficit.reserve(rows=1, blocks=self._memory.blocks_to_admit(head))
+                        deficit.reserve_row(self._memory.blocks_to_admit(head))
             tokens = sum(one.protected and one.num_uncomputed == 1 for one in own)
             if deficit.reserved_rows or any(one.protected and one.num_uncomputed > 1 for one in own):
                 tokens += max(CHUNK, int(deficit.tokens))

@@ -140,7 +140,7 @@ class Scheduler:
         events = self._batch_outputs.take(now, request_id)
         events += self._requests.end(request_id, Finish("abort"))
         if not self._running:
-            events += self._batch_outputs.take(now)  # its end was the batch's
+            events += self._batch_outputs.take(now)  # it was the last of a batch that runs to completion
         return events
 
     # -- steps --------------------------------------------------------------------------------------------------
@@ -180,14 +180,14 @@ class Scheduler:
         outputs = self._outputs
         for chunk in plan.chunks:
             outputs.planned[chunk.sequence_id].in_flight -= 1
-        is_batch = self._running.run_to_completion
-        events = self._end_transfers(one for one in result.transferred if one.transfer_id > 0)
+        run_to_completion = self._running.run_to_completion
+        events = self._end_transfers(one for one in result.transferred if not one.is_mask)
         if result.error is None:
             if plan.chunks:
                 self._learn(plan, result)
             outputs.export_blocks(plan)
         else:
-            events += outputs.fail_step(plan, result.error, result.out_of_memory and not is_batch)
+            events += outputs.fail_step(plan, result.error, result.out_of_memory and not run_to_completion)
             if self._speculation is not None:
                 self._speculation.observe(plan, features(plan), result, 0.0)
         for scored in result.scored:
@@ -196,13 +196,13 @@ class Scheduler:
             events += outputs.take_prompt(pooled)
         for sampled in result.sampled:
             events += self._take_tokens(sampled)
-        self._end_transfers(one for one in result.transferred if one.transfer_id < 0)  # of this step's draws, too
+        self._end_transfers(one for one in result.transferred if one.is_mask)  # draws of this step may wait for it
         for chunk in plan.chunks:
             events += outputs.end_chunk(chunk)
         if result.error is None:
             self._memory.commit_step(plan.step if outputs.planned else self._next_step)
         self._round_began = None if self.idle else now
-        if not is_batch:
+        if not run_to_completion:
             return events
         self._batch_outputs.add(events, now)
         return [] if self._running else self._batch_outputs.take(now)
@@ -308,9 +308,10 @@ class Scheduler:
             if one.transfer_id in self._adapters.in_flight:
                 events += self._adapter_loaded(one)
                 continue
-            if one.transfer_id > 0:
+            if not one.is_mask:
                 self._memory.end_transfer(one.transfer_id, one.error is None)
-            self._running.end_transfer(one.transfer_id, one.error is None or one.transfer_id < 0)
+            # A draw that waited for a mask is tried again, whatever became of that.
+            self._running.end_transfer(one.transfer_id, one.error is None or one.is_mask)
         return events
 
     def _adapter_loaded(self, load: Transferred) -> list[Event]:

@@ -156,6 +156,11 @@ class Transferred(Struct, frozen=True, omit_defaults=True, gc=False):
     transfer_id: TransferId
     error: str | None = None
 
+    @property
+    def is_mask(self) -> bool:
+        """Whether this is no transfer, but the mask of a grammar that a draw waits for."""
+        return self.transfer_id < 0
+
 
 class BatchPlan(Struct, frozen=True, omit_defaults=True):
     """One step.
