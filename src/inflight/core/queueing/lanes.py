@@ -25,7 +25,7 @@ from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk
 
 HEAVIEST = 10**6  # weight: shares are to be finite numbers
-AUTO_STEP_TARGET = 0.5  # of the predicted time of a step of the whole token budget
+AUTO_STEP_TARGET = 0.4  # of the predicted time of a step of the whole token budget
 CHUNK = 16  # tokens of a prompt that are worth a row
 MAX_DEFICIT = 16 * CHUNK  # tokens, above and below 0: a lane that cannot use its share loses the rest
 MAX_SHARE_OF_STEP = 0.25  # of a step's tokens that are reserved at once, where the share itself is not larger
@@ -47,7 +47,7 @@ class LaneSettings:
     min_rows, max_rows: rows kept for this lane, and most rows it may have. min_tokens, max_tokens: the same for prompt
     tokens of a step. chunk: most prompt tokens of one sequence per step. queue_limit: most requests waiting.
     step_target: how long a step may take that holds foreground work and this background lane's. "auto": the ITL target
-    where one is set (`--itl-target`), else half as long as a full step. Seconds. "off": any time.
+    where one is set (`--itl-target`), else 0.4 of the predicted time of a full step. Seconds. "off": any time.
     """
 
     name: str
