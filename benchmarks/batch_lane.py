@@ -194,9 +194,9 @@ def section(arguments: argparse.Namespace) -> str:
     bursty = [row for kind in found if not kind.real for row in measure(kind, partial(bursty_arrivals, gap=kind.gap))]
     return "\n\n".join(
         [
-            "Interactive requests at 40 % of capacity, Poisson arrivals. Nothing is set for the batch lane: a step beside "
-            "interactive work takes 0.4 of a full step's time at most. Without a target it takes all that is left of a "
-            "step. Noisy steps vary by a third at random, and every fiftieth takes three times as long.",
+            "Interactive requests at 40 % of capacity, Poisson arrivals. Nothing is set for the batch lane: a step "
+            "beside interactive work takes 0.4 of a full step's time at most. Without a target it takes all that is "
+            "left of a step. Noisy steps vary by a third at random, and every fiftieth takes three times as long.",
             table(HEAD, steady),
             "The same load in bursts: a quarter of the time with four times the rate.",
             table(HEAD, bursty),

@@ -303,14 +303,14 @@ def test_who_was_served_elsewhere_waits_longer_here() -> None:
     for _ in range(4):
         tenants.add("a", 4, 4)
         tenants.add("b", 4, 4)
-    assert tenants.scheduler.exchange_service({}) == {}
-    tenants.scheduler.exchange_service({"interactive": {"a": 1000.0}, "gone": {"a": 5.0}})
+    assert tenants.scheduler.sync_tenant_usage({}) == {}
+    tenants.scheduler.sync_tenant_usage({"interactive": {"a": 1000.0}, "gone": {"a": 5.0}})
     for _ in range(6):
         tenants.step()
     assert tenants.served["a"] == 0.0 < tenants.served["b"]
-    given = tenants.scheduler.exchange_service({})
+    given = tenants.scheduler.sync_tenant_usage({})
     assert given == {"interactive": {"b": tenants.served["b"]}}, "usage is reported once"
-    assert tenants.scheduler.exchange_service({}) == {}
+    assert tenants.scheduler.sync_tenant_usage({}) == {}
 
 
 def test_weights_count_elsewhere_too() -> None:
@@ -356,4 +356,4 @@ def test_no_usage_is_counted_before_the_first_exchange() -> None:
     tenants.add("a", 4, 4)
     for _ in range(3):
         tenants.step()
-    assert tenants.scheduler.exchange_service({}) == {}, "there was no one to share with"
+    assert tenants.scheduler.sync_tenant_usage({}) == {}, "there was no one to share with"

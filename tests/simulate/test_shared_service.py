@@ -64,7 +64,7 @@ class Front:
             if self._exchanges and now >= self._next_exchange:
                 self._next_exchange = now + SYNC_PERIOD_S
                 self._usage = {
-                    name: one.exchange_service(usage_of_others(self._usage, name))
+                    name: one.sync_tenant_usage(usage_of_others(self._usage, name))
                     for name, one in self.replicas.items()
                 }
             replica = min(self.replicas.values(), key=lambda one: one.now)

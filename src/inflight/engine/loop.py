@@ -129,12 +129,12 @@ class EngineLoop:
         """Return a live request and its timings so far; None if it is unknown."""
         return self._scheduler.account(request_id, self.clock.now())
 
-    def exchange_service(self, elsewhere: TenantUsage) -> TenantUsage:
+    def sync_tenant_usage(self, elsewhere: TenantUsage) -> TenantUsage:
         """Take in the service of other engines, and return this engine's: see the scheduler."""
         self._recover_broken_step()
         now = self.clock.now()
         with self._scheduler_call:
-            given = self._scheduler.exchange_service(elsewhere)
+            given = self._scheduler.sync_tenant_usage(elsewhere)
         if elsewhere:
             self._observers.served_elsewhere(elsewhere, now)
         return given

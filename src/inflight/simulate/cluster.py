@@ -164,7 +164,7 @@ class Cluster:
         """Give each replica the others' last tenant usage, and collect its own."""
         self._next_exchange = now + SYNC_PERIOD_S
         every = enumerate(self._replicas)
-        self._usage = {str(at): one.exchange_service(usage_of_others(self._usage, str(at))) for at, one in every}
+        self._usage = {str(at): one.sync_tenant_usage(usage_of_others(self._usage, str(at))) for at, one in every}
 
     def _scale(self, until: float) -> bool:
         """Scale the first pool that is due by then; return whether one was."""

@@ -136,7 +136,7 @@ class Replay:
         self.events.append((one.ended, events))
 
     def _exchange_service(self, usage: ServiceRecord) -> None:
-        self._scheduler.exchange_service(usage.elsewhere)
+        self._scheduler.sync_tenant_usage(usage.elsewhere)
 
     def _transferred(self, records: Sequence[Transferred], begun: Iterable[int] = ()) -> tuple[Transferred, ...]:
         """Return ended transfers. begun: transfer_ids of the step itself. Raises RecordError for one not in flight."""

@@ -94,8 +94,8 @@ class Replica:
         self._executor.awaits_transfer = False
         self._loop.add(request)
 
-    def exchange_service(self, elsewhere: TenantUsage) -> TenantUsage:
-        return self._loop.exchange_service(elsewhere)
+    def sync_tenant_usage(self, elsewhere: TenantUsage) -> TenantUsage:
+        return self._loop.sync_tenant_usage(elsewhere)
 
     def step(self) -> list[Event]:
         """Take the next step and return its events, whose time is `now` afterwards; none of foreseen steps, and where

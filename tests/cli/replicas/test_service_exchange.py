@@ -68,7 +68,7 @@ class Engines:
         return {name: await self._ask(name, told) for name in self.bridges if name not in self.lost}
 
     async def _ask(self, name: str, told: Mapping[str, TenantUsage]) -> TenantUsage:
-        return await self.bridges[name].ask(lambda: self.loops[name].exchange_service(usage_of_others(told, name)))
+        return await self.bridges[name].ask(lambda: self.loops[name].sync_tenant_usage(usage_of_others(told, name)))
 
     async def ended(self, name: str, *tenants: str) -> list[str]:
         """Whose requests end, in their order, which come together and in this order."""

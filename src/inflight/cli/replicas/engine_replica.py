@@ -131,11 +131,11 @@ class EngineReplica:
         name = _own_name()
         return name, await self._shelf.answer(asked, name)
 
-    async def exchange_service(self, data: bytes) -> tuple[str, bytes]:
+    async def sync_tenant_usage(self, data: bytes) -> tuple[str, bytes]:
         """data: what each replica gave to tenants, by its name. Returns its own name, and what was given here since.
         Raises EngineStopped, MessageError."""
         name, given = _own_name(), decode_given(data)
-        exchange = self._engine.loop.exchange_service
+        exchange = self._engine.loop.sync_tenant_usage
         own = await self._loaded.bridge.ask(lambda: exchange(usage_of_others(given, name)))
         return name, encode_given({name: own})
 

@@ -80,7 +80,7 @@ class ReplicaHandle:
         return dict(await self._answers("shown", asked))
 
     async def _exchange_service(self, given: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
-        told = await self._answers("exchange_service", encode_given(given))
+        told = await self._answers("sync_tenant_usage", encode_given(given))
         return {name: decode_given(data)[name] for name, data in told}
 
     async def _answers(self, question: str, *arguments: bytes) -> list[tuple[str, bytes]]:

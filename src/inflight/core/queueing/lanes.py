@@ -361,7 +361,7 @@ class Lanes:
             return own
         return max(self._lanes, key=lambda name: (amounts.get(name, 0), name == own))
 
-    def exchange_service(self, elsewhere: TenantUsage) -> TenantUsage:
+    def sync_tenant_usage(self, elsewhere: TenantUsage) -> TenantUsage:
         """Charge tenants for what other engines gave them; what was given here since the last time."""
         given: dict[str, Mapping[str, float]] = {}
         for name, lane in self._lanes.items():

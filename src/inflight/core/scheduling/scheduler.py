@@ -268,9 +268,9 @@ class Scheduler:
         samples = self._requests.samples(request_id)
         return samples[0].request, timings_so_far(samples, self._lanes, now)
 
-    def exchange_service(self, elsewhere: TenantUsage) -> TenantUsage:
+    def sync_tenant_usage(self, elsewhere: TenantUsage) -> TenantUsage:
         """Charge tenants for what other engines gave them; return what was given here since the last call."""
-        return self._lanes.exchange_service(elsewhere)
+        return self._lanes.sync_tenant_usage(elsewhere)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
