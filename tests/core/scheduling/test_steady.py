@@ -17,6 +17,7 @@ from inflight.core.types.request import RequestRefused
 from .. import inspect_scheduler as inside
 from ..builders import request
 from ..harness import INTERACTIVE, Harness, LaneSetup, Setup
+from ..remembered import RememberingTier
 
 CALM = Setup(num_blocks=60, block_size=4, max_rows=4, token_budget=16, max_model_len=64, lanes=(INTERACTIVE,))
 SETUPS = [
@@ -80,3 +81,27 @@ def test_it_goes_on_while_others_wait_for_a_row() -> None:
         assert plans[-1] is not None
         assert harness.scheduler.stats().lanes[0].stands_for == "rows"
         harness.drain()
+
+
+@pytest.mark.parametrize("num_blocks", range(16, 24))
+@pytest.mark.parametrize("where", ["host", "tier"])
+def test_stores_that_begin_with_a_step_take_blocks_before_its_decodes(where: str, num_blocks: int) -> None:
+    """As many blocks are available as rows need, and some of them are stored first: then a sequence is preempted."""
+
+    def plans(may_advance: bool) -> list[BatchPlan]:
+        setup = replace(CALM, block_size=1, num_blocks=num_blocks, token_budget=64, transfer_polls=(1,))
+        if where == "host":
+            setup = replace(setup, host_blocks=30, host_is_tier=True)
+        else:
+            setup = replace(setup, tier=RememberingTier(1))
+        with mock.patch.object(scheduling, "advance", advance if may_advance else lambda *given: None):
+            harness = Harness(setup)
+            for number in range(7):
+                harness.add(request(f"before {number}", [number, 1, 2]))
+                harness.drain()
+            for number in range(setup.max_rows):
+                harness.add(request(f"{number}", [6, 6, number, 5], output=40))
+            harness.drain()
+        return harness.plans
+
+    assert plans(True) == plans(False)

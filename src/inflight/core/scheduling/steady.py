@@ -57,14 +57,14 @@ def advance(state: SchedulerState, number: int, shape: StepShape, ahead: bool) -
         return None  # a waiting sequence might join, or a block hold what one waits for
     if any(one.busy for one in lanes.all() if one is not lane) or state.prefix_loads.has_newcomers:
         return None
-    if memory.num_available_blocks < rows or memory.is_storing:
-        return None
     speculation = state.speculation
     if speculation is not None:
         due = speculation.due(number)
         if due is None or due or (ahead and speculation.waits(number)):
             return None
-    memory.begin_step(number)
+    memory.begin_step(number)  # stores that begin now take evictable blocks; called twice, it begins them once
+    if memory.num_available_blocks < rows or memory.is_storing:
+        return None
     chunks = _decode(sequences, memory)
     steady.steps_left -= 1
     lane.served(rows)
