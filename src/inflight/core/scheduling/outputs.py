@@ -30,20 +30,20 @@ class Outputs:
 
     def __init__(self, state: SchedulerState, requests: Requests, admission: Admission, predictor: Predictor):
         self.planned: dict[int, Sequence] = {}
-        self._state, self._requests = state, requests
+        self._memory, self._lanes, self._running, self._time = state.memory, state.lanes, state.running, state.time
+        self._speculation, self._requests = state.speculation, requests
         self._admission, self._predictor = admission, predictor
 
     # -- a step's results ---------------------------------------------------------------------------------------
 
     def export_blocks(self, plan: BatchPlan) -> None:
         """Offer the blocks of prompts that a plan has computed to other engines, before they are freed."""
-        memory = self._state.memory
-        if not memory.has_exporter:
+        if not self._memory.has_exporter:
             return
         for chunk in plan.chunks:
             sequence = self.planned[chunk.sequence_id]
             if sequence.finish is None and not sequence.recomputes:
-                memory.chunk_computed(sequence, chunk.start + chunk.length)
+                self._memory.chunk_computed(sequence, chunk.start + chunk.length)
 
     def take_prompt(self, output: Scored | Pooled) -> list[Event]:
         """Take in prompt log-probabilities or an embedding."""
@@ -63,7 +63,7 @@ class Outputs:
         if sequence.finish is not None or sequence.recomputes or sequence.sits_out:
             return []
         if sampled.waits_for:
-            self._state.running.sit_out(sequence, sampled.waits_for)
+            self._running.sit_out(sequence, sampled.waits_for)
             self._charge(sequence, 1)  # it was computed, and will be again
             return []
         request = sequence.request
@@ -83,15 +83,15 @@ class Outputs:
             0 if sequence.sample_index else sequence.timings.cached_tokens,
         )
         if finish is None:
-            if self._state.speculation is not None:
-                self._state.speculation.force(sequence.number, sampled.forced_token_ids)
+            if self._speculation is not None:
+                self._speculation.force(sequence.number, sampled.forced_token_ids)
             return [tokens]
         self._requests.end_sequence(sequence, finish)
         return [tokens, *self._requests.finished(request)]
 
     def end_chunk(self, chunk: Chunk) -> list[Event]:
         """Note that a chunk is not in flight any more: free ended sequences, and send lost ones back."""
-        sequence, running = self.planned[chunk.sequence_id], self._state.running
+        sequence, running = self.planned[chunk.sequence_id], self._running
         events: list[Event] = []
         if sequence.recomputes:
             sequence.lose(chunk.sample, NO_POSITIONS if sequence.sits_out else chunk.score)
@@ -131,20 +131,19 @@ class Outputs:
 
     def _outgrown(self, sequence: Sequence) -> Finish | None:
         """Return the end of a sequence that needs more blocks than there are: it ends alone, with what it has."""
-        memory = self._state.memory
-        if sequence.num_tokens <= memory.max_tokens:
+        if sequence.num_tokens <= self._memory.max_tokens:
             return None
         return Finish(
             "length",
             detail=f"After {counted(len(sequence.output), 'output token')} the sequence "
-            f"{memory.shortage(sequence.num_tokens)}; raise --kv-memory (or --num-blocks).",
+            f"{self._memory.shortage(sequence.num_tokens)}; raise --kv-memory (or --num-blocks).",
         )
 
     def _charge(self, sequence: Sequence, tokens: int) -> None:
         """Count output tokens for the sequence's tenant."""
-        queue = self._state.lanes.of(sequence).queue
+        queue = self._lanes.of(sequence).queue
         if queue.counts:
-            queue.policy.served(SequenceView(sequence), 0, tokens, self._state.time.now)
+            queue.policy.served(SequenceView(sequence), 0, tokens, self._time.now)
 
     def _notify(self, sequence: Sequence, taken: int) -> None:
         """Notify those that learn from how many tokens a sequence has."""
@@ -153,11 +152,11 @@ class Outputs:
         if total >= sequence.predicted:
             sequence.predicted = self._predictor.predict(sequence.request, sequence.max_output_tokens, total)
         if total == taken:
-            self._admission.on_first_token(sequence.request, self._state.time.now)
-            if self._state.speculation is not None:
-                self._state.speculation.began(SequenceView(sequence))
-        sequence.timings.token(self._state.time.now)
-        self._state.memory.publish(sequence)
+            self._admission.on_first_token(sequence.request, self._time.now)
+            if self._speculation is not None:
+                self._speculation.began(SequenceView(sequence))
+        sequence.timings.token(self._time.now)
+        self._memory.publish(sequence)
 
     # -- a step that failed -------------------------------------------------------------------------------------
 
@@ -168,8 +167,8 @@ class Outputs:
         """
         causes = self._short_of_memory(plan) if out_of_memory else None
         planned = tuple(self.planned.values())
-        self._state.memory.forget_all()
-        self._state.running.steady = None
+        self._memory.forget_all()
+        self._running.steady = None
         events: list[Event] = []
         for sequence in planned if causes is None else causes:
             if sequence.finish is None:  # not by another sample's end
@@ -177,8 +176,8 @@ class Outputs:
         if causes is not None:
             for sequence in planned:
                 sequence.recomputes = sequence.finish is None
-        self._state.running.send_unstarted_back()
-        self._state.running.free_rows_again(plan.freed_rows)
+        self._running.send_unstarted_back()
+        self._running.free_rows_again(plan.freed_rows)
         for sequence in planned:
             if sequence.recomputes and sequence.finish is None:
                 self._order_samples(sequence.request)
@@ -204,14 +203,14 @@ class Outputs:
         if request.params.prompt_logprobs is None:
             return
         leader, *others = self._requests.samples(request.request_id)
-        lane = self._state.lanes.of(leader)
+        lane = self._lanes.of(leader)
         if not (leader.recomputes or leader.lacks_scores):
             lane.queue.release_siblings(leader)
             return
         waiting = [one for one in others if lane.queue.waits(one)]
         for one in waiting:
             if (reason := lane.queue.deferred_for(one)) is not None:
-                one.timings.unblock(reason, self._state.time.now, lane.clock, lane.settings.name)
+                one.timings.unblock(reason, self._time.now, lane.clock, lane.settings.name)
         if waiting:
             lane.queue.defer_siblings(leader, waiting)
 
