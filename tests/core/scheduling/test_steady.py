@@ -98,7 +98,8 @@ def test_stores_that_begin_with_a_step_take_blocks_before_its_decodes(where: str
             harness = Harness(setup)
             for number in range(7):
                 harness.add(request(f"before {number}", [number, 1, 2]))
-                harness.drain()
+                while harness.alive:
+                    harness.step()
             for number in range(setup.max_rows):
                 harness.add(request(f"{number}", [6, 6, number, 5], output=40))
             harness.drain()
