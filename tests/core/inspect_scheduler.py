@@ -134,6 +134,11 @@ def _queues(scheduler: Scheduler) -> list[WaitingQueue]:
     return [lane.queue for lane in scheduler._lanes.all()]
 
 
+def services(scheduler: Scheduler) -> list[float]:
+    """What each lane was served, by its weight."""
+    return [lane.service for lane in scheduler._lanes.all()]
+
+
 def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]) -> None:
     """Raises AssertionError when the state between two verbs breaks an invariant."""
     _check_blocks(scheduler)

@@ -29,11 +29,13 @@ SETUPS = [
     replace(CALM, right_drafts=0.5, drafting="measured"),
     replace(CALM, strategy="adaptive", lanes=(INTERACTIVE, LaneSetup("batch", settings=(("background", True),)))),
     replace(CALM, session_eviction=True, num_blocks=20, depth=2),
+    replace(CALM, lanes=(LaneSetup(settings=(("weight", 0.7),)), LaneSetup("other", settings=(("weight", 0.9),)))),
 ]
 
 
 def run(setup: Setup, seed: int, *, may_advance: bool) -> tuple[list[BatchPlan], list[Any], int]:
-    """Drive a scheduler for a while; return its plans, what is cached, and how many plans were advanced."""
+    """Drive a scheduler for a while; return its plans, what is cached and what each lane was served, and how
+    many plans were advanced."""
     draws, advanced = random.Random(seed), 0
 
     def counted(*given: Any) -> BatchPlan | None:
@@ -57,7 +59,7 @@ def run(setup: Setup, seed: int, *, may_advance: bool) -> tuple[list[BatchPlan],
             else:
                 harness.step(fail=draws.random() < 0.005)
         harness.drain()
-    return harness.plans, inside.findable(harness.scheduler), advanced
+    return harness.plans, [inside.findable(harness.scheduler), inside.services(harness.scheduler)], advanced
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=range(len(SETUPS)))

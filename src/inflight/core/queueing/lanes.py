@@ -151,8 +151,16 @@ class Lane:
     def busy(self) -> bool:
         return bool(self.running or len(self.queue))
 
-    def served(self, tokens: int) -> None:
-        self.service += tokens / self.settings.weight
+    def served(self, tokens: int, chunks: int = 1) -> None:
+        """Count the tokens of so many equal chunks: rounded as if each were counted by itself, since lanes that were
+        served alike go in the order in which they are given."""
+        each, service = tokens / self.settings.weight, self.service
+        if each.is_integer() and service.is_integer():
+            self.service = service + chunks * each
+            return
+        for _ in range(chunks):
+            service += each
+        self.service = service
 
 
 class MinShare:

@@ -67,7 +67,7 @@ def advance(state: SchedulerState, number: int, shape: StepShape, ahead: bool) -
         return None
     chunks = _decode(sequences, memory)
     steady.steps_left -= 1
-    lane.served(rows)
+    lane.served(1, rows)
     reason = "rows" if lane.queue.ready else OTHER
     lanes.charge_waiting({lane.settings.name: reason}, {}, running.blocks_by_lane)
     return BatchPlan(
