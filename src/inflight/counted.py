@@ -16,6 +16,7 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+MAX_MILLISECONDS = 1e15  # of a latency target: as much as a record's Time
 Time = Annotated[float, Meta(ge=-1e12, le=1e12)]  # on a clock that began anywhere
 TransferId = Annotated[int, Meta(ge=-(2**53), le=2**53)]  # from 1 up; of masks that draws wait for from -1 down
 # Limits of an engine. A scheduler keeps a list entry for each block, row and slot.

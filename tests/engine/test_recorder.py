@@ -179,6 +179,19 @@ def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
     assert (line["request"]["slo"], line["added"]) == ({"ttft": None, "itl": None}, 100.0)
 
 
+def test_what_json_cannot_hold_is_written_all_the_same(tmp_path: Path) -> None:
+    """Names of files that are not UTF-8 have half characters, and callers in Python have numbers of any size."""
+    recorded = Recorded(ROOMY)
+    recorded.loop.add(structs.replace(request("a", output=1, top_k=10**30), session="é", cache_salt="\udcff"))
+    recorded.loop.run()
+    (ended,) = of_kind(recorded.records(tmp_path), "request")
+    assert (ended.request.params.top_k, ended.request.session) == (10**30, "é")
+    assert ended.request.cache_salt == "\\udcff"
+    file = Retained()
+    Recorder(file, {"model": {"value": "m\udcff", "reason": ""}}, ROOMY.capacity)
+    assert b"m\\\\udcff" in file.getvalue()
+
+
 def test_refused_requests_take_no_numbers(tmp_path: Path) -> None:
     recorded = Recorded(ROOMY)
     with pytest.raises(RequestRefused):
@@ -267,6 +280,20 @@ def test_checkpoints_of_state_are_recorded_and_replay(tmp_path: Path) -> None:
     plain.loop.run()
     plain.records(tmp_path)
     assert b"snapshot" not in b"".join(line for line in plain.file.content.splitlines() if b'"kind":"step"' in line)
+
+
+def test_pooled_requests_replay_also_in_version_1_which_does_not_say_what_pools(tmp_path: Path) -> None:
+    recorded = Recorded(ROOMY)
+    asked = structs.replace(request("p", [0, 1] * 6), params=NO_SAMPLING, pooling=PoolingParams())
+    recorded.loop.add(structs.replace(asked, forced_output_tokens=None))
+    recorded.loop.run()
+    records = recorded.records(tmp_path)
+    assert any(chunk.pool for step in of_kind(records, "step") for chunk in step.plan.chunks)
+    assert replay(records, ROOMY.scheduler)[1].difference is None
+    plain = with_chunks(records, lambda chunk: structs.replace(chunk, pool=False))
+    assert "differs in its chunks" in (replay(plain, ROOMY.scheduler)[1].difference or "")
+    old = [structs.replace(header_of(records), version=1), *plain[1:]]
+    assert replay(old, ROOMY.scheduler)[1].difference is None
 
 
 def with_chunks(records: list[Line], change: Callable[[Chunk], Chunk]) -> list[Line]:

@@ -122,6 +122,11 @@ def test_null_is_not_set(prompts: PromptEncoder) -> None:
         ({"prompt": "x", "slo": 5}, PlacementError, 'slo is 5; give an object with "ttft_ms", "itl_ms" or both'),
         ({"prompt": "x", "slo": {"ttft": 5}}, PlacementError, "give an object with"),
         ({"prompt": "x", "slo": {"ttft_ms": 0}}, PlacementError, "slo.ttft_ms is 0; give milliseconds above 0"),
+        (
+            {"prompt": "x", "slo": {"itl_ms": 1e16}},
+            PlacementError,
+            "slo.itl_ms is 1e+16; give milliseconds above 0, up",
+        ),
         ({"prompt": "x", "slo": {"itl_ms": "9"}}, PlacementError, "slo.itl_ms is '9'; give milliseconds"),
         ({"prompt": "x", "slo": {"itl_ms": True}}, PlacementError, "slo.itl_ms is True; give milliseconds"),
         ('{"prompt": "x", "slo": {"itl_ms": NaN}}', PlacementError, "slo.itl_ms is nan; give milliseconds"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from core.builders import request
 from core.harness import FaultyExecutor, Setup
+from msgspec import structs
 
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import SLO
@@ -203,6 +204,18 @@ def test_a_record_that_is_cut_off_is_shown_as_far_as_it_goes(tmp_path: Path) -> 
     frames = list(feed.frames())
     assert any(frame.runs for frame in frames) and len(feed.notes) == 1 and "cut off" in feed.notes[0]
     assert any("not ended" in info.request_id for frame in frames for info in frame.requests)
+
+
+def test_blocks_beyond_the_engines_are_a_note(tmp_path: Path) -> None:
+    drawn = Drawn(tmp_path / "record.jsonl")
+    busy(drawn)
+    drawn.drain()
+    index = read_index(tmp_path / "record.jsonl")
+    header = structs.replace(index.header, capacity=structs.replace(index.header.capacity, num_blocks=2))
+    feed = RecordFeed(structs.replace(index, header=header), STEP)
+    assert list(feed.frames())
+    (note,) = feed.notes
+    assert "takes block 2, but the engine has 2 blocks" in note
 
 
 def test_what_is_no_record_is_refused_with_a_sentence(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from inflight.records.schema import of_kind, read_records
 from inflight.server.errors import ApiError
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import KeysError, load_tenants
@@ -137,6 +137,5 @@ def test_a_tenant_has_no_better_priority_than_it_may(start: Callable[..., Server
     assert [answer("sk-free", priority=5).status_code, answer("sk-free").status_code] == [200, 200]
     assert answer("sk-paid", priority=-1000).status_code == 200
     server.stop()
-    lines = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
-    given = [line["priority"] for line in lines if line["kind"] == "request"]
+    given = [one.request.priority for one in of_kind(list(read_records(record)), "request")]
     assert given == [5, 5, -1000], "without a priority a request has the best that it may"

@@ -7,14 +7,13 @@ targets, cache salt) the types, too: which lanes there are, and whether a priori
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from inflight.core.types.request import SLO
 from inflight.core.types.sampling import SamplingParams
-from inflight.counted import quoted, shortened
+from inflight.counted import MAX_MILLISECONDS, quoted, shortened
 
 SAMPLING_FIELDS = tuple(item.name for item in fields(SamplingParams))
 # No limit but the model's, a seed of the engine's, none, none.
@@ -69,6 +68,8 @@ def _slo(value: Any) -> SLO:
         raise PlacementError(f'slo is {quoted(value)}; give an object with "ttft_ms", "itl_ms" or both.')
     for name, number in value.items():
         is_number = not isinstance(number, bool) and isinstance(number, int | float)
-        if number is not None and not (is_number and math.isfinite(number) and number > 0):
-            raise PlacementError(f"slo.{name} is {quoted(number)}; give milliseconds above 0.")
+        if number is not None and not (is_number and 0 < number <= MAX_MILLISECONDS):
+            raise PlacementError(
+                f"slo.{name} is {quoted(number)}; give milliseconds above 0, up to {MAX_MILLISECONDS:g}."
+            )
     return SLO(*(value[name] / 1e3 if value.get(name) is not None else None for name in ("ttft_ms", "itl_ms")))

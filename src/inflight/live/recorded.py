@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from itertools import chain
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.live.block_map import in_cells
@@ -145,6 +146,7 @@ class RecordFeed:
 
     def _planned(self, step: StepRecord) -> None:
         """Whoever is in it has a row and blocks from now on."""
+        self._check_blocks(step)
         self._arrivals(step.planned)
         held = self._owners.sequences
         for row in step.plan.freed_rows:
@@ -165,6 +167,16 @@ class RecordFeed:
             self._host.wants_no_more(rows[row])
         self._owners.free(step)
         self._owners.allocate(step)
+
+    def _check_blocks(self, step: StepRecord) -> None:
+        """Raise RecordError for a block that the map has no cell for."""
+        limit = self._num_blocks + any(self._index.header.capacity.windows)  # one more stands for what a window left
+        for chunk in step.plan.chunks:
+            for block in chain(chunk.new_blocks, *chunk.window_blocks):
+                if block >= limit:
+                    raise RecordError(
+                        f"step {step.plan.step} takes block {block:,}, but the engine has {self._num_blocks:,} blocks."
+                    )
 
     def _committed(self, step: StepRecord) -> None:
         self._maker.step(of_record(step, self._predicted(step)))

@@ -25,6 +25,7 @@ from inflight.core.types.request import SLO, Request
 from inflight.core.types.timings import Timings
 from inflight.counted import Amount, Count, Seconds, Time, TransferId
 from inflight.records.checked import MAX_BYTES, Malformed, converted, decoded
+from inflight.records.json_text import json_text
 from inflight.records.version1 import upgraded
 
 VERSION = 2
@@ -223,7 +224,26 @@ _KIND = msgspec.json.Decoder(_Kind)
 _OLD: msgspec.json.Decoder[Mapping[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 _DECODERS = {kind: msgspec.json.Decoder(type_, dec_hook=decode_range) for kind, type_ in _TYPES.items()}
 _HEADER = msgspec.json.Decoder(Header)
-encode_line = msgspec.json.Encoder(enc_hook=encode_range).encode
+_encode = msgspec.json.Encoder(enc_hook=encode_range).encode
+
+
+def encode_line(line: Line) -> bytes:
+    """Return a line as JSON, without its end.
+
+    A file's name that is not UTF-8 has half characters, which are written as escapes.
+    """
+    try:
+        return _encode(line)
+    except (UnicodeEncodeError, OverflowError):  # rare, so it may take another pass; the latter of numbers over 64 bits
+        return json_text(_writable(msgspec.to_builtins(line, enc_hook=encode_range)), separators=(",", ":")).encode()
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_writable(key): _writable(item) for key, item in value.items()}
+    return [_writable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class Position(NamedTuple):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from inflight.counted import MAX_MILLISECONDS
 from inflight.server.errors import ApiError, invalid
 
 _TTFT = (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms")
@@ -59,8 +60,10 @@ def _seconds(given: dict[bytes, str], names: tuple[bytes, ...]) -> float | None:
         milliseconds = float(given[name])
     except ValueError:
         milliseconds = math.nan
-    if not 0 < milliseconds < math.inf:
-        raise _wrong(name, given[name], "give milliseconds, a number above 0, or leave it out")
+    if not 0 < milliseconds <= MAX_MILLISECONDS:
+        raise _wrong(
+            name, given[name], f"give milliseconds, a number above 0 and up to {MAX_MILLISECONDS:g}, or leave it out"
+        )
     return milliseconds / 1e3
 
 

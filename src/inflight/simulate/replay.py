@@ -17,6 +17,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from msgspec import structs
+
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.speculation.speculation import Speculation
@@ -234,10 +236,10 @@ def replay(records: Records, make: MakeScheduler | None = None) -> tuple[Replay,
         make, depth = partial(recorded_scheduler, settings), settings.depth
     else:
         depth = values_of(header_of(records))["depth"]
-    again = Replay(records, make, depth)
+    again, version = Replay(records, make, depth), header_of(records).version
     difference, alike = None, 0
     for plan, record in zip(again.plans(), again.steps, strict=False):
-        difference = _difference(recorded_plan(plan), record.plan)
+        difference = _difference(_as_recorded(plan, version), record.plan)
         if difference is not None:
             break
         alike += 1
@@ -249,6 +251,14 @@ def replay(records: Records, make: MakeScheduler | None = None) -> tuple[Replay,
     moved = sum(len(one.blocks) for step in again.steps for one in step.plan.transfers)
     hits = sum(one.timings.cached_tokens for one in again.requests)
     return again, Outcome(alike, len(again.steps), len(again.requests), hits, last.preemptions, moved, difference)
+
+
+def _as_recorded(plan: BatchPlan, version: int) -> BatchPlan:
+    """Return what a record of this version holds of a plan: version 1 does not say which chunks pool."""
+    plan = recorded_plan(plan)
+    if version > 1 or not any(chunk.pool for chunk in plan.chunks):
+        return plan
+    return structs.replace(plan, chunks=tuple(structs.replace(chunk, pool=False) for chunk in plan.chunks))
 
 
 def _difference(mine: BatchPlan, recorded: BatchPlan) -> str | None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from inflight.core.types.sampling import MAX_TEMPERATURE, MIN_REPETITION_PENALTY
+from inflight.counted import MAX_MILLISECONDS
 
 LONGEST_TEXT = 1 << 24  # characters of a prompt or message; the limit of bodies is usually lower
 MAX_TOKEN_IDS = 1 << 20  # of one prompt
@@ -30,7 +31,7 @@ Samples = Annotated[int, Meta(ge=1, le=1024)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
 Temperature = Annotated[float, Meta(ge=0, le=MAX_TEMPERATURE)]
 RepetitionPenalty = Annotated[float, Meta(ge=MIN_REPETITION_PENALTY, le=100)]
-Milliseconds = Annotated[float, Meta(gt=0)]
+Milliseconds = Annotated[float, Meta(gt=0, le=MAX_MILLISECONDS)]
 StopString = Annotated[str, Meta(max_length=LONGEST_STOP)]
 Stops = StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)]
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=256)]
