@@ -6,6 +6,7 @@ The vocabulary is the harness's: six pieces of text, two of which others make to
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -52,6 +53,11 @@ class PatientRows(GrammarRows):
     def wait(self, filling: Filling) -> bool:
         filling.done.result()
         return True
+
+    def _fill(self, bits: Array, placed: Sequence[Any]) -> None:
+        super()._fill(bits, placed)
+        for one in placed:
+            one.row.is_slow = False  # or it sits out, which nothing here expects
 
 
 class BoundExecutor(FaultyExecutor):

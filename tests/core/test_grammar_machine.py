@@ -99,6 +99,16 @@ def check_bound(tokens: list[int], grammar: Grammar) -> None:
     assert written in words if ended else any(word.startswith(written) for word in words)
 
 
+def test_masks_that_took_long_make_no_row_sit_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor time of a thread is more than usual on a busy machine, and what is drawn must not depend on it."""
+    monkeypatch.setattr("inflight.execution.grammars.grammar_row.SLOW_SECONDS", -1.0)
+    harness = BoundHarness(Setup(num_blocks=30))
+    grammar = Grammar("regex", "(ab|c){1,4}>")
+    harness.add(Request(request_id="", prompt_token_ids=(0, 1), params=SamplingParams(), seed=0, grammar=grammar))
+    harness.drain()
+    check_bound(harness.clients[0].tokens[0], grammar)
+
+
 Said = tuple[list[list[int]], tuple[Finish, ...]]
 _ALONE: dict[str, Said] = {}
 
