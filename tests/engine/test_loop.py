@@ -255,7 +255,7 @@ class CutOff(Observer):
             raise KeyboardInterrupt
 
 
-PLACES = ["submit", "submitted", "result", "planned", "committed", "plan", "grow", "admit", "commit", "publish"]
+PLACES = ["submit", "submitted", "result", "planned", "committed", "plan", "grow", "admit", "commit", "publish", "end"]
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -298,6 +298,7 @@ def broken_off(scheduler: Scheduler, where: str, at: int) -> Iterator[None]:
         "grow": (scheduler._memory._pool, "allocate"),
         "commit": (scheduler._memory, "publish"),
         "publish": (scheduler._memory._prefix, "publish"),
+        "end": (scheduler._memory, "free_request"),
     }
     if where not in places:
         yield

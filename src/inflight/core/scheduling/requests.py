@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from inflight.core.estimation.output_length import PredictionTally, Predictor
 from inflight.core.queueing.admission import Admission
 from inflight.core.queueing.validation import RequestValidator
@@ -58,9 +60,14 @@ class SampleFactory:
 
 
 class Requests:
-    """Requests that have not ended, with their samples, by id."""
+    """Requests that have not ended, with their samples, by id.
+
+    Attributes:
+        ended: Terminal events of the verb in progress; they are lost with their tokens if it is broken off.
+    """
 
     def __init__(self, state: SchedulerState, admission: Admission, predictor: Predictor, predictions: PredictionTally):
+        self.ended: list[FinishedEvent] = []
         self._samples: dict[str, list[Sequence]] = {}
         self._state, self._admission = state, admission
         self._predictor, self._predictions = predictor, predictions
@@ -114,20 +121,25 @@ class Requests:
         samples = self._samples[request.request_id]
         if any(sequence.finish is None for sequence in samples):
             return []
+        event = _terminal_event(samples)
+        self.ended.append(event)  # first: from now on `end_all` finds the request nowhere else
         del self._samples[request.request_id]
         self._admission.on_finished(request)
         self._state.memory.free_request(samples[0])
         if request.adapter is not None:
             self._state.adapters.release(request.request_id, request.adapter)
-        return [_terminal_event(samples)]
+        return [event]
 
     def end_all(self, error: str) -> list[Event]:
-        """End all requests with an error, where rows, blocks and queues cannot be trusted, and are reset afterwards."""
-        events: list[Event] = []
+        """End all requests with an error, where rows, blocks and queues cannot be trusted, and are reset afterwards;
+        also those that the broken verb has ended, whose last tokens are lost."""
+        finish = Finish("error", detail=error)
+        lost = [one for one in self.ended if one.request_id not in self._samples]
+        events: list[Event] = [structs.replace(one, finishes=(finish,) * len(one.finishes)) for one in lost]
         for samples in self._samples.values():
             for sequence in samples:
                 if sequence.finish is None:
-                    sequence.finish = Finish("error", detail=error)
+                    sequence.finish = finish
                 if sequence.timings.ended is None:
                     lane = self._state.lanes.of(sequence)
                     sequence.timings.end(self._state.time.now, lane.clock)
@@ -137,6 +149,7 @@ class Requests:
             self._admission.on_finished(samples[0].request)
             events.append(_terminal_event(samples))
         self._samples.clear()
+        self.ended.clear()
         return events
 
 

@@ -139,6 +139,7 @@ class Scheduler:
             return []
         events = self._batch_outputs.take(now, request_id)
         events += self._requests.end(request_id, Finish("abort"))
+        self._requests.ended.clear()
         if not self._running:
             events += self._batch_outputs.take(now)  # it was the last of a batch that runs to completion
         return events
@@ -202,6 +203,7 @@ class Scheduler:
         if result.error is None:
             self._memory.commit_step(plan.step if outputs.planned else self._next_step)
         self._round_began = None if self.idle else now
+        self._requests.ended.clear()
         if not run_to_completion:
             return events
         self._batch_outputs.add(events, now)
@@ -214,7 +216,9 @@ class Scheduler:
         that wait for its adapter end with its error.
         """
         self._time.now = now
-        return self._end_transfers(ended)
+        events = self._end_transfers(ended)
+        self._requests.ended.clear()
+        return events
 
     def recover(self, error: str, now: float) -> list[Event]:
         """End all requests with an error, and reset rows, blocks and queues, after a verb was broken off half-way.
