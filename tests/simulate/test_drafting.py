@@ -91,7 +91,7 @@ def test_a_position_with_few_drafts_has_no_chance() -> None:
 
 
 def test_a_record_without_drafts_is_refused() -> None:
-    with pytest.raises(RecordError, match=r"a\.jsonl has 2 drafts, too few to say how often"):
+    with pytest.raises(RecordError, match=r"a\.jsonl has drafts at 1 decode, too few to say how often"):
         acceptance_of([step([(2, 1)]), step([])], "a.jsonl")
 
 

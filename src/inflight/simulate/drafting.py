@@ -14,6 +14,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
+from inflight.counted import counted
 from inflight.records.drafts import DraftCounts, verified
 from inflight.records.schema import RecordError, StepRecord
 from inflight.simulate.fast_forward import TOKEN
@@ -65,8 +66,8 @@ def acceptance_of(steps: Sequence[StepRecord], source: str) -> Acceptance:
     chances = tuple(one.accepted / one.reached for one in enough)
     if not chances:
         raise RecordError(
-            f"{source} has {counts.tokens:,} drafts, too few to say how often they are accepted; give a record of a "
-            f"run with speculation, with at least {MIN_DRAFTS} of them."
+            f"{source} has drafts at {counted(counts.chunks, 'decode')}, too few to say how often they are accepted; "
+            f"give a record of a run with speculation, with drafts at {MIN_DRAFTS} decodes or more."
         )
     return Acceptance(chances, f"{counts.tokens:,} drafts of {source}")
 
