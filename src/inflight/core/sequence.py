@@ -121,7 +121,7 @@ class Sequence:
         self.started = False  # whether its row was sent to the executor, with its first chunk
         self.in_flight = 0  # plans that hold a chunk of this sequence and are not committed
         self.protected = False  # by the minimum share of its lane: not preempted, and served before others
-        self.preempt_pending = False  # others need its blocks: no new chunks until nothing of it is in flight
+        self.preempt_pending = False  # marked for preemption once nothing of it is in flight; then judged again
         self.recomputes = False  # a failed step lost its content: plans in flight are ignored, then it starts again
         self.sits_out = False  # a draw waits for its mask: plans in flight are ignored, then it is drawn again
         self.slow_to_draw = False  # it has sat out, and has no drafts, whose masks would take longer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from breadth import first_of
 
-from inflight.core.queueing.lanes import CHUNK, MAX_DEFICIT, MinShare, MinShareError
+from inflight.core.queueing.lanes import CHUNK, MAX_DEFICIT, MAX_RESERVED_STEPS, MinShare, MinShareError
 from inflight.core.types.plan import BatchPlan
 
 from .. import inspect_scheduler as inside
@@ -114,6 +114,25 @@ def test_what_is_kept_goes_on_when_the_last_of_the_foreground_gives_up_its_block
             break
         harness.step()
     harness.drain()
+
+
+def test_a_large_background_request_does_not_hold_the_foreground_up_for_long() -> None:
+    """It needs nearly all blocks, of which a long foreground request has some: that is preempted after a while."""
+    setup = Setup(num_blocks=100, block_size=4, max_rows=8, token_budget=64, max_model_len=390, lane_floor=0.05)
+    harness, count, rows = Harness(setup), 0, []
+    harness.add(request("long", [3, 3, 3], output=300))
+    for _ in range(8):
+        harness.step()
+    harness.add(request("large", [4, 5] * 185, output=5, lane="batch"))
+    for _ in range(150):
+        while sum(name.startswith("short") for name in harness.alive) < 12:
+            count += 1
+            harness.add(request(f"short{count}", [1, count % 7, count // 7 % 7, count // 49], output=10))
+        harness.step()
+        lanes = {one.name: one.running for one in harness.scheduler.stats().lanes}
+        rows.append(lanes["interactive"])
+    assert "large" not in harness.alive
+    assert sum(one < 4 for one in rows) < 2 * MAX_RESERVED_STEPS
 
 
 def test_without_a_floor_it_has_what_is_left() -> None:

@@ -28,6 +28,7 @@ HEAVIEST = 10**6  # weight: shares are to be finite numbers
 AUTO_STEP_TARGET = 0.4  # of the predicted time of a step of the whole token budget
 CHUNK = 16  # tokens of a prompt that are worth a row
 MAX_DEFICIT = 16 * CHUNK  # tokens, above and below 0: a lane that cannot use its share loses the rest
+MAX_RESERVED_STEPS = 32  # for which foreground newcomers wait for a reserved one; then foreground work is preempted
 MAX_SHARE_OF_STEP = 0.25  # of a step's tokens that are reserved at once, where the share itself is not larger
 
 
@@ -102,12 +103,14 @@ class Deficit(Struct, eq=False):
         reserved_tokens: Tokens of the step under construction that are its own.
         reserved_rows: Rows that its newcomers have before others.
         reserved_blocks: Blocks that its newcomers have before others.
+        reserved_steps: For so many steps in turn a newcomer has had a row reserved, and has not joined.
     """
 
     tokens: float = 0.0
     reserved_tokens: int = 0
     reserved_rows: int = 0
     reserved_blocks: int = 0
+    reserved_steps: int = 0
 
     @property
     def is_due(self) -> bool:
@@ -115,13 +118,15 @@ class Deficit(Struct, eq=False):
         return self.tokens >= CHUNK
 
     def take(self, tokens: int, protected: bool) -> None:
-        """Subtract tokens that the lane was served. What foreground work left over is not held against it later."""
+        """Subtract tokens that the lane was served. Those of unprotected sequences, which foreground work left over,
+        take it no lower than 0, so that they are not held against the lane later."""
         left = self.tokens - tokens
         self.tokens = max(-MAX_DEFICIT, left) if protected else max(min(self.tokens, 0.0), left)
 
     def reserve_row(self, blocks: int) -> None:
         """Reserve the next free row and blocks for a newcomer of the lane."""
         self.reserved_rows, self.reserved_blocks = 1, blocks
+        self.reserved_steps += 1
 
     def cancel_reservation(self) -> None:
         self.reserved_tokens = self.reserved_rows = self.reserved_blocks = 0
@@ -314,7 +319,7 @@ class Lanes:
         return sum(one.reserved_rows for one in deficits), sum(one.reserved_blocks for one in deficits)
 
     def held_up(self) -> list[Lane]:
-        """Background lanes with work, while foreground work is there to take everything."""
+        """Return the background lanes with work, while a foreground lane has work."""
         behind = [lane for lane in self._by_kind[True] if lane.busy] if self.min_share.share else []
         return behind if behind and any(lane.busy for lane in self._by_kind[False]) else []
 

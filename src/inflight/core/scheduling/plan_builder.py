@@ -36,7 +36,7 @@ class PlanBuilder:
         self._due: Collection[int] | None = ()  # sequences that may have drafts; None: all
         self._decodes: list[Sequence] = []  # running sequences that need one token, by rank
         self._prompts: list[Sequence] = []  # running sequences that need more, by rank
-        self._protects: Collection[str] = ()  # lanes whose newcomers are protected
+        self._lanes_due: Collection[str] = ()  # lanes with a deficit: their newcomers are protected
         self._reasons: dict[str, str] = {}  # what blocks the head of each lane's queue
 
     def build(self) -> BatchPlan | None:
@@ -50,7 +50,7 @@ class PlanBuilder:
         self._collect(held_back)
         if self._memory.has_windows:
             self._slide_windows()
-        self._protects = {lane.settings.name for lane in self._lanes.held_up() if lane.deficit.is_due}
+        self._lanes_due = {lane.settings.name for lane in self._lanes.held_up() if lane.deficit.is_due}
         if self._shape.admit is None:
             self._state.preemption.reserve_min_share(self._shape)
             self._state.preemption.preempt_within_lanes(self._shape)
@@ -120,7 +120,8 @@ class PlanBuilder:
     def _serve_lanes(self) -> None:
         """Serve foreground lanes, then background lanes: decodes first, then prompts.
 
-        Of the budget, `reserved` tokens are due to background lanes; `kept` has each lane's minimum of prompt tokens.
+        Of the budget, `reserved` tokens are due to background lanes; `kept` has each lane's own prompt tokens: its
+        min_tokens, or what is reserved for it.
         """
         step = self._step
         foreground, background = self._lanes.in_turn(background=False), self._lanes.in_turn(background=True)
@@ -251,7 +252,7 @@ class PlanBuilder:
         if not self._memory.admit(sequence, spare, to_the_end=self._shape.run_to_completion):
             return False
         lane.queue.take(sequence)
-        sequence.protected = lane.settings.name in self._protects
+        sequence.protected = lane.settings.name in self._lanes_due
         sequence.timings.start(self._state.time.now, lane.clock)
         self._running.join(sequence)
         self._state.preemption.joined(sequence)

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence as Sequences
 
 from inflight.core.kv.manager import KVCacheManager
-from inflight.core.queueing.lanes import CHUNK, Lane, Lanes
+from inflight.core.queueing.lanes import CHUNK, MAX_RESERVED_STEPS, Lane, Lanes
 from inflight.core.scheduling.prefix_loads import PrefixLoads
 from inflight.core.scheduling.running import Running
 from inflight.core.sequence import Sequence, SequenceView
@@ -57,6 +57,10 @@ class Preemption:
                     head = next(lane.queue.in_order(), None)
                     if head is not None:
                         deficit.reserve_row(self._memory.blocks_to_admit(head))
+                        if deficit.reserved_steps > MAX_RESERVED_STEPS:
+                            self._preempt_foreground(head, lane, shape)
+            if not deficit.reserved_rows:
+                deficit.reserved_steps = 0
             tokens = sum(one.protected and one.num_uncomputed == 1 for one in own)
             if deficit.reserved_rows or any(one.protected and one.num_uncomputed > 1 for one in own):
                 tokens += max(CHUNK, int(deficit.tokens))
@@ -93,6 +97,20 @@ class Preemption:
             own = (one for one in self._running.sequences if self._lanes.of(one) is lane and one not in victims)
             if tokens > sum(one.num_uncomputed for one in own if one.finish is None and one.num_uncomputed > 1):
                 self._preempt(victims, head, lane)
+
+    def _preempt_foreground(self, head: Sequence, lane: Lane, shape: StepShape) -> None:
+        """Preempt foreground sequences beyond the rows that their lanes keep, last in order first, for a background one
+        that foreground newcomers have waited for."""
+        if self._could_admit(head, lane, shape):
+            return
+        kept = {other.settings.name: other.settings.min_rows for other in self._lanes.all()}
+        victims: list[Sequence] = []
+        for one in self._running.sequences:
+            if one.finish is None and not self._lanes.of(one).settings.background:
+                kept[one.request.lane] -= 1
+                if kept[one.request.lane] < 0:
+                    victims.append(one)
+        self._preempt(self._fewest(victims[::-1], head, lane, shape), head, lane)
 
     def _tokens_for_prompts_of(self, lane: Lane, shape: StepShape) -> int:
         """Return the tokens that decodes, and what other lanes keep, leave of the step."""

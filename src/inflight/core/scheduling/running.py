@@ -72,7 +72,7 @@ class Running:
         sequences: By rank as of the last plan: the first is served first, the last is preempted first.
         run_to_completion: Whether they are one batch that starts and ends together.
         masks_out: Transfer ids that draws wait for.
-        steady: Decodes of the last plan, while nothing but tokens came of them.
+        steady: Decodes of the last plan; None after a join, an end, a preemption, a failed step, or a draw that waits.
     """
 
     def __init__(

@@ -289,6 +289,7 @@ class Scheduler:
         return advance(self._state, self._next_step, shape, ahead) or self._build(shape)
 
     def _build(self, shape: StepShape) -> BatchPlan | None:
+        """Fill a plan, without a look at the last one (as the simulator's fast forward has it)."""
         return PlanBuilder(self._state, self._next_step, shape, ahead=bool(self._outputs.planned)).build()
 
     def _take_tokens(self, sampled: Sampled) -> list[Event]:
