@@ -24,16 +24,19 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Chunk, Done, StepResult, WaitUntil
+from inflight.core.types.plan import HOST, BatchPlan, Chunk, Done, StepResult, Transfer, WaitUntil
 from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
+from inflight.records.checked import Malformed
 from inflight.records.schema import (
     Line,
     RecordError,
     StepRecord,
+    decode_line,
+    encode_line,
     header_of,
     of_kind,
     read_records,
@@ -226,6 +229,17 @@ def test_how_it_ended(tmp_path: Path) -> None:
     assert (aborted.samples[0].finish.reason, aborted.ended_before_step) == ("abort", 1)
     assert outgrown.samples[0].finish.reason == "length"
     assert "KV blocks" in (outgrown.samples[0].finish.detail or "")
+
+
+def test_steps_that_contradict_themselves_are_refused() -> None:
+    chunk = Chunk(0, 0, 0, 3, (1,), 3, num_drafts=2)
+    sound = StepRecord(BatchPlan(0, (chunk,)), 1.0, 2.0, 0.5, features(BatchPlan(0, (chunk,))), accepted=((0, 2),))
+    assert decode_line(encode_line(sound), 2) == sound
+    odd = structs.replace(sound.plan, transfers=(Transfer(1, "store", HOST, (1, 2), (0,)),))
+    with pytest.raises(Malformed, match="a transfer has 2 blocks, and 1 in its tier"):
+        decode_line(encode_line(structs.replace(sound, plan=odd)), 2)
+    with pytest.raises(Malformed, match="sequence 0 has 9,007,199,254,740,992 right drafts of 2"):
+        decode_line(encode_line(structs.replace(sound, accepted=((0, 2**53),))), 2)
 
 
 def test_other_files_are_refused_by_line(tmp_path: Path) -> None:

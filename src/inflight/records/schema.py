@@ -299,9 +299,23 @@ def decode_line(line: bytes, version: int) -> Line:
         found = converted(upgraded(decoded(_OLD, line)), _TYPES[kind], decode_range)
     else:
         found = decoded(_DECODERS[kind], line)
-    if isinstance(found, StepRecord) and found.committed < found.planned:
-        raise Malformed(f"the step ends at {found.committed:g} s, before it was planned at {found.planned:g} s")
+    if isinstance(found, StepRecord):
+        _check_step(found)
     return found
+
+
+def _check_step(step: StepRecord) -> None:
+    """Raise Malformed where fields that have the right types contradict one another."""
+    if step.committed < step.planned:
+        raise Malformed(f"the step ends at {step.committed:g} s, before it was planned at {step.planned:g} s")
+    for one in step.plan.transfers:
+        if len(one.blocks) != len(one.remote_blocks):
+            raise Malformed(f"a transfer has {len(one.blocks):,} blocks, and {len(one.remote_blocks):,} in its tier")
+    if step.accepted:
+        drafts = {chunk.sequence_id: chunk.num_drafts for chunk in step.plan.chunks if chunk.num_drafts}
+        for sequence, accepted in step.accepted:
+            if accepted > drafts.get(sequence, 0):
+                raise Malformed(f"sequence {sequence} has {accepted:,} right drafts of {drafts.get(sequence, 0):,}")
 
 
 def _header(path: Path, line: bytes) -> Header:
