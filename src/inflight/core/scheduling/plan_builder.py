@@ -126,38 +126,40 @@ class PlanBuilder:
         step = self._step
         foreground, background = self._lanes.in_turn(background=False), self._lanes.in_turn(background=True)
         reserved = min(sum(lane.deficit.reserved_tokens for lane in background), step.budget)
-        short = self._serve_decodes(foreground, leave=reserved)
+        has_preempted = self._serve_decodes(foreground, leave=reserved)
         kept = self._kept_tokens()
         with_prompts = [lane for lane in foreground if lane.settings.name in kept]
         if reserved and with_prompts:  # now, since prompts that are computed whole might leave nothing
             without_kept = {lane.settings.name: 0 for lane in background if lane.settings.name in kept}
-            short = self._serve_background(background, without_kept, short, reserved)
+            has_preempted = self._serve_background(background, without_kept, has_preempted, reserved)
             for lane in background:
                 lane.deficit.reserved_tokens = 0
                 if not self._running:  # nothing runs, so that its newcomer lacks something else than room
                     lane.deficit.cancel_reservation()
             kept = self._kept_tokens()
-        self._serve_prompts(with_prompts, kept, short)
+        self._serve_prompts(with_prompts, kept, has_preempted)
         if any(lane.busy for lane in background):
             kept_back = sum(kept.values())
             tokens = self._lanes.background_tokens(step.chunks, step.budget)
-            short = self._serve_background(background, kept, short, tokens if with_prompts else max(tokens, reserved))
+            has_preempted = self._serve_background(
+                background, kept, has_preempted, tokens if with_prompts else max(tokens, reserved)
+            )
             if (kept_back or reserved) and step.budget > 0:  # background lanes could not use all that they kept
                 self._serve_decodes(foreground)
-                self._serve_prompts(with_prompts, {}, short)
+                self._serve_prompts(with_prompts, {}, has_preempted)
             if not step.chunks:  # foreground work has just been preempted, whose blocks these lacked
                 self._serve_decodes(background)
         self._lanes.charge_waiting(self._reasons, step.prompt_tokens, self._running.blocks_by_lane)
 
-    def _serve_background(self, lanes: list[Lane], kept: dict[str, int], short: bool, tokens: int) -> bool:
-        """Serve background lanes up to so many tokens; return whether memory is short, as before or since."""
+    def _serve_background(self, lanes: list[Lane], kept: dict[str, int], has_preempted: bool, tokens: int) -> bool:
+        """Serve background lanes up to so many tokens; return whether a decode of this step preempted others."""
         step = self._step
         leave = step.budget - min(tokens, step.budget)
         if step.new_requests and any(lane.running for lane in lanes):
             self._running.sort()  # background sequences are preempted before those that have just joined
-        short = self._serve_decodes(lanes, leave) or short
-        self._serve_prompts([lane for lane in lanes if lane.settings.name in kept], kept, short, leave)
-        return short
+        has_preempted = self._serve_decodes(lanes, leave) or has_preempted
+        self._serve_prompts([lane for lane in lanes if lane.settings.name in kept], kept, has_preempted, leave)
+        return has_preempted
 
     def _kept_tokens(self) -> dict[str, int]:
         """Return the lanes with prompts to compute, and the tokens that each keeps of a step for itself."""
@@ -168,13 +170,13 @@ class PlanBuilder:
             if len(lane.queue) or lane.settings.name in inside
         }
 
-    def _serve_prompts(self, lanes: list[Lane], kept: dict[str, int], short: bool, leave: int = 0) -> None:
+    def _serve_prompts(self, lanes: list[Lane], kept: dict[str, int], has_preempted: bool, leave: int = 0) -> None:
         """Serve each lane its share by weight, then what is left, lane by lane.
 
         Args:
             lanes: In the order in which they are served.
             kept: Tokens kept for lanes that are still to be served; a lane that is served is taken out.
-            short: Memory is short: a newcomer would only preempt others.
+            has_preempted: A decode of this step preempted others: a newcomer would be preempted at once.
             leave: Tokens of the budget that are left for others.
         """
         weights = sum(lane.settings.weight for lane in lanes)
@@ -183,12 +185,12 @@ class PlanBuilder:
             kept.pop(lane.settings.name, None)
             share = math.ceil(budget * lane.settings.weight / weights)
             most = self._step.budget - leave - sum(kept.values())
-            self._serve_lane(lane, min(most, max(share, lane.min_tokens)), short, leave)
+            self._serve_lane(lane, min(most, max(share, lane.min_tokens)), has_preempted, leave)
         if len(lanes) > 1:
             for lane in lanes:
-                self._serve_lane(lane, self._step.budget - leave - sum(kept.values()), short, leave)
+                self._serve_lane(lane, self._step.budget - leave - sum(kept.values()), has_preempted, leave)
 
-    def _serve_lane(self, lane: Lane, quota: int, short: bool, leave: int) -> None:
+    def _serve_lane(self, lane: Lane, quota: int, has_preempted: bool, leave: int) -> None:
         """Serve running prompts, then waiting ones, up to a quota and to what the lane may have in a step."""
         step, name, most = self._step, lane.settings.name, lane.settings.max_tokens
         if most is not None:
@@ -201,7 +203,7 @@ class PlanBuilder:
             if left > 0 and (sequence.started or step.has_room_for(sequence, left, leave)):
                 step.add_prompt_chunk(sequence, left)
         # A sequence preempted now must not come back before those that have rows and blocks reserved.
-        blocked = (short and not lane.deficit.reserved_rows) or self._state.preemption.blocks_newcomers(lane)
+        blocked = (has_preempted and not lane.deficit.reserved_rows) or self._state.preemption.blocks_newcomers(lane)
         self._reasons[name] = "blocks" if blocked else self._admit_waiting(lane, quota_end, leave)
 
     def _left(self, lane: Lane, quota_end: int, leave: int) -> int:
