@@ -65,7 +65,7 @@ def test_any_engine_says_what_each_said_alone(
     for name in NAMES:
         preemptions, cached = check(folder, cases, expected, **SHAPES[name])
         assert (preemptions > 0) == ("little memory" in name), name
-        if spacing.least == 16 and name == "as it comes":
+        if spacing.min_gap == 16 and name == "as it comes":
             assert cached > 0
     for name in OTHERS:
         check(folder, cases, expected, **SCHEDULES[name])

@@ -17,7 +17,7 @@ from benchmarks.speculation.prose import sentence, words
 
 _WRITTEN = Path(__file__).parents[2] / "builtin" / "data"
 _VERBS = words("load merge count split check store shift drop pack sort find close send scale trim")
-_OBJECTS = words("order invoice transfer route sensor vessel parcel ledger member batch reading lease signal crate")
+_OBJECTS = words("order invoice ticket route sensor vessel parcel ledger member batch reading lease signal crate")
 _FIELDS = words("price weight owner status region colour length rating source volume")
 _TOWNS = words("Aldby Brantham Corvale Dunmere Eskdale Farrow Glenholt Harwick Inverlea Jorsand Kelby Lowmoor")
 _NAMES = words("Ada Bruno Celia Dmitri Esther Farid Greta Hugo Irene Jonas Katya Liam Mona Nils Olga Pavel")

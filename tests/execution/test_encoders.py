@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Strategy
 from inflight.core.strategies.chunked import Chunked
@@ -102,7 +103,9 @@ class Pools:
         self._strategy = strategy or Chunked(budget)
 
     def vectors(self, *texts: Text, params: PoolingParams = RAW) -> list[np.ndarray]:
-        loop = EngineLoop(Scheduler(self.capacity, self._strategy, Fcfs()), self.runner, MonotonicClock())
+        loop = EngineLoop(
+            Scheduler(SchedulerConfig(self.capacity, self._strategy, Fcfs())), self.runner, MonotonicClock()
+        )
         for number, (tokens, second_at) in enumerate(texts):
             loop.add(
                 Request(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest, StepResult
@@ -49,7 +50,7 @@ class Rig:
         states = backend.state_cache(kinds, rows + 1, snapshots) if kinds else None
         self.runner = ModelRunner(self.decoder, backend, cache, self.capacity, states)
         ends = frozenset({END} if config.vocab_size > END else ())
-        scheduler = Scheduler(self.capacity, Chunked(128), Fcfs(), end_token_ids=ends)
+        scheduler = Scheduler(SchedulerConfig(self.capacity, Chunked(128), Fcfs(), end_token_ids=ends))
         self.offline = Offline(EngineLoop(scheduler, self.runner, MonotonicClock()), None)
         self.plain = Driver.of(folder, "float32", isa)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from inflight.bench.client_types import Bodies, Transcript
 from inflight.workload.workload import Entry
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 MOST_BODIES = 20_000
 
 
@@ -29,7 +29,7 @@ class BodyPrefetcher:
     @property
     def full(self) -> bool:
         """Whether there is nothing to make now."""
-        return self._all or self._bytes >= MOST_BYTES or len(self._made) >= MOST_BODIES
+        return self._all or self._bytes >= MAX_BYTES or len(self._made) >= MOST_BODIES
 
     def make_one(self) -> None:
         place = next(self._next, None)

@@ -181,7 +181,7 @@ def test_recovery_waits_for_transfers_in_flight() -> None:
     loop = loop_of(SLOW, executor)
     while not executor.in_flight:
         loop.advance()
-    loop._verb.broken = True  # as a Ctrl-C within one leaves it
+    loop._scheduler_call.interrupted = True  # as a Ctrl-C within one leaves it
     loop.add(request("c", [0], output=1))
     assert not executor.in_flight and loop.snapshot().held_blocks == 0
     loop.run()

@@ -71,7 +71,7 @@ def test_the_engine_ends_with_a_sentence_and_so_do_all_requests(tiny: Path, dept
     with pytest.raises(DeviceLost, match=r"computes nothing any more \(RuntimeError: CUDA error: uncorrectable ECC"):
         engine.loop.run()
     ends = [one for event in engine.loop.run() if isinstance(event, FinishedEvent) for one in event.finishes]
-    assert [one.reason for one in ends] == ["error"] * 3 and all("broken off" in str(one.detail) for one in ends)
+    assert [one.reason for one in ends] == ["error"] * 3 and all("interrupted" in str(one.detail) for one in ends)
     engine.loop.add(asked(4))
     with pytest.raises(DeviceLost, match="start the engine anew"):
         engine.loop.run()
