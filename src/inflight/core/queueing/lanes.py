@@ -25,7 +25,7 @@ from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk
 
 HEAVIEST = 10**6  # weight: shares are to be finite numbers
-AUTO_STEP_TARGET = 0.4  # of the predicted time of a step of the whole token budget
+AUTO_STEP_TARGET = 0.4  # of the predicted time of a step of all tokens that foreground work leaves
 CHUNK = 16  # tokens of a prompt that are worth a row
 MAX_DEFICIT = 16 * CHUNK  # tokens, above and below 0: a lane that cannot use its share loses the rest
 MAX_RESERVED_STEPS = 32  # for which foreground newcomers wait for a reserved one; then foreground work is preempted

@@ -20,10 +20,12 @@ from inflight.core.strategies import StepShape
 class Preemption:
     def __init__(self, memory: KVCacheManager, lanes: Lanes, running: Running, prefix_loads: PrefixLoads):
         self._memory, self._lanes, self._running, self._prefix_loads = memory, lanes, running, prefix_loads
-        self._expected: Sequence | None = None  # others were preempted for it, and it has not joined yet
+        # Others were preempted for these, and they have not joined yet: of a foreground, and of a background lane.
+        self._expected: Sequence | None = None
+        self._overdue: Sequence | None = None
 
     def blocks_newcomers(self, lane: Lane) -> bool:
-        """Return whether newcomers of a lane wait until a sequence has joined that others were preempted for.
+        """Return whether newcomers of a lane wait for a foreground sequence that others were preempted for.
 
         Where the victims' blocks are stored first, that takes some plans; a sequence that took the row meanwhile would
         be preempted again, and the two could alternate for ever. A row that the lane keeps is its own.
@@ -35,12 +37,14 @@ class Preemption:
 
     def made_room_for(self, sequence: Sequence) -> bool:
         """Return whether others were preempted for a sequence, so that it joins now, whatever more could be loaded."""
-        return sequence is self._expected
+        return sequence is self._expected or sequence is self._overdue
 
     def joined(self, newcomer: Sequence) -> None:
         """Note that a sequence waits no longer."""
         if newcomer is self._expected:
             self._expected = None
+        if newcomer is self._overdue:
+            self._overdue = None
 
     def reserve_min_share(self, shape: StepShape) -> None:
         """Reserve tokens, rows and blocks of a step that are due to background lanes, before others are served."""
@@ -134,7 +138,10 @@ class Preemption:
             return False
         for victim in victims:
             self._running.preempt(victim)
-        self._expected = head
+        if lane.settings.background:
+            self._overdue = head
+        else:
+            self._expected = head
         return True
 
     def _fewest(self, victims: list[Sequence], head: Sequence, lane: Lane, shape: StepShape) -> list[Sequence]:
