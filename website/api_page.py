@@ -43,9 +43,9 @@ def api_page(document: Document) -> str:
     schemas = document["components"]["schemas"]
     parts = [
         "# HTTP API",
-        "A running server shows this document at `/docs`, with forms to try it, and as `/openapi.json`; this is the "
+        "A running server shows this document at `/docs` and as `/openapi.json`; this is the "
         "[same file](openapi.json). What the endpoints do with requests: [the server](../serving.md). Fields that are "
-        "not listed here are told in an answer's error, by name.",
+        "not listed here are named by an answer's error.",
     ]
     used: dict[str, None] = {}
     for path, operations in document["paths"].items():

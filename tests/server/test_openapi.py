@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import tempfile
 import threading
 from pathlib import Path
@@ -75,21 +76,34 @@ def test_the_server_shows_this_document(server: Server) -> None:
 
 def test_the_document_is_made_when_it_is_asked_for_and_beside_the_event_loop() -> None:
     made_in: list[str] = []
+    shown = {"info": {"title": "t", "version": "0", "description": ""}, "paths": {}, "components": {"schemas": {}}}
 
     def document() -> dict[str, Any]:
         made_in.append(threading.current_thread().name)
-        return {}
+        return shown
 
     fresh = make_app(Service(ServerSettings(), lambda ended: None), Tenants(), no_metrics, "0")
     fresh.openapi = document  # type: ignore[method-assign]
 
     async def main() -> None:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(fresh), base_url="http://127.0.0.1") as client:
-            assert (await client.get("/docs")).status_code == 200 and not made_in
-            assert (await client.get("/openapi.json")).json() == {}
+            assert not made_in
+            assert (await client.get("/openapi.json")).json() == shown
+            assert (await client.get("/docs")).status_code == 200
 
     asyncio.run(main())
     assert made_in == ["inflight-aside_0"]
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_names_all_operations(server: Server) -> None:
+    page = server.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "<script" not in page.text and "http://" not in page.text and "https://" not in page.text
+    for path, operations in app.openapi()["paths"].items():
+        assert f"<code>{path}</code>" in page.text
+        assert all(f'id="{one["operationId"]}"' in page.text for one in operations.values())
+    links = set(re.findall(r'href="#([^"]+)"', page.text))
+    assert links and all(f'id="{one}"' in page.text for one in links)
 
 
 def test_keys_are_asked_for_in_either_header_where_there_are_keys() -> None:

@@ -5,64 +5,64 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, RootModel
+from msgspec import UNSET, Struct, UnsetType
 
 from inflight.core.types.timings import Timings
 from inflight.server.call import EndpointName
 
 
-class ErrorInside(BaseModel):
+class ErrorInside(Struct, kw_only=True):
     message: str
     type: str
     param: str | None
     code: str | None
-    retry_after_s: float | None = None
+    retry_after_s: float | UnsetType = UNSET
 
 
-class Error(BaseModel):
+class Error(Struct, kw_only=True):
     """Every error, in answers and in streams."""
 
     error: ErrorInside
 
 
-class PromptTokensDetails(BaseModel):
+class PromptTokensDetails(Struct, kw_only=True):
     cached_tokens: int
 
 
-class CompletionTokensDetails(BaseModel):
+class CompletionTokensDetails(Struct, kw_only=True):
     reasoning_tokens: int
 
 
-class Usage(BaseModel):
+class Usage(Struct, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails | None = None
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 PromptLogprobs = list[dict[str, dict[str, Any]] | None]
 
 
-class CompletionLogprobs(BaseModel):
+class CompletionLogprobs(Struct, kw_only=True):
     tokens: list[str]
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
-class CompletionChoice(BaseModel):
+class CompletionChoice(Struct, kw_only=True):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"] | None
-    stop_reason: str | int | None = None
-    prompt_logprobs: PromptLogprobs | None = None
-    prompt_token_ids: list[int] | None = None
-    token_ids: list[int] | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
-class Completion(BaseModel):
+class Completion(Struct, kw_only=True):
     id: str
     object: Literal["text_completion"]
     created: int
@@ -70,44 +70,44 @@ class Completion(BaseModel):
     service_tier: str
     choices: list[CompletionChoice]
     usage: Usage
-    timings: Timings | list[Timings] | None = None
+    timings: Timings | list[Timings] | UnsetType = UNSET
 
 
-class CalledFunction(BaseModel):
+class FunctionCall(Struct, kw_only=True):
     """arguments: JSON text, as the model wrote it."""
 
     name: str
     arguments: str
 
 
-class ToolCall(BaseModel):
+class ToolCall(Struct, kw_only=True):
     id: str
     type: Literal["function"]
-    function: CalledFunction
+    function: FunctionCall
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(Struct, kw_only=True):
     """content: null where tools are called and nothing is said. reasoning: the same as reasoning_content."""
 
     role: Literal["assistant"]
     content: str | None
     refusal: str | None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[ToolCall] | None = None
-    function_call: CalledFunction | None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
 
 
-class ChatChoice(BaseModel):
+class ChatChoice(Struct, kw_only=True):
     index: int
     message: ChatMessage
     logprobs: dict[str, Any] | None
     finish_reason: Literal["stop", "length", "tool_calls", "function_call"] | None
-    stop_reason: str | int | None = None
-    token_ids: list[int] | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatCompletion(BaseModel):
+class ChatCompletion(Struct, kw_only=True):
     id: str
     object: Literal["chat.completion"]
     created: int
@@ -115,21 +115,21 @@ class ChatCompletion(BaseModel):
     service_tier: str
     choices: list[ChatChoice]
     usage: Usage
-    timings: Timings | None = None
-    prompt_logprobs: PromptLogprobs | None = None
-    prompt_token_ids: list[int] | None = None
+    timings: Timings | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class CachedTokens(BaseModel):
+class CachedTokens(Struct, kw_only=True):
     cached_tokens: int
     cache_write_tokens: int
 
 
-class ReasoningTokens(BaseModel):
+class ReasoningTokens(Struct, kw_only=True):
     reasoning_tokens: int
 
 
-class ResponseUsage(BaseModel):
+class ResponseUsage(Struct, kw_only=True):
     input_tokens: int
     input_tokens_details: CachedTokens
     output_tokens: int
@@ -137,24 +137,20 @@ class ResponseUsage(BaseModel):
     total_tokens: int
 
 
-class ResponseOutputItem(BaseModel):
+class ResponseOutputItem(Struct, kw_only=True):
     """What else it has depends on its type."""
-
-    model_config = ConfigDict(extra="allow")
 
     id: str
     type: Literal["message", "function_call", "reasoning"]
     status: Literal["completed", "incomplete"]
 
 
-class IncompleteDetails(BaseModel):
+class IncompleteDetails(Struct, kw_only=True):
     reason: Literal["max_output_tokens"]
 
 
-class Response(BaseModel):
+class Response(Struct, kw_only=True):
     """Repeats the body's instructions, tools, metadata and the like, too."""
-
-    model_config = ConfigDict(extra="allow")
 
     id: str
     object: Literal["response"]
@@ -169,19 +165,17 @@ class Response(BaseModel):
     usage: ResponseUsage
 
 
-class MessageContent(BaseModel):
+class MessageContent(Struct, kw_only=True):
     """What else it has depends on its type."""
-
-    model_config = ConfigDict(extra="allow")
 
     type: Literal["text", "thinking", "tool_use"]
 
 
-class ThinkingTokens(BaseModel):
+class ThinkingTokens(Struct, kw_only=True):
     thinking_tokens: int
 
 
-class MessageUsage(BaseModel):
+class MessageUsage(Struct, kw_only=True):
     input_tokens: int
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
@@ -190,7 +184,7 @@ class MessageUsage(BaseModel):
     service_tier: Literal["standard", "batch"]
 
 
-class Message(BaseModel):
+class MessagesAnswer(Struct, kw_only=True):
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
@@ -201,22 +195,22 @@ class Message(BaseModel):
     usage: MessageUsage
 
 
-class CountedTokens(BaseModel):
+class CountedTokens(Struct, kw_only=True):
     input_tokens: int
 
 
-class MessagesErrorDetails(BaseModel):
-    error_code: str | None = None
-    param: str | None = None
+class MessagesErrorDetails(Struct, kw_only=True):
+    error_code: str | UnsetType = UNSET
+    param: str | UnsetType = UNSET
 
 
-class MessagesErrorInside(BaseModel):
+class MessagesErrorInside(Struct, kw_only=True):
     type: str
     message: str
-    details: MessagesErrorDetails | None = None
+    details: MessagesErrorDetails | UnsetType = UNSET
 
 
-class MessagesError(BaseModel):
+class MessagesError(Struct, kw_only=True):
     """Every error of /v1/messages, in answers and in streams."""
 
     type: Literal["error"]
@@ -224,7 +218,7 @@ class MessagesError(BaseModel):
     request_id: str | None
 
 
-class Capabilities(BaseModel):
+class Capabilities(Struct, kw_only=True):
     """What a model's answers may be asked to be."""
 
     completions: bool
@@ -237,7 +231,7 @@ class Capabilities(BaseModel):
     classes: bool
 
 
-class Residency(BaseModel):
+class Residency(Struct, kw_only=True):
     """Of one of several models: what it takes, or would take; calls that it has, and that wait for it."""
 
     memory_bytes: int
@@ -248,7 +242,7 @@ class Residency(BaseModel):
     error: str | None
 
 
-class ModelLane(BaseModel):
+class ModelLane(Struct, kw_only=True):
     """background: it has what others leave. takes_priority: a request may name one there. `service_tier: "flex"` asks
     for the lane batch; the header x-llm-d-inference-objective for any."""
 
@@ -257,7 +251,7 @@ class ModelLane(BaseModel):
     takes_priority: bool
 
 
-class Model(BaseModel):
+class Model(Struct, kw_only=True):
     """max_model_len, capabilities, lanes: null where the model is not in memory."""
 
     id: str
@@ -270,28 +264,28 @@ class Model(BaseModel):
     capabilities: Capabilities | None
     lanes: list[ModelLane] | None
     state: Literal["unloaded", "loading", "loaded", "draining", "unloading", "failed"]
-    residency: Residency | None = None
+    residency: Residency | UnsetType = UNSET
 
 
-class ModelState(Residency):
+class ModelState(Residency, kw_only=True):
     success: bool
     model: str
     state: Literal["unloaded", "loading", "loaded", "draining", "unloading", "failed"]
 
 
-class Models(BaseModel):
+class Models(Struct, kw_only=True):
     object: Literal["list"]
     data: list[Model]
 
 
-class Tokenized(BaseModel):
+class Tokenized(Struct, kw_only=True):
     count: int
     max_model_len: int
     tokens: list[int]
-    token_strs: list[str] | None = None
+    token_strs: list[str] | UnsetType = UNSET
 
 
-class RenderedRequest(BaseModel):
+class RenderedRequest(Struct, kw_only=True):
     """sampling_params: by vLLM's names; max_tokens: what the context leaves of those asked for."""
 
     request_id: str
@@ -304,11 +298,7 @@ class RenderedRequest(BaseModel):
     priority: int
 
 
-class RenderedRequests(RootModel[list[RenderedRequest]]):
-    """One for each prompt."""
-
-
-class TokenizerInfo(BaseModel):
+class TokenizerInfo(Struct, kw_only=True):
     """And whatever other special tokens the model's settings name."""
 
     tokenizer_class: str
@@ -320,16 +310,16 @@ class TokenizerInfo(BaseModel):
     unk_token: str | None
 
 
-class Detokenized(BaseModel):
+class Detokenized(Struct, kw_only=True):
     prompt: str
 
 
-class TextUsage(BaseModel):
+class TextUsage(Struct, kw_only=True):
     prompt_tokens: int
     total_tokens: int
 
 
-class Embedding(BaseModel):
+class Embedding(Struct, kw_only=True):
     """embedding: numbers, or in base64 as float32."""
 
     object: Literal["embedding"]
@@ -337,7 +327,7 @@ class Embedding(BaseModel):
     embedding: list[float] | str
 
 
-class TextAnswer(BaseModel):
+class TextAnswer(Struct, kw_only=True):
     """About whole texts."""
 
     id: str
@@ -345,24 +335,24 @@ class TextAnswer(BaseModel):
     created: int
     model: str
     usage: TextUsage
-    timings: Timings | list[Timings] | None = None
+    timings: Timings | list[Timings] | UnsetType = UNSET
 
 
-class Embeddings(TextAnswer):
+class Embeddings(TextAnswer, kw_only=True):
     data: list[Embedding]
 
 
-class PairScore(BaseModel):
+class PairScore(Struct, kw_only=True):
     object: Literal["score"]
     index: int
     score: float
 
 
-class Scores(TextAnswer):
+class Scores(TextAnswer, kw_only=True):
     data: list[PairScore]
 
 
-class TextClass(BaseModel):
+class TextClass(Struct, kw_only=True):
     """probs: of all labels, in their order."""
 
     index: int
@@ -371,51 +361,43 @@ class TextClass(BaseModel):
     num_classes: int
 
 
-class Classes(TextAnswer):
+class Classes(TextAnswer, kw_only=True):
     data: list[TextClass]
 
 
-class RankedDocumentText(BaseModel):
+class RankedDocumentText(Struct, kw_only=True):
     text: str
 
 
-class RankedDocument(BaseModel):
+class RankedDocument(Struct, kw_only=True):
     index: int
-    document: RankedDocumentText | None = None
+    document: RankedDocumentText | UnsetType = UNSET
     relevance_score: float
 
 
-class Ranking(BaseModel):
+class Ranking(Struct, kw_only=True):
     """The best first."""
 
     id: str
     model: str
     usage: TextUsage
     results: list[RankedDocument]
-    timings: Timings | list[Timings] | None = None
+    timings: Timings | list[Timings] | UnsetType = UNSET
 
 
-class Vectors(RootModel[list[list[float]]]):
-    """One for each text."""
-
-
-class RankedText(BaseModel):
+class RankedText(Struct, kw_only=True):
     index: int
     score: float
-    text: str | None = None
+    text: str | UnsetType = UNSET
 
 
-class RankedTexts(RootModel[list[RankedText]]):
-    """The best first."""
-
-
-ANSWERS: dict[EndpointName, type[BaseModel]] = {
+ANSWERS: dict[EndpointName, Any] = {
     "completion": Completion,
     "chat": ChatCompletion,
-    "completion_render": RenderedRequests,
+    "completion_render": list[RenderedRequest],
     "chat_render": RenderedRequest,
     "responses": Response,
-    "messages": Message,
+    "messages": MessagesAnswer,
     "count_tokens": CountedTokens,
     "tokenize": Tokenized,
     "detokenize": Detokenized,
@@ -425,17 +407,17 @@ ANSWERS: dict[EndpointName, type[BaseModel]] = {
     "rerank": Ranking,
     "rerank_v2": Ranking,
     "classify": Classes,
-    "embed": Vectors,
-    "text_rerank": RankedTexts,
+    "embed": list[list[float]],
+    "text_rerank": list[RankedText],
 }
 
 
-class Health(BaseModel):
+class Health(Struct, kw_only=True):
     """status: loading, ready, draining or failed; detail says what is being done, or why."""
 
     status: str
     detail: str
 
 
-class Version(BaseModel):
+class Version(Struct, kw_only=True):
     version: str

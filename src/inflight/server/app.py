@@ -1,38 +1,33 @@
-"""The web application: routes, who may use them, and how everything that goes wrong is told.
-
-Knows FastAPI; what the routes do, their own files know.
-"""
+"""The web application: routes, who may use them, and the answers to errors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any
+from functools import cached_property, partial
 
-from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.security import APIKeyHeader, HTTPBearer
-from fastapi_offline import FastAPIOffline
+import msgspec
 from msgspec import Struct
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse, Response
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from inflight.server.access_log import AccessLog, Observe
-from inflight.server.batch.endpoints import Kept
-from inflight.server.batch.endpoints import router as batch_routes
+from inflight.server.batch.endpoints import Kept, batch_routes
 from inflight.server.batch.models import BatchBody
 from inflight.server.bodies.adapters import LoadAdapterBody, UnloadAdapterBody
 from inflight.server.bodies.residency import ModelBody
+from inflight.server.docs_page import docs_page
 from inflight.server.endpoints.adapters import adapter_routes
 from inflight.server.endpoints.generation import generation_routes
 from inflight.server.endpoints.models import model_routes
 from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.endpoints.residency import residency_routes
 from inflight.server.endpoints.state import Metrics, state_routes
-from inflight.server.errors import ApiError, invalid, without_frames
+from inflight.server.errors import ApiError, without_frames
 from inflight.server.ingress.answering import request_id_headers
 from inflight.server.ingress.authentication import Authentication
 from inflight.server.ingress.body_budget import BodyBudget
@@ -43,26 +38,53 @@ from inflight.server.ingress.request_share import RequestShare
 from inflight.server.ingress.route_table import RouteTable
 from inflight.server.ingress.single_headers import SingleHeaders
 from inflight.server.ingress.turns import RequestTurns, Turns
-from inflight.server.json import body_schemas, error_response
+from inflight.server.json import error_response
 from inflight.server.live.routes import Live, live_routes, page_routes
 from inflight.server.notices import IGNORED_FIELDS, MAX_TOKENS
 from inflight.server.offload import offload
+from inflight.server.openapi import Document, openapi_document
 from inflight.server.responses.endpoints import response_routes
+from inflight.server.routes import Operation, Routes
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
-from inflight.server.tenants import Tenant, Tenants
+from inflight.server.tenants import Tenants
 from inflight.server.tracing.middleware import SpanSink, TraceRequests
 
 BODIES: tuple[type[Struct], ...] = (
     *(one.body.kind for one in ENDPOINTS.values()),
     *(BatchBody, LoadAdapterBody, UnloadAdapterBody, ModelBody),
 )
-_BEARER = HTTPBearer(auto_error=False, description="The key that names the tenant.")
-_KEY = APIKeyHeader(
-    name="x-api-key",
-    auto_error=False,
-    description="The same key, as Anthropic's clients send it.",
-)
+DESCRIPTION = "OpenAI-compatible inference with continuous batching."
+
+
+class Application(Starlette):
+    """The operations as an ASGI application, with the document of them at /openapi.json and as a page at /docs."""
+
+    def __init__(self, operations: list[Operation], version: str, *, needs_keys: bool):
+        self._operations, self._needs_keys = operations, needs_keys
+        self._info = {"title": "inflight", "description": DESCRIPTION, "version": version}
+        shown = [Route("/openapi.json", self._show_document), Route("/docs", self._show_page)]
+        super().__init__(routes=[*shown, *(one.route for one in operations)])
+
+    def openapi(self) -> Document:
+        """Return the OpenAPI document."""
+        return openapi_document(self._operations, self._info, self._needs_keys)
+
+    @cached_property
+    def _document(self) -> bytes:
+        return msgspec.json.encode(self.openapi())
+
+    @cached_property
+    def _page(self) -> bytes:
+        return docs_page(msgspec.json.decode(self._document))
+
+    async def _show_document(self, _: Request) -> Response:
+        """Answer with the document, which is made when it is first asked for, and beside the event loop."""
+        return Response(await offload(lambda: self._document), media_type="application/json")
+
+    async def _show_page(self, _: Request) -> Response:
+        headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+        return Response(await offload(lambda: self._page), media_type="text/html", headers=headers)
 
 
 def make_app(
@@ -75,34 +97,32 @@ def make_app(
     before: Callable[[ASGIApp], ASGIApp] | None = None,
     spans: SpanSink | None = None,
     live: Live | None = None,
-) -> FastAPI:
-    """observe: told of every HTTP request. jobs: batch jobs and stored responses, where there is a place to keep them.
-    before: what stands between the ingress and the routes. spans: told of requests to models, where traces are made.
-    live: what the live page is fed with; None: there is none."""
-    app = FastAPIOffline(
-        redoc_url=None,
-        title="inflight",
-        version=version,
-        description="OpenAI-compatible inference with continuous batching.",
-        separate_input_output_schemas=False,
-    )
-    tenant_of = authenticated(tenants)
+) -> Application:
+    """Return the application.
+
+    Args:
+        observe: Takes route, status and seconds of every HTTP request.
+        jobs: Batch jobs and stored responses; None where there is no folder for them.
+        before: Makes the layer between the ingress and the routes.
+        spans: Takes the requests to models, where traces are made.
+        live: Feeds the live page; None where there is none.
+    """
     responses = jobs if service.settings.store_responses else None
     kept = None if responses is None else lambda: responses.kept_responses
-    routers = [
-        generation_routes(service, tenant_of, kept),
-        model_routes(service, tenant_of),
-        adapter_routes(service, tenant_of),
-        residency_routes(service, tenant_of),
+    routes = [
+        generation_routes(service, kept),
+        model_routes(service),
+        adapter_routes(service),
+        residency_routes(service),
         state_routes(service, metrics, version),
-        _no_jobs() if jobs is None else batch_routes(jobs, tenant_of),
-        _no_responses() if responses is None else response_routes(responses, tenant_of),
-        live_routes(live, tenant_of),
+        _no_jobs() if jobs is None else batch_routes(jobs),
+        _no_responses() if responses is None else response_routes(responses),
+        live_routes(live),
         *([page_routes()] if service.settings.ui else []),
     ]
-    for router in routers:
-        app.include_router(router)
-    table = RouteTable([*app.routes, *(route for router in routers for route in router.routes)])
+    operations = [operation for group in routes for operation in group.operations]
+    app = Application(operations, version, needs_keys=tenants.required)
+    table = RouteTable(app.routes)
     if before is not None:
         app.add_middleware(before)
     _add_ingress(app, service.settings, tenants)
@@ -110,45 +130,12 @@ def make_app(
         app.add_middleware(TraceRequests, sink=spans)
     app.add_middleware(AccessLog, observe=observe, template=table.template)
     app.add_exception_handler(ApiError, _api_error)
-    app.add_exception_handler(RequestValidationError, _wrong_query)
     app.add_exception_handler(HTTPException, partial(_http_error, table))
     app.add_exception_handler(Exception, _fault)
-    app.openapi = cache(partial(_document, app.openapi))  # type: ignore[method-assign]
-    _show_document(app)
     return app
 
 
-def _show_document(app: FastAPI) -> None:
-    """Made when it is first asked for, and beside the event loop: it takes a quarter of a second. FastAPI's own route,
-    which this one stands before, would make it in the loop."""
-
-    async def document(_: Request) -> Response:
-        return JSONResponse(await offload(app.openapi))
-
-    assert app.openapi_url is not None, "the page at /docs shows it"
-    app.router.routes.insert(0, Route(app.openapi_url, document, include_in_schema=False))
-
-
-def _document(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The OpenAPI document, with the bodies that are read by hand, and without the status that FastAPI supposes for
-    wrong parameters, which is 400 here."""
-    document = generated()
-    schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    schemas.update(body_schemas(BODIES))
-    for supposed in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(supposed, None)
-    for path in document["paths"].values():
-        for operation in path.values():
-            if operation["responses"].pop("422", None) and not {"400", "4XX"} & set(operation["responses"]):
-                error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-                operation["responses"]["400"] = {
-                    "description": "A parameter is wrong; `param` names it.",
-                    "content": error,
-                }
-    return document
-
-
-def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants) -> None:
+def _add_ingress(app: Starlette, settings: ServerSettings, tenants: Tenants) -> None:
     """Add the layers that a request passes before its route, the last one added first."""
     mebibyte, turns = 1 << 20, Turns()
     most, budget = int(settings.max_body_mb * mebibyte), int(settings.body_budget_mb * mebibyte)
@@ -178,54 +165,34 @@ def _add_ingress(app: FastAPI, settings: ServerSettings, tenants: Tenants) -> No
     app.add_middleware(RequestTurns, turns=turns)
 
 
-def _no_jobs() -> APIRouter:
+def _no_jobs() -> Routes:
     """Return the error where batch jobs would be."""
-    routes = APIRouter(include_in_schema=False)
 
-    async def nothing() -> None:
+    async def no_jobs(_: Request) -> Response:
         raise ApiError(404, "This server keeps no files and no batch jobs; start it with --data-dir.", code="not_found")
 
+    routes = Routes(is_documented=False)
     for path in ("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}"):
-        routes.add_api_route(path, nothing, methods=["GET", "POST", "DELETE"])
+        for method in ("GET", "POST", "DELETE"):
+            routes.add(method, path, no_jobs)
     return routes
 
 
-def _no_responses() -> APIRouter:
+def _no_responses() -> Routes:
     """Return the error where stored responses would be."""
-    routes = APIRouter(include_in_schema=False)
 
-    async def nothing() -> None:
+    async def no_responses(_: Request) -> Response:
         raise ApiError(404, "This server stores no responses; start it with --store-responses.", code="not_found")
 
-    routes.add_api_route("/v1/responses/{rest:path}", nothing, methods=["GET", "DELETE"])
+    routes = Routes(is_documented=False)
+    for method in ("GET", "DELETE"):
+        routes.add(method, "/v1/responses/{rest:path}", no_responses)
     return routes
-
-
-def authenticated(tenants: Tenants) -> Any:
-    """The dependency that tells whose request it is, as the ingress has found out."""
-
-    async def tenant_of(request: Request) -> Tenant:
-        tenant: Tenant = request.state.tenant
-        return tenant
-
-    async def tenant_of_key(request: Request, _: Any = Depends(_BEARER), __: Any = Depends(_KEY)) -> Tenant:
-        return await tenant_of(request)
-
-    return tenant_of_key if tenants.required else tenant_of  # the document asks for keys where the server does
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return _told(request, error)
-
-
-async def _wrong_query(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = [one for one in first["loc"] if isinstance(one, str)]  # a list's index names nothing
-    name, given = place[-1][:60], repr(first.get("input"))[:60]
-    message = str(first["msg"])
-    return _told(request, invalid(f"{name} is {given}; {message[:1].lower()}{message[1:]}.", name, "invalid_value"))
 
 
 async def _http_error(table: RouteTable, request: Request, error: Exception) -> Response:

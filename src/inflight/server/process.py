@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, cast
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from inflight.counted import counted
 from inflight.server.heap import give_back, settled
@@ -127,7 +127,7 @@ class Process:
         self._code = 0
         self._settled = contextlib.ExitStack()
 
-    def run(self, app: FastAPI, bound: socket.socket, tls: ssl.SSLContext | None) -> int:
+    def run(self, app: Starlette, bound: socket.socket, tls: ssl.SSLContext | None) -> int:
         app.router.lifespan_context = self._lifespan
         sys.setswitchinterval(SWITCH_SECONDS)
         settings = self._service.settings
@@ -154,7 +154,7 @@ class Process:
         return self._code
 
     @contextlib.asynccontextmanager
-    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.loop = asyncio.get_running_loop()
         if self._hears_signals and threading.current_thread() is threading.main_thread():
             self._hear_hangup()

@@ -10,13 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from inflight.server.batch.endpoints import router
-from inflight.server.errors import ApiError, invalid
+from inflight.server.batch.endpoints import batch_routes
+from inflight.server.errors import ApiError
 from inflight.server.tenants import Tenant
 
 from .rig import Rig, jsonl, live, request_line, until
@@ -25,21 +26,24 @@ LINES = jsonl(request_line("a", "1"), request_line("b", "2"))
 BATCH = {"endpoint": "/v1/completions", "completion_window": "24h"}
 
 
-def who(request: Request) -> Tenant:
-    name = request.headers.get("x-tenant", "acme")
-    if name == "nobody":
-        raise ApiError(401, "Who are you? Say it.")
-    return Tenant(name=name, max_batch_jobs=2)
+class Asking:
+    """Stands for the ingress: the tenant is whom a header names."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = Request(scope).headers.get("x-tenant", "acme")
+        if name == "nobody":
+            return await JSONResponse(ApiError(401, "Who are you? Say it.").body, 401)(scope, receive, send)
+        scope.setdefault("state", {})["tenant"] = Tenant(name=name, max_batch_jobs=2)
+        await self._app(scope, receive, send)
 
 
-def application(rig: Rig) -> FastAPI:
-    app = FastAPI()
-    app.include_router(router(rig.service, who))
+def application(rig: Rig) -> ASGIApp:
+    app = Starlette(routes=[one.route for one in batch_routes(rig.service).operations])
 
     def refuse(_: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, RequestValidationError):
-            first = error.errors()[0]
-            error = invalid(first["msg"], ".".join(str(part) for part in first["loc"][1:]))
         headers = getattr(error, "headers", None)
         if isinstance(error, HTTPException):
             error = ApiError(error.status_code, error.detail)
@@ -47,9 +51,8 @@ def application(rig: Rig) -> FastAPI:
         return JSONResponse(error.body, error.status, headers)
 
     app.add_exception_handler(ApiError, refuse)
-    app.add_exception_handler(RequestValidationError, refuse)
     app.add_exception_handler(HTTPException, refuse)
-    return app
+    return Asking(app)
 
 
 class Client(httpx.AsyncClient):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.parse
 from typing import Any
 
 import httpx
@@ -105,7 +106,7 @@ def test_a_key_is_not_needed_for_the_front_page(keyed: Server) -> None:
     page = httpx.get(f"{server.url}/docs")
     assert page.status_code == 200 and server.get("/").status_code == 200
     for part in (piece.split('"')[0] for piece in page.text.split('src="')[1:] + page.text.split('href="')[1:]):
-        assert httpx.get(server.url + part).status_code == 200, part
+        assert httpx.get(urllib.parse.urljoin(f"{server.url}/docs", part)).status_code == 200, part
     before = server.metric("inflight_http_requests_total", endpoint=COMPLETIONS, status="401")
     assert httpx.put(server.url + COMPLETIONS).status_code == 401
     assert server.metric("inflight_http_requests_total", endpoint=COMPLETIONS, status="401") == before + 1

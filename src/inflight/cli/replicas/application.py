@@ -9,13 +9,14 @@ connections and of logs are Ray's here. Knows the parts; Ray starts and ends the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fastapi import FastAPI
 from ray import serve
 from ray.serve.handle import DeploymentHandle
+from starlette.applications import Starlette
 
 from inflight import __version__
 from inflight.cli.replica_options import Replicas
@@ -38,7 +39,7 @@ from inflight.server.tracing.opening import close_tracer, open_tracer
 class HttpReplica:
     """The process that has HTTP."""
 
-    app: FastAPI
+    app: Starlette
 
     def __init__(
         self,
@@ -57,10 +58,15 @@ class HttpReplica:
         HttpReplica.app = make_app(
             self._service, tenants, self._page, __version__, observe, self._jobs, spans=self._tracer
         )
-        HttpReplica.app.router.on_startup.append(self._begin)
+        HttpReplica.app.router.lifespan_context = self._lifespan
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Begin; Ray asks nothing before that has ended."""
+        await self._begin()
+        yield
 
     async def _begin(self) -> None:
-        """Ray asks nothing before it has ended."""
         if self._jobs is not None:
             self._jobs.open()
         handle = ReplicaHandle(self._handle, lambda: None, prefill=self._prefill)
@@ -81,7 +87,7 @@ class HttpReplica:
             await self._service.loaded.close()
 
 
-def current_app() -> FastAPI:
+def current_app() -> Starlette:
     """Of this process."""
     return HttpReplica.app
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
-from fastapi import APIRouter, Depends, Query, Request
-from fastapi.responses import StreamingResponse
+import msgspec
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from inflight.server.answers import Error
 from inflight.server.batch.files import Files, too_large
@@ -23,10 +24,10 @@ from inflight.server.batch.models import (
 )
 from inflight.server.batch.persistence import Pause
 from inflight.server.batch.upload import MultipartUpload, declared_bytes
-from inflight.server.json import body_of
+from inflight.server.json import json_of
 from inflight.server.responses.kept import KeptResponses, Responses
+from inflight.server.routes import Routes, read_query, tenant_of
 from inflight.server.sending import file_pieces
-from inflight.server.tenants import Tenant
 
 _FORM_BYTES = 1 << 14  # what a form may hold beside its file
 _MEANINGS = {
@@ -39,12 +40,20 @@ _MEANINGS = {
     503: "The server is checking its data directory.",
     507: "The server's disk is full or broken.",
 }
-_CONTENT: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-}
-_FORM: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": UploadForm.model_json_schema()}}}
-}
+_CONTENT = {"application/octet-stream": {"type": "string", "format": "binary"}}
+_FORM = msgspec.json.schema_components([UploadForm])[1]["UploadForm"]
+
+
+class FilesQuery(Struct):
+    after: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 10_000
+    purpose: str | None = None
+    order: Literal["asc", "desc"] = "desc"
+
+
+class BatchesQuery(Struct):
+    after: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
 
 
 class Kept(Protocol):
@@ -66,49 +75,44 @@ class Kept(Protocol):
     def paused(self) -> Pause | None: ...
 
 
-def router(service: Kept, tenant: Callable[..., Tenant]) -> APIRouter:
-    """tenant: a dependency that says who asks, or raises ApiError. Refusals are raised as ApiError too."""
-    routes = APIRouter()
-    _add_files(routes, service, Depends(tenant))
-    _add_batches(routes, service, Depends(tenant))
+def batch_routes(service: Kept) -> Routes:
+    """Return the routes of files and batches. Refusals are raised as ApiError."""
+    routes = Routes()
+    _add_files(routes, service)
+    _add_batches(routes, service)
     return routes
 
 
-def _add_files(routes: APIRouter, service: Kept, asking: Any) -> None:
-    @routes.post("/v1/files", tags=["files"], responses=_refusals(400, 401, 413, 507), openapi_extra=_FORM)
-    async def upload_file(request: Request, tenant: Tenant = asking) -> FileObject:
+def _add_files(routes: Routes, service: Kept) -> None:
+    @routes.post("/v1/files", tag="files", form=_FORM, result=FileObject, errors=_refusals(400, 401, 413, 507))
+    async def upload_file(request: Request) -> Response:
         """Upload a JSONL file for a batch."""
         declared = declared_bytes(request)
         files = service.files
         if declared is not None and declared > files.most_bytes + _FORM_BYTES:
             raise too_large(files.most_bytes)
-        return FileObject.of(await files.receive(tenant, MultipartUpload(request)))
+        return json_of(FileObject.of(await files.receive(tenant_of(request), MultipartUpload(request))))
 
-    @routes.get("/v1/files", tags=["files"], responses=_refusals(400, 401, 404, 507))
-    async def list_files(
-        after: str | None = None,
-        limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
-        purpose: str | None = None,
-        order: Literal["asc", "desc"] = "desc",
-        tenant: Tenant = asking,
-    ) -> FilePage:
+    @routes.get("/v1/files", tag="files", query=FilesQuery, result=FilePage, errors=_refusals(400, 401, 404, 507))
+    async def list_files(request: Request) -> Response:
         """Files in the order they came, the newest first unless asked otherwise."""
-        return FilePage.of(
-            *await service.files.page(tenant, after=after, limit=limit, purpose=purpose, descending=order == "desc")
+        asked = read_query(request, FilesQuery)
+        files, has_more = await service.files.page(
+            tenant_of(request),
+            after=asked.after,
+            limit=asked.limit,
+            purpose=asked.purpose,
+            descending=asked.order == "desc",
         )
+        return json_of(FilePage.of(files, has_more))
 
-    @routes.get("/v1/files/{file_id}", tags=["files"], responses=_refusals(401, 404, 507))
-    async def retrieve_file(file_id: str, tenant: Tenant = asking) -> FileObject:
-        return FileObject.of(await service.files.retrieve(tenant, file_id))
+    @routes.get("/v1/files/{file_id}", tag="files", result=FileObject, errors=_refusals(401, 404, 507))
+    async def retrieve_file(request: Request) -> Response:
+        return json_of(FileObject.of(await service.files.retrieve(tenant_of(request), request.path_params["file_id"])))
 
-    @routes.get(
-        "/v1/files/{file_id}/content",
-        tags=["files"],
-        response_class=StreamingResponse,
-        responses={**_CONTENT, **_refusals(401, 404, 409, 507)},
-    )
-    async def file_content(file_id: str, tenant: Tenant = asking) -> StreamingResponse:
-        file, content = await service.files.open(tenant, file_id)
+    @routes.get("/v1/files/{file_id}/content", tag="files", content=_CONTENT, errors=_refusals(401, 404, 409, 507))
+    async def file_content(request: Request) -> Response:
+        file, content = await service.files.open(tenant_of(request), request.path_params["file_id"])
         headers = {
             "Content-Length": str(file.bytes),
             "Content-Disposition": f'attachment; filename="{file.id}.jsonl"',
@@ -118,48 +122,54 @@ def _add_files(routes: APIRouter, service: Kept, asking: Any) -> None:
             file_pieces(content, file.bytes), media_type="application/octet-stream", headers=headers
         )
 
-    @routes.delete("/v1/files/{file_id}", tags=["files"], responses=_refusals(401, 404, 409, 507))
-    async def delete_file(file_id: str, tenant: Tenant = asking) -> FileDeleted:
+    @routes.delete("/v1/files/{file_id}", tag="files", result=FileDeleted, errors=_refusals(401, 404, 409, 507))
+    async def delete_file(request: Request) -> Response:
         """Refused while a batch that has not ended reads the file."""
-        await service.files.delete(tenant, file_id)
-        return FileDeleted(id=file_id)
+        file_id = request.path_params["file_id"]
+        await service.files.delete(tenant_of(request), file_id)
+        return json_of(FileDeleted(id=file_id))
 
 
-def _add_batches(routes: APIRouter, service: Kept, asking: Any) -> None:
+def _add_batches(routes: Routes, service: Kept) -> None:
     @routes.post(
         "/v1/batches",
-        tags=["batches"],
-        responses=_refusals(400, 401, 404, 413, 429, 507),
-        openapi_extra=body_of(BatchBody),
+        tag="batches",
+        body=BatchBody,
+        result=Batch,
+        errors=_refusals(400, 401, 404, 413, 429, 507),
     )
-    async def create_batch(request: Request, tenant: Tenant = asking) -> Batch:
+    async def create_batch(request: Request) -> Response:
         """Answer every line of an uploaded file in the background."""
         body = BATCH.decode(await request.body())
         job = await service.jobs.create(
-            tenant,
+            tenant_of(request),
             input_file_id=body.input_file_id,
             endpoint=body.endpoint,
             window=body.completion_window,
             metadata=body.metadata,
         )
-        return Batch.of(job, service.paused)
+        return json_of(Batch.of(job, service.paused))
 
-    @routes.get("/v1/batches", tags=["batches"], responses=_refusals(400, 401, 404, 507))
-    async def list_batches(
-        after: str | None = None, limit: Annotated[int, Query(ge=1, le=100)] = 20, tenant: Tenant = asking
-    ) -> BatchPage:
+    @routes.get(
+        "/v1/batches", tag="batches", query=BatchesQuery, result=BatchPage, errors=_refusals(400, 401, 404, 507)
+    )
+    async def list_batches(request: Request) -> Response:
         """Batches, the newest first."""
-        return BatchPage.of(*await service.jobs.page(tenant, after=after, limit=limit), service.paused)
+        asked = read_query(request, BatchesQuery)
+        jobs, has_more = await service.jobs.page(tenant_of(request), after=asked.after, limit=asked.limit)
+        return json_of(BatchPage.of(jobs, has_more, service.paused))
 
-    @routes.get("/v1/batches/{batch_id}", tags=["batches"], responses=_refusals(401, 404, 507))
-    async def retrieve_batch(batch_id: str, tenant: Tenant = asking) -> Batch:
-        return Batch.of(await service.jobs.retrieve(tenant, batch_id), service.paused)
+    @routes.get("/v1/batches/{batch_id}", tag="batches", result=Batch, errors=_refusals(401, 404, 507))
+    async def retrieve_batch(request: Request) -> Response:
+        job = await service.jobs.retrieve(tenant_of(request), request.path_params["batch_id"])
+        return json_of(Batch.of(job, service.paused))
 
-    @routes.post("/v1/batches/{batch_id}/cancel", tags=["batches"], responses=_refusals(401, 404, 409, 507))
-    async def cancel_batch(batch_id: str, tenant: Tenant = asking) -> Batch:
+    @routes.post("/v1/batches/{batch_id}/cancel", tag="batches", result=Batch, errors=_refusals(401, 404, 409, 507))
+    async def cancel_batch(request: Request) -> Response:
         """Cancel the job; what has been answered stays available in the output file."""
-        return Batch.of(await service.jobs.cancel(tenant, batch_id), service.paused)
+        job = await service.jobs.cancel(tenant_of(request), request.path_params["batch_id"])
+        return json_of(Batch.of(job, service.paused))
 
 
-def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": Error, "description": _MEANINGS[status]} for status in sorted({*statuses, 503})}
+def _refusals(*statuses: int) -> dict[str, tuple[type[Struct], str]]:
+    return {str(status): (Error, _MEANINGS[status]) for status in sorted({*statuses, 503})}

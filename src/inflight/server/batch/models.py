@@ -6,7 +6,6 @@ import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from pydantic import BaseModel, ConfigDict, Field
 
 from inflight.server.batch.lines import LinePath
 from inflight.server.batch.persistence import Pause
@@ -17,19 +16,17 @@ WINDOW = re.compile(r"([1-9][0-9]{0,3})([mhd])")
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 
 
-class UploadForm(BaseModel):
+class UploadForm(Struct, forbid_unknown_fields=True):
     """The form of an upload; read by hand as it comes, so this is for the OpenAPI document only."""
-
-    model_config = ConfigDict(extra="forbid")
 
     file: Annotated[
         str,
-        Field(min_length=1, json_schema_extra={"format": "binary"}, description="A JSONL file, one request a line."),
+        Meta(min_length=1, description="A JSONL file, one request a line.", extra_json_schema={"format": "binary"}),
     ]
     purpose: Literal["batch"]
 
 
-class FileObject(BaseModel):
+class FileObject(Struct, kw_only=True):
     id: str
     object: Literal["file"] = "file"
     bytes: int
@@ -44,13 +41,13 @@ class FileObject(BaseModel):
         return cls(**{name: getattr(file, name) for name in fields})
 
 
-class FileDeleted(BaseModel):
+class FileDeleted(Struct, kw_only=True):
     id: str
     object: Literal["file"] = "file"
     deleted: Literal[True] = True
 
 
-class FilePage(BaseModel):
+class FilePage(Struct, kw_only=True):
     object: Literal["list"] = "list"
     data: list[FileObject]
     first_id: str | None
@@ -62,7 +59,7 @@ class FilePage(BaseModel):
         return cls(data=[FileObject.of(file) for file in files], has_more=has_more, **_ends(files))
 
 
-class RequestCounts(BaseModel):
+class RequestCounts(Struct, kw_only=True):
     """Lines of the input file: all, answered with 2xx, and answered otherwise or not at all."""
 
     total: int
@@ -70,15 +67,15 @@ class RequestCounts(BaseModel):
     failed: int
 
 
-class InputTokensDetails(BaseModel):
+class InputTokensDetails(Struct, kw_only=True):
     cached_tokens: int
 
 
-class OutputTokensDetails(BaseModel):
+class OutputTokensDetails(Struct, kw_only=True):
     reasoning_tokens: int
 
 
-class BatchUsage(BaseModel):
+class BatchUsage(Struct, kw_only=True):
     """Tokens of the lines that were served."""
 
     input_tokens: int
@@ -98,26 +95,26 @@ class BatchUsage(BaseModel):
         )
 
 
-class BatchError(BaseModel):
+class BatchError(Struct, kw_only=True):
     code: str
     message: str
     param: str | None
     line: int | None
 
 
-class BatchErrors(BaseModel):
+class BatchErrors(Struct, kw_only=True):
     object: Literal["list"] = "list"
     data: list[BatchError]
 
 
-class PauseObject(BaseModel):
+class PauseObject(Struct, kw_only=True):
     """Why the job does not go on at the moment, and since when (Unix seconds)."""
 
     reason: str
     since: int
 
 
-class Batch(BaseModel):
+class Batch(Struct, kw_only=True):
     id: str
     object: Literal["batch"] = "batch"
     endpoint: LinePath
@@ -145,7 +142,7 @@ class Batch(BaseModel):
     @classmethod
     def of(cls, job: Job, pause: Pause | None) -> Batch:
         """pause: of all jobs; one that has ended is none of its business."""
-        own: dict[str, Any] = {name: getattr(job, name) for name in cls.model_fields if hasattr(job, name)}
+        own: dict[str, Any] = {name: getattr(job, name) for name in cls.__struct_fields__ if hasattr(job, name)}
         own["errors"] = BatchErrors(data=[BatchError(**error) for error in job.errors]) if job.errors else None
         counts = RequestCounts(total=job.total, completed=job.completed, failed=job.failed)
         waits = pause is not None and job.status not in ENDED
@@ -153,7 +150,7 @@ class Batch(BaseModel):
         return cls(**own, request_counts=counts, usage=BatchUsage.of(job), paused=paused)
 
 
-class BatchPage(BaseModel):
+class BatchPage(Struct, kw_only=True):
     object: Literal["list"] = "list"
     data: list[Batch]
     first_id: str | None

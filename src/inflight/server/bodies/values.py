@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import DecodeError, Raw, ValidationError
@@ -60,6 +60,22 @@ def read_value(name: str, decoder: msgspec.json.Decoder[V], raw: Raw, unknown: U
     raise invalid(
         f"{shortened(name)} holds more than {_MAX_NESTED_NAMES} unknown fields; leave them out.", name, "unknown_field"
     )
+
+
+def read_text(name: str, type_: Any, text: str | list[str]) -> Any:
+    """Return the value that a parameter's text stands for: "20" is a number, "true" is a truth.
+
+    Args:
+        text: several texts, where the parameter may be given several times.
+
+    Raises:
+        ApiError: 400.
+    """
+    try:
+        return msgspec.convert(text, type_, strict=False)
+    except ValidationError as error:
+        given = text if isinstance(text, str) else ", ".join(text)
+        raise _mistake(name, repr(given).encode(), _parted(error)[0], []) from None
 
 
 def _without_unknown(name: str, raw: Raw, error: ValidationError, unknown: UnknownFields) -> Raw:

@@ -7,29 +7,28 @@ from this machine's disk. What an adapter is and whether it fits, the engine's n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 
 from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
 from inflight.models.errors import ModelError
-from inflight.server.answers import Error
 from inflight.server.bodies.adapters import LOAD_ADAPTER, UNLOAD_ADAPTER, LoadAdapterBody, UnloadAdapterBody
 from inflight.server.endpoints.operators import check_operator
 from inflight.server.errors import ApiError, invalid
-from inflight.server.json import JsonResponse, body_bytes, body_of, documented
+from inflight.server.json import body_bytes
+from inflight.server.routes import Routes, any_errors, tenant_of
 from inflight.server.served import OneModel
 from inflight.server.service import Service
-from inflight.server.tenants import Tenant
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
-_ANSWERS = {**documented(Error), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+_ANSWERS: dict[str, Any] = {"content": {"text/plain": {"type": "string"}}, "errors": any_errors()}
 
 
-def adapter_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRouter:
-    routes, turn = APIRouter(tags=["model"]), asyncio.Lock()
+def adapter_routes(service: Service) -> Routes:
+    routes, turn = Routes("model"), asyncio.Lock()
     folder = service.settings.lora_dir
 
     def adapters() -> AdapterNames:
@@ -38,10 +37,10 @@ def adapter_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRou
             raise invalid("Adapters of several models are named in the models file, as lora = [...].", "lora_name")
         return models.served.translator.adapters
 
-    @routes.post(LOAD, response_class=JsonResponse, responses=_ANSWERS, openapi_extra=body_of(LoadAdapterBody))
-    async def load(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+    @routes.post(LOAD, body=LoadAdapterBody, **_ANSWERS)
+    async def load(request: Request) -> Response:
         """An adapter that requests may name as their model from now on; its matrices are read when one does."""
-        check_operator(tenant, "load and unload adapters")
+        check_operator(tenant_of(request), "load and unload adapters")
         body = LOAD_ADAPTER.decode(await body_bytes(request))
         path = _within(folder, body)
         async with turn:  # two of one name are not both new
@@ -53,10 +52,10 @@ def adapter_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRou
                 raise invalid(str(error), "lora_path") from None
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
-    @routes.post(UNLOAD, response_class=JsonResponse, responses=_ANSWERS, openapi_extra=body_of(UnloadAdapterBody))
-    async def unload(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+    @routes.post(UNLOAD, body=UnloadAdapterBody, **_ANSWERS)
+    async def unload(request: Request) -> Response:
         """No request may name it any more; those under way go on with it."""
-        check_operator(tenant, "load and unload adapters")
+        check_operator(tenant_of(request), "load and unload adapters")
         body = UNLOAD_ADAPTER.decode(await body_bytes(request))
         try:
             adapters().remove(body.lora_name)

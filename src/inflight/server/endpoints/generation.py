@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from inflight.server.call import Call, EndpointName
 from inflight.server.endpoints.registry import GENERATION
+from inflight.server.endpoints.registry_routes import add_endpoint
 from inflight.server.generating import Keep
-from inflight.server.json import add_endpoint, body_bytes
+from inflight.server.json import body_bytes
 from inflight.server.notices import note_ignored, note_max_tokens
 from inflight.server.preprocessing.pool import is_long
 from inflight.server.preprocessing.wire import PreparedAnswer
 from inflight.server.responses.kept import NOT_STORED, KeptResponses
 from inflight.server.responses.stored_conversations import StoredConversations
 from inflight.server.router_hints import RouterHints, hints_of
+from inflight.server.routes import Routes, tenant_of
 from inflight.server.sending import ClientGone, EventStreamResponse, WholeAnswer, until_gone
 from inflight.server.served import Borrowed, Served
 from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
 from inflight.server.tracing.request_trace import passed, trace_of
 
-_STREAM: dict[str, Any] = {"text/event-stream": {"schema": {}}}  # readers take it as text, or as its events
+_STREAM = {"text/event-stream": {}}  # readers take it as text, or as its events
 
 
-def generation_routes(
-    service: Service, tenant_of: Callable[..., Tenant], kept: Callable[[], KeptResponses] | None = None
-) -> APIRouter:
+def generation_routes(service: Service, kept: Callable[[], KeptResponses] | None = None) -> Routes:
     """Return the routes of all endpoints that generate. kept: where responses are stored."""
-    routes, calls = APIRouter(tags=["generation"]), _Calls(service, kept)
-
-    async def respond(name: EndpointName, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
-        return await calls.respond(name, request, tenant)
-
+    routes, calls = Routes("generation"), _Calls(service, kept)
     for name in GENERATION:
-        add_endpoint(routes, name, partial(respond, name), _STREAM)
+        add_endpoint(routes, name, calls.respond, _STREAM)
     return routes
 
 
@@ -49,10 +44,10 @@ class _Calls:
         self._service, self._kept = service, kept
         self._stored = None if kept is None else StoredConversations(kept, int(service.settings.max_body_mb * 2**20))
 
-    async def respond(self, name: EndpointName, request: Request, tenant: Tenant) -> Response:
+    async def respond(self, name: EndpointName, request: Request) -> Response:
         """Return the response of a call whose body is still to be read. Raises ApiError."""
         try:
-            call, borrowed = await self._read(request, name, tenant)
+            call, borrowed = await self._read(request, name, tenant_of(request))
         except ClientGone:
             return Response(status_code=GONE)
         request.state.body_lease.release()

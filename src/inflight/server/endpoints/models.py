@@ -4,50 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
 
 from inflight.server import answers
 from inflight.server.call import EndpointName
 from inflight.server.endpoints.registry import ENDPOINTS, GENERATION
+from inflight.server.endpoints.registry_routes import add_endpoint
 from inflight.server.errors import ApiError
-from inflight.server.json import JsonResponse, add_endpoint, body_bytes, documented
+from inflight.server.json import JsonResponse, body_bytes
 from inflight.server.model_status import ModelStatus
 from inflight.server.notices import note_ignored
 from inflight.server.preprocessing.bounds import check_model
 from inflight.server.preprocessing.pool import is_long
 from inflight.server.preprocessing.wire import PreparedAnswer, PreparedTexts
 from inflight.server.rendered_requests import rendered_json
+from inflight.server.routes import Routes, any_errors, read_query, tenant_of
 from inflight.server.sending import ClientGone, PreparedResponse, until_gone
 from inflight.server.served import Borrowed, ListedModel, Served
 from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
 
 
-def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRouter:
-    routes = APIRouter(tags=["model"], dependencies=[Depends(tenant_of)])
-    started = int(time.time())
+class TokenizerQuery(Struct):
+    model: str | None = None
 
-    @routes.get("/v1/models/", include_in_schema=False)  # else it would name a model ""
-    @routes.get("/v1/models", responses=documented(answers.Models))
-    async def models(tenant: Tenant = Depends(tenant_of)) -> JsonResponse:
-        data = [_described(one, started) for one in _shown(service, tenant)]
+
+def model_routes(service: Service) -> Routes:
+    routes = Routes("model")
+    started = int(time.time())
+    answered = {"result_is": "The answer", "errors": any_errors()}
+
+    async def models(request: Request) -> Response:
+        data = [_described(one, started) for one in _shown(service, tenant_of(request))]
         return JsonResponse({"object": "list", "data": data})
 
-    @routes.get("/v1/models/{name:path}", responses=documented(answers.Model))
-    async def model(name: str, tenant: Tenant = Depends(tenant_of)) -> JsonResponse:
-        shown = {one.name: one for one in _shown(service, tenant)}
-        return JsonResponse(_described(shown[check_model(name, tuple(shown))], started))
+    routes.add("GET", "/v1/models", models, result=answers.Models, **answered)
+    routes.add("GET", "/v1/models/", models, is_documented=False)  # else it would name a model ""
 
-    @routes.get("/tokenizer_info", responses=documented(answers.TokenizerInfo))
-    async def tokenizer_info(
-        request: Request, model: str | None = None, tenant: Tenant = Depends(tenant_of)
-    ) -> Response:
+    @routes.get("/v1/models/{name:path}", result=answers.Model, **answered)
+    async def model(request: Request) -> Response:
+        shown = {one.name: one for one in _shown(service, tenant_of(request))}
+        name = check_model(request.path_params["name"], tuple(shown))
+        return JsonResponse(_described(shown[name], started))
+
+    @routes.get("/tokenizer_info", query=TokenizerQuery, result=answers.TokenizerInfo, **answered)
+    async def tokenizer_info(request: Request) -> Response:
         """Describe the model's tokenizer, as far as it changes how text is cut. model: where there are several."""
-        with service.entered(tenant):
+        model = read_query(request, TokenizerQuery).model
+        with service.entered(tenant_of(request)):
             try:
                 borrowed = await lent(request, service.models.borrow(model))
             except ClientGone:
@@ -57,7 +67,8 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
             finally:
                 borrowed.release()
 
-    async def respond(name: EndpointName, request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+    async def respond(name: EndpointName, request: Request) -> Response:
+        tenant = tenant_of(request)
         return PreparedResponse(service.entered(tenant), partial(made, request, name, tenant))
 
     async def lent(request: Request, borrowing: Coroutine[Any, Any, Borrowed]) -> Borrowed:
@@ -84,7 +95,7 @@ def model_routes(service: Service, tenant_of: Callable[..., Tenant]) -> APIRoute
 
     for name in ENDPOINTS:
         if name not in GENERATION:
-            add_endpoint(routes, name, partial(respond, name))
+            add_endpoint(routes, name, respond)
     return routes
 
 

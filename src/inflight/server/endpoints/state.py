@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
-from fastapi import APIRouter, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from inflight.counted import counted
 from inflight.server import answers
-from inflight.server.json import JsonResponse, documented
+from inflight.server.json import JsonResponse
 from inflight.server.rendering import Rendering
+from inflight.server.routes import Routes, any_errors
 from inflight.server.service import Service
 
 Metrics = Callable[[], Awaitable[tuple[bytes, str]]]  # text and content type
 
 
-def state_routes(service: Service, metrics: Metrics, version: str) -> APIRouter:
-    routes, rendered = APIRouter(tags=["operation"]), Rendering(metrics)
-    health_documented: dict[int | str, dict[str, Any]] = {
-        200: {"model": answers.Health, "description": "Ready"},
-        503: {"model": answers.Health, "description": "Loading, draining or failed"},
-    }
+def state_routes(service: Service, metrics: Metrics, version: str) -> Routes:
+    routes, rendered = Routes("operation", needs_key=False), Rendering(metrics)
+    not_ready = {"503": (answers.Health, "Loading, draining or failed")}
 
-    @routes.get("/health", responses=health_documented)
-    async def health() -> JsonResponse:
+    @routes.get("/health", result=answers.Health, result_is="Ready", errors=not_ready)
+    async def health(_: Request) -> Response:
         """200 when new work is taken; 503 with what is being done when not."""
         models = service.loaded
         stopped = None if models is None else models.stopped
@@ -35,16 +33,12 @@ def state_routes(service: Service, metrics: Metrics, version: str) -> APIRouter:
         body = {"status": service.state, "detail": detail.get(service.state, service.doing)}
         return JsonResponse(body, 200 if service.state == "ready" else 503)
 
-    @routes.get("/version", responses={200: {"model": answers.Version}})
-    async def tell_version() -> JsonResponse:
+    @routes.get("/version", result=answers.Version)
+    async def tell_version(_: Request) -> Response:
         return JsonResponse({"version": version})
 
-    @routes.get(
-        "/metrics",
-        responses={**documented(answers.Version), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
-        response_class=Response,
-    )
-    async def page() -> Response:
+    @routes.get("/metrics", content={"text/plain": {"type": "string"}}, errors=any_errors())
+    async def page(_: Request) -> Response:
         """Prometheus text."""
         text, content_type = await rendered()
         return Response(text, media_type=content_type)

@@ -9,10 +9,8 @@ from inflight.server.ingress.answering import header, refuse, state_of
 from inflight.server.tenants import Tenants
 
 CREDENTIALS = (b"authorization", b"x-api-key")  # headers, the first before the other
-_OPEN = frozenset(
-    ("/", "/playground", "/health", "/version", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json")
-)
-_OPEN_FOLDERS = ("/static-offline-docs/", "/ui/")  # what the page /docs, and the live page, are made of
+_OPEN = frozenset(("/", "/playground", "/health", "/version", "/metrics", "/docs", "/openapi.json"))
+_OPEN_FOLDERS = ("/ui/",)  # what the live page is made of
 
 
 class Authentication:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Request
+from msgspec import Struct
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -24,6 +24,7 @@ from inflight.live.page_files import PageFile, page_file, served_page
 from inflight.server.endpoints.operators import check_operator
 from inflight.server.errors import ApiError
 from inflight.server.live.hub import LiveHub
+from inflight.server.routes import Routes, read_query, tenant_of
 from inflight.server.sending import ClientGone, file_pieces, until_gone
 from inflight.server.tenants import Tenant
 
@@ -49,16 +50,21 @@ class Live:
     record: Path | None = None
 
 
-def page_routes() -> APIRouter:
+class AccountQuery(Struct):
+    id: str
+
+
+def page_routes() -> Routes:
     """The playground, and what the pages are made of."""
-    routes = APIRouter(include_in_schema=False)
+    routes = Routes(is_documented=False)
 
     @routes.get("/playground")
     async def playground(request: Request) -> Response:
         return page_response(served_page("playground.html"), request)
 
     @routes.get(FILES + "/{name}")
-    async def file(name: str, request: Request) -> Response:
+    async def file(request: Request) -> Response:
+        name = request.path_params["name"]
         try:
             return page_response(page_file(name), request)
         except KeyError:
@@ -67,11 +73,11 @@ def page_routes() -> APIRouter:
     return routes
 
 
-def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRouter:
+def live_routes(live: Live | None) -> Routes:
     """live: None: the server has no live page."""
-    routes = APIRouter(include_in_schema=False)
+    routes = Routes(is_documented=False)
     if live is None:
-        routes.add_api_route("/", _to_the_documentation, methods=["GET"])
+        routes.add("GET", "/", _to_the_documentation)
         return routes
 
     @routes.get("/")
@@ -79,17 +85,17 @@ def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRoute
         return page_response(served_page("index.html"), request)
 
     @routes.get(EVENTS)
-    async def events(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+    async def events(request: Request) -> Response:
         """Frames as server-sent events, behind the one in Last-Event-ID where it is still kept."""
         check_origin(request)
         live.hub.enter()
-        return FeedResponse(live.hub, tenant, request.headers.get("last-event-id"))
+        return FeedResponse(live.hub, tenant_of(request), request.headers.get("last-event-id"))
 
     @routes.get(RECORD)
-    async def record(request: Request, tenant: Tenant = Depends(tenant_of)) -> Response:
+    async def record(request: Request) -> Response:
         """The record up to the byte that is its last one now; the engine writes on meanwhile."""
         check_origin(request)
-        check_operator(tenant, "download records")
+        check_operator(tenant_of(request), "download records")
         if live.record is None:
             raise ApiError(404, "This server writes no record; start it with --record FILE.", code="not_found")
         file = await asyncio.to_thread(live.record.open, "rb")
@@ -103,10 +109,10 @@ def live_routes(live: Live | None, tenant_of: Callable[..., Tenant]) -> APIRoute
         return StreamingResponse(file_pieces(file, nbytes), media_type="application/jsonl", headers=headers)
 
     @routes.get(ACCOUNT)
-    async def account(request: Request, id: str, tenant: Tenant = Depends(tenant_of)) -> Response:
+    async def account(request: Request) -> Response:
         """Return the account of the request of that name, while it lives."""
         check_origin(request)
-        told = encode_account(await live.hub.account(tenant, id))
+        told = encode_account(await live.hub.account(tenant_of(request), read_query(request, AccountQuery).id))
         return Response(told, media_type="application/json", headers={**HEADERS, "Cache-Control": "no-store"})
 
     return routes
@@ -118,7 +124,7 @@ def _file_name(name: str) -> str:
     return f'filename="{name}"' if quoted == name else f"filename*=utf-8''{quoted}"
 
 
-async def _to_the_documentation() -> RedirectResponse:
+async def _to_the_documentation(_: Request) -> Response:
     return RedirectResponse("docs", 307)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
-from fastapi import APIRouter, Depends, Query
-from fastapi.responses import Response as HttpResponse
-from pydantic import BaseModel, ConfigDict
+from msgspec import Meta, Struct, field
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
 
 from inflight.server.answers import Error, Response
 from inflight.server.errors import invalid
+from inflight.server.json import JsonResponse, json_of
 from inflight.server.responses.kept import Responses
-from inflight.server.tenants import Tenant
+from inflight.server.routes import Routes, read_query, tenant_of
 
 PATH = "/v1/responses"
 Includable = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
@@ -32,16 +32,14 @@ class KeepsResponses(Protocol):
     def responses(self) -> Responses: ...
 
 
-class InputItem(BaseModel):
+class InputItem(Struct, kw_only=True):
     """What else it has depends on its type."""
-
-    model_config = ConfigDict(extra="allow")
 
     id: str
     type: Literal["message", "function_call", "function_call_output", "reasoning"]
 
 
-class InputItems(BaseModel):
+class InputItems(Struct, kw_only=True):
     object: Literal["list"] = "list"
     data: list[InputItem]
     first_id: str | None
@@ -49,63 +47,73 @@ class InputItems(BaseModel):
     has_more: bool
 
 
-class ResponseDeleted(BaseModel):
+class ResponseDeleted(Struct, kw_only=True):
     id: str
     object: Literal["response"] = "response"
     deleted: Literal[True] = True
 
 
-def response_routes(service: KeepsResponses, tenant: Callable[..., Tenant]) -> APIRouter:
-    """tenant: a dependency that says who asks, or raises ApiError. Refusals are raised as ApiError too."""
-    routes, asking = APIRouter(tags=["responses"]), Depends(tenant)
+Included = Annotated[list[Includable], Meta(max_length=16)] | None
 
-    @routes.get(f"{PATH}/{{response_id}}", response_model=Response, responses=_refusals(400, 401, 404, 507))
-    async def retrieve_response(
-        response_id: str,
-        include: Annotated[list[Includable] | None, Query(alias="include[]", max_length=16)] = None,
-        stream: bool = False,
-        tenant: Tenant = asking,
-    ) -> HttpResponse:
+
+class ResponseQuery(Struct):
+    include: Included = field(default=None, name="include[]")
+    stream: bool = False
+
+
+class InputItemsQuery(Struct):
+    after: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    include: Included = field(default=None, name="include[]")
+
+
+def response_routes(service: KeepsResponses) -> Routes:
+    """Return the routes of stored responses. Refusals are raised as ApiError."""
+    routes = Routes("responses")
+
+    @routes.get(f"{PATH}/{{response_id}}", query=ResponseQuery, result=Response, errors=_refusals(400, 401, 404, 507))
+    async def retrieve_response(request: Request) -> HttpResponse:
         """A stored response, as it was answered. What it includes was said when it was asked for."""
-        if stream:
+        if read_query(request, ResponseQuery).stream:
             raise invalid(
                 "stream is true, but only a response that is being made is streamed, by the call that asked for it; "
                 "leave it out.",
                 "stream",
                 "unsupported_value",
             )
-        return HttpResponse(await service.responses.retrieve(tenant, response_id), media_type="application/json")
+        stored = await service.responses.retrieve(tenant_of(request), request.path_params["response_id"])
+        return HttpResponse(stored, media_type="application/json")
 
-    @routes.get(f"{PATH}/{{response_id}}/input_items", responses=_refusals(400, 401, 404, 507))
-    async def list_input_items(
-        response_id: str,
-        after: str | None = None,
-        limit: Annotated[int, Query(ge=1, le=100)] = 20,
-        order: Literal["asc", "desc"] = "desc",
-        include: Annotated[list[Includable] | None, Query(alias="include[]", max_length=16)] = None,
-        tenant: Tenant = asking,
-    ) -> InputItems:
+    @routes.get(
+        f"{PATH}/{{response_id}}/input_items",
+        query=InputItemsQuery,
+        result=InputItems,
+        errors=_refusals(400, 401, 404, 507),
+    )
+    async def list_input_items(request: Request) -> HttpResponse:
         """The items that it was asked with, those of the responses before it among them; the last first unless asked
         otherwise."""
+        asked = read_query(request, InputItemsQuery)
         items, has_more = await service.responses.input_items(
-            tenant, response_id, after=after, limit=limit, descending=order == "desc"
+            tenant_of(request),
+            request.path_params["response_id"],
+            after=asked.after,
+            limit=asked.limit,
+            descending=asked.order == "desc",
         )
-        ids = [item["id"] for item in items]
-        return InputItems(
-            data=[InputItem(**item) for item in items],
-            first_id=ids[0] if ids else None,
-            last_id=ids[-1] if ids else None,
-            has_more=has_more,
-        )
+        ends = {"first_id": items[0]["id"] if items else None, "last_id": items[-1]["id"] if items else None}
+        return JsonResponse({"object": "list", "data": items, **ends, "has_more": has_more})
 
-    @routes.delete(f"{PATH}/{{response_id}}", responses=_refusals(401, 404, 507))
-    async def delete_response(response_id: str, tenant: Tenant = asking) -> ResponseDeleted:
+    @routes.delete(f"{PATH}/{{response_id}}", result=ResponseDeleted, errors=_refusals(401, 404, 507))
+    async def delete_response(request: Request) -> HttpResponse:
         """Those that went on from it stay, with what they have of it."""
-        await service.responses.delete(tenant, response_id)
-        return ResponseDeleted(id=response_id)
+        response_id = request.path_params["response_id"]
+        await service.responses.delete(tenant_of(request), response_id)
+        return json_of(ResponseDeleted(id=response_id))
 
     return routes
 
 
-def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": Error, "description": _MEANINGS[status]} for status in sorted({*statuses, 503})}
+def _refusals(*statuses: int) -> dict[str, tuple[type[Struct], str]]:
+    return {str(status): (Error, _MEANINGS[status]) for status in sorted({*statuses, 503})}

@@ -49,7 +49,7 @@ def test_each_part_runs_without_a_gpu(capsys: pytest.CaptureFixture[str], part: 
 
 BARE = """
 import sys
-OURS = {"fastapi", "uvicorn", "httptools", "uvloop", "multipart", "aiohttp", "prometheus_client", "click", "rich",
+OURS = {"starlette", "uvicorn", "httptools", "uvloop", "multipart", "aiohttp", "prometheus_client", "click", "rich",
         "tokenizers", "huggingface_hub", "llguidance", "safetensors", "transformers", "gguf", "pytest"}
 class Refuse:
     def find_spec(self, name, path=None, target=None):
