@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,7 +27,7 @@ from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
 from inflight.server.tracing.request_trace import passed, trace_of
 
-_STREAM = {"text/event-stream": {}}  # readers take it as text, or as its events
+_STREAM: dict[str, Any] = {"text/event-stream": {}}  # readers take it as text, or as its events
 
 
 def generation_routes(service: Service, kept: Callable[[], KeptResponses] | None = None) -> Routes:
