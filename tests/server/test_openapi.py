@@ -156,5 +156,5 @@ def test_every_endpoint_is_served_where_the_registry_says() -> None:
         assert body.endswith(f"/{endpoint.body.kind.__name__}")
         assert operation.get("description") == endpoint.about
     lines = app.openapi()["components"]["schemas"]["Batch"]["properties"]["endpoint"]["enum"]
-    assert lines == list(OF_LINES) == [one.path for one in ENDPOINTS.values() if one.path in OF_LINES]
+    assert lines == sorted(OF_LINES)
     assert {ENDPOINTS[name].path for name in ("completion", "chat", "responses", "messages")} < set(lines)
