@@ -53,7 +53,7 @@ class Decoding:
 
     def begin(self) -> None:
         """Every row, which was added, decodes."""
-        while self._loop.snapshot().running < self._rows:
+        while self._loop.stats().running < self._rows:
             self._loop.advance()
         for _ in range(PROMPT):
             self._loop.advance()

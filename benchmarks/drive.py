@@ -168,7 +168,7 @@ def drive(
     def stepped(events: list[Event]) -> None:
         _note(by_id, events, loop.clock.now())
         if after is not None:
-            after(loop.snapshot())
+            after(loop.stats())
 
     def ended(index: int, observation: Observation) -> None:
         outcomes[index].refused = observation.error or None

@@ -157,7 +157,7 @@ def capacity(kind: Kind) -> tuple[float, float]:
     rng = random.Random(2)
     loop = kind.open("fcfs", None)
     run = drive(loop, [request(str(i), "a", rng, 1, kind.vocabulary) for i in range(kind.backlog // 2)])
-    steps = loop.snapshot().step
+    steps = loop.stats().step
     loop.close()
     return len(run.outcomes) / run.seconds, run.seconds / steps
 

@@ -171,7 +171,7 @@ def noticed(model: str, shape: dict[str, object], rounds: int) -> dict[str, list
                 found[what].append(Noticed(*(told if folder_first else told[::-1])))
                 of = found[what][-1]
                 log_line(f"{what}: {p99(of.folder) * 1e3:.1f} ms with a folder, {p99(of.none) * 1e3:.1f} ms without")
-        tiers = with_folder.loop.snapshot().tiers
+        tiers = with_folder.loop.stats().tiers
         assert tiers is not None
         log_line(f"{tiers.brought} blocks were brought, {tiers.stored} stored")
         for engine in (with_folder, without):

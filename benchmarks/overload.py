@@ -89,7 +89,7 @@ GATES = (Gate("off"), *(Gate("queue", target) for target in TARGETS), Gate("slo"
 def serve(settings: SchedulingSettings, requests: list[Request], seconds: float) -> Found:
     loop = virtual_engine(settings)
     run = drive(loop, requests)
-    predictions = loop.snapshot().predictions if settings.asks_predictor else None
+    predictions = loop.stats().predictions if settings.asks_predictor else None
     return Found(len(requests), sum(met(one) for one in run.outcomes), refused(run), seconds, run, predictions)
 
 

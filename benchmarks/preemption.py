@@ -52,7 +52,7 @@ def requests(number: int, vocabulary: int, seed: int = 0) -> list[Request]:
 
 def serve(loop: EngineLoop, offered: list[Request]) -> Found:
     run = drive(loop, offered)
-    preemptions = loop.snapshot().preemptions
+    preemptions = loop.stats().preemptions
     loop.close()
     timings = [one.timings for one in run.outcomes if one.timings is not None]
     return Found(

@@ -81,8 +81,8 @@ def test_after_ctrl_c_the_next_call_is_answered(llm: LLM, after: float) -> None:
     signal.signal(signal.SIGINT, before)
     (output,) = llm.generate("hello world", GREEDY)
     assert output.outputs == expected.outputs
-    snapshot = llm._engine.loop.snapshot()
-    assert (snapshot.running, snapshot.waiting, snapshot.held_blocks) == (0, 0, 0)
+    stats = llm._engine.loop.stats()
+    assert (stats.running, stats.waiting, stats.held_blocks) == (0, 0, 0)
 
 
 def test_outputs_in_the_order_of_the_prompts(llm: LLM) -> None:

@@ -32,7 +32,7 @@ def brought(model: Path, kept: Path, cases: list[Case], expected: list[object], 
     """Blocks, of a run whose answers are as they should be."""
     with opened(model, kv_cache_dir=str(kept), **shape) as engine:
         outputs = run(engine, cases)
-        tiers = engine.loop.snapshot().tiers
+        tiers = engine.loop.stats().tiers
     for number, (output, same) in enumerate(zip(outputs, expected, strict=True)):
         assert answer(output) == same, f"request {number}"
     assert tiers is not None and not tiers.failed
@@ -64,9 +64,9 @@ def test_answers_are_the_same_with_the_host_as_a_tier(more: dict[str, object], f
     cases = mix(seed=8, count=16) * 2
     with opened(folder, kv_cache_host=0.01, max_num_seqs=12, num_blocks=16, watermark=0.0, **more) as engine:
         outputs = run(engine, cases)
-        snapshot = engine.loop.snapshot()
+        stats = engine.loop.stats()
     assert [answer(output) for output in outputs] == alone(folder, cases)
-    assert snapshot.held_host_blocks > 0 == snapshot.swapped_sequences
+    assert stats.held_host_blocks > 0 == stats.swapped_sequences
 
 
 def test_answers_are_the_same_whatever_is_evicted_first(folder: Path) -> None:
@@ -93,7 +93,7 @@ def test_damaged_files_change_no_answer(folder: Path, tmp_path: Path) -> None:
         path.write_bytes(whole)
     with opened(folder, kv_cache_dir=str(tmp_path)) as engine:
         outputs = run(engine, cases)
-        tiers = engine.loop.snapshot().tiers
+        tiers = engine.loop.stats().tiers
     assert [answer(output) for output in outputs] == expected
     assert tiers is not None and tiers.failed
 

@@ -50,9 +50,9 @@ def test_who_goes_on_is_known_first(way: str) -> None:
             assert tokens[:1] == prefill.tokens[f"r{seed}"]
         counts = decode.engine.exchange.counts  # type: ignore[union-attr]
         assert (counts.pulls, counts.failed_pulls) == (6, 0)
-        handed = prefill.engine.loop.snapshot().handed_over
+        handed = prefill.engine.loop.stats().handed_over
         assert handed is not None and handed.taken == sum(blocks(asked("", seed)) for seed in range(6))
-        assert decode.engine.loop.snapshot().handed_over is None
+        assert decode.engine.loop.stats().handed_over is None
         settle(prefill, decode)
 
 
@@ -65,14 +65,14 @@ def test_an_idle_engine_does_not_count_blocks_as_held_that_are_free() -> None:
         bridge = AsyncBridge(build_engine(EngineSettings(threads=1, **FEW), peers=peers).loop)
         try:
             stream = await bridge.open(asked("r", 1, KVTransfer(give="r"), output=1))
-            held = [(await bridge.snapshot()).held_blocks]
+            held = [(await bridge.stats()).held_blocks]
             async for _ in stream:
-                held.append((await bridge.snapshot()).held_blocks)
+                held.append((await bridge.stats()).held_blocks)
             assert max(held) > 0
             async with asyncio.timeout(30):
                 while held[-1]:
                     await asyncio.sleep(0.02)
-                    held.append((await bridge.snapshot()).held_blocks)
+                    held.append((await bridge.stats()).held_blocks)
         finally:
             bridge.close()
 
@@ -254,7 +254,7 @@ def settle(*sides: Side, seconds: float = 10.0) -> None:
     """No block is held any more. What peers have taken, or did not come for, an engine hears of with its next step."""
     last, tries = time.monotonic() + seconds, 0
     for side in sides:
-        while side.engine.loop.snapshot().held_blocks:
+        while side.engine.loop.stats().held_blocks:
             assert time.monotonic() < last, "blocks are held for nobody"
             time.sleep(0.05)
             tries += 1

@@ -164,12 +164,12 @@ def check(folder: Path, cases: list[Case], expected: list[Answer], **shape: Any)
     """Returns preemptions and cached tokens, so that the caller can see that there were any."""
     with opened(folder, **shape) as engine:
         outputs = run(engine, cases)
-        snapshot = engine.loop.snapshot()
+        stats = engine.loop.stats()
     for number, (output, same) in enumerate(zip(outputs, expected, strict=True)):
         assert answer(output) == same, f"request {number}: {cases[number]}"
-    assert (snapshot.waiting, snapshot.running, snapshot.held_blocks) == (0, 0, 0)
+    assert (stats.waiting, stats.running, stats.held_blocks) == (0, 0, 0)
     # Samples of one request share its prompt with or without the cache, so that only single ones count.
-    return snapshot.preemptions, sum(output.num_cached_tokens or 0 for output in outputs if len(output.outputs) == 1)
+    return stats.preemptions, sum(output.num_cached_tokens or 0 for output in outputs if len(output.outputs) == 1)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -341,7 +341,7 @@ class AsyncEngine:
         self._bridge.abort(request_id)
 
     async def snapshot(self) -> SchedulerStats:
-        return await self._bridge.snapshot()
+        return await self._bridge.stats()
 
     def close(self) -> None:
         """Stop the engine, and give the process its switch interval back; a second call does nothing."""

@@ -157,7 +157,7 @@ def test_what_is_answered_behind_an_unanswered_line_is_kept(tiny: Path, tmp_path
     with source.open("rb", buffering=0) as file:
         _Run(engine, Lines(engine, SamplingParams()), out, Earlier()).work(LineReader(file.fileno()), After())  # type: ignore[arg-type]
     assert [json.loads(line)["index"] for line in out.getvalue().splitlines()] == [1, 3]
-    counts = engine.loop.snapshot()
+    counts = engine.loop.stats()
     assert (counts.waiting, counts.running, counts.held_blocks) == (0, 0, 0)
 
 

@@ -87,11 +87,11 @@ class Rig:
     async def settled(self, met: Callable[[SchedulerStats], bool]) -> SchedulerStats:
         """Waits until the engine's counts are as they should be."""
         for _ in range(500):
-            snapshot = await self.bridge.snapshot()
-            if met(snapshot):
-                return snapshot
+            stats = await self.bridge.stats()
+            if met(stats):
+                return stats
             await asyncio.sleep(0.005)
-        raise AssertionError(f"it stays at {snapshot}")
+        raise AssertionError(f"it stays at {stats}")
 
 
 def request(request_id: str, prompt: int = 6, params: SamplingParams = ENDLESS) -> Request:
@@ -99,8 +99,8 @@ def request(request_id: str, prompt: int = 6, params: SamplingParams = ENDLESS) 
     return Request(request_id=request_id, prompt_token_ids=tuple(range(number, number + prompt)), params=params)
 
 
-def empty(snapshot: SchedulerStats) -> bool:
-    return (snapshot.waiting, snapshot.running, snapshot.held_blocks) == (0, 0, 0)
+def empty(stats: SchedulerStats) -> bool:
+    return (stats.waiting, stats.running, stats.held_blocks) == (0, 0, 0)
 
 
 class RemoteRig(Rig):
@@ -173,7 +173,7 @@ def test_many_streams_at_once_each_in_order(rig: Rig) -> None:
 def test_a_consumer_that_goes_away_frees_what_its_request_held(rig: Rig) -> None:
     async def main() -> None:
         closed, cancelled = await rig.started("closed"), await rig.started("cancelled")
-        assert (await rig.bridge.snapshot()).running == 2
+        assert (await rig.bridge.stats()).running == 2
         await closed.aclose()
         await rig.settled(lambda counts: counts.running == 1)
 
@@ -263,7 +263,7 @@ def test_close_while_streaming_reaches_every_consumer(rig: Rig) -> None:
         with pytest.raises(EngineStopped, match="The engine was closed"):
             await rig.collect("late")
         with pytest.raises(EngineStopped, match="The engine was closed"):
-            await rig.bridge.snapshot()
+            await rig.bridge.stats()
         rig.bridge.abort("late")  # nothing left to do, and no error
         assert rig.loop.idle, "the requests have ended in the engine's accounts too"
 
@@ -328,14 +328,14 @@ def test_commands_behind_a_fault_are_answered(rig: Rig) -> None:
 
 
 def test_a_closed_event_loop_harms_no_other(rig: Rig) -> None:
-    """A consumer's event loop may close under its request, or under a snapshot that was asked for."""
+    """A consumer's event loop may close under its request, or under a stats that was asked for."""
 
     async def leaves_a_stream() -> Any:
         return await rig.started("orphan")
 
     async def leaves_a_snapshot() -> None:
         rig.executor.seconds = 0.02
-        asyncio.create_task(rig.bridge.snapshot())  # noqa: RUF006  (it is left on purpose)
+        asyncio.create_task(rig.bridge.stats())  # noqa: RUF006  (it is left on purpose)
         await asyncio.sleep(0)
 
     loop = asyncio.new_event_loop()
@@ -445,7 +445,7 @@ def test_a_newcomer_is_answered_while_a_step_computes() -> None:
         second = await asyncio.wait_for(bridge.open(request("second", params=SamplingParams(max_tokens=2))), 10)
         with pytest.raises(RequestRefused, match="context length"):
             await asyncio.wait_for(bridge.open(request("long", prompt=250)), 10)
-        assert (await asyncio.wait_for(bridge.snapshot(), 10)).waiting == 1
+        assert (await asyncio.wait_for(bridge.stats(), 10)).waiting == 1
         left = await bridge.open(request("left"))
         await left.aclose()
         assert not executor.go_on.is_set(), "all of this happened within one step"
@@ -599,7 +599,7 @@ def test_no_consumer_waits_for_ever_when_the_engine_breaks() -> None:
         with pytest.raises(EngineStopped, match="Panic"):
             await asyncio.wait_for(bridge.open(request("late")), 10)
         with pytest.raises(EngineStopped, match="Panic"):
-            await asyncio.wait_for(bridge.snapshot(), 10)
+            await asyncio.wait_for(bridge.stats(), 10)
 
     asyncio.run(main())
     assert bridge.stopped is not None
@@ -608,10 +608,10 @@ def test_no_consumer_waits_for_ever_when_the_engine_breaks() -> None:
 def test_a_mistake_in_counting_stops_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(rig.loop, "snapshot", lambda: 1 // 0)
+            patched.setattr(rig.loop, "stats", lambda: 1 // 0)
             with pytest.raises(ZeroDivisionError):
-                await asyncio.wait_for(rig.bridge.snapshot(), 10)
-        assert rig.bridge.stopped is None and empty(await rig.bridge.snapshot())
+                await asyncio.wait_for(rig.bridge.stats(), 10)
+        assert rig.bridge.stopped is None and empty(await rig.bridge.stats())
 
     asyncio.run(main())
 

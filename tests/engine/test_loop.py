@@ -163,7 +163,7 @@ def test_aborted_between_two_rounds(depth: int) -> None:
     (end,) = loop.abort("a")
     assert isinstance(end, FinishedEvent)
     assert loop.run() == []
-    assert loop.idle and loop.snapshot().held_blocks == 0
+    assert loop.idle and loop.stats().held_blocks == 0
 
 
 def test_closing_closes_the_executor() -> None:
@@ -279,8 +279,8 @@ def test_whatever_breaks_a_step_off_the_next_call_finds_an_engine_that_works(dep
     assert sorted(event.request_id for event in events if isinstance(event, FinishedEvent)) == list("abc")
     assert not any(isinstance(event, FinishedEvent) for event in loop.run()), "it was sent before"
     inside.check(scheduler, setup.capacity, [])
-    snapshot = loop.snapshot()
-    assert (snapshot.running, snapshot.waiting, snapshot.held_blocks) == (0, 0, 0)
+    stats = loop.stats()
+    assert (stats.running, stats.waiting, stats.held_blocks) == (0, 0, 0)
     loop.add(request("d", [0] * 5, output=4))
     loop.add(request("e", [1] * 5, output=4))
     fresh = setup.loop(depth=1)
@@ -353,7 +353,7 @@ def test_a_second_interrupt_while_the_first_is_cleaned_up_after() -> None:
         loop.run()
     (end,) = loop.run()
     assert isinstance(end, FinishedEvent) and end.finishes[0].reason == "error"
-    assert loop.idle and loop.snapshot().held_blocks == 0
+    assert loop.idle and loop.stats().held_blocks == 0
 
 
 class Unreadable:

@@ -115,11 +115,11 @@ async def all_of(stream: EventStream) -> list[Event]:
 def test_they_are_counted_and_their_account_says_so(rig: Rig) -> None:
     async def run() -> None:
         opening = await rig.opening(rig.request("a", n=2), rig.request("b"))
-        snapshot = await rig.bridge.snapshot()
-        assert (snapshot.compiling, snapshot.waiting, rig.heard.names) == (3, 0, [])
+        stats = await rig.bridge.stats()
+        assert (stats.compiling, stats.waiting, rig.heard.names) == (3, 0, [])
         rig.gate.open()
         events = await all_of(await opening)
-        assert (await rig.bridge.snapshot()).compiling == 0
+        assert (await rig.bridge.stats()).compiling == 0
         ends = [event for event in events if isinstance(event, FinishedEvent)]
         assert len(ends) == 2
         for end in ends:
@@ -142,7 +142,7 @@ def test_one_that_is_aborted_ends_at_once_and_is_never_added(rig: Rig) -> None:
         assert isinstance(end, FinishedEvent) and [one.reason for one in end.finishes] == ["abort"] * 2
         timings = end.timings
         assert timings.total_ms > 1000 and 0 < timings.queued_by["grammar"] == timings.queue_ms
-        assert (await rig.bridge.snapshot()).compiling == 0
+        assert (await rig.bridge.stats()).compiling == 0
         assert rig.gate.compiling[0].cancelled
         rig.gate.open()
         await asyncio.sleep(0)
@@ -170,7 +170,7 @@ def test_one_whose_client_leaves_is_never_added(rig: Rig) -> None:
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        assert (await rig.bridge.snapshot()).compiling == 0
+        assert (await rig.bridge.stats()).compiling == 0
         assert rig.gate.compiling[0].cancelled
         rig.gate.open()
         await asyncio.sleep(0)
@@ -194,6 +194,6 @@ def test_one_that_finds_too_many_before_it_is_refused(rig: Rig) -> None:
     async def run() -> None:
         with pytest.raises(RequestRefused, match="256 grammars wait"):
             await rig.bridge.open(rig.request("a", source="one too many"))
-        assert (await rig.bridge.snapshot()).compiling == 0
+        assert (await rig.bridge.stats()).compiling == 0
 
     asyncio.run(run())

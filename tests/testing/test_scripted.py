@@ -77,7 +77,7 @@ def test_a_preempted_answer_goes_on_where_it_was() -> None:
     for number in range(3):
         ask(loop, str(number), (100 * number,) * 4)
     found = answers(loop.run())
-    assert loop.snapshot().preemptions > 0
+    assert loop.stats().preemptions > 0
     assert found == {(str(n), 0): (*range(100 * n, 100 * n + 12), END) for n in range(3)}
 
 

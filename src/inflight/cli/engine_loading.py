@@ -70,7 +70,7 @@ def load_engine(
     engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap, kv_event_queue=journal, peers=peers)
     engine.prompts.check_chat()
     _tell_settings(engine_settings.device, engine.settings, verbose)
-    lanes = [ServedLane(one.name, one.background, one.reads_priority) for one in engine.loop.census(blocks=False).lanes]
+    lanes = [ServedLane(one.name, one.background, one.reads_priority) for one in engine.loop.dump(blocks=False).lanes]
     models = _models(settings, engine_settings)
     names = [one.name for one in lanes]
     metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=names)

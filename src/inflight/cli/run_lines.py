@@ -57,13 +57,13 @@ def run_lines(
         run = _Run(engine, Lines(engine, defaults, parsers), out, earlier)
         run.work(LineReader(file), interrupt)
     summary = summarize(run.observations, run.window)
-    snapshot = engine.loop.snapshot()
-    predictions = snapshot.predictions if "predictor" in engine.settings else None  # nobody asked, so nobody wonders
+    stats = engine.loop.stats()
+    predictions = stats.predictions if "predictor" in engine.settings else None  # nobody asked, so nobody wonders
     if as_json:
         more = {"predictions": None if predictions is None else asdict(predictions)}
         print(json_text(summary.to_json() | more), file=sys.stderr)
     else:
-        print_summary(summary, snapshot.preemptions)
+        print_summary(summary, stats.preemptions)
         if predictions is not None and predictions.samples:
             print_predictions(str(engine.settings["predictor"].value), predictions)
     if interrupt.wanted:

@@ -143,9 +143,9 @@ class AsyncBridge:
             return _call(consumer.loop, partial(_end_unsubmitted, consumer, events))
         self._send(lambda: self._abort(request_id))
 
-    async def snapshot(self) -> SchedulerStats:
+    async def stats(self) -> SchedulerStats:
         """Return counts of a moment when no plan is made. Raises EngineStopped."""
-        return await self.ask(lambda: self._with_compiling(self._loop.snapshot()))
+        return await self.ask(lambda: self._with_compiling(self._loop.stats()))
 
     async def ask(self, question: Callable[[], T]) -> T:
         """Call a quick function of the engine loop while no plan is made, and return its result. Raises

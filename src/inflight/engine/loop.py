@@ -110,20 +110,18 @@ class EngineLoop:
         """Learned durations of steps; any thread may read it."""
         return self._scheduler.latency
 
-    def snapshot(self) -> SchedulerStats:
+    def stats(self) -> SchedulerStats:
         """Return counts of this moment."""
-        snapshot = self._scheduler.stats()
+        stats = self._scheduler.stats()
         if self._kv_tiers is not None:
             folder, exports = self._kv_tiers.folder_stats(), self._kv_tiers.export_stats()
-            snapshot = replace(snapshot, folder=folder, handed_over=exports)
-        return snapshot if self.grammars is None else replace(snapshot, grammars=self.grammars.stats())
+            stats = replace(stats, folder=folder, handed_over=exports)
+        return stats if self.grammars is None else replace(stats, grammars=self.grammars.stats())
 
-    def census(self, whole: bool = False, blocks: bool = True) -> SchedulerDump:
+    def dump(self, whole: bool = False, blocks: bool = True) -> SchedulerDump:
         """Return what runs, waits and holds blocks: see the scheduler."""
-        census = self._scheduler.dump(whole, blocks)
-        return (
-            census._replace(folder=self._kv_tiers.folder_stats()) if blocks and self._kv_tiers is not None else census
-        )
+        dump = self._scheduler.dump(whole, blocks)
+        return dump._replace(folder=self._kv_tiers.folder_stats()) if blocks and self._kv_tiers is not None else dump
 
     def account(self, request_id: str) -> tuple[Request, Timings] | None:
         """Return a live request and its timings so far; None if it is unknown."""

@@ -2,7 +2,7 @@
 them.
 
     engine's loop ─ observer ─▶ ring ─┐
-                    census ───────────┴▶ live ────┐
+                      dump ───────────┴▶ live ────┐
                                                   ├▶ StepFacts, Moment ─▶ FrameMaker ─▶ Frame ─▶ page, terminal
     record file, line by line ─────────▶ recorded ┘
 

@@ -1,4 +1,4 @@
-"""The feed of an engine at work: what its observer has kept, with a census, becomes frames.
+"""The feed of an engine at work: what its observer has kept, with a dump, becomes frames.
 
 Knows numbers of sequences, which the engine counts as requests come. Two halves: what is taken in the engine's turn
 (`look`, quick), and what is made of it afterwards (`frame`, in any thread).
@@ -27,7 +27,7 @@ class Look(NamedTuple):
     """What was there at one moment, and what had happened since the last one."""
 
     now: float
-    census: SchedulerDump
+    dump: SchedulerDump
     told: list[Told]
     lost: int
     begins: bool  # nobody looked before
@@ -64,7 +64,7 @@ class EngineFeed:
         with_map = begins or now - self._map_at >= MAP_SECONDS
         if with_map:
             self._map_at = now
-        return Look(now, self._loop.census(begins, with_map), told, lost, begins)
+        return Look(now, self._loop.dump(begins, with_map), told, lost, begins)
 
     def leave(self) -> None:
         """Nobody looks any more."""
@@ -102,17 +102,17 @@ class EngineFeed:
         self._maker = FrameMaker(first_number=self._frames)
         self._first.clear()
         self._before = look.now
-        self._next_number = look.census.next_number
+        self._next_number = look.dump.next_number
         by_request: dict[str, list[RequestInfo]] = {}
         has_run: set[str] = set()
-        for one in look.census.running:
+        for one in look.dump.running:
             request = one.request
             by_request.setdefault(request.request_id, []).append(_info(one.number, request))
             repeats = one.max_computed if one.max_computed > one.num_computed else 0  # with what is in flight
             self._maker.has_row(one.row, one.number, len(request.prompt_token_ids), repeats)
             if one.num_tokens > len(request.prompt_token_ids):
                 has_run.add(request.request_id)
-        for lane in look.census.lanes:
+        for lane in look.dump.lanes:
             for waiting in lane.named:
                 by_request.setdefault(waiting.request.request_id, []).append(_info(waiting.number, waiting.request))
                 self._maker.rows.seen(waiting.number, waiting.max_computed)
@@ -144,25 +144,25 @@ class EngineFeed:
                     self._maker.ended(first, reason, now, account_of(event.timings))
 
     def _moment(self, look: Look) -> Moment:
-        census = look.census
-        lanes = [_lane(one, look.now) for one in census.lanes]
-        every = len(census.ref_counts)
+        dump = look.dump
+        lanes = [_lane(one, look.now) for one in dump.lanes]
+        every = len(dump.ref_counts)
         if not every:
-            evictable = self._num_blocks - census.held - census.free
-            counts = (census.held, self._shared, evictable, census.free, census.held_host_blocks)
+            evictable = self._num_blocks - dump.held - dump.free
+            counts = (dump.held, self._shared, evictable, dump.free, dump.held_host_blocks)
             return Moment(lanes, BlocksPart(*counts, moving=self._moving), ())
         self._num_blocks = every
-        tables = [(one.number, one.blocks) for one in census.running]
-        owners, shared_of = owners_of(census.ref_counts, census.evictable, tables, census.moving)
+        tables = [(one.number, one.blocks) for one in dump.running]
+        owners, shared_of = owners_of(dump.ref_counts, dump.evictable, tables, dump.moving)
         self._shared, self._moving = owners.count(SHARED), owners.count(MOVING)
         cells, per_cell = in_cells(owners)
-        counts = (census.held, self._shared, len(census.evictable), census.free, census.held_host_blocks)
-        host = None if census.host is None else host_tier(census.host)
-        disk = None if census.folder is None else folder_tier(census.folder)
+        counts = (dump.held, self._shared, len(dump.evictable), dump.free, dump.held_host_blocks)
+        host = None if dump.host is None else host_tier(dump.host)
+        disk = None if dump.folder is None else folder_tier(dump.folder)
         blocks = BlocksPart(*counts, cells, per_cell, self._moving, host, disk)
         holders = [
             Holder(one.number, one.row, one.num_tokens, one.num_computed, len(one.blocks), shared_of[one.number])
-            for one in census.running
+            for one in dump.running
         ]
         return Moment(lanes, blocks, holders)
 

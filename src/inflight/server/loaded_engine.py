@@ -64,7 +64,7 @@ class LoadedEngine:
     async def page(self) -> tuple[bytes, str]:
         """The metrics: text and content type."""
         try:
-            snapshot = await self.bridge.snapshot()
+            stats = await self.bridge.stats()
         except EngineStopped:
-            snapshot = None
-        return await offload(partial(self.metrics.render, snapshot))
+            stats = None
+        return await offload(partial(self.metrics.render, stats))

@@ -64,7 +64,7 @@ def compare(records: Records, replay: Replay, model: StepModel) -> Comparison:
     loop = EngineLoop(scheduler, executor, VirtualClock(start), depth=settings.depth)
     driver = Driver(loop, workload, lambda index, arrival: rebuild_request(requests[index]))
     modelled = driver.run()
-    preempted = replay.snapshot().preemptions, loop.snapshot().preemptions
+    preempted = replay.stats().preemptions, loop.stats().preemptions
     return Comparison(
         step_errors=errors_of(model, rounds(timed_steps(of_kind(records, "step")))),
         recorded=_summary(_recorded(replay, workload, requests), whole),

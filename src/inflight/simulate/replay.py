@@ -95,7 +95,7 @@ class Replay:
             if isinstance(event, FinishedEvent)
         ]
 
-    def snapshot(self) -> SchedulerStats:
+    def stats(self) -> SchedulerStats:
         return self._scheduler.stats()
 
     def _in_order(
@@ -247,7 +247,7 @@ def replay(records: Records, make: MakeScheduler | None = None) -> tuple[Replay,
         difference = f"After step {alike - 1} nothing is planned, but the record has {len(again.steps)} steps."
     if difference is None:
         difference = _different_end(again)
-    last = again.snapshot()
+    last = again.stats()
     moved = sum(len(one.blocks) for step in again.steps for one in step.plan.transfers)
     hits = sum(one.timings.cached_tokens for one in again.requests)
     return again, Outcome(alike, len(again.steps), len(again.requests), hits, last.preemptions, moved, difference)

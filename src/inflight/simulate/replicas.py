@@ -156,7 +156,7 @@ class Replica:
         return self._executor.extrapolated
 
     def figures(self) -> ReplicaFigures:
-        return ReplicaFigures(self._executor.steps, self._executor.busy, self._loop.snapshot())
+        return ReplicaFigures(self._executor.steps, self._executor.busy, self._loop.stats())
 
 
 class RoutedPool:

@@ -117,7 +117,7 @@ def test_a_stream_that_is_broken_off_takes_its_requests_along() -> None:
         items = replica.outboxes.follow("link")
         await anext(items)
         await items.aclose()  # type: ignore[attr-defined]
-        while (await replica.bridge.snapshot()).running != 1:
+        while (await replica.bridge.stats()).running != 1:
             await asyncio.sleep(0.01)
 
     run(use)
@@ -136,7 +136,7 @@ def test_who_is_left_ends_and_no_other() -> None:
             if ended:
                 break
         assert ended == {"0"}
-        while (await replica.bridge.snapshot()).running:
+        while (await replica.bridge.stats()).running:
             await asyncio.sleep(0.01)
 
     run(use)
@@ -147,7 +147,7 @@ def test_what_nobody_follows_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def use(replica: Replica) -> None:
         await replica.ask("link", of(0, tokens=3000))
-        while (await replica.bridge.snapshot()).waiting:
+        while (await replica.bridge.stats()).waiting:
             await asyncio.sleep(0.01)
 
     run(use)

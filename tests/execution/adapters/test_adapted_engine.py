@@ -82,7 +82,7 @@ def test_tokens_do_not_depend_on_who_is_served_beside(folder: Path, strategy: st
     assert answers(fresh.loop, asked) == alone
     greedy = {tuple(tokens[:6]) for (name, _), tokens in alone.items() if int(name) % 2 == 0}
     assert len(greedy) == 3, "the model and two of its adapters answer alike"
-    counts = fresh.loop.snapshot().adapters
+    counts = fresh.loop.stats().adapters
     assert counts is not None and counts.slots == slots and counts.loads >= len(NAMES) and not counts.wanted
     assert sum(held for _, held in counts.held) == 0
     for one in (engine, fresh):

@@ -71,7 +71,7 @@ class Driven:
         return {event.request_id: event for event in self.events if isinstance(event, FinishedEvent)}
 
     def page(self, snapshot: SchedulerStats | None = None) -> Page:
-        return Page(self.metrics.render(snapshot or self.loop.snapshot()))
+        return Page(self.metrics.render(snapshot or self.loop.stats()))
 
 
 class Page:

@@ -25,7 +25,7 @@ LABELS = {"model_name": "tiny", "engine": "0"}
 
 def page(stats: SpeculationStats | None) -> Page:
     driven = Driven(names="vllm")
-    return Page(driven.metrics.render(replace(driven.loop.snapshot(), speculation=stats)))
+    return Page(driven.metrics.render(replace(driven.loop.stats(), speculation=stats)))
 
 
 def test_drafts_are_told_by_drafter_and_place() -> None:

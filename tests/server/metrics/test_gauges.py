@@ -58,9 +58,9 @@ def test_whoever_waits_for_a_grammar_is_counted_apart(names: Names) -> None:
     driven.add(request("a", output=9), request("b", output=9))
     driven.advance()
     driven.advance()
-    snapshot = driven.loop.snapshot()
-    lanes = tuple(replace(lane, compiling=2 * (lane.name == "batch")) for lane in snapshot.lanes)
-    page = driven.page(replace(snapshot, lanes=lanes))
+    stats = driven.loop.stats()
+    lanes = tuple(replace(lane, compiling=2 * (lane.name == "batch")) for lane in stats.lanes)
+    page = driven.page(replace(stats, lanes=lanes))
     assert page.get("inflight_sequences_waiting", lane="batch", reason="grammar") == 2
     assert page.get("inflight_sequences_waiting", lane="interactive", reason="rows") == 1
     assert page.total("inflight_sequences_waiting") == 3
@@ -104,7 +104,7 @@ def test_snapshots_of_recurrent_state() -> None:
     assert page.get("inflight_state_snapshot_hits_total") == 2
     assert page.get("inflight_state_missed_tokens_total") == 0
     assert page.total("inflight_state_snapshots") == 5
-    assert page.get("inflight_state_snapshots", state="used") == driven.loop.snapshot().used_state_snapshots > 0
+    assert page.get("inflight_state_snapshots", state="used") == driven.loop.stats().used_state_snapshots > 0
     assert page.get("inflight_prefix_cache_hit_tokens_total") == 10 + 8
     assert Driven().page().total("inflight_state_snapshots") == 0
 
@@ -131,7 +131,7 @@ def test_preemptions_by_kind_and_what_they_cost(kind: str) -> None:
         most_swapped = max(most_swapped, page.get("inflight_sequences_swapped"))
     page = driven.page()
     other = {"recompute": "swap", "swap": "recompute"}[kind]
-    preemptions = driven.loop.snapshot().preemptions
+    preemptions = driven.loop.stats().preemptions
     assert page.get("inflight_preemptions_total", kind=kind) == preemptions > 0
     assert page.get("inflight_preemptions_total", kind=other) == 0
     recomputed = sum(end.timings.recomputed_tokens for end in driven.ends.values())

@@ -41,7 +41,7 @@ def test_the_manual_lists_every_name_with_its_kind_and_labels() -> None:
     driven.drain()
     driven.metrics.observe_http("/health", 200, 0.1)
     snapshot = replace(
-        driven.loop.snapshot(),
+        driven.loop.stats(),
         speculation=SpeculationStats("suffix"),
         grammars=GrammarTally().stats(),
         adapters=AdapterStats(2, (("sql", 1),), (), 1),

@@ -38,7 +38,7 @@ def page() -> str:
     driven.add(*(request(name, [0] * 11, output=9) for name in "abcdef"))
     driven.advance()
     adapters = AdapterStats(slots=2, held=(("mine", 1), ("idle", 0)), wanted=("yours",), loads=3)
-    text, _ = driven.metrics.render(replace(driven.loop.snapshot(), adapters=adapters))
+    text, _ = driven.metrics.render(replace(driven.loop.stats(), adapters=adapters))
     return text.decode()
 
 

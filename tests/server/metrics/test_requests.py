@@ -114,7 +114,7 @@ def test_who_was_there_before_the_watcher_is_not_counted() -> None:
     driven.advance()
     driven.loop.add_observer(late.observer)
     driven.drain()
-    page = Page(late.render(driven.loop.snapshot()))
+    page = Page(late.render(driven.loop.stats()))
     assert page.total("inflight_output_tokens_total") == 0
     assert page.get("inflight_step_seconds_count") == 3
 

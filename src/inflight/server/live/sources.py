@@ -59,7 +59,7 @@ class EngineSource:
 
     async def frame(self) -> Frame:
         look = await self._bridge.ask(self._feed.look)
-        self._is_idle = not look.told and not look.census.running
+        self._is_idle = not look.told and not look.dump.running
         return await offload(lambda: self._feed.frame(look))
 
     async def news(self) -> Sequence[Frame]:

@@ -44,8 +44,8 @@ def said(folder: Path, cases: Sequence[Case], by_torch: bool, **shape: Any) -> S
             outputs = run(engine, list(cases))
             while not engine.loop.idle:  # a step that was under way when the last one ended
                 engine.loop.advance()
-            snapshot = engine.loop.snapshot()
-    assert (snapshot.waiting, snapshot.running, snapshot.held_blocks) == (0, 0, 0)
+            stats = engine.loop.stats()
+    assert (stats.waiting, stats.running, stats.held_blocks) == (0, 0, 0)
     return [[(one.token_ids, one.finish_reason, one.text) for one in output.outputs] for output in outputs]
 
 
