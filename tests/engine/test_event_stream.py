@@ -41,19 +41,16 @@ def test_an_event_that_is_larger_comes_alone() -> None:
     assert taken([TOKEN, large, TOKEN]) == [[TOKEN], [large], [TOKEN]]
 
 
-def test_others_have_their_turn_between_two_pieces() -> None:
-    async def main() -> None:
-        request = Request(request_id="r", prompt_token_ids=(1,), params=SamplingParams())
-        stream = EventStream([request], lambda _: None)
-        stream.put([TOKEN] * 500)
-        order: list[str] = []
-        asyncio.get_running_loop().call_soon(order.append, "other")
-        while stream.buffered:
-            await stream.take()
-            order.append("piece")
-        assert "other" in order[:2]
-
-    asyncio.run(main())
+async def test_others_have_their_turn_between_two_pieces() -> None:
+    request = Request(request_id="r", prompt_token_ids=(1,), params=SamplingParams())
+    stream = EventStream([request], lambda _: None)
+    stream.put([TOKEN] * 500)
+    order: list[str] = []
+    asyncio.get_running_loop().call_soon(order.append, "other")
+    while stream.buffered:
+        await stream.take()
+        order.append("piece")
+    assert "other" in order[:2]
 
 
 def test_vectors_count_by_their_numbers() -> None:

@@ -25,19 +25,8 @@ from inflight.core.types.plan import BatchPlan, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
+from inflight.engine.observers import EngineObserver
 from inflight.testing.null import NullExecutor
-
-
-class Observer:
-    """Ignores all notifications."""
-
-    def added(self, *arguments: object) -> None: ...
-    def refused(self, *arguments: object) -> None: ...
-    def planned(self, plan: BatchPlan) -> None: ...
-    def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None: ...
-    def events(self, *arguments: object) -> None: ...
-    def close(self) -> None: ...
-
 
 SETUP = Setup(num_blocks=30, max_rows=4, token_budget=8)
 
@@ -79,26 +68,27 @@ def outcome(events: list[Event]) -> dict[str, object]:
         if isinstance(event, TokensEvent):
             tokens.setdefault((event.request_id, event.sample_index), []).extend(event.token_ids)
         elif isinstance(event, PromptScoredEvent):
+            assert (event.request_id, 0) not in tokens, "scores come before tokens"
             tokens.setdefault((event.request_id, -1), []).extend(event.logprobs)
         else:
             ends[event.request_id] = event.finishes
     return {name: (end, {key: value for key, value in tokens.items() if key[0] == name}) for name, end in ends.items()}
 
 
-def test_at_depth_one_every_step_is_committed_before_the_next_is_planned() -> None:
+@pytest.mark.parametrize(
+    ("depth", "output", "notes"),
+    [
+        (1, 3, ["submit 0", "result 0", "submit 1", "result 1", "submit 2", "result 2"]),
+        (2, None, ["submit 0", "submit 1", "result 0", "submit 2", "result 1", "result 2"]),
+    ],
+)
+def test_as_many_steps_are_submitted_before_one_is_committed(depth: int, output: int | None, notes: list[str]) -> None:
     spy = Spy()
-    loop = EngineLoop(SETUP.scheduler(), spy, VirtualClock())
-    loop.add(request("a", output=3))
+    loop = EngineLoop(SETUP.scheduler(), spy, VirtualClock(), depth=depth)
+    loop.add(request("a", output=output, max_tokens=3))
     loop.run()
-    assert spy.notes == ["submit 0", "result 0", "submit 1", "result 1", "submit 2", "result 2"]
-
-
-def test_at_depth_two_the_next_step_is_submitted_before_the_last_is_done() -> None:
-    spy = Spy()
-    loop = EngineLoop(SETUP.scheduler(), spy, VirtualClock(), depth=2)
-    loop.add(request("a", output=None, max_tokens=3))
-    loop.run()
-    assert spy.notes == ["submit 0", "submit 1", "result 0", "submit 2", "result 1", "result 2"]
+    loop.close()
+    assert spy.notes == [*notes, "close"]
 
 
 def test_time_is_what_steps_take() -> None:
@@ -112,19 +102,12 @@ def test_time_is_what_steps_take() -> None:
     assert (timings.ttft_ms, timings.decode_ms, timings.other_ms, timings.total_ms) == (1500, 1000, 1000, 2500)
 
 
-def test_nothing_to_do() -> None:
-    loop = EngineLoop(SETUP.scheduler(), Spy(), VirtualClock())
-    assert loop.idle
-    assert loop.advance() == []
-    assert loop.run() == []
-    assert loop.abort("nobody") == []
-
-
-def test_refusals_reach_the_caller_and_leave_the_loop_idle() -> None:
+def test_nothing_to_do_and_refusals_leave_the_loop_idle() -> None:
     loop = EngineLoop(SETUP.scheduler(), Spy(), VirtualClock())
     with pytest.raises(RequestRefused):
         loop.add(request("a", prompt=[]))
     assert loop.idle
+    assert loop.advance() == loop.run() == loop.abort("nobody") == []
 
 
 def test_waiting_is_handed_out_or_waited_for() -> None:
@@ -166,12 +149,6 @@ def test_aborted_between_two_rounds(depth: int) -> None:
     assert loop.idle and loop.stats().held_blocks == 0
 
 
-def test_closing_closes_the_executor() -> None:
-    spy = Spy()
-    EngineLoop(SETUP.scheduler(), spy, VirtualClock()).close()
-    assert spy.notes == ["close"]
-
-
 SMALL = st.builds(
     Setup,
     num_blocks=st.integers(5, 10),
@@ -195,14 +172,10 @@ def test_depth_two_yields_what_depth_one_yields(setup: Setup, arrivals: list[tup
         for number, (of, rounds) in enumerate(arrivals):
             loop.add(
                 Request(
-                    request_id=str(number),
-                    prompt_token_ids=of.prompt_token_ids,
-                    params=of.params,
-                    seed=of.seed,
-                    arrival=loop.clock.now(),
-                    forced_output_tokens=of.forced_output_tokens,
+                    request_id=str(number), arrival=loop.clock.now(), prompt_token_ids=of.prompt_token_ids,
+                    params=of.params, seed=of.seed, forced_output_tokens=of.forced_output_tokens,
                 )
-            )
+            )  # fmt: skip
             for _ in range(rounds):
                 advanced = loop.advance()
                 assert isinstance(advanced, list)
@@ -240,7 +213,7 @@ class Interrupted(Spy):
         return pending
 
 
-class CutOff(Observer):
+class CutOff(EngineObserver):
     """Raises it when a plan was made, before the executor has it; or when a step was committed."""
 
     def __init__(self, where: str, at: int):
@@ -281,11 +254,10 @@ def test_whatever_breaks_a_step_off_the_next_call_finds_an_engine_that_works(dep
     inside.check(scheduler, setup.capacity, [])
     stats = loop.stats()
     assert (stats.running, stats.waiting, stats.held_blocks) == (0, 0, 0)
-    loop.add(request("d", [0] * 5, output=4))
-    loop.add(request("e", [1] * 5, output=4))
     fresh = setup.loop(depth=1)
-    fresh.add(request("d", [0] * 5, output=4))
-    fresh.add(request("e", [1] * 5, output=4))
+    for one in loop, fresh:
+        one.add(request("d", [0] * 5, output=4))
+        one.add(request("e", [1] * 5, output=4))
     assert outcome(loop.run()) == outcome(fresh.run())
 
 

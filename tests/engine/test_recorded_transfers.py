@@ -16,11 +16,7 @@ from msgspec import structs
 
 from inflight.core.types.plan import Transferred, WaitUntil
 from inflight.core.types.request import RequestRefused
-from inflight.records.schema import (
-    Line,
-    RecordError,
-    of_kind,
-)
+from inflight.records.schema import Line, RecordError, of_kind
 from inflight.simulate.replay import Outcome, replay
 
 from .test_recorder import Recorded, rebuilt_setup

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -48,7 +49,6 @@ from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.replay import Replay, replay
 from inflight.simulate.simulation import SimulationSetup, simulate
 
-UNLIMITED = SamplingParams(temperature=0.0, max_tokens=None)
 ROOMY = Setup(num_blocks=30, max_rows=3, token_budget=8)
 
 
@@ -103,8 +103,17 @@ class Recorded:
             setup.scheduler(), self.executor, VirtualClock(100.0), depth=setup.depth, observers=[self.recorder]
         )
 
-    def records(self, folder: Path) -> list[Line]:
+    def lines_of(self, *requests: Request) -> list[dict[str, Any]]:
+        """Return the lines of a run of these requests, as JSON that other programs read."""
+        for one in requests:
+            self.loop.add(one)
+        self.loop.run()
         self.loop.close()
+        return [json.loads(line, parse_constant=pytest.fail) for line in self.file.content.splitlines()]
+
+    def records(self, folder: Path, *requests: Request) -> list[Line]:
+        """Return the records of the run so far and of one of these requests."""
+        self.lines_of(*requests)
         path = folder / "record.jsonl"
         path.write_bytes(self.file.content)
         return list(read_records(path))
@@ -116,9 +125,7 @@ def test_lines_are_core_types_and_come_back_as_they_were(tmp_path: Path) -> None
     for one in asked:
         recorded.loop.add(one)
     recorded.loop.run()
-    recorded.loop.add(request("c", output=5))
-    recorded.loop.run()
-    records = recorded.records(tmp_path)
+    records = recorded.records(tmp_path, request("c", output=5))
     assert header_of(records).capacity == ROOMY.capacity and header_of(records).version == 2
     ended = {one.request.request_id: one for one in of_kind(records, "request")}
     assert [ended[one.request_id].request for one in asked] == asked
@@ -130,29 +137,19 @@ def test_lines_are_core_types_and_come_back_as_they_were(tmp_path: Path) -> None
     assert [fault.error for fault in faults] == ["Not finite."]
 
 
-def test_prompts_stand_in_the_lines_of_requests_alone(tmp_path: Path) -> None:
+def test_prompts_stand_in_the_lines_of_requests_alone() -> None:
     """A prompt of which sixteen samples are asked would otherwise stand there seventeen times."""
-    recorded = Recorded(ROOMY)
-    recorded.loop.add(request("a", [1, 2, 3, 4], output=1, n=3))
-    recorded.loop.run()
-    recorded.loop.close()
-    lines = [json.loads(line) for line in recorded.file.content.splitlines()]
+    lines = Recorded(ROOMY).lines_of(request("a", [1, 2, 3, 4], output=1, n=3))
     (new, *others) = [one for line in lines if line["kind"] == "step" for one in line["plan"].get("new_requests", ())]
     assert new == {"row": new["row"], "prompt_length": 4} and len(others) == 2
     assert [line["request"]["prompt_token_ids"] for line in lines if line["kind"] == "request"] == [[1, 2, 3, 4]]
 
 
 def test_steps_are_recorded_with_their_times(tmp_path: Path) -> None:
-    recorded = Recorded(ROOMY)
-    recorded.loop.add(request("a", [0] * 9, output=2))
-    recorded.loop.run()
-    steps = of_kind(recorded.records(tmp_path), "step")
+    steps = of_kind(Recorded(ROOMY).records(tmp_path, request("a", [0] * 9, output=2)), "step")
     assert [step.seconds for step in steps] == [0.15625, 0.046875, 0.046875]
-    assert [(step.planned, step.committed) for step in steps] == [
-        (100.0, 100.15625),
-        (100.15625, 100.203125),
-        (100.203125, 100.25),
-    ]
+    assert [step.planned for step in steps] == [100.0, 100.15625, 100.203125]
+    assert [step.committed for step in steps] == [100.15625, 100.203125, 100.25]
     assert steps[0].features.tokens == 8
 
 
@@ -172,22 +169,16 @@ def test_requests_are_recorded_with_settings_and_samples(tmp_path: Path) -> None
     assert second.timings == end.timings
 
 
-def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+def test_what_is_not_finite_is_null() -> None:
     """JSON knows neither NaN nor infinities, and a record with them could be read by Python alone."""
-    recorded = Recorded(ROOMY)
-    recorded.loop.add(request("a", output=1, slo=SLO(float("inf"), float("nan"))))
-    recorded.loop.run()
-    recorded.loop.close()
-    (line,) = [json.loads(line, parse_constant=pytest.fail) for line in recorded.file.content.splitlines()[-1:]]
+    line = Recorded(ROOMY).lines_of(request("a", output=1, slo=SLO(float("inf"), float("nan"))))[-1]
     assert (line["request"]["slo"], line["added"]) == ({"ttft": None, "itl": None}, 100.0)
 
 
 def test_what_json_cannot_hold_is_written_all_the_same(tmp_path: Path) -> None:
     """Names of files that are not UTF-8 have half characters, and callers in Python have numbers of any size."""
-    recorded = Recorded(ROOMY)
-    recorded.loop.add(structs.replace(request("a", output=1, top_k=10**30), session="é", cache_salt="\udcff"))
-    recorded.loop.run()
-    (ended,) = of_kind(recorded.records(tmp_path), "request")
+    odd = structs.replace(request("a", output=1, top_k=10**30), session="é", cache_salt="\udcff")
+    (ended,) = of_kind(Recorded(ROOMY).records(tmp_path, odd), "request")
     assert (ended.request.params.top_k, ended.request.session) == (10**30, "é")
     assert ended.request.cache_salt == "\\udcff"
     file = Retained()
@@ -195,24 +186,14 @@ def test_what_json_cannot_hold_is_written_all_the_same(tmp_path: Path) -> None:
     assert b"m\\\\udcff" in file.getvalue()
 
 
-def test_refused_requests_take_no_numbers(tmp_path: Path) -> None:
-    recorded = Recorded(ROOMY)
-    with pytest.raises(RequestRefused):
-        recorded.loop.add(request("a", prompt=[]))
-    recorded.loop.add(request("b", output=1))
-    recorded.loop.run()
-    (second,) = of_kind(recorded.records(tmp_path), "request")
-    assert second.samples[0].sequence_id == 0
-
-
-def test_refused_requests_are_recorded_with_the_reason(tmp_path: Path) -> None:
+def test_refused_requests_are_recorded_with_the_reason_and_take_no_numbers(tmp_path: Path) -> None:
     recorded = Recorded(ROOMY)
     with pytest.raises(RequestRefused):
         recorded.loop.add(request("a", prompt=[], tenant="anna", slo=SLO(0.5)))
     recorded.recorder.refused(request("b"), RequestRefused("9 wait already.", retry_after=1.5), 101.0)
-    recorded.loop.add(request("c", output=1))
-    recorded.loop.run()
-    never, later = of_kind(recorded.records(tmp_path), "refused")
+    records = recorded.records(tmp_path, request("c", output=1))
+    assert of_kind(records, "request")[0].samples[0].sequence_id == 0
+    never, later = of_kind(records, "refused")
     assert (never.request_id, never.tenant, never.prompt_tokens) == ("a", "anna", 0)
     assert "0 tokens" in never.reason and never.retry_after is None and never.slo.ttft == 0.5
     assert (later.reason, later.retry_after, later.refused) == ("9 wait already.", 1.5, 101.0)
@@ -220,8 +201,8 @@ def test_refused_requests_are_recorded_with_the_reason(tmp_path: Path) -> None:
 
 def test_how_it_ended(tmp_path: Path) -> None:
     recorded = Recorded(Setup(num_blocks=2, block_size=2, token_budget=8))
-    recorded.loop.add(request("outgrown", [0] * 3, output=None))
-    recorded.loop.add(request("aborted", [0] * 3))
+    for name, output in ("outgrown", None), ("aborted", 4):
+        recorded.loop.add(request(name, [0] * 3, output=output))
     recorded.loop.advance()
     recorded.loop.abort("aborted")
     recorded.loop.run()
@@ -231,29 +212,39 @@ def test_how_it_ended(tmp_path: Path) -> None:
     assert "KV blocks" in (outgrown.samples[0].finish.detail or "")
 
 
-def test_steps_that_contradict_themselves_are_refused() -> None:
-    chunk = Chunk(0, 0, 0, 3, (1,), 3, num_drafts=2)
-    sound = StepRecord(BatchPlan(0, (chunk,)), 1.0, 2.0, 0.5, features(BatchPlan(0, (chunk,))), accepted=((0, 2),))
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda step: {"accepted": ((0, 2**53),)}, "sequence 0 has 9,007,199,254,740,992 right drafts of 2"),
+        (
+            lambda step: {"plan": structs.replace(step.plan, transfers=(Transfer(1, "store", HOST, (1, 2), (0,)),))},
+            "a transfer has 2 blocks, and 1 in its tier",
+        ),
+    ],
+)
+def test_steps_that_contradict_themselves_are_refused(
+    change: Callable[[StepRecord], dict[str, Any]], sentence: str
+) -> None:
+    plan = BatchPlan(0, (Chunk(0, 0, 0, 3, (1,), 3, num_drafts=2),))
+    sound = StepRecord(plan, 1.0, 2.0, 0.5, features(plan), accepted=((0, 2),))
     assert decode_line(encode_line(sound), 2) == sound
-    odd = structs.replace(sound.plan, transfers=(Transfer(1, "store", HOST, (1, 2), (0,)),))
-    with pytest.raises(Malformed, match="a transfer has 2 blocks, and 1 in its tier"):
-        decode_line(encode_line(structs.replace(sound, plan=odd)), 2)
-    with pytest.raises(Malformed, match="sequence 0 has 9,007,199,254,740,992 right drafts of 2"):
-        decode_line(encode_line(structs.replace(sound, accepted=((0, 2**53),))), 2)
+    with pytest.raises(Malformed, match=sentence):
+        decode_line(encode_line(structs.replace(sound, **change(sound))), 2)
 
 
-def test_other_files_are_refused_by_line(tmp_path: Path) -> None:
-    path = tmp_path / "record.jsonl"
-    path.write_text('{"kind": "step"}\n')
-    with pytest.raises(RecordError, match="starts with kind 'step'"):
-        list(read_records(path))
-    path.write_text('{"kind": "header", "version": 99}\n')
-    with pytest.raises(RecordError, match="version 99"):
-        list(read_records(path))
-    first = io.BytesIO()
-    Recorder(first, {}, ROOMY.capacity)
-    path.write_bytes(first.getvalue() + b'{"kind": "st')
-    with pytest.raises(RecordError, match="line 2: not JSON"):
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        ('{"kind": "step"}\n', "starts with kind 'step'"),
+        ('{"kind": "header", "version": 99}\n', "version 99"),
+        (None, "line 2: not JSON"),
+    ],
+)
+def test_other_files_are_refused_by_line(tmp_path: Path, written: str | None, sentence: str) -> None:
+    path, header = tmp_path / "record.jsonl", io.BytesIO()
+    Recorder(header, {}, ROOMY.capacity)
+    path.write_bytes(header.getvalue() + b'{"kind": "st' if written is None else written.encode())
+    with pytest.raises(RecordError, match=sentence):
         list(read_records(path))
 
 
@@ -263,10 +254,13 @@ def test_other_files_are_refused_by_line(tmp_path: Path) -> None:
 def rebuilt_setup(header: Line) -> Setup:
     setup = header_of([header]).settings["setup"]["value"]
     lanes = [LaneSetup(lane["name"], lane["policy"], tuple(map(tuple, lane["settings"]))) for lane in setup["lanes"]]
-    spacing = CheckpointSpacing(**setup["spacing"])
-    return Setup(
-        **{**setup, "lanes": tuple(lanes), "spacing": spacing, "right_drafts": None, "windows": tuple(setup["windows"])}
-    )  # drafts are the record's
+    setup |= {"lanes": tuple(lanes), "spacing": CheckpointSpacing(**setup["spacing"])}
+    return Setup(**{**setup, "right_drafts": None, "windows": tuple(setup["windows"])})  # drafts are the record's
+
+
+def difference(records: list[Line], setup: Setup = ROOMY) -> str:
+    """Return in what a replay differs from its record; "" where it does not."""
+    return replay(records, setup.scheduler)[1].difference or ""
 
 
 def test_checkpoints_of_state_are_recorded_and_replay(tmp_path: Path) -> None:
@@ -283,31 +277,23 @@ def test_checkpoints_of_state_are_recorded_and_replay(tmp_path: Path) -> None:
     first = steps[0].plan.chunks[0].snapshots
     assert [position for position, _ in first] == [4, 6]
     setup = rebuilt_setup(header)
-    assert replay(records, setup.scheduler)[1].difference is None
+    assert not difference(records, setup)
     other = (first[0], (first[1][0], first[1][1] ^ 1))
-    difference = replay(with_chunks(records, lambda one: structs.replace(one, snapshots=other)), setup.scheduler)[
-        1
-    ].difference
-    assert difference is not None and "differs in its chunks" in difference
+    changed = with_chunks(records, lambda one: structs.replace(one, snapshots=other))
+    assert "differs in its chunks" in difference(changed, setup)
     plain = Recorded(ROOMY)
-    plain.loop.add(request("a"))
-    plain.loop.run()
-    plain.records(tmp_path)
+    plain.lines_of(request("a"))
     assert b"snapshot" not in b"".join(line for line in plain.file.content.splitlines() if b'"kind":"step"' in line)
 
 
 def test_pooled_requests_replay_also_in_version_1_which_does_not_say_what_pools(tmp_path: Path) -> None:
-    recorded = Recorded(ROOMY)
-    asked = structs.replace(request("p", [0, 1] * 6), params=NO_SAMPLING, pooling=PoolingParams())
-    recorded.loop.add(structs.replace(asked, forced_output_tokens=None))
-    recorded.loop.run()
-    records = recorded.records(tmp_path)
+    asked = structs.replace(request("p", [0, 1] * 6, output=None), params=NO_SAMPLING, pooling=PoolingParams())
+    records = Recorded(ROOMY).records(tmp_path, asked)
     assert any(chunk.pool for step in of_kind(records, "step") for chunk in step.plan.chunks)
-    assert replay(records, ROOMY.scheduler)[1].difference is None
+    assert not difference(records)
     plain = with_chunks(records, lambda chunk: structs.replace(chunk, pool=False))
-    assert "differs in its chunks" in (replay(plain, ROOMY.scheduler)[1].difference or "")
-    old = [structs.replace(header_of(records), version=1), *plain[1:]]
-    assert replay(old, ROOMY.scheduler)[1].difference is None
+    assert "differs in its chunks" in difference(plain)
+    assert not difference([structs.replace(header_of(records), version=1), *plain[1:]])
 
 
 def with_chunks(records: list[Line], change: Callable[[Chunk], Chunk]) -> list[Line]:
@@ -341,21 +327,18 @@ def test_what_came_while_a_step_was_computed_replays_after_its_plan(tmp_path: Pa
     loop.add(request("gone", [0] * 9, output=9))
     others.wanted += [lambda: loop.add(request("second", [1] * 2, output=2)), lambda: loop.abort("gone")]
     loop.advance(others)
-    loop.run()
     records = recorded.records(tmp_path)
     came = {one.request.request_id: (one.before_step, one.before_commit) for one in of_kind(records, "request")}
     assert came == {"first": (0, 0), "gone": (0, 0), "second": (1, 0)}
-    assert replay(records, ROOMY.scheduler)[1].difference is None
+    assert not difference(records)
 
 
 def test_drafts_replay_as_they_were(tmp_path: Path) -> None:
     recorded = Recorded(replace(ROOMY, right_drafts=0.7, max_model_len=40, token_budget=12))
-    for number in range(3):
-        recorded.loop.add(request(str(number), [number], output=None, max_tokens=20, stop_token_ids=(2,)))
-    recorded.loop.run()
-    records = recorded.records(tmp_path)
+    asked = (request(str(n), [n], output=None, max_tokens=20, stop_token_ids=(2,)) for n in range(3))
+    records = recorded.records(tmp_path, *asked)
     setup = rebuilt_setup(records[0])
-    assert replay(records, setup.scheduler)[1].difference is None
+    assert not difference(records, setup)
     chunks = [chunk for step in of_kind(records, "step") for chunk in step.plan.chunks]
     drafted = [chunk for chunk in chunks if chunk.draft_token_ids]
     assert drafted and all(chunk.length == 1 + len(chunk.draft_token_ids) for chunk in drafted)
@@ -363,35 +346,34 @@ def test_drafts_replay_as_they_were(tmp_path: Path) -> None:
     def wrong(chunk: Chunk) -> Chunk:
         return structs.replace(chunk, draft_token_ids=tuple(one ^ 1 for one in chunk.draft_token_ids))
 
-    difference = replay(with_chunks(records, wrong), setup.scheduler)[1].difference
-    assert difference is not None and "differs in its chunks" in difference
+    assert "differs in its chunks" in difference(with_chunks(records, wrong), setup)
 
 
-def accepted_drafts(steps: list[StepRecord]) -> list[int]:
-    return [accepted for step in steps for _, accepted in step.accepted]
+def drafting(folder: Path, speculation: str, acceptance: str, pass_seconds: float) -> list[Line]:
+    """Records of a simulated engine whose drafts are right as often as was said."""
+    drafts = SimulatedDrafts(parse_acceptance(acceptance), pass_seconds=pass_seconds)
+    setup = SimulationSetup(pool(SchedulingSettings(speculation=speculation), drafts=drafts))
+    simulate(chat(20, 20.0), setup, folder / "drafted.jsonl")
+    return list(read_records(folder / "drafted.jsonl"))
 
 
 @pytest.mark.parametrize(("speculation", "key"), [("suffix", "draft_token_ids"), ("draft:small", "num_drafts")])
 def test_drafts_of_both_kinds_are_recorded_with_acceptance_and_replay(
     tmp_path: Path, speculation: str, key: str
 ) -> None:
-    """From the record alone: a simulated engine's, whose drafts are right as often as was said."""
-    path = tmp_path / "drafted.jsonl"
-    drafts = SimulatedDrafts(parse_acceptance("0.7"), pass_seconds=0.001 if key == "num_drafts" else 0.0)
-    simulate(chat(20, 20.0), SimulationSetup(pool(SchedulingSettings(speculation=speculation), drafts=drafts)), path)
-    records = list(read_records(path))
+    """From the record alone."""
+    records = drafting(tmp_path, speculation, "0.7", 0.001 if key == "num_drafts" else 0.0)
     assert values_of(header_of(records))["speculation"] == speculation
     steps = of_kind(records, "step")
     drafted = [chunk for step in steps for chunk in step.plan.chunks if chunk.num_drafts]
     assert drafted and all(getattr(chunk, key) and chunk.length == 1 + chunk.num_drafts for chunk in drafted)
-    assert 0 < sum(accepted_drafts(steps)) < sum(chunk.num_drafts for chunk in drafted) and len(
-        accepted_drafts(steps)
-    ) == len(drafted)
+    accepted = [count for step in steps for _, count in step.accepted]
+    assert 0 < sum(accepted) < sum(chunk.num_drafts for chunk in drafted) and len(accepted) == len(drafted)
     assert any(step.draft_seconds for step in steps) == (key == "num_drafts")
     assert replay(records)[1].difference is None
-    first = next(step for step in steps if accepted_drafts([step]))
-    ((sequence, accepted), *others) = first.accepted
-    other = structs.replace(first, accepted=((sequence, accepted ^ 1), *others))
+    first = next(step for step in steps if step.accepted)
+    ((sequence, right), *others) = first.accepted
+    other = structs.replace(first, accepted=((sequence, right ^ 1), *others))
     changed = [other if one is first else one for one in records]
     assert (replay(changed)[1].difference is None) == (key == "draft_token_ids"), "there, tokens show the right drafts"
 
@@ -415,14 +397,18 @@ def test_drafts_that_were_not_made_do_not_count_as_wrong_and_replay(
         return Done(structs.replace(result, sampled=tuple(sampled), undrafted=undrafted))
 
     monkeypatch.setattr(SimulatedExecutor, "submit", submit)
-    path = tmp_path / "drafted.jsonl"
-    drafts = SimulatedDrafts(parse_acceptance("0.9"), pass_seconds=0.001)
-    simulate(chat(20, 20.0), SimulationSetup(pool(SchedulingSettings(speculation="draft:small"), drafts=drafts)), path)
-    records = list(read_records(path))
+    records = drafting(tmp_path, "draft:small", "0.9", 0.001)
     steps = of_kind(records, "step")
     drafted = {(step.plan.step, sequence) for step in steps for sequence, _ in step.accepted}
     assert lacking and drafted and not lacking & drafted
     assert replay(records)[1].difference is None
+
+
+def asked(prompt: tuple[int, ...], **params: Any) -> Request:
+    return Request(request_id="", prompt_token_ids=prompt, params=SamplingParams(**params))
+
+
+SOUND: dict[str, Any] = {"broken": frozenset(), "unsound": frozenset()}
 
 
 @given(
@@ -435,88 +421,38 @@ def test_drafts_that_were_not_made_do_not_count_as_wrong_and_replay(
     broken=st.frozensets(st.integers(0, 30), max_size=2),
     unsound=st.frozensets(st.integers(0, 30), max_size=3),
 )
-# Steps wait for the one before them, though no step has drafts.
-@example(
-    setup=Setup(
-        num_blocks=8,
-        block_size=2,
-        max_rows=3,
-        token_budget=4,
-        prefix_caching=True,
-        watermark=0.0,
-        max_model_len=24,
-        depth=2,
-        right_drafts=1.0,
-        drafting="fickle",
-    ),
+@example(  # Steps wait for the one before them, though no step has drafts.
+    setup=Setup(depth=2, right_drafts=1.0, drafting="fickle"),
     script=[
-        (
-            Request(request_id="", prompt_token_ids=(0, 0, 1, 1, 0, 1), params=SamplingParams(max_tokens=0)),
-            3,
-            None,
-            True,
-        ),
-        (
-            Request(request_id="", prompt_token_ids=(0,), params=SamplingParams(max_tokens=3, ignore_eos=True)),
-            2,
-            None,
-            False,
-        ),
-        (
-            Request(request_id="", prompt_token_ids=(1, 1, 0, 1, 0, 1), params=SamplingParams(temperature=0.0)),
-            1,
-            None,
-            False,
-        ),
+        (asked((0, 0, 1, 1, 0, 1), max_tokens=0), 3, None, True),
+        (asked((0,), max_tokens=3, ignore_eos=True), 2, None, False),
+        (asked((1, 1, 0, 1, 0, 1), temperature=0.0), 1, None, False),
     ],
-    broken=frozenset(),
-    unsound=frozenset(),
+    **SOUND,
 )
-# A pooled request ends between answers that a drafter with changing drafts holds back.
-@example(
+@example(  # A pooled request ends between answers that a drafter with changing drafts holds back.
     setup=Setup(
-        num_blocks=5,
-        block_size=2,
-        max_rows=2,
-        token_budget=1,
-        watermark=0.0,
-        max_model_len=8,
-        depth=2,
-        strategy="continuous",
+        num_blocks=5, max_rows=2, token_budget=1, max_model_len=8, depth=2, strategy="continuous",
         lanes=(
             LaneSetup("interactive", "fcfs", (("weight", 0.5),)),
             LaneSetup("batch", "fcfs", (("background", True), ("weight", 0.5))),
         ),
-        right_drafts=0.0,
-        drafting="fickle",
+        right_drafts=0.0, drafting="fickle",
     ),
     script=[
-        (Request(request_id="", prompt_token_ids=(0,), params=NO_SAMPLING, pooling=PoolingParams()), 1, None, False),
-        *[(Request(request_id="", prompt_token_ids=(0,), params=UNLIMITED), 1, None, False)] * 3,
+        (structs.replace(asked((0,)), params=NO_SAMPLING, pooling=PoolingParams()), 1, None, False),
+        *[(asked((0,), temperature=0.0, max_tokens=None), 1, None, False)] * 3,
     ],
-    broken=frozenset(),
-    unsound=frozenset(),
-)
-# A sample lacks a block when a step is looked at ahead, and no other sequence can be planned.
-@example(
+    **SOUND,
+)  # fmt: skip
+@example(  # A sample lacks a block when a step is looked at ahead, and no other sequence can be planned.
     setup=Setup(
-        num_blocks=4,
-        block_size=3,
-        max_rows=2,
-        token_budget=8,
-        prefix_caching=False,
-        watermark=0.0,
-        max_model_len=8,
-        depth=2,
-        strategy="continuous",
-        right_drafts=0.0,
+        num_blocks=4, block_size=3, max_rows=2, token_budget=8, prefix_caching=False, max_model_len=8, depth=2,
+        strategy="continuous", right_drafts=0.0,
     ),
-    script=[
-        (Request(request_id="", prompt_token_ids=(0,) * 4, params=SamplingParams(n=2, temperature=0.0)), 1, None, False)
-    ],
-    broken=frozenset(),
-    unsound=frozenset(),
-)
+    script=[(asked((0,) * 4, n=2, temperature=0.0), 1, None, False)],
+    **SOUND,
+)  # fmt: skip
 @settings(deadline=None)
 def test_a_record_replays_to_the_same_plans(
     tmp_path_factory: pytest.TempPathFactory,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from inflight.engine.remote.messages import (
     encode,
 )
 
-from .test_bridge import RemoteRig, Rig, empty
+from .test_bridge import THIRTY, RemoteRig, Rig, empty
 from .test_bridge import request as request_of
 
 REQUEST = Request(
@@ -66,14 +65,9 @@ LOGPROBS = (TokenLogprob(1, -1.0, TOP), TokenLogprob(2**17, -0.12345678901234567
 def ended() -> Any:
     """A request's end, as an engine reports it."""
     rig = Rig()
-
-    async def main() -> Any:
-        return (await rig.collect("one", params=SamplingParams(max_tokens=3)))[-1]
-
-    try:
-        return asyncio.run(main())
-    finally:
-        rig.close()
+    events = asyncio.run(rig.collect("one", params=SamplingParams(max_tokens=3)))
+    rig.close()
+    return events[-1]
 
 
 @pytest.mark.parametrize(
@@ -156,101 +150,77 @@ def rig(tmp_path: Path) -> Any:
     rig.close()
 
 
-def test_a_client_with_invalid_messages_is_dropped_alone(rig: RemoteRig) -> None:
-    dropped = []
-    is_dropped = threading.Event()
-    rig.server._dropped = lambda name: (dropped.append(name), is_dropped.set())  # type: ignore[assignment, func-returns-value]
-
-    async def main() -> None:
-        good = await rig.started("good")
-        unknown = RemoteClient(rig._address, "unknown")
-        theirs = await unknown.open(request_of("theirs"))
-        await theirs.take()
-        unknown._channel.send(b"\xc1")
-        assert await asyncio.to_thread(is_dropped.wait, 20)
-        await rig.settled(lambda counts: counts.running == 1)
-        await anext(good)
-        await good.aclose()
-        unknown._channel.close()
-
-    asyncio.run(main())
-    assert dropped == ["unknown"]
+async def test_a_client_with_invalid_messages_is_dropped_alone(rig: RemoteRig) -> None:
+    dropped: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    rig.server._dropped = lambda name: loop.call_soon_threadsafe(dropped.put_nowait, name)  # type: ignore[assignment]
+    good, unknown = await rig.started("good"), RemoteClient(rig._address, "unknown")
+    await (await unknown.open(request_of("theirs"))).take()
+    unknown._channel.send(b"\xc1")
+    assert await asyncio.wait_for(dropped.get(), 20) == "unknown"
+    await rig.settled(lambda counts: counts.running == 1)
+    await anext(good)
+    await good.aclose()
+    unknown._channel.close()
+    assert dropped.empty()
 
 
-def test_invalid_messages_of_an_engine_end_the_streams(tmp_path: Path) -> None:
-    async def main() -> None:
-        address = f"ipc://{tmp_path}/engine"
-        engine = make_socket(zmq.ROUTER)
-        engine.bind(address)
-        client = RemoteClient(address, "one")
-        opening = asyncio.ensure_future(client.open(request_of("a")))
-        name, _ = await asyncio.to_thread(engine.recv_multipart)
-        engine.send_multipart([name, b"nonsense"])
-        with pytest.raises(EngineStopped, match="is damaged"):
-            await asyncio.wait_for(opening, 20)
-        assert client.stopped is not None
-        client.close()
-        engine.close()
-
-    asyncio.run(main())
+async def test_invalid_messages_of_an_engine_end_the_streams(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/engine"
+    engine = make_socket(zmq.ROUTER)
+    engine.bind(address)
+    client = RemoteClient(address, "one")
+    opening = asyncio.ensure_future(client.open(request_of("a")))
+    name, _ = await asyncio.to_thread(engine.recv_multipart)
+    engine.send_multipart([name, b"nonsense"])
+    with pytest.raises(EngineStopped, match="is damaged"):
+        await asyncio.wait_for(opening, 20)
+    assert client.stopped is not None
+    client.close()
+    engine.close()
 
 
-def test_a_lost_client_loses_its_requests_only(rig: RemoteRig) -> None:
-    async def main() -> None:
-        good = await rig.started("good")
-        other = RemoteClient(rig._address, "other")
-        for name in ("x", "y"):
-            await (await other.open(request_of(name))).take()
-        ended = asyncio.get_running_loop().create_future()
-        loop = asyncio.get_running_loop()
-        rig._serving.call_soon_threadsafe(lambda: loop.call_soon_threadsafe(ended.set_result, rig.server.lost("other")))
-        assert await ended == 2
-        await rig.settled(lambda counts: counts.running == 1)
-        await good.aclose()
-        other._channel.close()
-
-    asyncio.run(main())
+async def test_a_lost_client_loses_its_requests_only(rig: RemoteRig) -> None:
+    good = await rig.started("good")
+    other = RemoteClient(rig._address, "other")
+    for name in ("x", "y"):
+        await (await other.open(request_of(name))).take()
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    rig._serving.call_soon_threadsafe(lambda: loop.call_soon_threadsafe(ended.set_result, rig.server.lost("other")))
+    assert await ended == 2
+    await rig.settled(lambda counts: counts.running == 1)
+    await good.aclose()
+    other._channel.close()
 
 
-def test_closing_a_client_aborts_its_requests_and_ends_its_streams(rig: RemoteRig) -> None:
-    async def main() -> None:
-        client = RemoteClient(rig._address, "other")
-        stream = await client.open(request_of("a"))
-        await stream.take()
-        await asyncio.to_thread(client.close)
+async def test_closing_a_client_aborts_its_requests_and_ends_its_streams(rig: RemoteRig) -> None:
+    client = RemoteClient(rig._address, "other")
+    stream = await client.open(request_of("a"))
+    await stream.take()
+    await asyncio.to_thread(client.close)
+    for left in (stream.take, lambda: client.open(request_of("b"))):
         with pytest.raises(EngineStopped, match="The engine was closed"):
-            async for _ in stream:
-                pass
-        with pytest.raises(EngineStopped, match="The engine was closed"):
-            await client.open(request_of("b"))
-        await rig.settled(empty)
-
-    asyncio.run(main())
+            while True:
+                await left()
+    await rig.settled(empty)
 
 
-def test_a_step_is_one_message_to_each_client(rig: RemoteRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_step_is_one_message_to_each_client(rig: RemoteRig, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Happened] = []
     plain = Happened.of.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(Happened, "of", classmethod(lambda cls, events: sent.append(plain(cls, events)) or sent[-1]))
-
-    async def main() -> None:
-        many = SamplingParams(max_tokens=30, ignore_eos=True)
-        lists = await asyncio.gather(*(rig.collect(f"r{n}", params=many) for n in range(8)))
-        assert sum(len(events) for events in lists) == 8 * 31
-
-    asyncio.run(main())
-    assert sum(len(one.tokens) for one in sent) == 8 * 30 and len(sent) < 60
+    lists = await asyncio.gather(*(rig.collect(f"r{n}", params=THIRTY) for n in range(8)))
+    assert sum(len(events) for events in lists) == 8 * 31
+    assert sum(len(one.tokens) for one in sent) == 8 * 30 and len(sent) <= rig.loop._scheduler.stats().step
 
 
-def test_a_stream_that_ended_leaves_nothing_behind(rig: RemoteRig) -> None:
-    async def main() -> None:
-        await asyncio.gather(*(rig.collect(f"r{n}", params=SamplingParams(max_tokens=2)) for n in range(5)))
-        with pytest.raises(Exception, match="context length"):
-            await rig.collect("long", prompt=250)
-        await (await rig.client.open(request_of("left"))).aclose()
-        await rig.settled(empty)
-        assert not (rig.client._streams or rig.client._accepted)
-        [client] = rig.server._clients.values()
-        assert not client.streams
-
-    asyncio.run(main())
+async def test_a_stream_that_ended_leaves_nothing_behind(rig: RemoteRig) -> None:
+    await asyncio.gather(*(rig.collect(f"r{n}", params=SamplingParams(max_tokens=2)) for n in range(5)))
+    with pytest.raises(Exception, match="context length"):
+        await rig.collect("long", prompt=25_000)
+    await (await rig.client.open(request_of("left"))).aclose()
+    await rig.settled(empty)
+    assert not (rig.client._streams or rig.client._accepted)
+    [client] = rig.server._clients.values()
+    assert not client.streams

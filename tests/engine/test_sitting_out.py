@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from core.builders import request
 from core.harness import Setup
 from core.test_state_machine import SETUPS, fitted, requests
 from hypothesis import given
@@ -24,10 +24,9 @@ from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.strategies.chunked import Chunked
-from inflight.core.types.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Done, Sampled, StepResult, Transferred
 from inflight.core.types.request import SLO, Request, RequestRefused
-from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
@@ -35,6 +34,8 @@ from inflight.records.schema import of_kind, read_records
 from inflight.simulate.replay import replay
 from inflight.simulate.simulation import resolved_settings
 from inflight.testing.null import NullExecutor
+
+from .test_loop import outcome
 
 
 class Waiting(NullExecutor):
@@ -106,27 +107,6 @@ def known_before(chunk: Chunk) -> int:
     return chunk.start + chunk.length - len(chunk.draft_token_ids)
 
 
-Said = dict[str, tuple[list[tuple[int, ...]], int, Any]]
-
-
-def said(events: Iterable[Event]) -> Said:
-    """For each request: the tokens of its samples, how many scores came, and how it ended."""
-    tokens: dict[tuple[str, int], tuple[int, ...]] = {}
-    scores: dict[str, int] = {}
-    found: Said = {}
-    for event in events:
-        name = event.request_id
-        if isinstance(event, TokensEvent):
-            tokens[name, event.sample_index] = tokens.get((name, event.sample_index), ()) + event.token_ids
-        elif isinstance(event, PromptScoredEvent):
-            assert (name, 0) not in tokens, "scores come before tokens"
-            scores[name] = scores.get(name, 0) + len(event.logprobs)
-        elif isinstance(event, FinishedEvent):
-            samples = [tokens.get((name, index), ()) for index in range(len(event.finishes))]
-            found[name] = samples, scores.get(name, 0), [finish.reason for finish in event.finishes]
-    return found
-
-
 @given(
     setup=SETUPS,
     asked=st.lists(requests(max_prompt=8), min_size=1, max_size=5),
@@ -138,27 +118,30 @@ def test_tokens_do_not_depend_on_who_sat_out(setup: Setup, asked: list[Request],
         setup, tier=None, peers=False, adapter_slots=0, transfer_polls=(), host_is_tier=False, drafting="planned",
         num_blocks=max(setup.num_blocks, -(-24 // setup.block_size) * len(setup.windows)), max_model_len=24,
     )  # fmt: skip
+    plain = {"adapter": None, "kv_transfer": None, "slo": SLO()}
     fit = [
-        structs.replace(
-            fitted(one, setup, request_id=f"r{index}", arrival=0.0),
-            adapter=None, kv_transfer=None, slo=SLO(),
-        )
-        for index, one in enumerate(asked)
-    ]  # fmt: skip
+        structs.replace(fitted(one, setup, request_id=f"r{at}", arrival=0.0), **plain) for at, one in enumerate(asked)
+    ]
     outcomes = []
     for executor in (NullExecutor(setup.capacity), Waiting(setup.capacity, chance=chance, seed=seed)):
         loop = EngineLoop(setup.scheduler(), executor, VirtualClock(), depth=setup.depth)
-        for request in fit:
+        for one in fit:
             with contextlib.suppress(RequestRefused):  # its lane is full
-                loop.add(request)
-        outcomes.append(said(loop.run()))
+                loop.add(one)
+        outcomes.append(outcome(loop.run()))
     assert outcomes[1] == outcomes[0]
+
+
+CAPACITY = Capacity(num_blocks=64, block_size=4, max_rows=4, max_model_len=60, vocab_size=100)
+
+
+def loop_over(executor: Waiting, depth: int = 1, policy: Fcfs | None = None) -> EngineLoop:
+    scheduler = Scheduler(SchedulerConfig(CAPACITY, Chunked(64), policy or Fcfs()))
+    return EngineLoop(scheduler, executor, VirtualClock(), depth=depth)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_others_draw_while_one_sits_out(depth: int) -> None:
-    capacity = Capacity(num_blocks=64, block_size=4, max_rows=4, max_model_len=60, vocab_size=100)
-
     class OneWaits(Waiting):
         def _drawn(self, chunk: Chunk, drawn: Sampled) -> Sampled:
             return super()._drawn(chunk, drawn) if chunk.sequence_id == 0 else drawn
@@ -166,15 +149,9 @@ def test_others_draw_while_one_sits_out(depth: int) -> None:
         def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
             return () if self._polls and seconds == 0.0 else super().poll(seconds)  # not while others compute
 
-    loop = EngineLoop(
-        Scheduler(SchedulerConfig(capacity, Chunked(64), Fcfs())),
-        OneWaits(capacity, chance=1.0),
-        VirtualClock(),
-        depth=depth,
-    )
+    loop = loop_over(OneWaits(CAPACITY, chance=1.0), depth)
     for name in "ab":
-        params = SamplingParams(max_tokens=20, ignore_eos=True)
-        loop.add(Request(request_id=name, prompt_token_ids=(1, 2, 3), params=params))
+        loop.add(request(name, (1, 2, 3), 20))
     events: list[Event] = []
     while not any(isinstance(event, FinishedEvent) for event in events):
         found = loop.advance()
@@ -192,11 +169,9 @@ def test_each_time_counts_as_a_token_of_its_tenant() -> None:
         def served(self, view: SequenceView, prompt_tokens: int, output_tokens: int, now: float) -> None:
             self.output_tokens += output_tokens
 
-    capacity = Capacity(num_blocks=64, block_size=4, max_rows=4, max_model_len=60, vocab_size=100)
-    policy, executor = Counting(), Waiting(capacity, chance=0.5)
-    loop = EngineLoop(Scheduler(SchedulerConfig(capacity, Chunked(64), policy)), executor, VirtualClock(), depth=1)
-    params = SamplingParams(max_tokens=20, ignore_eos=True)
-    loop.add(Request(request_id="a", prompt_token_ids=(1, 2, 3), params=params))
+    policy, executor = Counting(), Waiting(CAPACITY, chance=0.5)
+    loop = loop_over(executor, policy=policy)
+    loop.add(request("a", (1, 2, 3), 20))
     loop.run()
     assert executor.waited and policy.output_tokens == 20 + executor.waited
 
@@ -210,8 +185,7 @@ def test_its_record_replays(tmp_path: Path, depth: int, speculation: str) -> Non
     scheduler = scheduler_for(of.capacity, of.settings, of.scheduling)
     loop = EngineLoop(scheduler, executor, VirtualClock(), depth=depth, observers=[recorder])
     for number in range(12):
-        params = SamplingParams(max_tokens=30, ignore_eos=True, n=1 + number % 2)
-        loop.add(Request(request_id=f"r{number}", prompt_token_ids=(1, 2, 3) * (1 + number), params=params))
+        loop.add(request(f"r{number}", (1, 2, 3) * (1 + number), None, max_tokens=30, n=1 + number % 2))
     loop.run()
     loop.close()
     records = list(read_records(tmp_path / "record.jsonl"))

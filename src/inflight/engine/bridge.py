@@ -1,10 +1,8 @@
 """The bridge between asyncio and the engine: the engine loop runs in a thread of its own, its events go to streams.
 
-A command (add, abort, count) runs at once in the caller's thread while the engine computes a step or sleeps, since the
-scheduler is not in use then; otherwise the engine's thread runs it before it computes. So a new request need not wait
-for a step's end to be refused. Commands for many samples take longer than an event loop can wait, and are run by the
-engine or by a worker thread. The engine sleeps while there is no work (no CPU when idle), and passes each step's events
-to an event loop in one call. A consumer whose stream is closed or cancelled aborts its requests.
+Add, abort and count are commands (`commands`), so that a new request need not wait for a step's end to be refused. The
+engine sleeps while there is no work (no CPU when idle), and passes each step's events to an event loop in one call. A
+consumer whose stream is closed or cancelled aborts its requests.
 """
 
 from __future__ import annotations
@@ -12,14 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
-import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 from inflight.core.scheduling.stats import SchedulerStats
@@ -27,16 +21,15 @@ from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import Grammar
+from inflight.engine.commands import CommandQueue
 from inflight.engine.event_stream import EngineStopped, EventStream, set_outcome
 from inflight.engine.loop import EngineLoop
 from inflight.engine.preparing import Prepared, Preparing
 from inflight.engine.protocols import GrammarGate
 
 MANY = 16  # samples; more are added in a worker thread
-COMMAND_SECONDS = 0.005  # for commands at a time; the rest waits for the next round or the next caller
 
 log = logging.getLogger(__name__)
-Command = Callable[[], None]
 T = TypeVar("T")
 
 
@@ -66,11 +59,7 @@ class AsyncBridge:
 
     def __init__(self, loop: EngineLoop):
         self._loop = loop
-        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._large: queue.SimpleQueue[Command] = queue.SimpleQueue()  # which no event loop runs
-        self._lock = threading.Lock()  # of the engine loop and of the attributes below
-        self._engine_waits = False  # for the lock
-        self._wake = threading.Event()  # ends the engine's sleep when there is a command
+        self._commands = CommandQueue(self._stop_by_error)  # its lock guards the engine loop and the streams
         self._streams: dict[str, Consumer] = {}
         self._preparing: Preparing[Consumer] = Preparing()
         self._stopped: str | None = None
@@ -120,9 +109,9 @@ class AsyncBridge:
     def _submit(self, consumer: Consumer, compiling: float = 0.0, prepared: Prepared | None = None) -> None:
         add = partial(self._add, consumer, compiling, prepared)
         if not _is_large(consumer):
-            return self._send(add)
-        self._large.put(add)
-        consumer.loop.run_in_executor(None, self._run_large)  # the event loop serves others meanwhile
+            return self._commands.send(add)
+        self._commands.put_large(add)
+        consumer.loop.run_in_executor(None, self._commands.run_large)  # the event loop serves others meanwhile
 
     def cancel(self, consumer: Consumer) -> None:
         """Abort a consumer's requests. Another consumer's request may have the id of one that was refused for it."""
@@ -130,10 +119,10 @@ class AsyncBridge:
             return
         abort = partial(self._abort_all, consumer)
         if not _is_large(consumer):
-            self._send(abort)
+            self._commands.send(abort)
         elif self._stopped is None:
-            self._large.put(abort)
-            self._wake.set()
+            self._commands.put_large(abort)
+            self._commands.wake.set()
 
     def abort(self, request_id: str) -> None:
         """End a request wherever it is; its stream ends with finish reason "abort". Unknown ids are ignored."""
@@ -141,11 +130,11 @@ class AsyncBridge:
         if ended is not None:
             consumer, events = ended
             return _call(consumer.loop, partial(_end_unsubmitted, consumer, events))
-        self._send(lambda: self._abort(request_id))
+        self._commands.send(lambda: self._abort(request_id))
 
     async def stats(self) -> SchedulerStats:
         """Return counts of a moment when no plan is made. Raises EngineStopped."""
-        return await self.ask(lambda: self._with_compiling(self._loop.stats()))
+        return await self.ask(self._stats)
 
     async def ask(self, question: Callable[[], T]) -> T:
         """Call a quick function of the engine loop while no plan is made, and return its result. Raises
@@ -163,7 +152,7 @@ class AsyncBridge:
                 outcome = error
             _call(loop, partial(set_outcome, future, outcome))
 
-        self._send(answer)
+        self._commands.send(answer)
         return await future
 
     @property
@@ -173,66 +162,17 @@ class AsyncBridge:
 
     def close(self) -> None:
         """Abort all requests, end the thread and close the executor."""
-        self._send(self._close)
+        self._commands.send(self._close)
         self._thread.join()
-
-    # -- any thread ---------------------------------------------------------------------------------------------
-
-    def _send(self, command: Command) -> None:
-        self._inbox.put(command)
-        self._run_commands()
-        self._wake.set()
-
-    def _run_large(self) -> None:
-        """Run commands for many samples, in a worker thread."""
-        self._run_commands(self._large)
-        self._run_commands()  # that came meanwhile
-        self._wake.set()
-
-    def _run_commands(self, inbox: queue.SimpleQueue[Command] | None = None) -> None:
-        """Run the commands of an inbox unless another thread has the lock, which looks again after it releases it.
-
-        It ends soon, since the caller has other work; the engine runs the rest.
-        """
-        inbox, end = inbox or self._inbox, self._end_of_commands()
-        while not inbox.empty() and time.monotonic() < end and self._lock.acquire(blocking=self._must_wait(inbox)):
-            try:
-                self._drain(inbox, end)
-            finally:
-                self._lock.release()
-
-    def _must_wait(self, inbox: queue.SimpleQueue[Command]) -> bool:
-        """Return whether to wait for the lock: once the engine has stopped, an event loop that has it runs nothing
-        large."""
-        return inbox is self._large and self._stopped is not None
-
-    def _end_of_commands(self) -> float:
-        """Return until when to run commands: once the engine has stopped, all of them."""
-        return time.monotonic() + COMMAND_SECONDS if self._stopped is None else math.inf
 
     # -- with the lock ------------------------------------------------------------------------------------------
 
-    def _drain(self, inbox: queue.SimpleQueue[Command], end: float) -> None:
-        """Run commands until the inbox is empty, the time is over, or the engine wants the lock; one at least."""
-        while True:
-            try:
-                command = inbox.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                command()
-            except BaseException as error:  # it may run in a consumer's thread, which is not to blame
-                self._stop_by_error(error)
-            if time.monotonic() >= end or self._engine_waits:
-                return
-
-    def _with_compiling(self, snapshot: SchedulerStats) -> SchedulerStats:
+    def _stats(self) -> SchedulerStats:
         """Return the counts with requests whose grammars are being compiled."""
-        counts = self._preparing.sequences()
+        stats, counts = self._loop.stats(), self._preparing.sequences()
         if not counts:
-            return snapshot
-        lanes = tuple(replace(lane, compiling=counts.get(lane.name, 0)) for lane in snapshot.lanes)
-        return replace(snapshot, lanes=lanes)
+            return stats
+        return replace(stats, lanes=tuple(replace(lane, compiling=counts.get(lane.name, 0)) for lane in stats.lanes))
 
     def _add(self, consumer: Consumer, compiling: float, prepared: Prepared | None) -> None:
         """Add requests. compiling: seconds that their grammars took. prepared: cancelled once the engine has them."""
@@ -297,6 +237,7 @@ class AsyncBridge:
     def _stop(self, sentence: str) -> None:
         if self._stopped is None:
             self._stopped = sentence
+            self._commands.end()
         for consumer in set(self._streams.values()):
             _call(consumer.loop, partial(consumer.fail, EngineStopped(sentence)))
         self._streams.clear()
@@ -306,68 +247,37 @@ class AsyncBridge:
     # -- engine thread ------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
-        self._lock.acquire()
+        self._commands.lock.acquire()
         try:
             while self._stopped is None:
-                self._wake.clear()  # before the inboxes: a later command ends the sleep that may follow
-                for inbox in (self._inbox, self._large):
-                    self._drain(inbox, self._end_of_commands())
-                if not (self._inbox.empty() and self._large.empty()):
-                    self._wake.set()  # the sender of the rest has set it already
+                self._commands.run_locked()
                 if self._stopped is None:
                     self._advance()
         except BaseException as error:  # also what native libraries raise when they panic
             self._stop_by_error(error)
         finally:
-            for inbox in (self._inbox, self._large):
-                self._drain(inbox, math.inf)
+            self._commands.run_locked()
             try:
                 self._loop.close()
             except Exception:  # it must not hide why the engine stopped, nor keep the lock
                 log.exception("the engine could not be closed properly")
             finally:
-                self._lock.release()
-                self._run_commands(self._large)
-                self._run_commands()
+                self._commands.lock.release()
+                self._commands.run_large()
 
     def _advance(self) -> None:
         """Do one round, or sleep until there is work."""
-        unlocked = _Unlocked(self._release_lock, self._take_lock)
+        commands = self._commands
         if self._loop.idle:
-            with unlocked:
-                self._wake.wait()
+            with commands.unlocked:
+                commands.wake.wait()
             return
-        outcome = self._loop.advance(unlocked)
+        outcome = self._loop.advance(commands.unlocked)
         if isinstance(outcome, WaitUntil):
-            with unlocked:
-                self._loop.clock.wait_until(outcome.time, self._wake)
+            with commands.unlocked:
+                self._loop.clock.wait_until(outcome.time, commands.wake)
         else:
             self._deliver(outcome)
-
-    def _release_lock(self) -> None:
-        """Release the lock, and run commands that came while the engine had it."""
-        self._lock.release()
-        self._run_commands()
-
-    def _take_lock(self) -> None:
-        self._engine_waits = True
-        self._lock.acquire()
-        self._engine_waits = False
-
-
-class _Unlocked:
-    """While entered, other threads may have the engine's lock."""
-
-    def __init__(self, release: Command, take: Command):
-        self._release, self._take = release, take
-
-    def __enter__(self) -> None:
-        self._release()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._take()
 
 
 def _is_large(consumer: Consumer) -> bool:
