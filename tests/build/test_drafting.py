@@ -102,18 +102,19 @@ def test_a_gguf_file_drafts(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_other_tokens_are_refused(tiny: Path, tmp_path: Path) -> None:
-    other = write_model(tmp_path / "other", "llama")
-    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    path = write_model(tmp_path / "other", "llama") / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
     vocabulary = tokenizer["model"]["vocab"]
     tokenizer["model"]["vocab"] = dict(zip(vocabulary, reversed(vocabulary.values()), strict=True))
-    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    path.write_text(json.dumps(tokenizer))
+    asked = f"draft:{path.parent}"
     with pytest.raises(ModelError, match=r"of the 36\d tokens of .* have the same ids in the draft model other"):
-        engine(tiny, f"draft:{other}")
-    (other / "tokenizer.json").write_text("{}")
+        engine(tiny, asked)
+    path.write_text("{}")
     with pytest.raises(TokenizerError, match="other"):
-        engine(tiny, f"draft:{other}")
-    (other / "tokenizer.json").unlink()  # ids are all there is
-    assert engine(tiny, f"draft:{other}").settings["speculation"].value == f"draft:{other}"
+        engine(tiny, asked)
+    path.unlink()  # ids are all there is
+    assert engine(tiny, asked).settings["speculation"].value == asked
 
 
 def test_what_does_not_fit_is_refused(tiny: Path, tmp_path: Path) -> None:

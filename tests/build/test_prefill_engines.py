@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -127,9 +126,8 @@ def test_a_step_of_it_that_fails_costs_computing_alone(tiny: Path, plain: LLM, m
             forward(batch)
 
         monkeypatch.setattr(decoder, "forward", broken)
-        began = time.monotonic()
         assert tokens(pair.generate(asked, PARAMS)) == tokens(plain.generate(asked, PARAMS))
-        assert time.monotonic() - began < 60 and not engine.stopped
+        assert not engine.stopped
 
 
 def test_adapters_are_handed_over_under_their_own_name(tmp_path: Path) -> None:

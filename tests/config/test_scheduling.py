@@ -73,10 +73,7 @@ def test_every_policy_is_made_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (
-            {"strategy": "chunky"},
-            "known are static, dynamic, continuous, chunked, adaptive, and package.module:Class. Did",
-        ),
+        ({"strategy": "chunky"}, "continuous, chunked, adaptive, and package.module:Class. Did"),
         ({"strategy": "no.such.place:Thing"}, "--strategy no.such.place:Thing cannot be loaded"),
         ({"strategy": "static", "batch_size": 9}, "--batch-size is 9, but 8 sequences may run at once"),
         ({"strategy": "dynamic", "buckets": "a"}, "--buckets is 'a'; give how many"),
@@ -88,10 +85,7 @@ def test_every_policy_is_made_by_name(name: str) -> None:
         ({"early_end_tokens": 8, "strategy": "continuous"}, "--early-end-tokens has no effect with --strategy contin"),
         ({"lane_floor": 1.0}, "--lane-floor is 1.0; give a share of the steps' tokens from 0 (none) to below 1"),
         ({"lane_floor": float("nan")}, "--lane-floor is nan"),
-        (
-            {"max_wait": 1e10, "strategy": "static"},
-            "--max-wait is 10000000000.0; give a number above 0, at most 86,400",
-        ),
+        ({"max_wait": 1e10, "strategy": "static"}, "--max-wait is 10000000000.0; give a number above 0, at most 86,4"),
         ({"swap_space": 1e300, "preemption": "swap"}, "give a number above 0, at most 1,048,576"),
         ({"policy": "fair", "tenant_weights": {"a": 0.0}}, "The tenant 'a' has the weight 0.0; give a number above 0"),
         ({"early_end_tokens": -1}, "--early-end-tokens is -1; give a whole number from 0 (never)"),
@@ -173,9 +167,11 @@ def test_settings_of_lanes_that_have_an_effect_are_taken(strategy: str, lanes: d
         assert all(getattr(made[name], key) == value for key, value in given.items() if key != "policy")
 
 
-def test_unknown_policies_list_the_known_ones() -> None:
+def test_unknown_policies_and_presets_list_the_known_ones() -> None:
     with pytest.raises(SettingsError, match=r"known are fcfs, sjf, .* Did you mean priority?"):
         make_lanes(SchedulingSettings.of(policy="priorty"), LatencyModel())
+    with pytest.raises(SettingsError, match="known are latency, throughput, mixed, offline"):
+        preset("fast")
 
 
 def test_lanes_from_a_table() -> None:
@@ -267,35 +263,21 @@ def test_presets_set_what_means_something_together_and_say_why(name: str, gpu: b
     assert strategy(SchedulingSettings.of(**scheduling)).name == names["strategy"]
 
 
-def test_unknown_presets_list_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match="known are latency, throughput, mixed, offline"):
-        preset("fast")
-
-
 def test_the_predictor_in_force_is_shown_where_it_is_used() -> None:
-    asking: list[dict[str, Any]] = [
-        {"policy": "sjf"},
-        {"admission": "slo"},
-        {"policy": "some.module:Policy"},
-        {"lanes": {"batch": {"policy": "sjf"}}},
-    ]
+    lanes = {"batch": {"policy": "sjf"}}
+    asking = [{"policy": "sjf"}, {"admission": "slo"}, {"policy": "some.module:Policy"}, {"lanes": lanes}]
     for given in asking:
         assert SchedulingSettings.of(**given).resolved()["predictor"].value == "quantiles"
     assert "predictor" not in SchedulingSettings.of(policy="deadline").resolved()
     assert SchedulingSettings.of(policy="sjf", predictor="oracle").resolved()["predictor"].value == "oracle"
 
 
-def test_a_lane_may_name_its_step_target() -> None:
-    for target in ("auto", "off", 0.05):
-        lanes = make_lanes(SchedulingSettings.of(lanes={"batch": {"step_target": target}}), LatencyModel())
-        assert lanes[1].step_target == target
-
-
 def test_an_itl_target_is_the_step_target_of_background_lanes_that_set_none() -> None:
-    settings = {
-        "strategy": "adaptive",
-        "itl_target": 0.05,
-        "lanes": {"bulk": {"background": True, "step_target": "off"}},
-    }
-    lanes = {one.name: one.step_target for one in make_lanes(SchedulingSettings.of(**settings), LatencyModel())}
-    assert lanes == {"interactive": "auto", "batch": 0.05, "bulk": "off"}
+    def targets(lanes: dict[str, Any], **settings: Any) -> dict[str, Any]:
+        made = make_lanes(SchedulingSettings.of(lanes=lanes, **settings), LatencyModel())
+        return {one.name: one.step_target for one in made}
+
+    for target in ("auto", "off", 0.05):
+        assert targets({"batch": {"step_target": target}})["batch"] == target
+    bulk = {"bulk": {"background": True, "step_target": "off"}}
+    assert targets(bulk, strategy="adaptive", itl_target=0.05) == {"interactive": "auto", "batch": 0.05, "bulk": "off"}

@@ -30,11 +30,8 @@ FORMS = ("auto", "off", "suffix", "draft:org/small", "draft:./models/a:b", "head
 @pytest.mark.parametrize("text", FORMS)
 def test_the_setting_is_shown_as_written(text: str) -> None:
     assert str(parse_speculation(text)) == text
-    assert SchedulingSettings(speculation=text).draft_source == parse_speculation(text)
-
-
-def test_a_model_is_what_stands_behind_the_first_colon() -> None:
     assert parse_speculation("draft:owner/name:Q4_K_M") == DraftSource("draft", "owner/name:Q4_K_M")
+    assert SchedulingSettings(speculation=text).draft_source == parse_speculation(text)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +55,6 @@ def test_what_is_not_known_is_refused(text: str, sentence: str) -> None:
 def test_drafts_are_bounded(number: int) -> None:
     with pytest.raises(SettingsError, match=rf"--speculation-max-tokens is {number}; give a number above 0"):
         SchedulingSettings(speculation="suffix", speculation_max_tokens=number)
-
-
-def test_a_bound_of_no_drafts_has_no_effect() -> None:
     with pytest.raises(SettingsError, match="--speculation-max-tokens has no effect with --speculation off"):
         SchedulingSettings(speculation="off", speculation_max_tokens=4)
 
@@ -69,14 +63,11 @@ def test_what_was_set_bounds_every_source_else_each_has_its_own() -> None:
     suffix, model = parse_speculation("suffix"), parse_speculation("draft:small")
     given = SchedulingSettings(speculation="auto", speculation_max_tokens=3)
     assert given.drafting_from(suffix).max_drafts == given.drafting_from(model).max_drafts == 3
+    off = given.drafting_from(parse_speculation("off"))
+    assert (off.speculation, off.speculation_max_tokens) == ("off", None)
     unset = SchedulingSettings(speculation="auto")
     most = [unset.drafting_from(source).max_drafts for source in (suffix, model)]
     assert MAX_DRAFT_TOKENS >= most[0] > most[1] > 0
-
-
-def test_where_nothing_is_drafted_nothing_bounds_it() -> None:
-    off = SchedulingSettings(speculation="auto", speculation_max_tokens=3).drafting_from(parse_speculation("off"))
-    assert (off.speculation, off.speculation_max_tokens) == ("off", None)
 
 
 PLAIN = DraftSupport()
@@ -101,11 +92,7 @@ def test_auto_takes_what_the_model_allows_and_says_why(model: DraftSupport, sour
 @pytest.mark.parametrize(
     ("model", "asked", "why"),
     [
-        (
-            DraftSupport(has_state=True),
-            "suffix",
-            "recurrent state, which cannot be taken back behind wrong drafts",
-        ),
+        (DraftSupport(has_state=True), "suffix", "recurrent state, which cannot be taken back behind wrong drafts"),
         (DraftSupport(has_state=True), "draft:small", "recurrent state"),
         (DraftSupport(ranks=2), "draft:small", "the model is shared by 2 devices, and models draft on one"),
         (DraftSupport(ranks=2), "heads", "the model is shared by 2 devices"),
@@ -122,15 +109,16 @@ def test_what_was_asked_for_and_cannot_be_had_is_refused(model: DraftSupport, as
 
 @pytest.mark.parametrize(
     ("model", "asked"),
-    [(PLAIN, "draft:small"), (PLAIN, "heads:eagle"), (DraftSupport(ranks=2), "suffix"), (PLAIN, "off")],
+    [
+        (PLAIN, "draft:small"),
+        (PLAIN, "heads:eagle"),
+        (DraftSupport(ranks=2), "suffix"),
+        (DraftSupport(has_state=True), "off"),
+    ],
 )
 def test_what_was_asked_for_is_in_force_where_it_can_be(model: DraftSupport, asked: str) -> None:
     in_force, shown = resolve_speculation(parse_speculation(asked), model)
     assert str(in_force) == shown.value == asked
-
-
-def test_off_is_off_on_every_model() -> None:
-    assert resolve_speculation(parse_speculation("off"), DraftSupport(has_state=True))[0].kind == "off"
 
 
 class Failing:

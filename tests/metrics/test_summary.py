@@ -13,41 +13,24 @@ from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.summary import Window, series, summarize, trend
 
 
-def one(intended: float, ended: float, times=(), tokens=0, outcome="completed") -> Observation:
+def one(intended: float, ended: float, times: Any = (), tokens: int = 0, outcome: Any = "completed") -> Observation:
     return Observation("r", intended, ended, outcome, token_times=times, output_tokens=tokens or len(times))
 
 
-def test_each_thing_counts_in_its_own_second():
+def test_each_thing_counts_in_its_own_second() -> None:
     found = series([one(0.2, 2.5, (0.9, 1.1, 2.5)), one(1.5, 1.9, (1.8,))])
-    assert found.step == 1
-    assert found.offered == (1, 1, 0)
-    assert found.completed == (0, 1, 1)
+    assert (found.step, found.offered, found.completed) == (1, (1, 1, 0), (0, 1, 1))
     assert found.output_tokens == (1, 2, 1)
     assert found.running == pytest.approx((0.8, 1.4, 0.5))
-
-
-def test_only_completed_requests_are_completed():
     assert series([one(0.0, 0.5, outcome="failed")]).completed == (0,)
-
-
-def test_tokens_that_were_not_watched_count_at_the_end():
-    assert series([one(0.0, 1.5, tokens=7)]).output_tokens == (0, 7)
-
-
-def test_a_long_run_has_larger_pieces():
-    found = series([one(0.0, 10_000.0)])
-    assert found.step == 5
-    assert len(found.offered) == 2001
-    assert found.running[1000] == pytest.approx(1.0)
-
-
-def test_nothing_is_one_empty_second():
+    assert series([one(0.0, 1.5, tokens=7)]).output_tokens == (0, 7), "they were not watched"
     assert series([]).offered == (0,)
 
 
-def test_deviation_divides_by_n():
-    assert deviation([1.0, 3.0]) == 1.0
-    assert deviation([]) is None
+def test_a_long_run_has_larger_pieces() -> None:
+    found = series([one(0.0, 10_000.0)])
+    assert (found.step, len(found.offered)) == (5, 2001)
+    assert found.running[1000] == pytest.approx(1.0)
 
 
 def waits(load: float, seed: int, seconds: float = 300.0) -> list[tuple[float, float]]:
@@ -73,15 +56,11 @@ def test_overload_is_seen_and_ordinary_load_is_not(load: float, least: int, most
     assert least <= growing(load) <= most
 
 
-def test_few_requests_have_no_trend() -> None:
+def test_few_requests_have_no_trend_and_latency_that_falls_is_not_growing() -> None:
     assert trend([(float(n), 1.0) for n in range(20)], 0.0, 20.0) is None
     assert trend([], 0.0, 0.0) is None
-
-
-def test_latency_that_falls_is_not_growing() -> None:
     falling = trend([(n / 10, 10.0 - n / 100) for n in range(1000)], 0.0, 100.0)
-    assert falling is not None and not falling.growing
-    assert falling.rise < 0
+    assert falling is not None and not falling.growing and falling.rise < 0
 
 
 def seen(intended: float, times: list[float], **fields: Any) -> Observation:
@@ -102,32 +81,37 @@ def seen(intended: float, times: list[float], **fields: Any) -> Observation:
 
 def test_latencies_count_from_the_intended_time() -> None:
     one = seen(1.0, [3.0, 4.0, 6.0])
-    assert one.ttft == 2.0
-    assert one.tpot == 1.5
-    assert one.gaps == [1.0, 2.0]
-    assert one.e2e == 5.0
+    assert (one.ttft, one.tpot, one.gaps, one.e2e) == (2.0, 1.5, [1.0, 2.0], 5.0)
 
 
-def test_tokens_of_one_event_are_one_gap_and_several_tokens() -> None:
-    one = seen(0.0, [1.0, 3.0, 3.0, 3.0, 4.0])
-    assert one.gaps == [2.0, 1.0]
-    assert one.tpot == 0.75
-    assert not seen(0.0, [1.0, 3.0, 3.0, 3.0, 4.0], targets=Targets(itl_max=1.5)).attained
+@pytest.mark.parametrize(
+    ("times", "gaps", "tpot"),
+    [
+        ([1.0, 3.0, 3.0, 3.0, 4.0], [2.0, 1.0], 0.75),
+        ([1.0, 1.0, 1.0, 2.0, 3.0], [1.0, 1.0], 1.0),  # those that come with the first take no time behind it
+        ([1.0, 1.0, 1.0], [], None),
+        ([1.0], [], None),
+    ],
+)
+def test_tokens_of_one_event_are_one_gap_and_several_tokens(
+    times: list[float], gaps: list[float], tpot: float | None
+) -> None:
+    assert (seen(0.0, times).gaps, seen(0.0, times).tpot) == (gaps, tpot)
+    assert seen(0.0, times, targets=Targets(itl_max=1.5)).attained == (max(gaps, default=0.0) <= 1.5)
 
 
-def test_tokens_that_come_with_the_first_take_no_time_behind_it() -> None:
-    assert seen(0.0, [1.0, 1.0, 1.0, 2.0, 3.0]).tpot == 1.0
-    assert seen(0.0, [1.0, 1.0, 1.0]).tpot is None
-    assert seen(0.0, [1.0]).tpot is None
-
-
-def test_a_target_bounds_every_gap_and_tpot_their_mean() -> None:
-    times = [1.0, 1.1, 1.9]
-    assert seen(0.0, times, targets=Targets(tpot=0.5)).attained
-    assert not seen(0.0, times, targets=Targets(itl=0.5)).attained
-    assert seen(0.0, times, targets=Targets(ttft=1.0, itl=0.9, e2e=1.9)).attained
-    assert not seen(0.0, times, targets=Targets(ttft=0.9)).attained
-    assert not seen(0.0, times, targets=Targets(e2e=1.5)).attained
+@pytest.mark.parametrize(
+    ("attained", "targets"),
+    [
+        (True, Targets(tpot=0.5)),
+        (False, Targets(itl=0.5)),
+        (True, Targets(ttft=1.0, itl=0.9, e2e=1.9)),
+        (False, Targets(ttft=0.9)),
+        (False, Targets(e2e=1.5)),
+    ],
+)
+def test_a_target_bounds_every_gap_and_tpot_their_mean(attained: bool, targets: Targets) -> None:
+    assert seen(0.0, [1.0, 1.1, 1.9], targets=targets).attained == attained
 
 
 def test_rejected_and_failed_requests_are_offered_and_missed() -> None:
@@ -170,21 +154,17 @@ def test_where_tokens_were_not_watched_they_count_at_their_end() -> None:
 
 def test_an_empty_run_is_no_error() -> None:
     summary = summarize([])
-    assert summary.offered == summary.requests == 0
-    assert summary.ttft.p50 is None
-    assert not summary.saturated
+    assert (summary.offered, summary.requests, summary.ttft.p50, summary.saturated) == (0, 0, None, False)
 
 
 def test_a_run_that_only_got_slower_is_saturated() -> None:
-    slower = [seen(float(n), [n + 0.1 + n * 0.5]) for n in range(100)]
-    assert summarize(slower, Window(0.0, 100.0)).saturated
-    steady = [seen(float(n), [n + 0.1 + (n % 7) * 0.01]) for n in range(100)]
-    assert not summarize(steady, Window(0.0, 100.0)).saturated
+    for delay, saturated in (lambda n: n * 0.5, True), (lambda n: (n % 7) * 0.01, False):
+        runs = [seen(float(n), [n + 0.1 + delay(n)]) for n in range(100)]
+        assert summarize(runs, Window(0.0, 100.0)).saturated == saturated
 
 
-def test_shares() -> None:
-    assert attainment([]) == 1.0
-    assert attainment([True, False]) == 0.5
+def test_shares_and_deviation() -> None:
+    assert (attainment([]), attainment([True, False])) == (1.0, 0.5)
     assert goodput([True, False, True], 4.0) == 0.5
-    assert jain([1.0, 1.0]) == 1.0
-    assert jain([1.0, 0.0]) == 0.5
+    assert (jain([1.0, 1.0]), jain([1.0, 0.0])) == (1.0, 0.5)
+    assert (deviation([1.0, 3.0]), deviation([])) == (1.0, None), "it divides by n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import given
 
 from inflight.core.types.features import features
@@ -40,6 +39,8 @@ def test_a_record_that_does_not_say_what_was_right_has_no_drafts_to_show() -> No
     old = step(chunk(4, 4, draft_token_ids=(7, 8, 9), num_drafts=3))
     assert list(verified(old)) == [] and rejected(old) == {}
     assert DraftCounts.of([old]).chunks == 0
+    for steps in ([], [step(chunk(1, 1))]):
+        assert DraftCounts.of(steps).positions() == []
 
 
 def test_positions_count_drafts_behind_right_ones() -> None:
@@ -59,8 +60,3 @@ def test_sums_by_place_are_the_sums(chunks: list[tuple[int, int]]) -> None:
     assert sum(one.accepted for one in places) == counts.accepted_tokens == sum(right for _, right in chunks)
     assert all(one.drafted >= one.reached >= one.accepted for one in places)
     assert sum(counts.accepted_lengths().values()) == counts.chunks == len(chunks)
-
-
-@pytest.mark.parametrize("drafts", [0, 1])
-def test_nothing_is_counted_of_nothing(drafts: int) -> None:
-    assert DraftCounts.of([step(chunk(1, 1))] * drafts).positions() == []

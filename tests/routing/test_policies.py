@@ -34,6 +34,10 @@ class Cluster:
     def send(self, prompt: list[int] | None = None, **fields: str) -> str:
         return self.router.send(self.request(prompt, **fields)).name
 
+    def chosen(self, prompt: list[int] | None = None, among: set[str] | None = None, **fields: str) -> str:
+        """Where a request would go."""
+        return self.router.choose(self.request(prompt, **fields), among).replica.name
+
     def put(self, replica: int, requests: int = 1, tokens: int = 20, tenant: str = "") -> list[str]:
         """So many more there."""
         ids = []
@@ -74,8 +78,7 @@ def test_power_of_two_never_takes_the_worst_of_three() -> None:
     cluster = Cluster("power-of-two", 3, seed=1)
     for replica, requests in enumerate((1, 5, 9)):
         cluster.put(replica, requests)
-    chosen = {cluster.router.choose(cluster.request()).replica.name for _ in range(50)}
-    assert chosen == {"0", "1"}
+    assert {cluster.chosen() for _ in range(50)} == {"0", "1"}
 
 
 @pytest.mark.parametrize("name", ["prefix-affinity", "prefix-aware"])
@@ -104,11 +107,11 @@ def test_a_prefix_is_worth_the_seconds_that_it_saves() -> None:
     cluster.router.first_token("1")
     cluster.router._reuse.value = 0.0  # no request reuses what is computed
     queued = cluster.put(int(first), 1, 250)  # 0.25 s, and the prefix saves 0.32 s
-    assert cluster.router.choose(cluster.request([*SHARED, 5])).replica.name == first
+    assert cluster.chosen([*SHARED, 5]) == first
     cluster.put(int(first), 1, 150)
-    assert cluster.router.choose(cluster.request([*SHARED, 5])).replica.name != first, "0.4 s ahead of it"
+    assert cluster.chosen([*SHARED, 5]) != first, "0.4 s ahead of it"
     cluster.router.first_token(queued[0])
-    assert cluster.router.choose(cluster.request([*SHARED, 5])).replica.name == first, "less is ahead of it again"
+    assert cluster.chosen([*SHARED, 5]) == first, "less is ahead of it again"
 
 
 def test_rows_that_are_all_taken_are_waited_for() -> None:
@@ -116,7 +119,7 @@ def test_rows_that_are_all_taken_are_waited_for() -> None:
     first = cluster.send(SHARED)
     for one in cluster.put(int(first), COSTS.max_num_seqs):
         cluster.router.first_token(one)
-    assert cluster.router.choose(cluster.request([*SHARED, 5])).replica.name != first
+    assert cluster.chosen([*SHARED, 5]) != first
 
 
 def test_with_tenants_in_turns_others_lines_are_not_ones_own() -> None:
@@ -125,7 +128,7 @@ def test_with_tenants_in_turns_others_lines_are_not_ones_own() -> None:
         cluster = Cluster("prefix-aware", fair=fair)
         cluster.put(0, 1, 4000, tenant="heavy")
         cluster.put(1, 1, 1000, tenant="ours")
-        assert cluster.router.choose(cluster.request([1] * 100, tenant="ours")).replica.name == chosen
+        assert cluster.chosen([1] * 100, tenant="ours") == chosen
 
 
 def test_a_session_stays_until_its_replica_is_overloaded_or_gone() -> None:
@@ -143,7 +146,7 @@ def test_a_session_stays_until_its_replica_is_overloaded_or_gone() -> None:
 def test_replicas_that_are_asked_of_alone_are_chosen_among() -> None:
     for name in ROUTERS:
         cluster = Cluster(name, 3)
-        assert {cluster.router.choose(cluster.request(), {"1"}).replica.name for _ in range(3)} == {"1"}
+        assert {cluster.chosen(among={"1"}) for _ in range(3)} == {"1"}
         with pytest.raises(NoReplica):
             cluster.router.choose(cluster.request(), set())
 
@@ -158,11 +161,6 @@ def test_costs_are_probed_from_any_step_model() -> None:
     assert costs.decode_step(3) == pytest.approx(seconds(Features(3, 3, 3, 3 * 1024, 0.0)))
 
 
-def test_unknown_routers_are_refused_with_those_known() -> None:
-    with pytest.raises(SettingsError, match=r"known are round-robin.* Did you mean least-loaded\?"):
-        make_router("least-load")
-
-
 def test_a_router_declares_its_options() -> None:
     shared = list(range(8))
     for block, stays in ((8, True), (16, False)):
@@ -172,11 +170,17 @@ def test_a_router_declares_its_options() -> None:
         assert (cluster.send(shared) == first) is stays, block
 
 
-def test_an_option_of_another_router_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"--router-slack has no effect with --router round-robin; .* prefix-aff"):
-        make_router("round-robin", options=OptionValues({"router_slack": 2}))
-    with pytest.raises(SettingsError, match=r"--router-block is 0; give a number above 0"):
-        make_router("prefix-affinity", options=OptionValues({"router_block": 0}))
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("least-load", {}, r"known are round-robin.* Did you mean least-loaded\?"),
+        ("round-robin", {"router_slack": 2}, r"--router-slack has no effect with --router round-robin; .* prefix-aff"),
+        ("prefix-affinity", {"router_block": 0}, r"--router-block is 0; give a number above 0"),
+    ],
+)
+def test_unknown_routers_and_options_of_others_are_refused(name: str, options: dict[str, int], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        make_router(name, options=OptionValues(options))
 
 
 def test_names_of_routers_are_what_users_write() -> None:

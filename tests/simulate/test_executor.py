@@ -11,7 +11,6 @@ from inflight.core.estimation.output_length import Quantiles
 from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk
 from inflight.core.types.request import Request
-from inflight.engine.clock import VirtualClock
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import SteadyDecodes
 from inflight.simulate.fitted import FittedModel, NoisyModel
@@ -52,18 +51,6 @@ def test_predictor_wall_time_never_reaches_the_virtual_clock(monkeypatch: pytest
     monkeypatch.setattr(Quantiles, "predict", slow)
     assert simulate(chat(), setup).observations == plain
     assert len(asked) > 30
-
-
-def test_wall_time_that_reached_the_clock_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison of the test before is sensitive: with a clock that real time leaks into, no two runs are alike."""
-    setup = SimulationSetup(pool(SchedulingSettings.of(policy="sjf")))
-    begun, passed = time.perf_counter(), VirtualClock.passed
-
-    def leaking(self: VirtualClock, seconds: float) -> None:
-        passed(self, seconds + 1e-3 * (time.perf_counter() - begun))
-
-    monkeypatch.setattr(VirtualClock, "passed", leaking)
-    assert simulate(chat(), setup).observations != simulate(chat(), setup).observations
 
 
 def test_foreseen_steps_take_what_their_steps_take() -> None:

@@ -85,64 +85,52 @@ def assert_same(workload: Workload, setup: SimulationSetup) -> float:
     return steady / max(1, sum(one.output_tokens for one in stepped.observations))
 
 
-@given(
-    seed=st.integers(0, 10_000),
-    rate=st.sampled_from([0.5, 3.0, 20.0, 1000.0]),
-    strategy=st.sampled_from(["chunked", "continuous"]),
-    allocation=st.sampled_from(["paged", "reserve-request", "reserve-max"]),
-    num_blocks=st.sampled_from([16, 25, 60, 400]),
-    max_rows=st.sampled_from([1, 3, 8]),
-    shared=st.sampled_from([0, 48]),
-    replicas=st.sampled_from([1, 3]),
-    concurrency=st.sampled_from([None, 4]),
-    follow=st.booleans(),
-    moves=st.booleans(),
-    prefix_caching=st.booleans(),
-    budget=st.sampled_from([8, 24, 64]),
-    router=st.sampled_from(["round-robin", "least-loaded"]),
-    until=st.sampled_from([None, 1.0]),
-    state_snapshots=st.sampled_from([0, 1, 3, 40]),
-    least=st.sampled_from([16, 48]),
-    depth=st.sampled_from([1, 2]),
-    asks=st.sampled_from(["after", "first"]),
-    first_token=st.sampled_from(["decode", "prefill"]),
+DRAWN = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 10_000),
+        "rate": st.sampled_from([0.5, 3.0, 20.0, 1000.0]),
+        "strategy": st.sampled_from(["chunked", "continuous"]),
+        "allocation": st.sampled_from(["paged", "reserve-request", "reserve-max"]),
+        "num_blocks": st.sampled_from([16, 25, 60, 400]),
+        "max_rows": st.sampled_from([1, 3, 8]),
+        "shared": st.sampled_from([0, 48]),
+        "replicas": st.sampled_from([1, 3]),
+        "concurrency": st.sampled_from([None, 4]),
+        "follow": st.booleans(),
+        "moves": st.booleans(),
+        "prefix_caching": st.booleans(),
+        "budget": st.sampled_from([8, 24, 64]),
+        "router": st.sampled_from(["round-robin", "least-loaded"]),
+        "until": st.sampled_from([None, 1.0]),
+        "state_snapshots": st.sampled_from([0, 1, 3, 40]),
+        "least": st.sampled_from([16, 48]),
+        "depth": st.sampled_from([1, 2]),
+        "asks": st.sampled_from(["after", "first"]),
+        "first_token": st.sampled_from(["decode", "prefill"]),
+    }
 )
+
+
+@given(DRAWN)
 @settings(examples(50), deadline=None)
-def test_skipping_is_stepping(
-    seed: int,
-    rate: float,
-    strategy: str,
-    allocation: str,
-    num_blocks: int,
-    max_rows: int,
-    shared: int,
-    replicas: int,
-    concurrency: int | None,
-    follow: bool,
-    moves: bool,
-    prefix_caching: bool,
-    budget: int,
-    router: str,
-    until: float | None,
-    state_snapshots: int,
-    least: int,
-    depth: int,
-    asks: str,
-    first_token: str,
-) -> None:
-    entries = chat(15, rate, seed, shared=shared).entries
-    if follow:
-        turns = [Entry(0.0, one.prompt_tokens + 70, 9, after=index, think_s=0.3) for index, one in enumerate(entries)]
-        entries = (*entries, *turns)
-    workload = Workload(entries, "chat", concurrency, until=until)
-    asked = SchedulingSettings.of(strategy=strategy, kv_allocation=allocation)
-    sizes = {"num_blocks": num_blocks, "max_rows": max_rows, "budget": budget, "state_snapshots": state_snapshots}
-    sizes["depth"] = depth
-    one = pool(asked, prefix_caching=prefix_caching, **sizes, replicas=replicas, router=router)
-    moves = moves and prefix_caching and not state_snapshots
-    disagg_mode = DisaggMode(asks, first_token)  # type: ignore[arg-type]
-    with spaced(least):
-        assert_same(workload, SimulationSetup(one, one if moves else None, Link(5e5, 1.0), disagg_mode=disagg_mode))
+def test_skipping_is_stepping(drawn: dict[str, Any]) -> None:
+    entries = chat(15, drawn["rate"], drawn["seed"], shared=drawn["shared"]).entries
+    if drawn["follow"]:
+        entries = followed(entries)
+    workload = Workload(entries, "chat", drawn["concurrency"], until=drawn["until"])
+    asked = SchedulingSettings.of(strategy=drawn["strategy"], kv_allocation=drawn["allocation"])
+    names = ("prefix_caching", "num_blocks", "max_rows", "budget", "state_snapshots", "depth", "replicas", "router")
+    one = pool(asked, **{name: drawn[name] for name in names})
+    moves = drawn["moves"] and drawn["prefix_caching"] and not drawn["state_snapshots"]
+    mode = DisaggMode(drawn["asks"], drawn["first_token"])
+    with spaced(drawn["least"]):
+        assert_same(workload, SimulationSetup(one, one if moves else None, Link(5e5, 1.0), disagg_mode=mode))
+
+
+def followed(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Return the entries, and a turn behind each."""
+    turns = (Entry(0.0, one.prompt_tokens + 70, 9, after=at, think_s=0.3) for at, one in enumerate(entries))
+    return (*entries, *turns)
 
 
 @pytest.mark.parametrize("turns", [False, True])
@@ -150,14 +138,10 @@ def test_the_first_token_is_delivered_once_by_the_pool_that_has_it_first(turns: 
     """A decode engine that is asked first, and has no room for the prompt's blocks, computes the prompt itself: it may
     be through before the prefill engine has begun."""
     entries = chat(15, 0.5, 1).entries
-    if turns:
-        next_turns = (Entry(0.0, one.prompt_tokens + 70, 9, after=at, think_s=0.3) for at, one in enumerate(entries))
-        entries = (*entries, *next_turns)
-    sizes = {"num_blocks": 16, "max_rows": 1, "budget": 8}
-    one = pool(SchedulingSettings.of(strategy="chunked"), prefix_caching=True, **sizes)
-    run = simulate(
-        Workload(entries, "chat"), SimulationSetup(one, one, Link(5e5, 1.0), disagg_mode=DisaggMode("first", "prefill"))
-    )
+    entries = followed(entries) if turns else entries
+    one = pool(num_blocks=16, max_rows=1, budget=8)
+    setup = SimulationSetup(one, one, Link(5e5, 1.0), disagg_mode=DisaggMode("first", "prefill"))
+    run = simulate(Workload(entries, "chat"), setup)
     for each, entry in zip(run.observations, entries, strict=True):
         assert len(each.token_times) == entry.output_tokens and list(each.token_times) == sorted(each.token_times)
 
@@ -199,9 +183,8 @@ def test_a_slot_that_a_step_writes_is_not_reused_before_the_next() -> None:
 @DEPTHS
 def test_no_sequence_is_steady_where_blocks_run_short(depth: int) -> None:
     """Where memory is short all step, and are steady again when there is enough of it."""
-    setup = SimulationSetup(
-        pool(SchedulingSettings.of(early_end_tokens=0), num_blocks=30, depth=depth)
-    )  # filled steps: want comes sooner
+    filled = SchedulingSettings.of(early_end_tokens=0)  # want comes sooner
+    setup = SimulationSetup(pool(filled, num_blocks=30, depth=depth))
     assert simulate(chat(60, 20.0), setup).preemptions > 0
     assert 0.05 < assert_same(chat(60, 20.0), setup) < 0.8
 

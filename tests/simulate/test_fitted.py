@@ -26,19 +26,16 @@ from inflight.simulate.fitted import (
 from inflight.simulate.steps import Step, TimedStep, errors_of, kind_of, rounds
 
 
-def test_it_finds_what_made_the_target() -> None:
-    matrix = np.array([[1.0, 1], [1, 2], [1, 3], [1, 5]])
-    assert nnls(matrix, matrix @ [2.0, 0.5]) == pytest.approx([2.0, 0.5])
-
-
-def test_negative_coefficients_become_zero() -> None:
-    matrix = np.array([[1.0, 1], [1, 2], [1, 3]])
-    found = nnls(matrix, np.array([3.0, 2.0, 1.0]))
-    assert found == pytest.approx([2.0, 0.0])
-
-
-def test_a_column_of_zeros_gets_nothing() -> None:
-    assert nnls(np.array([[1.0, 0], [2, 0]]), np.array([1.0, 2.0])) == pytest.approx([1.0, 0.0])
+@pytest.mark.parametrize(
+    ("matrix", "target", "found"),
+    [
+        ([[1, 1], [1, 2], [1, 3], [1, 5]], [2.5, 3.0, 3.5, 4.5], [2.0, 0.5]),
+        ([[1, 1], [1, 2], [1, 3]], [3.0, 2.0, 1.0], [2.0, 0.0]),  # a negative coefficient becomes zero
+        ([[1, 0], [2, 0]], [1.0, 2.0], [1.0, 0.0]),
+    ],
+)
+def test_nnls_finds_what_made_the_target(matrix: list[list[float]], target: list[float], found: list[float]) -> None:
+    assert nnls(np.array(matrix, float), np.array(target)) == pytest.approx(found)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 7), st.integers(0, 3))
@@ -66,18 +63,10 @@ def sizes(number: int = 200, seed: int = 0) -> list[Features]:
     found = []
     for _ in range(number):
         width, prompt = rng.randint(0, 32), rng.choice([0, rng.randint(2, 96)])
-        if not width and not prompt:
-            width = 1
-        sampled = rng.random() < 0.3
-        found.append(
-            Features(
-                width + prompt,
-                width + bool(prompt),
-                width + (bool(prompt) and sampled),
-                width * rng.randint(1, 800),
-                prompt * (rng.randint(0, 500) + prompt / 2),
-            )
-        )
+        width = width or not prompt
+        samples = width + (bool(prompt) and rng.random() < 0.3)
+        contexts = width * rng.randint(1, 800), prompt * (rng.randint(0, 500) + prompt / 2)
+        found.append(Features(width + prompt, width + bool(prompt), samples, *contexts))
     return found
 
 
@@ -119,14 +108,10 @@ def test_outliers_do_not_bend_the_fit_but_its_mean_holds_them() -> None:
 def test_held_out_errors_are_those_of_the_noise() -> None:
     errors = held_out_errors(steps(TRUE, noise=0.05, number=600), ())
     assert set(errors) == {"decode", "prefill", "mixed", "all"}
+    held = Features(4, 4, 4, 100, 0.0), Features(40, 1, 0, 0, 800.0), Features(44, 5, 4, 100, 800.0)
+    assert [kind_of(one) for one in held] == ["decode", "prefill", "mixed"]
     assert 0.03 < errors["all"][0] < 0.05  # the mean of |normal(0, 0.05)| is 0.04
     assert sum(count for kind, (_, count) in errors.items() if kind != "all") == errors["all"][1] == 600
-
-
-def test_kinds() -> None:
-    assert kind_of(Features(4, 4, 4, 100, 0.0)) == "decode"
-    assert kind_of(Features(40, 1, 0, 0, 800.0)) == "prefill"
-    assert kind_of(Features(44, 5, 4, 100, 800.0)) == "mixed"
 
 
 def test_too_few_steps_are_refused() -> None:
@@ -142,19 +127,15 @@ def test_it_says_when_it_extrapolates() -> None:
     assert sentence is not None and f"{2 * most:,} tokens" in sentence and f"{most:,}" in sentence
 
 
+def made_by(settings: dict[str, Any], **more: Any) -> Provenance:
+    return Provenance("a test", "a machine", "2026-01-01", 3, settings=settings, **more)
+
+
 def test_a_file_comes_back(tmp_path: Path) -> None:
-    provenance = Provenance(
-        source="a test",
-        machine="a machine",
-        measured="2026-01-01",
-        steps=3,
-        held_out={"all": (0.01, 3)},
-        single={"all": (0.03, 9)},
-        noise={"decode": (0.02, 9), "all": (0.02, 9)},
-        others=0.01,
-        settings={"a": 1},
-        capacity={"num_blocks": 5},
-    )
+    provenance = made_by(
+        {"a": 1}, held_out={"all": (0.01, 3)}, single={"all": (0.03, 9)}, noise={"decode": (0.02, 9), "all": (0.02, 9)},
+        others=0.01, capacity={"num_blocks": 5},
+    )  # fmt: skip
     model = replace(normalized(RIDGE, steps(RIDGE)), provenance=provenance)
     model.save(tmp_path / "model.json")
     assert FittedModel.load(tmp_path / "model.json") == model
@@ -170,15 +151,13 @@ def test_a_file_comes_back(tmp_path: Path) -> None:
     ],
 )
 def test_device_and_depth_are_those_of_the_measured_engine(settings: dict[str, Any], device: str, depth: int) -> None:
-    provenance = Provenance("a test", "a machine", "2026-01-01", 3, settings=settings)
-    model = replace(TRUE, provenance=provenance)
+    model = replace(TRUE, provenance=made_by(settings))
     assert (model.device, model.depth) == (device, depth)
 
 
 @pytest.mark.parametrize("depth", [0, 3, "2", 1.5])
 def test_steps_in_flight_that_no_engine_has_are_refused(tmp_path: Path, depth: object) -> None:
-    provenance = Provenance("a test", "a machine", "2026-01-01", 3, settings={"depth": depth})
-    replace(TRUE, provenance=provenance).save(tmp_path / "model.json")
+    replace(TRUE, provenance=made_by({"depth": depth})).save(tmp_path / "model.json")
     with pytest.raises(StepModelError, match="steps in flight, where engines have 1 or 2"):
         FittedModel.load(tmp_path / "model.json")
 
@@ -201,32 +180,24 @@ def test_noise_is_seeded_and_has_the_mean() -> None:
     mean = sum(noisy.seconds(features) for _ in range(20_000)) / 20_000
     assert mean == pytest.approx(model.seconds(features), rel=0.01)
     assert noisy.extrapolates(features) is None
-
-
-def test_a_model_without_residuals_has_no_noise() -> None:
     with pytest.raises(StepModelError, match="no residuals"):
         NoisyModel(TRUE, 0)
 
 
-def test_a_round_is_from_plan_to_plan_while_the_engine_is_busy() -> None:
+@pytest.mark.parametrize(
+    ("times", "lasted"),
+    [
+        # It went on with sequence 1: the round before lasted 0.12. Later, it may have rested: the usual 0.01 are added.
+        ([(0.0, 0.11, 1), (0.12, 0.23, 1), (5.0, 5.11, 2)], [0.12, 0.12, 0.12]),
+        (  # Planned while the one before was computed: from commit to commit.
+            [(0.0, 0.11, 1), (0.01, 0.21, 1), (0.12, 0.31, 1), (0.33, 0.44, 1), (5.0, 5.11, 2)],
+            [0.11, 0.1, 0.12, 0.13, 0.13],
+        ),
+    ],
+)
+def test_a_round_is_from_plan_to_plan_while_the_engine_is_busy(
+    times: list[tuple[float, float, int]], lasted: list[float]
+) -> None:
     features = Features(1, 1, 1, 10, 0.0)
-    timed = [
-        TimedStep(features, 0.1, 0.0, 0.11, frozenset({1})),
-        TimedStep(
-            features, 0.1, 0.12, 0.23, frozenset({1})
-        ),  # it went on with sequence 1: the round before lasted 0.12
-        TimedStep(features, 0.1, 5.0, 5.11, frozenset({2})),  # it may have rested: the usual 0.01 after the commit
-    ]
-    assert [one.seconds for one in rounds(timed)] == pytest.approx([0.12, 0.12, 0.12])
-
-
-def test_a_round_of_a_step_that_was_planned_ahead_is_from_commit_to_commit() -> None:
-    features = Features(1, 1, 1, 10, 0.0)
-    timed = [
-        TimedStep(features, 0.1, 0.0, 0.11, frozenset({1})),
-        TimedStep(features, 0.1, 0.01, 0.21, frozenset({1})),  # while the one before was computed
-        TimedStep(features, 0.1, 0.12, 0.31, frozenset({1})),
-        TimedStep(features, 0.1, 0.33, 0.44, frozenset({1})),  # behind the one before, which lasted until then
-        TimedStep(features, 0.1, 5.0, 5.11, frozenset({2})),
-    ]
-    assert [one.seconds for one in rounds(timed)] == pytest.approx([0.11, 0.1, 0.12, 0.13, 0.13])
+    timed = [TimedStep(features, 0.1, planned, committed, frozenset({n})) for planned, committed, n in times]
+    assert [one.seconds for one in rounds(timed)] == pytest.approx(lasted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,26 @@ def test_what_has_no_units_is_computed_in_bf16() -> None:
     assert h100.computes("fp8") and h100.flops_per_s("fp8") == pytest.approx(2 * h100.flops_per_s("bf16"), rel=0.01)
 
 
-def test_a_file_adds_gpus_and_wins_over_the_built_in(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(
-        '[gpus.Mine]\nmemory-gb = 48\nbandwidth-gb-per-s = 900\nbf16-tflops = 200\nlink = "NVLink"\n'
-        "[gpus.h100]\nmemory-gb = 94\nbandwidth-gb-per-s = 3900\nbf16-tflops = 989\n"
+GOOD = '[gpus.x]\nmemory-gb = 1\nbandwidth-gb-per-s = 1\nbf16-tflops = 1\nprovenance = "a sheet"\n'
+Written = Callable[[str], Path]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    def write(text: str) -> Path:
+        (tmp_path / "mine.toml").write_text(text)
+        return tmp_path / "mine.toml"
+
+    return write
+
+
+def test_a_file_adds_gpus_and_wins_over_the_built_in(written: Written) -> None:
+    gpus = read_hardware_file(
+        written(
+            '[gpus.Mine]\nmemory-gb = 48\nbandwidth-gb-per-s = 900\nbf16-tflops = 200\nlink = "NVLink"\n'
+            "[gpus.h100]\nmemory-gb = 94\nbandwidth-gb-per-s = 3900\nbf16-tflops = 989\n"
+        )
     )
-    gpus = read_hardware_file(path)
     assert find_gpu("mine", gpus).memory_bytes == 48e9
     assert find_gpu("h100", gpus).memory_gb == 94
     assert find_gpu("mine", gpus).provenance == "as mine.toml says"
@@ -67,21 +81,13 @@ def test_a_file_adds_gpus_and_wins_over_the_built_in(tmp_path: Path) -> None:
         ("[gpus.x]\nmemory-gb = -1\n", "memory-gb is -1; give a number above 0."),
         ("[gpus.x]\nmemory-gb = nan\n", "memory-gb is nan; give a number above 0."),
         ("[gpus.x]\nlink = 1\n", "link is 1; give a text."),
-        (
-            "[gpus.x]\nmemory-gb = 1\nbandwidth-gb-per-s = 1\nbf16-tflops = 1\nnode-gpus = 1.5\n",
-            "node-gpus is 1.5; give a whole number.",
-        ),
+        (GOOD + "node-gpus = 1.5\n", "node-gpus is 1.5; give a whole number."),
     ],
 )
-def test_a_wrong_file_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(text)
+def test_a_wrong_file_is_refused(written: Written, text: str, sentence: str) -> None:
     with pytest.raises(HardwareError) as caught:
-        read_hardware_file(path)
+        read_hardware_file(written(text))
     assert sentence in str(caught.value)
-
-
-GOOD = '[gpus.x]\nmemory-gb = 1\nbandwidth-gb-per-s = 1\nbf16-tflops = 1\nprovenance = "a sheet"\n'
 
 
 @pytest.mark.parametrize(
@@ -98,17 +104,14 @@ GOOD = '[gpus.x]\nmemory-gb = 1\nbandwidth-gb-per-s = 1\nbf16-tflops = 1\nproven
         ("[gpus", "cannot be read"),
     ],
 )
-def test_damaged_data_sheets_name_the_entry_and_the_field(tmp_path: Path, text: str, sentence: str) -> None:
-    path = tmp_path / "hardware.toml"
-    path.write_text(text)
+def test_damaged_data_sheets_name_the_entry_and_the_field(written: Written, text: str, sentence: str) -> None:
     with pytest.raises(HardwareError) as caught:
-        data_sheets(path)
+        data_sheets(path := written(text))
     assert str(path) in str(caught.value) and sentence in str(caught.value)
 
 
-def test_aliases_are_data_too(tmp_path: Path) -> None:
-    path = tmp_path / "hardware.toml"
-    path.write_text(GOOD + '[aliases]\nxx = "x"\n')
+def test_aliases_are_data_too(written: Written) -> None:
+    path = written(GOOD + '[aliases]\nxx = "x"\n')
     sheets = data_sheets(path)
     assert sheets.aliases == {"xx": "x"} and sheets.gpus["x"].memory_bytes == 1e9
     assert data_sheets(path) is sheets, "they are read once"

@@ -37,8 +37,7 @@ FAIR = SchedulingSettings.of(policy="fair")
 class Front:
     """A front before replicas that keeps each tenant's queues full, and exchanges the replicas' usage."""
 
-    def __init__(self, places: Mapping[str, Sequence[str]], weights: Mapping[str, float], exchanges: bool = True):
-        self._exchanges = exchanges
+    def __init__(self, places: Mapping[str, Sequence[str]], weights: Mapping[str, float]):
         self._made = pool(SchedulingSettings.of(policy="fair", tenant_weights=weights), num_blocks=800, budget=128)
         self.places = dict(places)
         self.replicas: dict[str, Replica] = {}
@@ -61,7 +60,7 @@ class Front:
     def run(self, until: float) -> None:
         while (now := min(one.now for one in self.replicas.values())) < until:
             self._fill(now)
-            if self._exchanges and now >= self._next_exchange:
+            if now >= self._next_exchange:
                 self._next_exchange = now + SYNC_PERIOD_S
                 self._usage = {
                     name: one.sync_tenant_usage(usage_of_others(self._usage, name))
@@ -129,15 +128,6 @@ def test_shares_hold_over_all_replicas(places: Mapping[str, Sequence[str]], weig
         front.join(name)
     front.run(40.0)
     assert front.worst(weights, 2.0, 40.0) < ALLOWED
-
-
-def test_without_a_word_of_each_other_they_do_not() -> None:
-    """So that the tests beside this one show something."""
-    front = Front(ONE_IS_XS, {"x": 1.0, "y": 1.0}, exchanges=False)
-    front.join("0")
-    front.join("1")
-    front.run(20.0)
-    assert front.worst({"x": 1.0, "y": 1.0}, 2.0, 20.0) > 0.2
 
 
 def test_shares_hold_through_the_loss_of_a_replica() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from core.builders import request
+
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import Event, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Executor
-from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.testing.null import NullExecutor
@@ -35,11 +35,14 @@ def paced(executor: Executor, time: Time) -> PacedExecutor:
     return PacedExecutor(executor, PACE, time.read, time.sleep)
 
 
+def loop_over(executor: Executor, tokens: int) -> EngineLoop:
+    return EngineLoop(Scheduler(SchedulerConfig(CAPACITY, Chunked(tokens), Fcfs())), executor, VirtualClock())
+
+
 def answers(executor: Executor) -> list[tuple[int, ...]]:
-    loop = EngineLoop(Scheduler(SchedulerConfig(CAPACITY, Chunked(4), Fcfs())), executor, VirtualClock())
+    loop = loop_over(executor, 4)
     for number in range(3):
-        params = SamplingParams(temperature=0, max_tokens=6)
-        loop.add(Request(request_id=str(number), prompt_token_ids=tuple(range(number, number + 5)), params=params))
+        loop.add(request(str(number), range(number, number + 5), 6))
     events: list[Event] = loop.run()
     return [event.token_ids for event in events if isinstance(event, TokensEvent)]
 
@@ -50,10 +53,8 @@ def test_tokens_are_those_of_the_executor_below() -> None:
 
 def test_a_step_takes_what_is_said_of_its_tokens() -> None:
     time = Time()
-    executor = paced(NullExecutor(CAPACITY), time)
-    loop = EngineLoop(Scheduler(SchedulerConfig(CAPACITY, Chunked(8), Fcfs())), executor, VirtualClock())
-    params = SamplingParams(temperature=0, max_tokens=3)
-    loop.add(Request(request_id="a", prompt_token_ids=(1, 2, 3, 4), params=params))
+    loop = loop_over(paced(NullExecutor(CAPACITY), time), 8)
+    loop.add(request("a", (1, 2, 3, 4), 3))
     loop.run()
     assert abs(time.now - 5.0 - (3 * 0.02 + 6 * 0.001)) < 1e-9  # a prompt of 4, and two more tokens
     assert abs(loop.clock.now() - (3 * 0.02 + 6 * 0.001)) < 1e-9  # the results say the same

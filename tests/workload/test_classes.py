@@ -63,15 +63,18 @@ def test_a_file_says_everything_that_python_can(tmp_path: Path) -> None:
     assert not nightly.targets
 
 
+GOOD = "[classes.a]\nshare = 1\ninput = 5\noutput = 5\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "no class of traffic"),
         ("[lanes.a]\n", "unknown key 'lanes'; known are classes"),
-        ("[classes.a]\nshare = 1\ninput = 5\noutput = 5\ncolour = 3\n", r"\[classes.a\] has the unknown key 'colour'"),
-        ("[classes.a]\nshare = 1\ninput = 5\noutput = 5\nprefix = {groups = 2, size = 3}\n", "prefix.*'size'"),
-        ("[classes.a]\nshare = 1\ninput = 5\noutput = 5\nsessions = {turn = 3}\n", "sessions.*'turn'"),
-        ("[classes.a]\nshare = 1\ninput = 5\noutput = 5\nsessions = 3\n", "sessions is 3; give a table"),
+        (GOOD + "colour = 3\n", r"\[classes.a\] has the unknown key 'colour'"),
+        (GOOD + "prefix = {groups = 2, size = 3}\n", "prefix.*'size'"),
+        (GOOD + "sessions = {turn = 3}\n", "sessions.*'turn'"),
+        (GOOD + "sessions = 3\n", "sessions is 3; give a table"),
         ("[classes.a]\nshare = 1\noutput = 5\n", "no input lengths"),
         ("[classes.a]\ninput = 5\noutput = 5\n", "give one of them"),
         ("[classes.a]\nshare = 1\narrivals = 'poisson:1'\ninput = 5\noutput = 5\n", "give one of them"),
@@ -84,16 +87,13 @@ def test_a_file_says_everything_that_python_can(tmp_path: Path) -> None:
         ("[classes.a]\nshare = 1\nlane = 1\ninput = 5\noutput = 5\n", "lane is 1; give a word"),
         ("[classes.a]\nshare = 1\nttft_ms = 0\ninput = 5\noutput = 5\n", "ttft_ms is 0"),
         ("[classes.a]\nshare = 1\nmax_tokens = 0\ninput = 5\noutput = 5\n", "max_tokens 0"),
-        ("[classes.a]\nshare = 1\ninput = 5\noutput = 5\nprefix = {groups = 2}\n", "2 groups of 0 tokens"),
+        (GOOD + "prefix = {groups = 2}\n", "2 groups of 0 tokens"),
         ("[classes", "cannot be read"),
     ],
 )
 def test_mistakes_are_named_with_their_place(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(WorkloadError, match=words):
         read_classes(written(tmp_path, text))
-
-
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match=r"nothing\.toml cannot be read"):
         read_classes(tmp_path / "nothing.toml")
 

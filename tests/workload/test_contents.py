@@ -23,11 +23,8 @@ def test_equal_prefixes_are_equal_tokens_and_the_rest_is_each_ones_own() -> None
     assert one[:32] == two[:32] and one[32:50] != two[32:50]
     assert one[:16] == three[:16] and one[16:32] != three[16:32]
     assert one[:16] != one[16:32]
-
-
-def test_a_prompt_that_ends_within_a_block_has_its_beginning() -> None:
-    contents = Contents([entry(40, (1, 2, 3)), entry(48, (1, 2, 3))], vocab_size=5000)
-    assert contents.prompt(0) == contents.prompt(1)[:40]
+    cut = Contents([entry(40, (1, 2, 3)), entry(48, (1, 2, 3))], vocab_size=5000)
+    assert cut.prompt(0) == cut.prompt(1)[:40], "it ends within a block"
 
 
 def test_tokens_are_the_same_every_time_and_others_with_another_seed() -> None:
@@ -65,10 +62,8 @@ def test_prompts_that_are_given_are_taken() -> None:
 
 
 def test_where_only_lengths_count_texts_and_strange_ids_are_stood_in_for() -> None:
-    short = [
-        Entry(0.0, 9, 1, prompt="the same beginning, then one end"),
-        Entry(0.0, 6, 1, prompt="the same beginning, or"),
-    ]
+    texts = {9: "the same beginning, then one end", 6: "the same beginning, or"}
+    short = [Entry(0.0, tokens, 1, prompt=text) for tokens, text in texts.items()]
     added = Entry(0.0, 20, 5, prompt="more", after=0)
     contents = Contents([*short, added, Entry(0.0, 2, 1, prompt=(7, 130))], 100, min_id=1, stand_in=True)
     first, second, later, strange = (contents.prompt(index) for index in range(4))
@@ -80,14 +75,8 @@ def test_where_only_lengths_count_texts_and_strange_ids_are_stood_in_for() -> No
 
 def test_a_turn_begins_with_the_one_before_and_adds_its_own() -> None:
     sessions = Sessions(turns=Fixed(4), added=Uniform(5, 9))
-    chat = TrafficClass(
-        name="chat",
-        share=1,
-        input=Fixed(50),
-        output=Fixed(13),
-        prefix=SharedPrefixes(system_tokens=24, groups=2, group_tokens=10),
-        sessions=sessions,
-    )
+    prefix = SharedPrefixes(system_tokens=24, groups=2, group_tokens=10)
+    chat = TrafficClass(name="chat", share=1, input=Fixed(50), output=Fixed(13), prefix=prefix, sessions=sessions)
     workload = synthesize([chat], arrivals=Poisson(1), requests=40)
     contents = Contents(workload.entries, 5000)
     for index, one in enumerate(workload.entries):
@@ -100,10 +89,8 @@ def test_a_turn_begins_with_the_one_before_and_adds_its_own() -> None:
         assert prompt[: len(before)] == before
         added = contents.added(index)
         assert len(prompt) == len(before) + 13 + len(added) and prompt[-len(added) :] == added
-    starts = {contents.prompt(index)[:24] for index in range(40)}
-    groups = {contents.prompt(index)[24:34] for index in range(40)}
-    firsts = {contents.prompt(index)[34:50] for index in range(40)}
-    assert (len(starts), len(groups), len(firsts)) == (1, 2, 10)
+    parts = (slice(24), slice(24, 34), slice(34, 50))
+    assert [len({contents.prompt(index)[part] for index in range(40)}) for part in parts] == [1, 2, 10]
 
 
 def test_a_turn_of_a_trace_adds_a_token_at_least() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from core.builders import request
@@ -35,26 +36,17 @@ def test_an_entry_says_everything_that_a_request_can_hold() -> None:
     assert request.params.temperature == 0 and request.params.ignore_eos
 
 
-def test_what_an_entry_leaves_open_is_as_usual() -> None:
+def test_what_an_entry_leaves_open_is_as_usual_and_no_answer_is_longer_than_its_limit() -> None:
     request = core_request(Entry(0.0, 1, 12), "0", (5,), arrival=8.0)
     assert (request.lane, request.tenant, request.priority, request.slo) == ("interactive", "", 0, SLO())
     assert (request.params.max_tokens, request.forced_output_tokens, request.arrival) == (12, 12, 8.0)
-
-
-def test_an_answer_is_not_longer_than_its_limit() -> None:
     assert core_request(Entry(0.0, 1, 12, max_tokens=5), "0", (5,)).forced_output_tokens == 5
 
 
 def test_an_engine_finds_shared_prefixes_and_gives_answers_of_the_length() -> None:
     """One conversation after the other in a closed loop: what is cached is what the workload says is shared."""
-    chat = TrafficClass(
-        name="chat",
-        share=1,
-        input=Fixed(20),
-        output=Fixed(6),
-        prefix=SharedPrefixes(system_tokens=32),
-        sessions=Sessions(turns=Fixed(3), added=Fixed(10)),
-    )
+    sessions, prefix = Sessions(turns=Fixed(3), added=Fixed(10)), SharedPrefixes(system_tokens=32)
+    chat = TrafficClass(name="chat", share=1, input=Fixed(20), output=Fixed(6), prefix=prefix, sessions=sessions)
     workload = synthesize([chat], requests=6, concurrency=1)
     loop = Setup(num_blocks=64, block_size=16, max_rows=2, token_budget=64, max_model_len=200).loop()
     pacer, contents, now, cached = Pacer(workload), Contents(workload.entries, VOCABULARY - 1), 0.0, {}
@@ -74,18 +66,20 @@ def test_an_engine_finds_shared_prefixes_and_gives_answers_of_the_length() -> No
 ROOMY = Setup(num_blocks=60, max_rows=4, token_budget=8)
 
 
-def driver(workload: Workload) -> Driver:
+def driver(*entries: Entry, executor: NullExecutor | None = None, n: int = 1, **settings: Any) -> Driver:
     """Steps take a second."""
-    loop = EngineLoop(ROOMY.scheduler(), NullExecutor(ROOMY.capacity, lambda plan: 1.0), VirtualClock(5.0))
-    return Driver(loop, workload, lambda index, arrival: of(workload.entries[index], index, arrival))
+    executor = executor or NullExecutor(ROOMY.capacity, lambda plan: 1.0)
+
+    def of(index: int, arrival: float) -> Request:
+        entry = entries[index]
+        return request(str(index), [index] * entry.prompt_tokens, entry.output_tokens, arrival=arrival, n=n)
+
+    loop = EngineLoop(ROOMY.scheduler(), executor, VirtualClock(5.0))
+    return Driver(loop, Workload(entries, "test", **settings), of)
 
 
-def of(entry: Entry, index: int, arrival: float) -> Request:
-    return request(str(index), [index] * entry.prompt_tokens, entry.output_tokens, arrival=arrival)
-
-
-def run(*entries: Entry, **settings: object) -> list[Observation]:
-    return driver(Workload(tuple(entries), "test", **settings)).run()  # type: ignore[arg-type]
+def run(*entries: Entry, **settings: Any) -> list[Observation]:
+    return driver(*entries, **settings).run()
 
 
 def test_an_open_loop_sends_at_its_times() -> None:
@@ -98,9 +92,7 @@ def test_an_open_loop_sends_at_its_times() -> None:
 
 def test_gaps_of_several_samples_are_each_samples_own() -> None:
     """Both draw a token in each step: between the tokens of one lies a step, between those of both nothing."""
-    loop = EngineLoop(ROOMY.scheduler(), NullExecutor(ROOMY.capacity, lambda plan: 1.0), VirtualClock())
-    workload = Workload((Entry(0.0, 2, 4),), "test")
-    (one,) = Driver(loop, workload, lambda index, arrival: request("0", (1, 2), 4, arrival=arrival, n=2)).run()
+    (one,) = run(Entry(0.0, 2, 4), n=2)
     assert (one.output_tokens, one.longest_output, len(one.token_times)) == (8, 4, 8)
     assert list(one.token_times) == sorted(one.token_times)
     assert one.gaps == [1.0] * 6
@@ -117,21 +109,6 @@ def test_a_closed_loop_counts_from_when_a_place_was_free() -> None:
     assert [one.ttft for one in seen] == [1.0] * 4
 
 
-def test_an_open_loop_with_a_bound_counts_from_the_arrival() -> None:
-    seen = run(*[Entry(0.0, 2, 2) for _ in range(4)], concurrency=1)
-    assert [one.intended for one in seen] == [5.0] * 4
-    assert [one.ttft for one in seen] == [1.0, 3.0, 5.0, 7.0]
-
-
-def test_a_turn_follows_the_answer_before_it() -> None:
-    first, second, third = run(
-        Entry(0.0, 2, 2), Entry(0.0, 2, 2, after=0, think_s=3.0), Entry(20.0, 2, 2, after=1, think_s=1.0)
-    )
-    assert first.ended == 7.0
-    assert second.intended == 10.0
-    assert third.intended == 25.0, "not before its own time"
-
-
 def test_refused_requests_are_seen_and_give_their_place_back() -> None:
     too_long = Entry(0.0, ROOMY.capacity.max_model_len + 1, 1)
     refused, served = run(too_long, Entry(0.0, 2, 1), concurrency=1, closed=True)
@@ -142,7 +119,7 @@ def test_refused_requests_are_seen_and_give_their_place_back() -> None:
 def test_a_stopped_run_returns_what_it_has() -> None:
     entries = (Entry(0.0, 2, 1), Entry(0.0, 2, 50), Entry(100.0, 2, 1))
     looks = itertools.count()
-    done, cut, never = driver(Workload(entries, "test")).run(lambda: next(looks) >= 4)
+    done, cut, never = driver(*entries).run(lambda: next(looks) >= 4)
     assert [one.outcome for one in (done, cut, never)] == ["completed", "unfinished", "unfinished"]
     assert 0 < cut.output_tokens < 50
     assert cut.sent is not None and never.sent is None
@@ -151,7 +128,5 @@ def test_a_stopped_run_returns_what_it_has() -> None:
 def test_a_step_that_fails_ends_the_run() -> None:
     executor = FaultyExecutor(ROOMY.capacity, lambda plan: 1.0)
     executor.fail_next = True
-    loop = EngineLoop(ROOMY.scheduler(), executor, VirtualClock())
-    workload = Workload((Entry(0.0, 2, 5),), "test")
     with pytest.raises(EngineFault):
-        Driver(loop, workload, lambda index, arrival: of(workload.entries[index], index, arrival)).run()
+        run(Entry(0.0, 2, 5), executor=executor)

@@ -17,8 +17,9 @@ def drawn(lengths: Lengths, number: int = 20_000) -> list[int]:
     return [lengths.draw(rng) for _ in range(number)]
 
 
-def test_fixed_is_always_the_same() -> None:
+def test_fixed_is_always_the_same_and_so_is_lognormal_without_a_tail() -> None:
     assert set(drawn(Fixed(7), 100)) == {7}
+    assert set(drawn(Lognormal(40, 40), 100)) == {40}
 
 
 def test_uniform_has_both_ends_and_all_between_alike() -> None:
@@ -27,20 +28,13 @@ def test_uniform_has_both_ends_and_all_between_alike() -> None:
     assert all(4600 < times < 5400 for times in found.values())
 
 
-def test_lognormal_has_its_median_and_its_99th_percentile() -> None:
+def test_lognormal_has_its_median_and_its_99th_percentile_and_is_cut_at_its_most() -> None:
     found = sorted(drawn(Lognormal(40, 400)))
     assert found[10_000] == pytest.approx(40, rel=0.05)
     assert found[19_800] == pytest.approx(400, rel=0.1)
     assert found[-1] > 500 and found[0] >= 1
-
-
-def test_lognormal_is_cut_at_its_most() -> None:
-    found = drawn(Lognormal(40, 400, 100))
-    assert max(found) == 100 and found.count(100) > 1000
-
-
-def test_lognormal_without_a_tail_is_fixed() -> None:
-    assert set(drawn(Lognormal(40, 40), 100)) == {40}
+    cut = drawn(Lognormal(40, 400, 100))
+    assert max(cut) == 100 and cut.count(100) > 1000
 
 
 def test_a_histogram_is_drawn_by_weight() -> None:

@@ -45,16 +45,10 @@ def test_changing_a_class_leaves_the_draws_of_others() -> None:
     changed = replace(CHAT, input=Fixed(3), output=Lognormal(9, 99), sessions=Sessions(turns=Fixed(2)))
     one = synthesize([CHAT, JOBS], arrivals=Poisson(9), duration_s=100)
     two = synthesize([changed, JOBS], arrivals=Poisson(9), duration_s=100)
-    assert [(e.arrival, *lengths([e])) for e in of(one, "jobs")] == [
-        (e.arrival, *lengths([e])) for e in of(two, "jobs")
-    ]
+    assert of(one, "jobs") == of(two, "jobs")
     assert lengths(of(one, "chat")) != lengths(of(two, "chat"))
-
-
-def test_a_kind_of_draw_leaves_the_others_of_its_class() -> None:
-    other_outputs = synthesize([replace(CHAT, output=Fixed(1))], arrivals=Poisson(9), requests=100)
-    same = synthesize([CHAT], arrivals=Poisson(9), requests=100)
-    assert [e.prompt_tokens for e in other_outputs.entries] == [e.prompt_tokens for e in same.entries]
+    shorter = synthesize([replace(CHAT, output=Fixed(1)), JOBS], arrivals=Poisson(9), duration_s=100)
+    assert [e.prompt_tokens for e in shorter.entries] == [e.prompt_tokens for e in one.entries], "each draw is its own"
 
 
 def test_arrivals_of_a_class_are_its_own() -> None:
@@ -74,16 +68,19 @@ def test_requests_and_seconds_both_bound_it() -> None:
     assert len(synthesize([CHAT], arrivals=Constant(10), requests=500, duration_s=1).entries) == 11
 
 
-def test_loops() -> None:
-    open_loop = synthesize([CHAT], arrivals=Poisson(5), requests=5)
-    assert (open_loop.concurrency, open_loop.closed) == (None, False)
-    both = synthesize([CHAT], arrivals=Poisson(5), requests=5, concurrency=2)
-    assert (both.concurrency, both.closed) == (2, False)
-    closed = synthesize([CHAT], requests=5, concurrency=2)
-    assert (closed.concurrency, closed.closed) == (2, True)
-    assert {entry.arrival for entry in closed.entries} == {0.0}
-    at_once = synthesize([CHAT], requests=5)
-    assert (at_once.concurrency, at_once.closed) == (None, False)
+@pytest.mark.parametrize(
+    ("settings", "concurrency", "closed"),
+    [
+        ({"arrivals": Poisson(5)}, None, False),
+        ({"arrivals": Poisson(5), "concurrency": 2}, 2, False),
+        ({"concurrency": 2}, 2, True),
+        ({}, None, False),
+    ],
+)
+def test_loops(settings: dict[str, Any], concurrency: int | None, closed: bool) -> None:
+    found = synthesize([CHAT], requests=5, **settings)
+    assert (found.concurrency, found.closed) == (concurrency, closed)
+    assert ({entry.arrival for entry in found.entries} == {0.0}) == ("arrivals" not in settings)
 
 
 def test_the_targets_of_a_class_are_on_its_entries() -> None:

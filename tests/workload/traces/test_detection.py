@@ -32,24 +32,13 @@ KNOWN = {
     "vllm_result.json": "vllm-result",
 }
 
-ODD = [
-    b"",
-    b'"',
-    b"\n",
-    b"{",
-    b"[",
-    b"]",
-    b",",
-    b"null",
-    b"-1",
-    b"1e400",
-    b"NaN",
-    b"9" * 400,
-    b"true",
-    b'"x"',
-    b"\xff",
-    b"[[[[",
-]
+ODD = [b"", b'"', b"\n", b"{", b"[", b"]", b",", b"null", b"-1", b"1e400", b"NaN", b"9" * 400, b"true", b'"x"']
+ODD += [b"\xff", b"[[[["]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "trace"
 
 
 def test_every_fixture_and_every_format_is_among_them() -> None:
@@ -58,15 +47,14 @@ def test_every_fixture_and_every_format_is_among_them() -> None:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_formats_are_known_by_their_beginning(name: str, tmp_path: Path) -> None:
+def test_formats_are_known_by_their_beginning(name: str, file: Path) -> None:
     """Plain or zipped, whatever the file is called, and with the mark that some programs put first."""
     assert detect(FIXTURES / name).name == KNOWN[name]
     raw = (FIXTURES / name).read_bytes()
     data = gzip.decompress(raw) if name.endswith(".gz") else raw
-    other = tmp_path / "trace"
-    other.write_bytes(gzip.compress(b"\xef\xbb\xbf" + data))
-    assert load(other).entries == load(FIXTURES / name).entries
-    assert [format.name for format in FORMATS if format.recognises(Source(other).head())] == [KNOWN[name]]
+    file.write_bytes(gzip.compress(b"\xef\xbb\xbf" + data))
+    assert load(file).entries == load(FIXTURES / name).entries
+    assert [format.name for format in FORMATS if format.recognises(Source(file).head())] == [KNOWN[name]]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +68,7 @@ def test_formats_are_known_by_their_beginning(name: str, tmp_path: Path) -> None
         ('{"a": ' + "[" * 9000, "JSON with the keys a"),
     ],
 )
-def test_an_unknown_format_says_what_was_found_and_looked_for(tmp_path: Path, text: str, found: str) -> None:
-    file = tmp_path / "trace"
+def test_an_unknown_format_says_what_was_found_and_looked_for(file: Path, text: str, found: str) -> None:
     file.write_text(text)
     with pytest.raises(WorkloadError) as raised:
         load(file)
@@ -89,34 +76,31 @@ def test_an_unknown_format_says_what_was_found_and_looked_for(tmp_path: Path, te
     assert all(format.name in str(raised.value) for format in FORMATS)
 
 
-def test_a_broken_first_line_does_not_hide_the_format(tmp_path: Path) -> None:
-    file = tmp_path / "trace"
+def test_a_broken_first_line_does_not_hide_the_format(file: Path) -> None:
     file.write_text('{"timestamp": 0, "input_len\n' + (FIXTURES / "mooncake.jsonl").read_text())
     trace = load(file)
     assert trace.format == "mooncake" and len(trace.entries) == 4 and trace.dropped == {"malformed: not JSON": 1}
 
 
-def test_an_object_longer_than_the_beginning_is_known_by_its_first_keys(tmp_path: Path) -> None:
+def test_an_object_longer_than_the_beginning_is_known_by_its_first_keys(file: Path) -> None:
     result = {"input_lens": [5] * 30_000, "output_lens": [3] * 30_000, "start_times": [k / 7 for k in range(30_000)]}
-    file = tmp_path / "trace"
     file.write_text(json.dumps(result))
     assert len(load(file).entries) == 30_000
 
 
-def test_a_format_that_is_named_is_believed(tmp_path: Path) -> None:
+def test_a_format_that_is_named_is_believed() -> None:
     with pytest.raises(WorkloadError, match="no column 'request tokens'"):
         load(FIXTURES / "azure_2023.csv", "burstgpt")
     with pytest.raises(WorkloadError, match="'weka' is not known; known are azure"):
         load(FIXTURES / "azure_2023.csv", "weka")
 
 
-def test_files_that_cannot_be_read_are_said(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_said(file: Path) -> None:
     with pytest.raises(WorkloadError, match="cannot be read"):
-        load(tmp_path / "nothing.csv")
-    cut = tmp_path / "cut.gz"
-    cut.write_bytes((FIXTURES / "azure_2025.csv.gz").read_bytes()[:-12])
+        load(file)
+    file.write_bytes((FIXTURES / "azure_2025.csv.gz").read_bytes()[:-12])
     with pytest.raises(WorkloadError, match="cannot be read"):
-        load(cut)
+        load(file)
 
 
 EDITS = st.lists(
@@ -150,13 +134,12 @@ def test_whatever_is_in_a_file_is_read_or_refused_in_words(name: str, edits: lis
 
 
 @pytest.mark.parametrize("lacks", ["finish_reason", "token_ids"])
-def test_a_recorded_request_with_a_part_missing_is_reported_by_its_line(tmp_path: Path, lacks: str) -> None:
+def test_a_recorded_request_with_a_part_missing_is_reported_by_its_line(file: Path, lacks: str) -> None:
     lines = (FIXTURES / "record.jsonl").read_text(encoding="utf-8").splitlines()
     place = next(k for k, line in enumerate(lines) if json.loads(line)["kind"] == "request")
     record = json.loads(lines[place])
     del record["samples"][0][lacks]
     lines[place] = json.dumps(record)
-    file = tmp_path / "trace"
     file.write_text("\n".join(lines), encoding="utf-8")
     trace = load(file)
     assert any(f"line {place + 1}" in note or "missing" in note for note in trace.notes)

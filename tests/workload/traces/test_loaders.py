@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,18 @@ from inflight.workload.traces.rows import NO_OUTPUT, Reading, Trace
 from inflight.workload.workload import WorkloadError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
+Written = Callable[[str], Path]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Writes a file of this text."""
+
+    def write(text: str) -> Path:
+        (tmp_path / "trace").write_text(text, newline="")
+        return tmp_path / "trace"
+
+    return write
 
 
 def figures(trace: Trace) -> list[tuple[float, int, int]]:
@@ -33,31 +46,22 @@ def test_azure_2023_has_seven_digits() -> None:
     assert noted(trace, "the first is line 5")
 
 
-def test_azure_2024_has_zones_and_mixed_precision() -> None:
+def test_azure_2024_has_zones_and_mixed_precision_and_2025_counts_images_and_may_be_zipped() -> None:
     trace = load(FIXTURES / "azure_2024.csv")
     assert figures(trace) == [(0, 1452, 3), (0.05, 569, 55), (0.050416, 2359, 6), (1.55, 1010, 20)]
-
-
-def test_azure_2025_counts_images_and_may_be_zipped() -> None:
     trace = load(FIXTURES / "azure_2025.csv.gz")
-    assert figures(trace) == [(0, 1200, 35), (2.25, 410, 180)]
-    assert noted(trace, "with images")
+    assert figures(trace) == [(0, 1200, 35), (2.25, 410, 180)] and noted(trace, "with images")
 
 
 @pytest.mark.parametrize(
     "time",
     [
-        "2023-11-16 18:17",
-        "2023-11-16 18:17:xx",
-        "16.11.2023 18:17:03",
-        "",
-        "2023-11-16 18:17:03+0:00",
-        "2023-11-16 18:17:nan",
+        *("2023-11-16 18:17", "2023-11-16 18:17:xx", "16.11.2023 18:17:03", ""),
+        *("2023-11-16 18:17:03+0:00", "2023-11-16 18:17:nan"),
     ],
 )
-def test_azure_times_that_are_none_are_dropped(tmp_path: Path, time: str) -> None:
-    file = tmp_path / "trace.csv"
-    file.write_text(
+def test_azure_times_that_are_none_are_dropped(written: Written, time: str) -> None:
+    file = written(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:00.5,3,2\n"
         f"{time},3,2\n2023-11-16T18:18:00Z,3,2\n2023-11-16 18:18:01-01:00,4,4\n"
     )
@@ -91,10 +95,9 @@ def test_burstgpt_1_2_has_its_columns_elsewhere() -> None:
     ],
     ids=["whole seconds", "seconds", "milliseconds", "with fractions", "too few for a rate"],
 )
-def test_a_file_of_mooncakes_shape_may_have_seconds(times: list[float], in_seconds: bool, tmp_path: Path) -> None:
-    file, row = tmp_path / "trace.jsonl", {"input_length": 700, "output_length": 3, "hash_ids": [1, 2]}
-    file.write_text("".join(json.dumps({"timestamp": one, **row}) + "\n" for one in times))
-    trace = load(file)
+def test_a_file_of_mooncakes_shape_may_have_seconds(times: list[float], in_seconds: bool, written: Written) -> None:
+    row = {"input_length": 700, "output_length": 3, "hash_ids": [1, 2]}
+    trace = load(written("".join(json.dumps({"timestamp": one, **row}) + "\n" for one in times)))
     assert trace.span_s == pytest.approx(times[-1] / (1 if in_seconds else 1000))
     assert noted(trace, "--speed 1000") == in_seconds
 
@@ -106,16 +109,13 @@ def test_mooncake_has_milliseconds_hashes_and_a_raster() -> None:
     assert trace.bucket_s == 3.0 and noted(trace, "multiples of 3 s")
 
 
-def test_hashes_that_do_not_fit_the_length_are_noted(tmp_path: Path) -> None:
-    file = tmp_path / "trace.jsonl"
+def test_hashes_that_do_not_fit_the_length_are_noted(written: Written) -> None:
     rows = [(1000, [1, 2]), (1000, [1]), (100, [1, 2, 3]), (512, "x"), (512, [1.5])]
-    file.write_text(
-        "".join(
-            json.dumps({"timestamp": 500 * k, "input_length": length, "output_length": 9, "hash_ids": ids}) + "\n"
-            for k, (length, ids) in enumerate(rows)
-        )
+    lines = (
+        json.dumps({"timestamp": 500 * k, "input_length": length, "output_length": 9, "hash_ids": ids})
+        for k, (length, ids) in enumerate(rows)
     )
-    trace = load(file)
+    trace = load(written("\n".join(lines)))
     assert [entry.prefix for entry in trace.entries] == [(1, 2), (1,), (1,)]
     assert noted(trace, "than blocks of 512 tokens: 2, the first in line 2")
     assert list(trace.dropped) == ["malformed: hash_ids is no list of whole numbers"]
@@ -130,20 +130,11 @@ def test_bailian_links_turns() -> None:
     assert noted(trace, "not among the rows before them: 1")
 
 
-def test_bailian_links_hold_when_rows_are_put_in_order(tmp_path: Path) -> None:
-    lines = (FIXTURES / "bailian.jsonl").read_text().splitlines()
-    early = {"chat_id": 99, "timestamp": 0.0, "input_length": 5, "output_length": 5, "hash_ids": [7]}
-    hasty = {
-        "chat_id": 98,
-        "parent_chat_id": 13,
-        "timestamp": 1.0,
-        "input_length": 5,
-        "output_length": 5,
-        "hash_ids": [8],
-    }
-    file = tmp_path / "trace.jsonl"
-    file.write_text("\n".join([*lines, json.dumps(early), json.dumps(hasty)]))
-    trace = load(file)
+def test_bailian_links_hold_when_rows_are_put_in_order(written: Written) -> None:
+    lines, lengths = (FIXTURES / "bailian.jsonl").read_text().splitlines(), {"input_length": 5, "output_length": 5}
+    early = {"chat_id": 99, "timestamp": 0.0, **lengths, "hash_ids": [7]}
+    hasty = {"chat_id": 98, "parent_chat_id": 13, "timestamp": 1.0, **lengths, "hash_ids": [8]}
+    trace = load(written("\n".join([*lines, json.dumps(early), json.dumps(hasty)])))
     assert [entry.prompt_tokens for entry in trace.entries] == [5, 40, 16, 70, 120, 5, 10]
     assert [entry.after for entry in trace.entries] == [None, None, None, 1, 3, 4, None]
     assert trace.entries[5].arrival == trace.entries[4].arrival  # a turn does not come before the one it follows
@@ -152,10 +143,8 @@ def test_bailian_links_hold_when_rows_are_put_in_order(tmp_path: Path) -> None:
 
 def test_sharegpt_takes_first_turns_and_estimates_lengths() -> None:
     trace = load(FIXTURES / "sharegpt.json")
-    assert [entry.prompt for entry in trace.entries] == [
-        "What does a scheduler of requests decide?",
-        "Was ist ein Block?",
-    ]
+    prompts = ["What does a scheduler of requests decide?", "Was ist ein Block?"]
+    assert [entry.prompt for entry in trace.entries] == prompts
     assert figures(trace) == [(0, 11, 16), (0, 5, 16)]  # 41 and 64, 18 and 61 bytes
     assert trace.rows == 4 and trace.dropped == {"an empty conversation": 1, "no question with an answer": 1}
     assert noted(trace, "the first is conversation 2") and noted(trace, "begin with no question: 1")
@@ -172,14 +161,12 @@ def test_sharegpt_counts_with_a_tokenizer_and_gives_all_turns() -> None:
     assert trace.rows == 4 and not noted(trace, "estimated")
 
 
-def test_sharegpt_is_read_in_pieces_and_may_be_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharegpt_is_read_in_pieces_and_may_be_cut_off(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inflight.workload.traces.sharegpt._CHUNK", 7)
     whole = load(FIXTURES / "sharegpt.json")
     assert len(whole.entries) == 2 and not noted(whole, "file ends")
     text = (FIXTURES / "sharegpt.json").read_text()
-    file = tmp_path / "trace.json"
-    file.write_text(text[: text.index('"three"') + 60])
-    cut = load(file)
+    cut = load(written(text[: text.index('"three"') + 60]))
     assert len(cut.entries) == 1 and noted(cut, "after conversation 2;")
 
 
@@ -190,15 +177,9 @@ def test_custom_prompts() -> None:
     assert noted(trace, "without output_tokens: 1; 77") and noted(trace, "without a time: 3")
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("lengths.jsonl", [(0, 100, 20), (0.25, 90, 10), (2.5, 80, 5)]),
-        ("lengths.csv", [(0, 100, 20), (0.25, 90, 10)]),
-    ],
-)
-def test_custom_lengths(name: str, found: list[tuple[float, int, int]]) -> None:
-    assert figures(load(FIXTURES / name)) == found
+def test_custom_lengths() -> None:
+    assert figures(load(FIXTURES / "lengths.jsonl")) == [(0, 100, 20), (0.25, 90, 10), (2.5, 80, 5)]
+    assert figures(load(FIXTURES / "lengths.csv")) == [(0, 100, 20), (0.25, 90, 10)]
 
 
 @pytest.mark.parametrize(
@@ -213,11 +194,9 @@ def test_custom_lengths(name: str, found: list[tuple[float, int, int]]) -> None:
         {"other": 3},
     ],
 )
-def test_custom_rows_that_cannot_be_understood_are_dropped(tmp_path: Path, row: dict[str, Any]) -> None:
-    file = tmp_path / "trace.jsonl"
+def test_custom_rows_that_cannot_be_understood_are_dropped(written: Written, row: dict[str, Any]) -> None:
     good = json.dumps({"prompt": "a", "output_tokens": 3})
-    file.write_text(f"{good}\n{json.dumps(row)}\n{good}\n")
-    trace = load(file)
+    trace = load(written(f"{good}\n{json.dumps(row)}\n{good}\n"))
     assert len(trace.entries) == 2 and sum(trace.dropped.values()) == 1 and noted(trace, "line 2")
 
 
@@ -241,24 +220,20 @@ def test_records_of_both_versions_are_the_same_trace(tmp_path: Path) -> None:
     assert list(read_records(file))[1:] == lines
 
 
-def test_a_broken_or_unfinished_record_is_counted(tmp_path: Path) -> None:
+def test_a_broken_or_unfinished_record_is_counted(written: Written) -> None:
     lines = (FIXTURES / "record.jsonl").read_text().splitlines()
     odd = json.loads(lines[-1])
     odd["samples"][0]["finish_reason"], odd["forced_output_tokens"] = "abort", 9
     without = {key: value for key, value in odd.items() if key != "params"}
-    file = tmp_path / "record.jsonl"
-    file.write_text("\n".join([*lines, json.dumps(odd), json.dumps(without), lines[-1][:50]]))
-    trace = load(file)
+    trace = load(written("\n".join([*lines, json.dumps(odd), json.dumps(without), lines[-1][:50]])))
     assert len(trace.entries) == 3 and max(entry.output_tokens for entry in trace.entries) == 9
     assert noted(trace, "aborted or failed: 1")
     assert noted(trace, f"the first is line {len(lines) + 2}") and noted(trace, f"the first is line {len(lines) + 3}")
 
 
-def test_records_of_another_version_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "record.jsonl"
-    file.write_text('{"kind": "header", "version": 7, "settings": {}}\n')
+def test_records_of_another_version_are_refused(written: Written) -> None:
     with pytest.raises(WorkloadError, match="version 7"):
-        load(file)
+        load(written('{"kind": "header", "version": 7, "settings": {}}\n'))
 
 
 def test_a_vllm_result_is_a_trace() -> None:
@@ -267,38 +242,32 @@ def test_a_vllm_result_is_a_trace() -> None:
     assert (trace.rows, trace.dropped) == (4, {NO_OUTPUT: 1}) and noted(trace, "the first is request 4")
 
 
-def test_a_vllm_result_without_details_says_what_to_do(tmp_path: Path) -> None:
+def test_a_vllm_result_without_details_says_what_to_do(written: Written) -> None:
     result = json.loads((FIXTURES / "vllm_result.json").read_text())
-    file = tmp_path / "result.json"
     del result["start_times"]
-    file.write_text(json.dumps(result))
-    assert {entry.arrival for entry in load(file).entries} == {0.0} and noted(load(file), "no start_times")
-    result["output_lens"].pop()
-    file.write_text(json.dumps(result))
-    with pytest.raises(WorkloadError, match="4 input_lens but 3 output_lens"):
-        load(file)
-    del result["input_lens"]
-    file.write_text(json.dumps(result))
-    with pytest.raises(WorkloadError, match="--save-detailed"):
-        load(file)
-    file.write_text(json.dumps(result)[:-9])
-    with pytest.raises(WorkloadError, match="may be cut off"):
-        load(file)
+    trace = load(written(json.dumps(result)))
+    assert {entry.arrival for entry in trace.entries} == {0.0} and noted(trace, "no start_times")
+    shorter = {**result, "output_lens": result["output_lens"][:-1]}
+    without = {key: value for key, value in result.items() if key != "input_lens"}
+    for text, sentence in (
+        (json.dumps(shorter), "4 input_lens but 3 output_lens"),
+        (json.dumps(without), "--save-detailed"),
+        (json.dumps(without)[:-9], "may be cut off"),
+    ):
+        with pytest.raises(WorkloadError, match=sentence):
+            load(written(text))
 
 
-def test_broken_lines_of_a_csv_file_are_dropped(tmp_path: Path) -> None:
+def test_broken_lines_of_a_csv_file_are_dropped(written: Written) -> None:
     good = "0.5,ChatGPT,3,2,5,Conversation log\n"
     long = "x" * 200_000  # more than the reader of CSV takes
     bad = ['1,"ChatGPT,3,2,5,API log\n', f"2,{long},3,2,5,API log\n", "3,ChatGPT,3\n", "4,ChatGPT,3,two,5,x\n"]
-    file = tmp_path / "trace.csv"
     header = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\r\n"
-    file.write_text(header + good * 3 + "".join(line + good for line in bad) + "\n", newline="")
-    trace = load(file)
+    trace = load(written(header + good * 3 + "".join(line + good for line in bad) + "\n"))
     assert len(trace.entries) == 8 and trace.rows == 11  # a quote in a name is none of the loader's business
     assert noted(trace, "line 7") and noted(trace, "line 9") and noted(trace, "line 11")
 
 
-def test_quoted_columns_are_understood(tmp_path: Path) -> None:
-    file = tmp_path / "trace.csv"
-    file.write_text('"timestamp","input_length","output_length"\n"0.5","3","2"\n"1.5","4","5"\n')
+def test_quoted_columns_are_understood(written: Written) -> None:
+    file = written('"timestamp","input_length","output_length"\n"0.5","3","2"\n"1.5","4","5"\n')
     assert figures(load(file)) == [(0, 3, 2), (1, 4, 5)]
