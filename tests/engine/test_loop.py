@@ -20,7 +20,7 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Fixed, StepShape, StepView
-from inflight.core.types.events import Event, FinishedEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.events import Event, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import VirtualClock
@@ -61,7 +61,7 @@ class Spy(NullExecutor):
 
 
 def outcome(events: list[Event]) -> dict[str, object]:
-    """Per request the scores of its prompt (as sample -1) and the tokens of each sample, and how each ended."""
+    """Each request's vector (as sample -2), scores of its prompt (-1), tokens of its samples, and how they ended."""
     tokens: dict[tuple[str, int], list[object]] = {}
     ends: dict[str, object] = {}
     for event in events:
@@ -70,6 +70,8 @@ def outcome(events: list[Event]) -> dict[str, object]:
         elif isinstance(event, PromptScoredEvent):
             assert (event.request_id, 0) not in tokens, "scores come before tokens"
             tokens.setdefault((event.request_id, -1), []).extend(event.logprobs)
+        elif isinstance(event, PooledEvent):
+            tokens[event.request_id, -2] = [*event.vector]
         else:
             ends[event.request_id] = event.finishes
     return {name: (end, {key: value for key, value in tokens.items() if key[0] == name}) for name, end in ends.items()}

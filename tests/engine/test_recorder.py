@@ -254,8 +254,8 @@ def test_other_files_are_refused_by_line(tmp_path: Path, written: str | None, se
 def rebuilt_setup(header: Line) -> Setup:
     setup = header_of([header]).settings["setup"]["value"]
     lanes = [LaneSetup(lane["name"], lane["policy"], tuple(map(tuple, lane["settings"]))) for lane in setup["lanes"]]
-    setup |= {"lanes": tuple(lanes), "spacing": CheckpointSpacing(**setup["spacing"])}
-    return Setup(**{**setup, "right_drafts": None, "windows": tuple(setup["windows"])})  # drafts are the record's
+    made = {"lanes": tuple(lanes), "spacing": CheckpointSpacing(**setup["spacing"]), "windows": tuple(setup["windows"])}
+    return Setup(**{**setup, **made, "right_drafts": None})  # drafts are the record's
 
 
 def difference(records: list[Line], setup: Setup = ROOMY) -> str:

@@ -151,7 +151,7 @@ def test_others_draw_while_one_sits_out(depth: int) -> None:
 
     loop = loop_over(OneWaits(CAPACITY, chance=1.0), depth)
     for name in "ab":
-        loop.add(request(name, (1, 2, 3), 20))
+        loop.add(request(name, (1, 2, 3), None, max_tokens=20))
     events: list[Event] = []
     while not any(isinstance(event, FinishedEvent) for event in events):
         found = loop.advance()
@@ -171,7 +171,7 @@ def test_each_time_counts_as_a_token_of_its_tenant() -> None:
 
     policy, executor = Counting(), Waiting(CAPACITY, chance=0.5)
     loop = loop_over(executor, policy=policy)
-    loop.add(request("a", (1, 2, 3), 20))
+    loop.add(request("a", (1, 2, 3), None, max_tokens=20))
     loop.run()
     assert executor.waited and policy.output_tokens == 20 + executor.waited
 
