@@ -48,15 +48,12 @@ def test_peers_need_the_prefix_cache_and_are_named_by_their_setting(tmp_path: Pa
         resolve_connectors(without, peers(asked_by="prefill_engines"), tmp_path, PLAIN)
 
 
-def test_without_connectors_nothing_is_opened_or_digested(tmp_path: Path) -> None:
+def test_without_connectors_nothing_is_read_and_unreadable_files_are_refused(tmp_path: Path) -> None:
     config = resolve_connectors(settings(), None, tmp_path / "nowhere", PLAIN)
     connectors = KVConnectors(config, lambda digest: DESCRIPTION, 16)
     assert config.digest is None and not list(connectors.open(None, StepActivity())) and not connectors.resolved()
     assert not connectors.sources
     assert connectors.sink is connectors.export_identity is connectors.exchange is connectors.of_loop is None
-
-
-def test_files_that_cannot_be_read_raise_a_settings_error(tmp_path: Path) -> None:
     config = resolve_connectors(EngineSettings(model="nowhere"), peers(), tmp_path / "nowhere", PLAIN)
     with pytest.raises(SettingsError, match="model's files cannot be read"):
         list(KVConnectors(config, lambda digest: DESCRIPTION, 16).open(None, StepActivity()))

@@ -34,7 +34,7 @@ def test_weights_and_blocks_are_those_of_the_engine() -> None:
     assert quantized.nbytes < needs.nbytes
 
 
-def test_keys_and_values_are_limited_where_settings_do_not_say() -> None:
+def test_keys_and_values_are_limited_where_settings_do_not_say(tmp_path: Path) -> None:
     most = 10 << 20
     bounded = memory_needs(EngineSettings(), PLAIN, most)
     assert bounded.settings.kv_memory == most / GIB
@@ -42,12 +42,11 @@ def test_keys_and_values_are_limited_where_settings_do_not_say() -> None:
     assert asked.settings.kv_memory == 0.5 and asked.nbytes > bounded.nbytes
     blocks = memory_needs(EngineSettings(num_blocks=100), PLAIN, 0)
     assert blocks.settings.kv_memory is None and blocks.nbytes < bounded.nbytes + (32 << 20)
-
-
-def test_an_encoder_needs_next_to_no_blocks(tmp_path: Path) -> None:
     folder = write_embedder(tmp_path / "m")
     needs = memory_needs(EngineSettings(model=str(folder)), PLAIN, GIB)
     assert needs.settings.kv_memory is None and needs.nbytes < PROCESS_BYTES + (64 << 20)
+    with pytest.raises((ModelError, SettingsError), match="nothing"):
+        memory_needs(EngineSettings(model=str(tmp_path / "nothing")), PLAIN, GIB)
 
 
 def test_models_of_transformers_have_what_was_asked_for(tmp_path: Path) -> None:
@@ -57,8 +56,3 @@ def test_models_of_transformers_have_what_was_asked_for(tmp_path: Path) -> None:
     asked = memory_needs(replace(plain, kv_memory=2), PLAIN, GIB)
     assert asked.settings.kv_memory == 2 and asked.nbytes == PROCESS_BYTES + 2 * GIB + 1000
     assert memory_needs(replace(plain, num_blocks=7), PLAIN, GIB).settings == replace(plain, num_blocks=7)
-
-
-def test_missing_files_raise(tmp_path: Path) -> None:
-    with pytest.raises((ModelError, SettingsError), match="nothing"):
-        memory_needs(EngineSettings(model=str(tmp_path / "nothing")), PLAIN, GIB)

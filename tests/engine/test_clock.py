@@ -18,7 +18,7 @@ def test_virtual_time_is_moved_by_steps_and_waits_alone() -> None:
     assert clock.now() == 4.0
 
 
-def test_real_time_passes_by_itself() -> None:
+def test_real_time_passes_by_itself_and_a_wait_can_be_cut_short() -> None:
     clock = MonotonicClock()
     before = clock.now()
     clock.passed(3600.0)
@@ -27,9 +27,6 @@ def test_real_time_passes_by_itself() -> None:
     moment = clock.now() + 0.01
     clock.wait_until(moment)
     assert clock.now() >= moment
-
-
-def test_a_real_wait_can_be_cut_short() -> None:
     clock, interrupt = MonotonicClock(), threading.Event()
     interrupt.set()
     clock.wait_until(clock.now() + 3600, interrupt)

@@ -231,16 +231,13 @@ def test_a_background_engine_has_a_hundredth_of_the_time_and_what_is_left(layer:
         assert behind > 0.7 * first > 0.6
 
 
-def test_a_foreground_engine_waits_for_no_background_layer() -> None:
+def test_a_foreground_engine_waits_for_no_background_layer_but_an_overdue_one() -> None:
     engines = [Engine(foreground=False, layer_seconds=40 * MS), Engine(begins=0.5, steps=1, pause=0.4)]
     with Simulation(engines) as simulation:
         simulation.machine.run(3.0)
         assert max(engines[1].waited) == 0.0
         assert engines[0].computed > 2.5
-
-
-def test_an_overdue_layer_is_waited_for() -> None:
-    """So that it slows one foreground step down, and not several of them by halves."""
+    # So that it slows one foreground step down, and not several of them by halves.
     engines = [Engine(), Engine(foreground=False, layer_seconds=20 * MS)]
     with Simulation(engines) as simulation:
         simulation.machine.run(10.0)
@@ -248,7 +245,7 @@ def test_an_overdue_layer_is_waited_for() -> None:
     assert 3 <= len(waits) <= 6 and all(15 * MS < one < 30 * MS for one in waits)
 
 
-def test_time_at_rest_is_not_made_up_for() -> None:
+def test_time_at_rest_or_in_the_background_is_neither_owed_nor_made_up_for() -> None:
     """Nor is an engine that computed alone for long held up by one that comes later."""
     with simulated(Engine(), Engine(begins=4.0)) as simulation:
         simulation.machine.run(4.0)
@@ -256,9 +253,6 @@ def test_time_at_rest_is_not_made_up_for() -> None:
     with simulated(Engine(steps=200, pause=1.0), Engine(begins=2.5)) as simulation:
         simulation.machine.run(3.0)
         assert simulation.computed(1.0) == pytest.approx([0.5, 0.5], abs=3 * CREDIT_SECONDS)
-
-
-def test_time_in_the_background_is_neither_owed_nor_made_up_for() -> None:
     engines = [Engine(), Engine(foreground=False)]
     with Simulation(engines) as simulation:
         simulation.machine.run(3.0)
@@ -302,11 +296,14 @@ def rig() -> Iterator[Rig]:
     made.table.close()
 
 
-def test_a_claim_that_is_not_renewed_is_void(rig: Rig) -> None:
+def test_a_claim_that_is_not_renewed_is_void_or_cleared_by_a_supervisor(rig: Rig) -> None:
     """Its process is gone, or stopped; no other process has cleared its slot."""
     rig.share._layer_seconds = 1.0
     rig.other()
     assert CLAIM_SECONDS <= rig.waits() <= CLAIM_SECONDS + MAX_POLL_SECONDS
+    rig.other()
+    rig.while_asleep = lambda: rig.table.write(1, Claim())
+    assert rig.waits() < MAX_POLL_SECONDS
 
 
 def test_a_wait_ends_whatever_others_and_the_system_do(rig: Rig) -> None:
@@ -333,13 +330,7 @@ def test_a_wait_that_is_interrupted_is_no_claim(rig: Rig) -> None:
     assert not claim.computes and claim.used <= 0.0 and claim.expires <= rig.now + RETURN_SECONDS
 
 
-def test_a_supervisor_clears_the_slot_of_an_engine_that_has_ended(rig: Rig) -> None:
-    rig.other()
-    rig.while_asleep = lambda: rig.table.write(1, Claim())
-    assert rig.waits() < MAX_POLL_SECONDS
-
-
-def test_an_engine_that_got_foreground_requests_waits_no_longer(rig: Rig) -> None:
+def test_foreground_requests_end_a_wait_and_are_expected_to_go_on(rig: Rig) -> None:
     def ask() -> None:
         rig.is_foreground = rig.slept == 3
 
@@ -349,9 +340,6 @@ def test_an_engine_that_got_foreground_requests_waits_no_longer(rig: Rig) -> Non
     rig.share.begin()
     assert rig.slept == 3
     assert rig.table.read(0).level == FOREGROUND
-
-
-def test_foreground_requests_are_expected_to_go_on(rig: Rig) -> None:
     rig.waits()
     assert rig.table.read(0).expires == pytest.approx(rig.now + RETURN_SECONDS)
     rig.is_foreground = False

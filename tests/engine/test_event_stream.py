@@ -30,15 +30,14 @@ def taken(events: list[Event]) -> list[list[Event]]:
     return asyncio.run(main())
 
 
-def test_a_pause_comes_in_pieces() -> None:
+def test_a_pause_comes_in_pieces_and_a_larger_event_alone() -> None:
     pieces = taken([TOKEN] * 500)
     assert [event for piece in pieces for event in piece] == [TOKEN] * 500
     assert {len(piece) for piece in pieces[:-1]} == {PIECE // 22}
-
-
-def test_an_event_that_is_larger_comes_alone() -> None:
     large = PromptScoredEvent("r", (SCORE,) * PIECE)
     assert taken([TOKEN, large, TOKEN]) == [[TOKEN], [large], [TOKEN]]
+    vectors: list[Event] = [PooledEvent("r", (0.0,) * 400) for _ in range(4)]
+    assert [len(piece) for piece in taken(vectors)] == [2, 2]
 
 
 async def test_others_have_their_turn_between_two_pieces() -> None:
@@ -51,8 +50,3 @@ async def test_others_have_their_turn_between_two_pieces() -> None:
         await stream.take()
         order.append("piece")
     assert "other" in order[:2]
-
-
-def test_vectors_count_by_their_numbers() -> None:
-    vectors: list[Event] = [PooledEvent("r", (0.0,) * 400) for _ in range(4)]
-    assert [len(piece) for piece in taken(vectors)] == [2, 2]

@@ -18,9 +18,6 @@ def test_queues_in_seconds_say_how_many_replicas_there_should_be() -> None:
     assert target_replicas(3, [0.1, 0.1, 0.1]) == 2, "one at a time"
     assert target_replicas(1, [0.0]) == 1 and target_replicas(2, []) == 2, "nothing is known"
     assert target_replicas(3, [0.3, 0.3, 0.3]) == 3, "what two would hardly bear, three keep"
-
-
-def test_those_that_are_loading_stay_wanted() -> None:
     assert target_replicas(4, [1.5, 1.5]) == 4, "two run, and two are loading"
 
 
@@ -63,15 +60,12 @@ def test_work_in_the_background_adds_no_replica() -> None:
     assert queue.seconds(COSTS) == 0.0
 
 
-def test_more_must_be_wanted_for_a_while_and_fewer_for_a_long_one() -> None:
+def test_more_must_be_wanted_for_a_while_and_fewer_for_a_long_one_within_the_bounds() -> None:
     target = ReplicaTarget(1, 4)
     targets = [target.update(float(now), {"a": 3.0}) for now in range(5)]
     assert targets == [1, 1, 1, 3, 3]
     later = [target.update(float(now), {"a": 0.0, "b": 0.0, "c": 0.0}) for now in range(5, 80)]
     assert later[30] == 3 and later[40] == 2 and later[-1] == 1, "one at a time, each after half a minute"
-
-
-def test_a_moment_of_load_adds_nothing_and_the_bounds_are_kept() -> None:
     target = ReplicaTarget(2, 3)
     assert [target.update(float(now), {"a": 12.0 * (now == 1), "b": 0.0}) for now in range(4)] == [2, 2, 2, 2]
     assert [target.update(float(now), {"a": 90.0, "b": 90.0}) for now in range(20, 28)][-1] == 3

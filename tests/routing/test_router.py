@@ -22,15 +22,12 @@ def hashes(prompt: Sequence[int], block_size: int, salt: str = "", adapter: str 
     return RoutedRequest("", prompt, salt, adapter).block_hashes(block_size)
 
 
-def test_names_of_blocks_hang_on_all_that_is_before_on_salt_and_adapter() -> None:
+def test_names_of_blocks_are_those_of_an_engines_events_and_hang_on_all_before() -> None:
     one, other = hashes((1, 2, 3, 4, 5, 6), 2), hashes((1, 2, 9, 4, 5, 6, 7), 2)
     assert len(one) == len(other) == 3
     assert one[0] == other[0] and not set(one[1:]) & set(other[1:])
     assert len({hashes((1, 2), 2, *under) for under in ((), ("a",), ("", "a"), ("a", "a"))}) == 4
     assert hashes(b"text of four and", 4) and hashes((), 4) == () == hashes(b"", 4)
-
-
-def test_they_are_those_of_an_engines_events() -> None:
     first = event_block_hash(event_root_hash("salt", "sql"), (1, 2))
     assert hashes((1, 2, 3, 4, 5), 2, "salt", "sql") == (first, event_block_hash(first, (3, 4)))
 

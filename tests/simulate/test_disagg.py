@@ -69,7 +69,7 @@ def test_both_sides_end_when_the_last_block_has_come() -> None:
     assert not sender.out and not receiver.out and sender.held == 0
 
 
-def test_an_export_without_a_pull_expires() -> None:
+def test_pulls_fail_where_an_export_expires_never_begins_or_lacks_a_hash() -> None:
     _, sender, receiver = sides()
     sender.begin(send(1, 7), 2.0)
     assert sender.out and sender.next_end == 2.0 + HOLD_SECONDS
@@ -79,16 +79,10 @@ def test_an_export_without_a_pull_expires() -> None:
     assert ended(receiver, 63.0) == [(5, False)]
     sender.begin(send(2, 8), 64.0)
     assert ended(sender, 64.0) == [(2, True)]  # more of an export that has ended
-
-
-def test_a_pull_of_an_export_that_never_begins_times_out() -> None:
     _, _, receiver = sides()
     receiver.begin(receive(5, 7), 1.0)
     assert receiver.next_end == 1.0 + TIMEOUT_SECONDS
     assert ended(receiver, 1.0 + TIMEOUT_SECONDS) == [(5, False)]
-
-
-def test_a_pull_of_another_hash_fails_once_the_export_is_whole() -> None:
     exchange, sender, receiver = sides()
     receiver.begin(receive(5, 9), 0.0)
     sender.begin(send(1, 7), 1.0)
@@ -206,15 +200,12 @@ def test_the_first_token_may_be_the_prefill_engines() -> None:
     assert [one.last.tiers.brought for one in run.replicas if one.last.tiers] == [0, 2]
 
 
-def test_the_link_carries_one_after_the_other() -> None:
+def test_the_link_carries_one_after_the_other_and_not_what_the_decode_engine_has() -> None:
     workload = Workload((Entry(0.0, 33, 2), Entry(0.0, 33, 2)), "two")
     first, second = simulate(workload, SimulationSetup(pool(), pool(), LINK)).observations
     assert second.last_token is not None and first.last_token is not None
     assert second.last_token - first.last_token == pytest.approx(0.532, abs=0.02)
-
-
-def test_what_the_decode_engine_has_does_not_travel() -> None:
-    """A second prompt with the same beginning of 64 tokens."""
+    # A second prompt with the same beginning of 64 tokens.
     entries = [Entry(9.0 * index, 81, 2, prefix=(1,), block_size=64) for index in range(2)]
     run = simulate(Workload(tuple(entries), "alike"), SimulationSetup(pool(), pool(), LINK))
     tiers = run.replicas[1].last.tiers

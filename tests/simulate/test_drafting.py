@@ -83,19 +83,10 @@ def step(chunks: list[tuple[int, int]], draft_seconds: float = 0.0) -> StepRecor
 def test_chances_are_of_the_drafts_that_were_reached() -> None:
     steps = [step([(3, 3), (3, 1), (1, 1), (1, 0)])] * MIN_DRAFTS
     assert acceptance_of(steps, "a record") == Acceptance((0.75, 0.5, 1.0), f"{8 * MIN_DRAFTS} drafts of a record")
-
-
-def test_a_position_with_few_drafts_has_no_chance() -> None:
     steps = [step([(2, 1)])] * MIN_DRAFTS + [step([(5, 5)])]
     assert acceptance_of(steps, "a record").chances == (1.0, 1 / (MIN_DRAFTS + 1))
-
-
-def test_a_record_without_drafts_is_refused() -> None:
     with pytest.raises(RecordError, match=r"a\.jsonl has drafts at 1 decode, too few to say how often"):
         acceptance_of([step([(2, 1)]), step([])], "a.jsonl")
-
-
-def test_a_pass_takes_what_drafting_took_over_the_longest() -> None:
     steps = [step([(4, 1), (2, 0)], 0.02), step([(1, 1)], 0.005), step([(9, 9)])]
     assert pass_seconds_of(steps) == pytest.approx(0.005)
     assert pass_seconds_of([step([(9, 9)])]) == 0.0

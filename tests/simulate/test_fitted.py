@@ -75,20 +75,24 @@ def steps(model: FittedModel, noise: float = 0.0, number: int = 200) -> list[Ste
     return [Step(features, model.seconds(features) * (1 + rng.gauss(0, noise))) for features in sizes(number)]
 
 
-def test_coefficients_are_found_again() -> None:
+def test_coefficients_are_found_again_and_it_says_when_it_extrapolates() -> None:
     model = fit(steps(TRUE))
     for features in sizes(50, seed=3):
         assert model.seconds(features) == pytest.approx(TRUE.seconds(features), rel=1e-3)
     assert not model.knots
+    with pytest.raises(StepModelError, match="There are 5 measured steps"):
+        fit(steps(TRUE, number=5))
+    model = fit(steps(TRUE))
+    most = int(model.ranges["tokens"][1])
+    assert model.extrapolates(Features(most, 1, 1, 0, 0.0)) is None
+    sentence = model.extrapolates(Features(2 * most, 1, 1, 0, 0.0))
+    assert sentence is not None and f"{2 * most:,} tokens" in sentence and f"{most:,}" in sentence
 
 
-def test_a_ridge_is_found() -> None:
+def test_a_ridge_is_found_and_segments_are_those_of_its_knots() -> None:
     model = fit(steps(RIDGE))
     assert any(16 <= knot <= 48 for knot in model.knots)
     assert errors_of(model, steps(RIDGE, number=50))["all"][0] < 0.01
-
-
-def test_the_segments_of_a_fit_are_those_of_its_knots() -> None:
     features = [Features(tokens, 1, 1, 0, 0.0) for tokens in (10, 32, 40)]
     assert [RIDGE.seconds(one) for one in features] == pytest.approx([0.021, 0.0232, 0.0392])
 
@@ -112,19 +116,6 @@ def test_held_out_errors_are_those_of_the_noise() -> None:
     assert [kind_of(one) for one in held] == ["decode", "prefill", "mixed"]
     assert 0.03 < errors["all"][0] < 0.05  # the mean of |normal(0, 0.05)| is 0.04
     assert sum(count for kind, (_, count) in errors.items() if kind != "all") == errors["all"][1] == 600
-
-
-def test_too_few_steps_are_refused() -> None:
-    with pytest.raises(StepModelError, match="There are 5 measured steps"):
-        fit(steps(TRUE, number=5))
-
-
-def test_it_says_when_it_extrapolates() -> None:
-    model = fit(steps(TRUE))
-    most = int(model.ranges["tokens"][1])
-    assert model.extrapolates(Features(most, 1, 1, 0, 0.0)) is None
-    sentence = model.extrapolates(Features(2 * most, 1, 1, 0, 0.0))
-    assert sentence is not None and f"{2 * most:,} tokens" in sentence and f"{most:,}" in sentence
 
 
 def made_by(settings: dict[str, Any], **more: Any) -> Provenance:

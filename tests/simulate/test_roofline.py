@@ -85,14 +85,11 @@ def test_larger_messages_never_take_less(gpu: str, gpus: int) -> None:
     assert all_reduce_seconds(find_gpu(gpu), 1, 1e6) == 0
 
 
-def test_classes_are_added_and_not_one_maximum_taken() -> None:
+def test_classes_are_added_and_each_has_its_own_bottleneck() -> None:
     mixed = replace(PROMPT, decode_context=DECODES.decode_context)
     roofline = model()
     assert roofline.seconds(mixed) == pytest.approx(sum(cost.seconds for cost in roofline.costs(mixed)))
     assert roofline.seconds(mixed) > roofline.seconds(PROMPT)
-
-
-def test_decodes_are_bound_by_reading_and_prompts_by_arithmetic() -> None:
     roofline = model()
     assert roofline.costs(DECODES)[0].bound == "bandwidth"
     assert roofline.costs(PROMPT)[0].bound == "compute"
@@ -111,36 +108,43 @@ def test_more_work_never_takes_less(kind: str) -> None:
     assert part(more, kind, model()) >= part(DECODES, kind, model())
 
 
-def test_fp8_halves_reading_everywhere_and_arithmetic_only_where_there_are_units() -> None:
+def test_fewer_bits_are_read_faster_and_computed_faster_only_where_there_are_units() -> None:
     for gpu, faster in (("a100-80", False), ("h100", True)):
         plain, quantized = model(gpu), model(gpu, weights="fp8")
         assert part(DECODES, "linear", quantized) < 0.6 * part(DECODES, "linear", plain)
         ratio = part(PROMPT, "linear", quantized) / part(PROMPT, "linear", plain)
         assert (ratio < 0.6) == faster
-
-
-def test_int4_reads_nine_thirty_seconds_and_is_computed_as_bf16() -> None:
     plain, quantized = model("h100"), model("h100", weights="int4")
     assert part(DECODES, "linear", quantized) < 0.35 * part(DECODES, "linear", plain)
     assert part(PROMPT, "linear", quantized) == pytest.approx(part(PROMPT, "linear", plain), rel=0.01)
-
-
-def test_kv_precision_halves_what_decodes_read() -> None:
     half = part(DECODES, "decode attention", model(kv="fp8")) / part(DECODES, "decode attention", model())
     assert half == pytest.approx(0.5)
 
 
-def test_copied_kv_heads_are_read_on_every_gpu() -> None:
+def test_copied_kv_heads_and_latent_vectors_are_read_on_every_gpu() -> None:
     """Eight KV heads on sixteen GPUs: each reads one head, as each of eight GPUs does."""
     eight, sixteen = model(degree=8), model(degree=16)
     assert part(DECODES, "decode attention", sixteen) == pytest.approx(part(DECODES, "decode attention", eight))
+    one, eight = (Roofline(published("deepseek-v3"), find_gpu("h200"), degree) for degree in (1, 8))
+    assert part(DECODES, "decode attention", eight) > part(DECODES, "decode attention", one) / 3
+    assert part(DECODES, "linear", one) == pytest.approx(8 * part(DECODES, "linear", eight), rel=0.05)
+    names = ("deepseek-v3", "jamba-v0.1", "qwen3-next-80b-a3b")
+    assert [min_kv_heads(published(name)) for name in names] == [1, 8, 2]
 
 
-def test_a_mixture_reads_the_experts_that_are_touched() -> None:
+def test_mixtures_read_the_experts_that_are_touched_and_dense_layers_whole() -> None:
     roofline = model(shape="mixtral-8x7b", degree=1)
     one = part(Features(1, 1, 1, 0, 0.0), "linear", roofline)
     many = part(Features(32, 32, 32, 0, 0.0), "linear", roofline)
     assert 2.5 < many / one < 4.2  # two of eight experts, then all of them; attention is read either way
+    # Llama 4 Maverick: a token computes with 17 of 400 billion parameters, and reads little more.
+    maverick = Roofline(published("llama-4-maverick"), find_gpu("h200"), 8)
+    scale = (
+        8
+        * part(Features(1, 1, 1, 1, 0.0), "linear", maverick)
+        / part(Features(1, 1, 1, 1, 0.0), "linear", model(gpu="h200", shape="llama-3-8b", degree=1))
+    )
+    assert 1.7 < scale < 2.3
 
 
 def test_layers_with_a_window_stop_growing_with_the_context() -> None:
@@ -155,28 +159,11 @@ def test_layers_with_a_window_stop_growing_with_the_context() -> None:
     assert 3 < long / short < 3.9
 
 
-def test_latent_attention_reads_its_vectors_on_every_gpu() -> None:
-    one, eight = (Roofline(published("deepseek-v3"), find_gpu("h200"), degree) for degree in (1, 8))
-    assert part(DECODES, "decode attention", eight) > part(DECODES, "decode attention", one) / 3
-    assert part(DECODES, "linear", one) == pytest.approx(8 * part(DECODES, "linear", eight), rel=0.05)
-
-
 def test_states_are_read_and_written_for_every_row() -> None:
     roofline = Roofline(published("jamba-v0.1"), find_gpu("h200"))
     alone = part(Features(1, 1, 1, 1, 0.0), "decode attention", roofline)
     assert part(Features(8, 8, 8, 8, 0.0), "decode attention", roofline) == pytest.approx(8 * alone)
     assert alone > 2 * state_bytes(roofline.spec) / find_gpu("h200").bytes_per_s
-
-
-def test_dense_layers_beside_experts_are_counted_as_what_they_are() -> None:
-    """Llama 4 Maverick: a token computes with 17 of 400 billion parameters, and reads little more."""
-    maverick = Roofline(published("llama-4-maverick"), find_gpu("h200"), 8)
-    scale = (
-        8
-        * part(Features(1, 1, 1, 1, 0.0), "linear", maverick)
-        / part(Features(1, 1, 1, 1, 0.0), "linear", model(gpu="h200", shape="llama-3-8b", degree=1))
-    )
-    assert 1.7 < scale < 2.3
 
 
 def test_swapped_blocks_cost_their_copy() -> None:
@@ -201,7 +188,7 @@ def test_heads_that_cannot_be_divided_are_refused(shape: str, degree: int, numbe
         model(shape=shape, degree=degree)
 
 
-def test_kv_heads_that_can_neither_be_shared_nor_copied_are_refused() -> None:
+def test_heads_that_can_neither_be_shared_nor_copied_are_refused() -> None:
     llama = known_model("llama-3-8b")
     layer = llama.layers[0]
     assert isinstance(layer.mixer, Attention)
@@ -209,16 +196,8 @@ def test_kv_heads_that_can_neither_be_shared_nor_copied_are_refused() -> None:
     odd = structs.replace(llama, layers=(structs.replace(layer, mixer=mixer),))
     with pytest.raises(TensorParallelError, match="6 KV heads, which 4 GPUs"):
         Roofline(odd, find_gpu("a100-80"), 4)
-
-
-def test_heads_of_linear_attention_are_dealt_out_too() -> None:
     with pytest.raises(TensorParallelError, match="16 heads of linear attention, which 3 GPUs"):
         Roofline(published("qwen3.5-27b"), find_gpu("h200"), 3)
-
-
-def test_latent_attention_counts_as_one_kv_head() -> None:
-    names = ("deepseek-v3", "jamba-v0.1", "qwen3-next-80b-a3b")
-    assert [min_kv_heads(published(name)) for name in names] == [1, 8, 2]
 
 
 # vLLM on an H100, Qwen3-8B in bf16, 128 tokens in and 1,024 out: streams → tokens per second.

@@ -40,17 +40,13 @@ def first_tokens(workload: Workload, of: Pool) -> list[float]:
     return [one.ttft or 0.0 for one in simulate(workload, SimulationSetup(of)).observations]
 
 
-def test_what_was_evicted_comes_back_from_the_folder_in_its_time() -> None:
-    """Two prompts of 13 blocks share 20: of the first not all are left, and 9 come from the folder in 0.011 s; then
-    there is one token to compute."""
+def test_what_was_evicted_comes_back_from_the_folder_in_its_time_unless_it_was_used_longest_ago() -> None:
+    """Of the first prompt not all blocks are left: 9 come from the folder in 0.011 s, and one token is computed."""
     small = pool(model=Affine(), num_blocks=20)
     alone, _, again = first_tokens(prompts(1, 2, 1), kept(small))
     assert alone == pytest.approx(4 * 0.01 + 0.193)
     assert again == pytest.approx(0.002 + 0.009 + 0.011)
     assert first_tokens(prompts(1, 2, 1), small)[2] == pytest.approx(0.101)
-
-
-def test_a_folder_forgets_what_was_used_longest_ago() -> None:
     small = pool(model=Affine(), num_blocks=20)
     run = simulate(prompts(1, 2, 3, 1), SimulationSetup(kept(small, blocks=24)))
     assert [one.cached_tokens for one in run.observations] == [0, 0, 0, 0]

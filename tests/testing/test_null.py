@@ -28,12 +28,20 @@ def first_token(tokens: tuple[int, ...], **fields: Any) -> int:
     return executor.submit(plan).result().sampled[0].token_ids[0]
 
 
-def test_the_token_depends_on_every_token_before_it() -> None:
+def test_the_token_depends_on_all_before_it_and_drawn_ones_on_seed_and_sample() -> None:
     tokens = {first_token(prompt) for prompt in ((1, 2, 3), (9, 2, 3), (1, 9, 3), (1, 2, 9), (2, 1, 3), (1, 2, 3, 0))}
     assert len(tokens) == 6
+    assert first_token((1, 2), seed=1) == first_token((1, 2), seed=2, sample_index=1)
+    drawn = SamplingParams(temperature=1)
+    tokens = {first_token((1, 2), params=drawn, seed=seed, sample_index=index) for seed in (1, 2) for index in (0, 1)}
+    assert len(tokens) == 4
+    usual = first_token((1, 2))
+    params = SamplingParams(temperature=0, min_tokens=1)
+    assert first_token((1, 2), params=params, banned_token_ids=(usual,)) != usual
+    assert first_token((1, 2), params=params, banned_token_ids=(usual,), prompt_length=1) == usual
 
 
-def test_it_does_not_depend_on_chunks_blocks_rows_or_neighbours() -> None:
+def test_sampled_tokens_are_appended_to_the_row_whatever_its_chunks_and_blocks() -> None:
     executor = NullExecutor(CAPACITY)
     neighbour = new_request((7, 7), row=0)
     rows = (neighbour, new_request((1, 2, 3), row=1))
@@ -41,9 +49,6 @@ def test_it_does_not_depend_on_chunks_blocks_rows_or_neighbours() -> None:
     result = executor.submit(BatchPlan(1, (Chunk(1, 1, 1, 2, (), True),))).result()
     assert [sampled.sequence_id for sampled in result.sampled] == [1]
     assert result.sampled[0].token_ids == (first_token((1, 2, 3)),)
-
-
-def test_sampled_tokens_are_appended_to_the_row() -> None:
     executor = NullExecutor(CAPACITY)
     one = executor.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0, 1), True),), (new_request((1, 2, 3)),))).result()
     two = executor.submit(BatchPlan(1, (Chunk(0, 0, 3, 1, (), True),))).result()
@@ -71,20 +76,6 @@ def test_mistakes_are_loud() -> None:
         executor.submit(plan)
     with pytest.raises(KeyError):  # what was never computed
         executor.submit(BatchPlan(1, (Chunk(1, 1, 2, 1, (4, 5), True),), (new_request((1, 2, 3), row=1),)))
-
-
-def test_greedy_ignores_the_seed_and_drawn_tokens_depend_on_seed_and_sample() -> None:
-    assert first_token((1, 2), seed=1) == first_token((1, 2), seed=2, sample_index=1)
-    drawn = SamplingParams(temperature=1)
-    tokens = {first_token((1, 2), params=drawn, seed=seed, sample_index=index) for seed in (1, 2) for index in (0, 1)}
-    assert len(tokens) == 4
-
-
-def test_banned_tokens_are_not_drawn_before_min_tokens() -> None:
-    usual = first_token((1, 2))
-    params = SamplingParams(temperature=0, min_tokens=1)
-    assert first_token((1, 2), params=params, banned_token_ids=(usual,)) != usual
-    assert first_token((1, 2), params=params, banned_token_ids=(usual,), prompt_length=1) == usual
 
 
 def test_seconds_come_from_the_plan() -> None:

@@ -58,6 +58,11 @@ def test_a_step_takes_what_is_said_of_its_tokens() -> None:
     loop.run()
     assert abs(time.now - 5.0 - (3 * 0.02 + 6 * 0.001)) < 1e-9  # a prompt of 4, and two more tokens
     assert abs(loop.clock.now() - (3 * 0.02 + 6 * 0.001)) < 1e-9  # the results say the same
+    time = Time()
+    executor = paced(NullExecutor(CAPACITY, lambda plan: 1.5), time)
+    pending = executor.submit(BatchPlan(0, ()))
+    time.now += 1.5
+    assert pending.result().seconds == 1.5 and time.now == 6.5
 
 
 def test_a_plan_that_was_made_ahead_begins_when_the_one_before_it_ends() -> None:
@@ -68,11 +73,3 @@ def test_a_plan_that_was_made_ahead_begins_when_the_one_before_it_ends() -> None
     assert abs(time.now - 5.02) < 1e-9
     second.result()
     assert abs(time.now - 5.04) < 1e-9
-
-
-def test_a_step_that_takes_longer_by_itself_is_left_as_it_is() -> None:
-    time = Time()
-    executor = paced(NullExecutor(CAPACITY, lambda plan: 1.5), time)
-    pending = executor.submit(BatchPlan(0, ()))
-    time.now += 1.5
-    assert pending.result().seconds == 1.5 and time.now == 6.5

@@ -35,20 +35,14 @@ def test_tokens_are_the_same_every_time_and_others_with_another_seed() -> None:
     assert Contents(entries, 5000).prompt(0)[:8] == (3245, 4940, 3562, 1975, 1319, 230, 1210, 1307)
 
 
-def test_tokens_lie_above_the_floor_and_are_none_to_avoid() -> None:
+def test_the_whole_vocabulary_is_used_above_the_minimum_without_those_to_avoid() -> None:
     contents = Contents([entry(20_000)], vocab_size=40, min_id=10, avoid=(12, 13, 39))
     found = contents.prompt(0)
     assert set(found) == set(range(10, 39)) - {12, 13}
     assert all(500 < found.count(token) < 1000 for token in set(found))
-
-
-def test_a_large_vocabulary_is_used_up_to_its_end() -> None:
     found = Contents([entry(50_000)], vocab_size=150_000, min_id=100).prompt(0)
     assert min(found) >= 100 and max(found) > 149_900 and max(found) < 150_000
     assert sum(found) / len(found) == pytest.approx(75_000, rel=0.02)
-
-
-def test_a_vocabulary_with_nothing_left_is_refused() -> None:
     with pytest.raises(WorkloadError, match="vocabulary of 10 tokens"):
         Contents([], vocab_size=10, min_id=10)
 

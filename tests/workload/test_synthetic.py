@@ -63,9 +63,11 @@ def test_arrivals_of_a_class_are_its_own() -> None:
     assert [e.arrival for e in beside.entries] == sorted(e.arrival for e in beside.entries)
 
 
-def test_requests_and_seconds_both_bound_it() -> None:
+def test_requests_and_seconds_both_bound_it_and_may_cut_a_conversation() -> None:
     assert len(synthesize([CHAT], arrivals=Constant(10), requests=5, duration_s=100).entries) == 5
     assert len(synthesize([CHAT], arrivals=Constant(10), requests=500, duration_s=1).entries) == 11
+    workload = synthesize([replace(CHAT, sessions=Sessions(turns=Fixed(3)))], requests=8)
+    assert [entry.after for entry in workload.entries] == [None, 0, 1, None, 3, 4, None, 6]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_the_targets_of_a_class_are_on_its_entries() -> None:
         assert entry.targets == Targets(ttft=0.5) and entry.max_tokens == 20 and 5 <= entry.output_tokens <= 20
 
 
-def test_shared_prefixes_come_before_what_is_drawn() -> None:
+def test_shared_prefixes_come_before_what_is_drawn_and_are_a_class_own() -> None:
     prefix = SharedPrefixes(system_tokens=96, groups=3, group_tokens=64)
     workload = synthesize([replace(CHAT, input=Fixed(10), prefix=prefix)], requests=300)
     ids = Counter(entry.prefix for entry in workload.entries)
@@ -100,17 +102,11 @@ def test_shared_prefixes_come_before_what_is_drawn() -> None:
         assert entry.block_size * len(entry.prefix) == 96 + 64
     systems = {found[: 96 // workload.entries[0].block_size] for found in ids}
     assert len(systems) == 1 and len({found[-1] for found in ids}) == 3
-
-
-def test_a_skew_makes_some_groups_common() -> None:
     prefix = SharedPrefixes(groups=10, group_tokens=16, skew=1.0)
     workload = synthesize([replace(CHAT, prefix=prefix)], requests=3000)
     times = sorted(Counter(entry.prefix for entry in workload.entries).values())
     assert times[-1] == pytest.approx(3000 / 2.929, rel=0.1)  # harmonic number of 10
     assert times[-1] == pytest.approx(10 * times[0], rel=0.4)
-
-
-def test_prefixes_of_classes_have_nothing_in_common() -> None:
     prefix = SharedPrefixes(system_tokens=64)
     workload = synthesize([replace(CHAT, prefix=prefix), replace(JOBS, prefix=prefix)], requests=50)
     assert len({entry.prefix for entry in workload.entries}) == 2
@@ -141,11 +137,6 @@ def test_a_turn_has_the_conversation_so_far_before_it() -> None:
     streams = Counter(entry.prefix[5] for entry in workload.entries)
     assert len(systems) == 1
     assert len(streams) == len({entry.session for entry in workload.entries}) > 100
-
-
-def test_the_number_of_requests_cuts_a_conversation() -> None:
-    workload = synthesize([replace(CHAT, sessions=Sessions(turns=Fixed(3)))], requests=8)
-    assert [entry.after for entry in workload.entries] == [None, 0, 1, None, 3, 4, None, 6]
 
 
 @pytest.mark.parametrize(

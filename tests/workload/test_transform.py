@@ -35,14 +35,11 @@ def test_a_window_begins_at_zero_and_knows_who_is_still_there() -> None:
     assert [entry.after for entry in window(CHAIN, 4.0).entries] == [None, None, 0]
 
 
-def test_a_limit_keeps_the_first() -> None:
+def test_a_limit_keeps_the_first_and_speed_divides_times() -> None:
     found = limit(CHAIN, 3)
     assert [entry.prompt_tokens for entry in found.entries] == [10, 20, 30] and found.entries[2].after == 0
     assert found.notes[-1] == "The first 3 of 5 requests."
     assert limit(CHAIN, 5) is CHAIN
-
-
-def test_speed_divides_times() -> None:
     found = speed(CHAIN, 2.0)
     assert arrivals(found) == [0.0, 0.5, 2.0, 3.0, 4.5] and found.entries[2].think_s == 2.0
     assert "2 times" in found.notes[-1] and speed(CHAIN, 1.0) is CHAIN
@@ -62,12 +59,9 @@ def test_spreading_stays_within_the_bucket_and_is_repeatable() -> None:
     assert spread(found) is found
 
 
-def test_times_on_a_raster_that_binary_numbers_do_not_hold_stay_in_their_bucket() -> None:
+def test_spreading_keeps_turns_in_order_and_times_in_their_bucket() -> None:
     found = spread(trace(*(Entry(k * 0.1, 1, 1) for k in range(50)), bucket_s=0.1))
     assert all(abs(entry.arrival - k * 0.1) < 0.1 for k, entry in enumerate(found.entries))
-
-
-def test_a_turn_is_not_spread_to_before_the_one_it_follows() -> None:
     for seed in range(20):
         found = spread(trace(Entry(0.0, 1, 1), Entry(0.0, 2, 1, after=0), Entry(0.0, 3, 1, after=1)), 3.0, seed)
         assert [entry.prompt_tokens for entry in found.entries] == [1, 2, 3]

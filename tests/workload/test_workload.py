@@ -14,7 +14,7 @@ def workload(*arrivals: float, concurrency: int | None = None, closed: bool = Fa
     return Workload(tuple(Entry(time, 1, 1) for time in arrivals), "test", concurrency, closed)
 
 
-def test_an_open_loop_waits_for_no_answer() -> None:
+def test_loops_wait_for_no_answer_or_count_from_when_one_has_come() -> None:
     pacer = Pacer(workload(0.0, 1.0, 1.0, 5.0))
     assert pacer.next_due() == 0.0 and pacer.take_due(0.0) == [(0, 0.0)]
     assert pacer.take_due(0.5) == [] and pacer.next_due() == 1.0
@@ -23,18 +23,12 @@ def test_an_open_loop_waits_for_no_answer() -> None:
     for index in range(4):
         pacer.ended(index, 9.0)
     assert pacer.done
-
-
-def test_a_closed_loop_counts_from_when_a_place_was_free() -> None:
     pacer = Pacer(workload(0.0, 0.0, 0.0, 0.0, concurrency=2, closed=True))
     assert pacer.take_due(0.0) == [(0, 0.0), (1, 0.0)] and pacer.next_due() is None
     pacer.ended(1, 3.0)
     pacer.ended(0, 4.0)
     assert pacer.next_due() == 0.0
     assert pacer.take_due(6.0) == [(2, 3.0), (3, 4.0)]  # a late send counts as latency
-
-
-def test_a_bound_on_concurrency_does_not_move_the_times_of_an_open_loop() -> None:
     pacer = Pacer(workload(0.0, 1.0, concurrency=1))
     assert pacer.take_due(2.0) == [(0, 0.0)] and pacer.next_due() is None
     pacer.ended(0, 7.0)

@@ -124,9 +124,6 @@ def test_an_adapter_that_takes_anothers_name_takes_its_blocks_back() -> None:
     ]
     # Running requests go on with the old one; no other request finds their blocks.
     assert sent.events([BlockDropped(1), *chain((3, 4), root=old, first=20), BlockPublished(2, 1, (3, 4))]) == []
-
-
-def test_an_adapter_whose_blocks_were_cleared_at_once_has_taken_the_name_all_the_same() -> None:
     sent = SentBlocks()
     old, new = (SharedRoot("", Adapter("a", path, number)) for path, number in (("/1", 0), ("/2", 1)))
     assert sent.events([*chain((1, 2), root=new), CacheCleared()]) == [AllBlocksCleared()]

@@ -76,13 +76,10 @@ def test_an_unknown_format_says_what_was_found_and_looked_for(file: Path, text: 
     assert all(format.name in str(raised.value) for format in FORMATS)
 
 
-def test_a_broken_first_line_does_not_hide_the_format(file: Path) -> None:
+def test_a_broken_or_very_long_first_line_does_not_hide_the_format(file: Path) -> None:
     file.write_text('{"timestamp": 0, "input_len\n' + (FIXTURES / "mooncake.jsonl").read_text())
     trace = load(file)
     assert trace.format == "mooncake" and len(trace.entries) == 4 and trace.dropped == {"malformed: not JSON": 1}
-
-
-def test_an_object_longer_than_the_beginning_is_known_by_its_first_keys(file: Path) -> None:
     result = {"input_lens": [5] * 30_000, "output_lens": [3] * 30_000, "start_times": [k / 7 for k in range(30_000)]}
     file.write_text(json.dumps(result))
     assert len(load(file).entries) == 30_000

@@ -39,14 +39,11 @@ def noted(trace: Trace, words: str) -> bool:
     return any(words in note for note in trace.notes)
 
 
-def test_azure_2023_has_seven_digits() -> None:
+def test_azure_has_seven_digits_or_zones_and_may_count_images_and_be_zipped() -> None:
     trace = load(FIXTURES / "azure_2023.csv")
     assert figures(trace) == [(0, 4808, 10), (0.052, 3180, 8), (0.098189, 110, 27), (57.0, 34, 12)]
     assert (trace.format, trace.rows, trace.dropped) == ("azure", 5, {NO_OUTPUT: 1})
     assert noted(trace, "the first is line 5")
-
-
-def test_azure_2024_has_zones_and_mixed_precision_and_2025_counts_images_and_may_be_zipped() -> None:
     trace = load(FIXTURES / "azure_2024.csv")
     assert figures(trace) == [(0, 1452, 3), (0.05, 569, 55), (0.050416, 2359, 6), (1.55, 1010, 20)]
     trace = load(FIXTURES / "azure_2025.csv.gz")
@@ -70,14 +67,11 @@ def test_azure_times_that_are_none_are_dropped(written: Written, time: str) -> N
     assert sum(trace.dropped.values()) == 1 and noted(trace, "line 3")
 
 
-def test_burstgpt_drops_failed_calls() -> None:
+def test_burstgpt_drops_failed_calls_and_version_1_2_has_its_columns_elsewhere() -> None:
     trace = load(FIXTURES / "burstgpt_1.csv")
     assert figures(trace) == [(0, 472, 18), (40, 1087, 230), (113, 417, 276), (180, 1360, 647)]
     assert (trace.format, trace.dropped) == ("burstgpt", {NO_OUTPUT: 1})
     assert [entry.traffic for entry in trace.entries[1:3]] == ["ChatGPT, Conversation log", "GPT-4, Conversation log"]
-
-
-def test_burstgpt_1_2_has_its_columns_elsewhere() -> None:
     trace = load(FIXTURES / "burstgpt_3.csv")
     assert figures(trace) == [(0, 50, 20), (2.5, 90, 35), (3.25, 700, 12)]
     assert [entry.session for entry in trace.entries] == ["a1", "a1", "b7"]
@@ -177,9 +171,11 @@ def test_custom_prompts() -> None:
     assert noted(trace, "without output_tokens: 1; 77") and noted(trace, "without a time: 3")
 
 
-def test_custom_lengths() -> None:
+def test_custom_lengths_may_have_quoted_columns(written: Written) -> None:
     assert figures(load(FIXTURES / "lengths.jsonl")) == [(0, 100, 20), (0.25, 90, 10), (2.5, 80, 5)]
     assert figures(load(FIXTURES / "lengths.csv")) == [(0, 100, 20), (0.25, 90, 10)]
+    file = written('"timestamp","input_length","output_length"\n"0.5","3","2"\n"1.5","4","5"\n')
+    assert figures(load(file)) == [(0, 3, 2), (1, 4, 5)]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +216,7 @@ def test_records_of_both_versions_are_the_same_trace(tmp_path: Path) -> None:
     assert list(read_records(file))[1:] == lines
 
 
-def test_a_broken_or_unfinished_record_is_counted(written: Written) -> None:
+def test_a_broken_or_unfinished_record_is_counted_and_another_version_refused(written: Written) -> None:
     lines = (FIXTURES / "record.jsonl").read_text().splitlines()
     odd = json.loads(lines[-1])
     odd["samples"][0]["finish_reason"], odd["forced_output_tokens"] = "abort", 9
@@ -229,9 +225,6 @@ def test_a_broken_or_unfinished_record_is_counted(written: Written) -> None:
     assert len(trace.entries) == 3 and max(entry.output_tokens for entry in trace.entries) == 9
     assert noted(trace, "aborted or failed: 1")
     assert noted(trace, f"the first is line {len(lines) + 2}") and noted(trace, f"the first is line {len(lines) + 3}")
-
-
-def test_records_of_another_version_are_refused(written: Written) -> None:
     with pytest.raises(WorkloadError, match="version 7"):
         load(written('{"kind": "header", "version": 7, "settings": {}}\n'))
 
@@ -266,8 +259,3 @@ def test_broken_lines_of_a_csv_file_are_dropped(written: Written) -> None:
     trace = load(written(header + good * 3 + "".join(line + good for line in bad) + "\n"))
     assert len(trace.entries) == 8 and trace.rows == 11  # a quote in a name is none of the loader's business
     assert noted(trace, "line 7") and noted(trace, "line 9") and noted(trace, "line 11")
-
-
-def test_quoted_columns_are_understood(written: Written) -> None:
-    file = written('"timestamp","input_length","output_length"\n"0.5","3","2"\n"1.5","4","5"\n')
-    assert figures(load(file)) == [(0, 3, 2), (1, 4, 5)]

@@ -49,7 +49,7 @@ def test_figures_that_cannot_be_are_dropped_with_the_reason(
     assert any("Dropped 1 of 3 rows" in note and "line 3" in note for note in trace.notes)
 
 
-def test_a_file_with_more_than_half_of_its_rows_malformed_is_refused() -> None:
+def test_a_file_with_mostly_malformed_rows_or_without_any_is_refused() -> None:
     found = rows(1.0, 2.0)
     for line in (3, 4):
         found.broken(line, "not JSON")
@@ -57,9 +57,6 @@ def test_a_file_with_more_than_half_of_its_rows_malformed_is_refused() -> None:
     found.broken(5, "not JSON")
     with pytest.raises(WorkloadError, match=r"3 of 5 rows are malformed.*not JSON, first in line 3"):
         found.finish("any")
-
-
-def test_a_file_without_a_row_that_can_be_used_is_refused() -> None:
     with pytest.raises(WorkloadError, match="of 0: there are none"):
         rows().finish("any")
     found = rows()
