@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import Any
 
 from inflight.config.engine import EngineSettings
@@ -17,13 +18,15 @@ from inflight.workload.workload import Entry, Workload
 MODEL = FittedModel(0.01, (0.001,), decode_context=1e-6, prefill_context=1e-6)
 
 
+@dataclass(frozen=True)
 class Affine:
     """A step model that is nothing but a protocol's worth of methods."""
 
+    token: float = 0.001
     name = "affine"
 
     def seconds(self, features: Features) -> float:
-        return 0.01 + 0.001 * features.tokens
+        return 0.01 + self.token * features.tokens
 
     def extrapolates(self, features: Features) -> str | None:
         return None

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from inflight.config.assembly import scheduler_for
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.features import Features, features
+from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Done, StepResult
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
@@ -24,23 +24,13 @@ from inflight.simulate.simulation import Pool, Requests, Simulation, SimulationS
 from inflight.testing.null import NullExecutor
 from inflight.workload.workload import Entry, Workload
 
-from .setups import chat, pool
+from .setups import Affine, chat, pool
 
 STEP = 0.01
 
 
-class Even:
-    name = "every step takes as long"
-
-    def seconds(self, features: Features) -> float:
-        return STEP
-
-    def extrapolates(self, features: Features) -> str | None:
-        return None
-
-
 def ran(depth: int, *entries: Entry) -> Simulation:
-    made = pool(SchedulingSettings().ending_early(0), Even(), depth=depth)
+    made = pool(SchedulingSettings().ending_early(0), Affine(token=0.0), depth=depth)
     return simulate(Workload(entries, "a few"), SimulationSetup(made))
 
 

@@ -6,12 +6,13 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from core.builders import request
 
 from benchmarks.comparison import steady
-from inflight.core.types.kv_transfer import PeerAddress, export_tier
+from inflight.core.types.kv_transfer import PeerAddress, TierStats, export_tier
 from inflight.core.types.plan import EarlySend, Transfer
 from inflight.records.schema import RecordError, of_kind, read_records
 from inflight.simulate import disagg
@@ -29,7 +30,8 @@ from inflight.simulate.disagg import (
     for_prefill,
 )
 from inflight.simulate.replay import replay
-from inflight.simulate.simulation import SimulationSetup, best_split, simulate
+from inflight.simulate.replicas import Scaling
+from inflight.simulate.simulation import Simulation, SimulationSetup, best_split, simulate
 from inflight.workload.workload import Entry, Workload
 
 from .setups import Affine, chat, pool
@@ -141,6 +143,18 @@ def test_blocks_offered_early_and_pulled_late_travel_afterwards() -> None:
 LINK = Link(bytes_per_token=1e6, gbps=8.0, setup_s=0.5)  # a token takes a millisecond
 QUICK = Link(1.0, 1000.0, 0.0)
 FIRST = DisaggMode("first")
+ONE = Workload((Entry(0.0, 40, 4),), "one")
+
+
+def both(link: Link = LINK, mode: DisaggMode = AFTER, **more: Any) -> SimulationSetup:
+    """A prefill and a decode engine."""
+    return SimulationSetup(pool(model=Affine(), **more), pool(model=Affine(), **more), link, disagg_mode=mode)
+
+
+def tiers_of(run: Simulation) -> TierStats:
+    tiers = run.replicas[1].last.tiers
+    assert tiers is not None
+    return tiers
 
 
 def test_a_request_is_in_two_parts() -> None:
@@ -159,8 +173,7 @@ def test_a_request_is_in_two_parts() -> None:
 def test_times_of_one_request(decode_asks: DecodeAsks, tmp_path: Path) -> None:
     """Prompt of 40 in a step of 0.05 s; two blocks in 0.532 s on the link; then the 8 tokens behind them, 0.018 s, and
     three decodes of 0.011 s. All is in one chunk, so that to ask first brings nothing."""
-    setup = SimulationSetup(pool(model=Affine()), pool(model=Affine()), LINK, disagg_mode=DisaggMode(decode_asks))
-    (seen,) = simulate(Workload((Entry(0.0, 40, 4),), "one"), setup, tmp_path / "r.jsonl").observations
+    (seen,) = simulate(ONE, both(mode=DisaggMode(decode_asks)), tmp_path / "r.jsonl").observations
     assert list(seen.token_times) == pytest.approx([0.6, 0.611, 0.622, 0.633])
     assert (seen.prompt_tokens, seen.output_tokens, seen.outcome, seen.cached_tokens) == (40, 4, "completed", 0)
     steps = of_kind(list(read_records(tmp_path / "r.1.jsonl")), "step")
@@ -184,17 +197,13 @@ def test_a_decode_engine_that_is_asked_first_takes_blocks_while_the_prompt_is_co
     millisecond; asked first, the last 4 that lie before the prompt's last token come behind their chunk, or, layer by
     layer, all but the last of 64 while it is computed."""
     link = Link(bytes_per_token=1e5, gbps=8.0, setup_s=0.001, layers=layers)
-    setup = SimulationSetup(pool(model=Affine()), pool(model=Affine()), link, disagg_mode=DisaggMode(decode_asks))
-    (seen,) = simulate(Workload((Entry(0.0, 200, 4),), "one"), setup).observations
+    (seen,) = simulate(Workload((Entry(0.0, 200, 4),), "one"), both(link, DisaggMode(decode_asks))).observations
     assert seen.first_token == pytest.approx(begins + 0.018)
 
 
 def test_the_first_token_may_be_the_prefill_engines() -> None:
-    setup = SimulationSetup(
-        pool(model=Affine()), pool(model=Affine()), LINK, disagg_mode=DisaggMode("after", "prefill")
-    )
     workload = Workload((Entry(0.0, 40, 4), Entry(9.0, 40, 1)), "two")
-    run = simulate(workload, setup)
+    run = simulate(workload, both(mode=DisaggMode("after", "prefill")))
     assert list(run.observations[0].token_times) == pytest.approx([0.05, 0.611, 0.622, 0.633])
     assert list(run.observations[1].token_times) == pytest.approx([9.05])  # which does not move
     assert [one.last.tiers.brought for one in run.replicas if one.last.tiers] == [0, 2]
@@ -208,8 +217,7 @@ def test_the_link_carries_one_after_the_other_and_not_what_the_decode_engine_has
     # A second prompt with the same beginning of 64 tokens.
     entries = [Entry(9.0 * index, 81, 2, prefix=(1,), block_size=64) for index in range(2)]
     run = simulate(Workload(tuple(entries), "alike"), SimulationSetup(pool(), pool(), LINK))
-    tiers = run.replicas[1].last.tiers
-    assert tiers is not None and tiers.brought == 5 + 1
+    assert tiers_of(run).brought == 5 + 1
 
 
 @pytest.mark.parametrize("disagg_mode", [AFTER, FIRST])
@@ -218,8 +226,7 @@ def test_blocks_of_peers_are_found_by_others_and_survive_preemption(disagg_mode:
     run = simulate(chat(40, 100.0, shared=64), SimulationSetup(pool(), decode, QUICK, disagg_mode=disagg_mode))
     assert all(one.outcome == "completed" for one in run.observations)
     assert run.preemptions > 0
-    tiers = run.replicas[1].last.tiers
-    assert tiers is not None and 0 < tiers.brought <= tiers.asked and not tiers.failed
+    assert 0 < tiers_of(run).brought <= tiers_of(run).asked and not tiers_of(run).failed
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -228,10 +235,7 @@ def test_a_link_that_is_slower_than_the_steps_holds_layers_up_as_it_does_chunks(
     firsts = []
     for layers in (1, 64):
         link = Link(bytes_per_token=1e6, gbps=0.8, setup_s=0.001, layers=layers)
-        both = pool(model=Affine(), depth=depth)
-        (seen,) = simulate(
-            Workload((Entry(0.0, 200, 4),), "one"), SimulationSetup(both, both, link, disagg_mode=FIRST)
-        ).observations
+        (seen,) = simulate(Workload((Entry(0.0, 200, 4),), "one"), both(link, FIRST, depth=depth)).observations
         firsts.append(seen.first_token)
     assert firsts[0] == pytest.approx(0.074 + 1.923 + 0.018, abs=0.02)
     assert firsts[1] == pytest.approx(firsts[0] - 0.074, abs=0.005)
@@ -239,13 +243,10 @@ def test_a_link_that_is_slower_than_the_steps_holds_layers_up_as_it_does_chunks(
 
 def test_a_link_that_is_too_slow_costs_the_computation_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disagg, "TIMEOUT_SECONDS", 0.2)
-    run = simulate(
-        Workload((Entry(0.0, 40, 4),), "one"), SimulationSetup(pool(model=Affine()), pool(model=Affine()), LINK)
-    )
+    run = simulate(ONE, both())
     (seen,) = run.observations
     assert list(seen.token_times) == pytest.approx([0.05 + 0.2 + 0.05 + 0.011 * token for token in range(4)])
-    tiers = run.replicas[1].last.tiers
-    assert tiers is not None and (tiers.brought, tiers.failed) == (0, 2)
+    assert (tiers_of(run).brought, tiers_of(run).failed) == (0, 2)
 
 
 @pytest.mark.parametrize("disagg_mode", [AFTER, FIRST])
@@ -255,8 +256,7 @@ def test_no_more_than_half_of_a_senders_blocks_wait_for_others(disagg_mode: Disa
     workload = Workload(tuple(Entry(0.0, 40, 30) for _ in range(12)), "many")
     run = simulate(workload, SimulationSetup(pool(num_blocks=16), pool(num_blocks=8), QUICK, disagg_mode=disagg_mode))
     assert all(one.outcome == "completed" for one in run.observations)
-    tiers = run.replicas[1].last.tiers
-    assert tiers is not None and tiers.failed > 0
+    assert tiers_of(run).failed > 0
 
 
 def test_records_of_pools_are_refused_by_replay(tmp_path: Path) -> None:
@@ -294,7 +294,6 @@ def test_the_best_split_is_searched() -> None:
 
 def test_each_pool_scales_by_its_own_queue() -> None:
     """Long prompts make more of the first, long answers more of the second."""
-    from inflight.simulate.replicas import Scaling
 
     def most(entries: tuple[Entry, ...]) -> list[int]:
         prefill = pool(scaling=Scaling(4, 1.0), max_rows=4)

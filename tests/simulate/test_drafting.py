@@ -31,7 +31,7 @@ from inflight.simulate.replay import replay
 from inflight.simulate.simulation import Simulation, SimulationSetup, simulate
 from inflight.workload.workload import Entry, Workload
 
-from .setups import MODEL, chat, pool
+from .setups import MODEL, Affine, chat, pool
 
 
 def test_drafts_are_right_as_often_as_was_said() -> None:
@@ -96,16 +96,7 @@ LENGTH = 241
 ONE = Workload((Entry(0.0, 20, LENGTH),), "one")
 
 
-class Free:
-    """A step model to which tokens cost next to nothing."""
-
-    name = "free"
-
-    def seconds(self, features: object) -> float:
-        return 0.01
-
-    def extrapolates(self, features: object) -> str | None:
-        return None
+FREE = Affine(token=0.0)
 
 
 def run(
@@ -113,10 +104,10 @@ def run(
 ) -> Simulation:
     scheduling = SchedulingSettings(speculation=speculation, speculation_max_tokens=5)
     drafts = SimulatedDrafts(parse_acceptance(acceptance), seed, pass_seconds)
-    return simulate(workload, SimulationSetup(pool(scheduling, Free(), drafts=drafts)))
+    return simulate(workload, SimulationSetup(pool(scheduling, FREE, drafts=drafts)))
 
 
-PLAIN = simulate(ONE, SimulationSetup(pool(model=Free())))
+PLAIN = simulate(ONE, SimulationSetup(pool(model=FREE)))
 
 
 @pytest.mark.parametrize("speculation", ["suffix", "draft:small", "heads"])
@@ -139,7 +130,7 @@ def test_drafts_that_are_wrong_bring_nothing_and_change_nothing(speculation: str
 def test_both_kinds_have_the_same_draws() -> None:
     """Proposals when a step is planned, and of an executor."""
     drafts = SimulatedDrafts(parse_acceptance("0.7"), seed=3)
-    drafter, executor = SimulatedDrafter("suffix", drafts), SimulatedExecutor(pool().capacity, Free(), drafts)
+    drafter, executor = SimulatedDrafter("suffix", drafts), SimulatedExecutor(pool().capacity, FREE, drafts)
     seen = set()
     for known in range(5, 60):
         one = sequence(prompt=[1] * known)
@@ -165,7 +156,7 @@ def test_an_executors_drafting_is_part_of_its_steps() -> None:
 def test_replicas_draw_for_themselves() -> None:
     scheduling = SchedulingSettings(speculation="suffix")
     twice = Workload((ONE.entries[0], replace(ONE.entries[0])), "two")
-    two = pool(scheduling, Free(), drafts=SimulatedDrafts(parse_acceptance("0.5")), replicas=2)
+    two = pool(scheduling, FREE, drafts=SimulatedDrafts(parse_acceptance("0.5")), replicas=2)
     one, other = simulate(twice, SimulationSetup(two)).observations
     assert list(one.token_times) != list(other.token_times)
 

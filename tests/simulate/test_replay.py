@@ -29,15 +29,11 @@ POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix")
 def recorded(path: Path, settings: SchedulingSettings, **more: Any) -> list[Line]:
     """A run with little memory, shared prefixes, tenants, priorities and batch work."""
     plain = chat(50, 60.0, shared=48).entries
-    entries = [
-        replace(
-            one,
-            tenant="ab"[k % 2],
-            lane="batch" if k % 5 == 0 else "interactive",
-            priority=k % 3 if settings.policy == "priority" and k % 5 else None,
-        )
-        for k, one in enumerate(plain)
-    ]
+    entries = []
+    for k, one in enumerate(plain):
+        priority = k % 3 if settings.policy == "priority" and k % 5 else None
+        lane = "batch" if k % 5 == 0 else "interactive"
+        entries.append(replace(one, tenant="ab"[k % 2], lane=lane, priority=priority))
     run = simulate(Workload(tuple(entries), "mixed"), SimulationSetup(pool(settings, num_blocks=40, **more)), path)
     assert all(one.outcome in ("completed", "rejected") for one in run.observations)
     return list(read_records(path))
@@ -114,17 +110,13 @@ def test_a_changed_record_is_found_out(tmp_path: Path, change: Any, sentence: st
     assert outcome.difference is not None and re.search(sentence, outcome.difference)
 
 
-def test_a_header_without_settings_is_refused(tmp_path: Path) -> None:
-    records = recorded(tmp_path / "r.jsonl", SchedulingSettings())
+def test_a_header_without_settings_is_refused_but_for_those_that_came_later(tmp_path: Path) -> None:
+    records = recorded(tmp_path / "r.jsonl", SchedulingSettings.of(early_end_tokens=0))
+    assert header_of(records).settings.pop("early_end_tokens")["value"] == 0
+    assert replay(records)[1].difference is None, "steps were filled once"
     del header_of(records).settings["watermark"]
     with pytest.raises(RecordError, match="lacks 'watermark'"):
         replay(records)
-
-
-def test_a_record_from_before_steps_ended_early_replays_with_filled_steps(tmp_path: Path) -> None:
-    records = recorded(tmp_path / "r.jsonl", SchedulingSettings.of(early_end_tokens=0))
-    assert header_of(records).settings.pop("early_end_tokens")["value"] == 0
-    assert replay(records)[1].difference is None
 
 
 def test_a_record_without_a_minimum_share_of_background_lanes_replays(tmp_path: Path) -> None:
@@ -157,13 +149,14 @@ def test_records_are_the_same_bytes_for_the_same_seed(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a").read_text().splitlines()[0])["created"].startswith("1970")
 
 
-def test_a_record_with_a_folder_of_blocks_is_refused() -> None:
-    header = Header(2, Capacity(8, 16, 2, 64, 10), {"kv_cache_dir": {"value": "/kept", "reason": ""}})
-    with pytest.raises(RecordError, match="/kept, whose blocks are not in the record"):
-        recorded_settings(header)
-
-
-def test_a_record_of_an_engine_with_peers_is_refused() -> None:
-    header = Header(2, Capacity(8, 16, 2, 64, 10), {"role": {"value": "decode", "reason": ""}})
-    with pytest.raises(RecordError, match="--role decode, whose peers' blocks are not in the record"):
-        recorded_settings(header)
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"kv_cache_dir": "/kept"}, "/kept, whose blocks are not in the record"),
+        ({"role": "decode"}, "--role decode, whose peers' blocks are not in the record"),
+    ],
+)
+def test_a_record_with_blocks_from_elsewhere_is_refused(settings: dict[str, str], sentence: str) -> None:
+    named = {name: {"value": value, "reason": ""} for name, value in settings.items()}
+    with pytest.raises(RecordError, match=sentence):
+        recorded_settings(Header(2, Capacity(8, 16, 2, 64, 10), named))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from inflight.workload.workload import Entry, Workload
 
 from .setups import Affine, chat, pool
 
+SMALL = pool(model=Affine(), num_blocks=20)
 TWELVE = 193  # tokens, of which twelve blocks can be found
 
 
@@ -42,29 +44,25 @@ def first_tokens(workload: Workload, of: Pool) -> list[float]:
 
 def test_what_was_evicted_comes_back_from_the_folder_in_its_time_unless_it_was_used_longest_ago() -> None:
     """Of the first prompt not all blocks are left: 9 come from the folder in 0.011 s, and one token is computed."""
-    small = pool(model=Affine(), num_blocks=20)
-    alone, _, again = first_tokens(prompts(1, 2, 1), kept(small))
+    alone, _, again = first_tokens(prompts(1, 2, 1), kept(SMALL))
     assert alone == pytest.approx(4 * 0.01 + 0.193)
     assert again == pytest.approx(0.002 + 0.009 + 0.011)
-    assert first_tokens(prompts(1, 2, 1), small)[2] == pytest.approx(0.101)
-    small = pool(model=Affine(), num_blocks=20)
-    run = simulate(prompts(1, 2, 3, 1), SimulationSetup(kept(small, blocks=24)))
+    assert first_tokens(prompts(1, 2, 1), SMALL)[2] == pytest.approx(0.101)
+    run = simulate(prompts(1, 2, 3, 1), SimulationSetup(kept(SMALL, blocks=24)))
     assert [one.cached_tokens for one in run.observations] == [0, 0, 0, 0]
-    assert simulate(prompts(1, 2, 1), SimulationSetup(kept(small, blocks=24))).observations[2].cached_tokens == 192
+    assert simulate(prompts(1, 2, 1), SimulationSetup(kept(SMALL, blocks=24))).observations[2].cached_tokens == 192
 
 
 def test_a_slow_disk_is_left_alone_once_that_is_known() -> None:
     """9 blocks in 9 s, which takes 0.2 s to compute: once steps are known, too, most are computed."""
-    run = simulate(
-        prompts(*(1, 2) * 24, gap=30.0), SimulationSetup(kept(pool(model=Affine(), num_blocks=20), block_s=1.0))
-    )
+    run = simulate(prompts(*(1, 2) * 24, gap=30.0), SimulationSetup(kept(SMALL, block_s=1.0)))
     tiers = run.replicas[0].last.tiers
     assert tiers is not None
     assert tiers.declined > 3 * tiers.brought > 0
 
 
 def test_replicas_see_what_others_have_written_after_a_while() -> None:
-    two = kept(pool(model=Affine(), num_blocks=20, replicas=2))
+    two = kept(replace(SMALL, replicas=2))
     soon = simulate(prompts(1, 1, gap=9.0), SimulationSetup(two)).observations
     late = simulate(prompts(1, 1, gap=transfers.LOOK_SECONDS + 2), SimulationSetup(two)).observations
     assert (soon[1].cached_tokens, late[1].cached_tokens) == (0, 192)
@@ -104,13 +102,12 @@ def test_a_busy_engine_with_every_tier_answers_all() -> None:
     entries = chat(40, 30.0, shared=64).entries
     turns = [Entry(0.0, one.prompt_tokens + 90, 9, after=at, think_s=0.5) for at, one in enumerate(entries)]
     workload = Workload((*entries, *turns), "turns")
-    for depth in (1, 2):
-        for beside in (False, True):
-            every = kept(on_host(pool(num_blocks=40, replicas=2, depth=depth), 0.0005, beside))
-            run = simulate(workload, SimulationSetup(every))
-            assert all(one.outcome == "completed" for one in run.observations)
-            assert run.observations == simulate(workload, SimulationSetup(every)).observations
-            assert all(one.last.held_blocks == 0 for one in run.replicas)
+    for depth, beside in product((1, 2), (False, True)):
+        every = SimulationSetup(kept(on_host(pool(num_blocks=40, replicas=2, depth=depth), 0.0005, beside)))
+        run = simulate(workload, every)
+        assert all(one.outcome == "completed" for one in run.observations)
+        assert run.observations == simulate(workload, every).observations
+        assert all(one.last.held_blocks == 0 for one in run.replicas)
 
 
 def test_sessions_decide_what_is_evicted() -> None:
@@ -133,12 +130,11 @@ def test_sessions_decide_what_is_evicted() -> None:
 def test_replay_of_records_with_tiers(tmp_path: Path) -> None:
     """With a host they make the same plans; a record does not have a folder's blocks."""
     workload = chat(30, 30.0, shared=64)
-    simulate(workload, SimulationSetup(on_host(pool(num_blocks=30), 0.001, beside=False)), tmp_path / "host.jsonl")
-    _, outcome = replay(list(read_records(tmp_path / "host.jsonl")))
-    assert outcome.difference is None and outcome.moved_blocks
-    simulate(workload, SimulationSetup(on_host(pool(num_blocks=30), 0.001, beside=True)), tmp_path / "beside.jsonl")
-    _, outcome = replay(list(read_records(tmp_path / "beside.jsonl")))
-    assert outcome.difference is None and outcome.moved_blocks
-    simulate(workload, SimulationSetup(kept(pool(num_blocks=30))), tmp_path / "folder.jsonl")
+    few = pool(num_blocks=30)
+    for beside in (False, True):
+        simulate(workload, SimulationSetup(on_host(few, 0.001, beside)), tmp_path / "host.jsonl")
+        _, outcome = replay(list(read_records(tmp_path / "host.jsonl")))
+        assert outcome.difference is None and outcome.moved_blocks
+    simulate(workload, SimulationSetup(kept(few)), tmp_path / "folder.jsonl")
     with pytest.raises(RecordError, match="whose blocks are not in the record"):
         replay(list(read_records(tmp_path / "folder.jsonl")))
