@@ -12,7 +12,7 @@ FINISHED = (
     *("build", "config", "engine", "metrics", "records", "routing", "simulate", "testing", "workload"),
     "core",
 )
-UNFINISHED = ("fast_forward.py", "fast_forward_ahead.py", "version1.py")  # the last reads old names
+UNFINISHED = ("version1.py",)  # the last reads old names
 WORDS = (
     r"told|tells?|telling",  # report, return, notify
     r"nobody|somebody|whoever|everybody",  # the request, client, sequence

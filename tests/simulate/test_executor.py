@@ -12,7 +12,7 @@ from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk
 from inflight.core.types.request import Request
 from inflight.simulate.executor import SimulatedExecutor
-from inflight.simulate.fast_forward import SteadyDecodes
+from inflight.simulate.fast_forward import AlikeSteps
 from inflight.simulate.fitted import FittedModel, NoisyModel
 from inflight.simulate.simulation import SimulationSetup, simulate
 
@@ -56,7 +56,7 @@ def test_predictor_wall_time_never_reaches_the_virtual_clock(monkeypatch: pytest
 def test_foreseen_steps_take_what_their_steps_take() -> None:
     """Added in the order of steps, so that the clock stands where stepping would have left it, bit by bit."""
     executor, alone = (SimulatedExecutor(Capacity(8, 16, 2, 64, 100), MODEL) for _ in range(2))
-    foreseen = executor.foresee(SteadyDecodes(3, 100, 50), 0.1)
+    foreseen = executor.foresee(AlikeSteps(3, 100, 50), 0.1)
     now, context = 0.1, 100
     for time_ in foreseen.times[1:]:
         now += alone.take_step(Features(3, 3, 3, context, 0.0))
@@ -74,7 +74,7 @@ def test_each_step_has_features_of_its_own() -> None:
             return 0.01
 
     kept: list[Features] = []
-    SimulatedExecutor(Capacity(8, 16, 2, 64, 100), Keeping()).foresee(SteadyDecodes(2, 80, 3), 0.0)
+    SimulatedExecutor(Capacity(8, 16, 2, 64, 100), Keeping()).foresee(AlikeSteps(2, 80, 3), 0.0)
     assert [one.decode_context for one in kept] == [80, 82, 84]
 
 
@@ -83,8 +83,8 @@ def test_steps_that_were_foreseen_and_never_taken_leave_no_trace() -> None:
     noisy = FittedModel(0.01, (1e-4,), residuals=(0.5, 0.9, 1.6))
     executor, alone = (SimulatedExecutor(Capacity(8, 16, 2, 64, 100), NoisyModel(noisy, 1)) for _ in range(2))
     one_step = Features(2, 2, 2, 80, 0.0)
-    executor.compute(executor.foresee(SteadyDecodes(2, 80, 40), 0.0), 1)
-    executor.compute(executor.foresee(SteadyDecodes(2, 82, 30), 0.1), 0)
+    executor.compute(executor.foresee(AlikeSteps(2, 80, 40), 0.0), 1)
+    executor.compute(executor.foresee(AlikeSteps(2, 82, 30), 0.1), 0)
     later = [executor.take_step(one_step) for _ in range(60)]
     assert [alone.take_step(one_step) for _ in range(61)][1:] == later
     assert (executor.steps, executor.busy) == (alone.steps, alone.busy)

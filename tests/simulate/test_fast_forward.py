@@ -29,8 +29,8 @@ def both(workload: Workload, setup: SimulationSetup) -> Iterator[tuple[Simulatio
     """Stepped and skipped: what came of it, the schedulers' state at the end, and the tokens that no plan held."""
     for fast in (False, True):
         schedulers: list[Scheduler] = []
-        steady = 0
-        make, passed = simulation.scheduler_for, FastForward._pass
+        omitted = 0
+        make = simulation.scheduler_for
 
         def made(
             *arguments: Any, schedulers: list[Scheduler] = schedulers, make: Any = make, **named: Any
@@ -38,14 +38,18 @@ def both(workload: Workload, setup: SimulationSetup) -> Iterator[tuple[Simulatio
             schedulers.append(make(*arguments, **named))
             return schedulers[-1]
 
-        def counted(self: FastForward, steps: int, passed: Any = passed) -> None:
-            nonlocal steady
-            steady += steps * len(self._first)
-            passed(self, steps)
+        def drained(self: FastForward, drain: Any = FastForward.drain_tokens) -> Any:
+            nonlocal omitted
+            tokens = drain(self)
+            omitted += sum(one.last - one.first for one in tokens)
+            return tokens
 
-        with mock.patch.object(simulation, "scheduler_for", made), mock.patch.object(FastForward, "_pass", counted):
+        with (
+            mock.patch.object(simulation, "scheduler_for", made),
+            mock.patch.object(FastForward, "drain_tokens", drained),
+        ):
             run = simulate(workload, replace(setup, fast_forward=fast))
-        yield run, [state(one) for one in schedulers], steady
+        yield run, [state(one) for one in schedulers], omitted
 
 
 def state(scheduler: Scheduler) -> dict[str, Any]:
@@ -76,13 +80,13 @@ def spaced(least: int) -> Any:
 
 def assert_same(workload: Workload, setup: SimulationSetup) -> float:
     """Returns the share of output tokens that no plan held."""
-    (stepped, stepped_state, none), (skipped, skipped_state, steady) = both(workload, setup)
+    (stepped, stepped_state, none), (skipped, skipped_state, omitted) = both(workload, setup)
     assert none == 0
     assert skipped.observations == stepped.observations
     assert skipped.replicas == stepped.replicas
     assert skipped.extrapolated == stepped.extrapolated
     assert skipped_state == stepped_state
-    return steady / max(1, sum(one.output_tokens for one in stepped.observations))
+    return omitted / max(1, sum(one.output_tokens for one in stepped.observations))
 
 
 DRAWN = st.fixed_dictionaries(
@@ -181,8 +185,8 @@ def test_a_slot_that_a_step_writes_is_not_reused_before_the_next() -> None:
 
 
 @DEPTHS
-def test_no_sequence_is_steady_where_blocks_run_short(depth: int) -> None:
-    """Where memory is short all step, and are steady again when there is enough of it."""
+def test_no_sequence_is_omitted_where_blocks_run_short(depth: int) -> None:
+    """Where memory is short all step, and are omitted again when there is enough of it."""
     filled = SchedulingSettings.of(early_end_tokens=0)  # want comes sooner
     setup = SimulationSetup(pool(filled, num_blocks=30, depth=depth))
     assert simulate(chat(60, 20.0), setup).preemptions > 0

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -76,7 +76,7 @@ def make_scheduler(
     scheduling: SchedulingSettings,
     end_token_ids: frozenset[int] = frozenset(),
     stop_text: StopTextFactory | None = None,
-    make: type[Scheduler] = Scheduler,
+    make: Callable[[SchedulerConfig], Scheduler] = Scheduler,
     speculation: Speculation | None = None,
     kv_event_queue: KVEventQueue | None = None,
     sources: Sequence[KVSource] = (),
@@ -86,7 +86,7 @@ def make_scheduler(
     """Make a scheduler for this capacity.
 
     Args:
-        make: class of the scheduler.
+        make: makes the scheduler.
         kv_event_queue, sources, identity, sink: as of the scheduler.
     """
     config = SchedulerConfig(
@@ -135,7 +135,7 @@ def scheduler_for(
     capacity: Capacity,
     settings: EngineSettings,
     scheduling: SchedulingSettings,
-    make: type[Scheduler] = Scheduler,
+    make: Callable[[SchedulerConfig], Scheduler] = Scheduler,
     drafter: Drafter | ExecutorDrafter | None = None,
     sources: Sequence[KVSource] = (),
     identity: Fingerprint | None = None,

@@ -1,12 +1,9 @@
 """Disaggregated prefill and decode: requests in two parts, and the KV transfers between simulated engines.
 
-A prefill engine computes the prompt and exports its blocks; a decode engine pulls them and generates. As with the
-engine's own servers (docs/disaggregation.md), both compute the first token, and all whole blocks before the prompt's
-last token are transferred. An export is held by the rules of the real exchange (`execution.kv_exchange`): until a peer
-has pulled it, for HOLD_SECONDS, and for half of the blocks at most, beyond which the oldest is dropped. A pull ends
-when the last of its blocks has come, or fails. A sender's link carries one piece after the other: blocks of a chunk go
-as soon as it is computed and a pull waits for them; for a pull that waits already they go layer by layer meanwhile,
-and count once the core has sent them.
+Exports are held by the rules of the real exchange (docs/disaggregation.md): until a peer has pulled them, for
+HOLD_SECONDS, and for half of the blocks at most, beyond which the oldest is dropped. A sender's link carries one piece
+after the other: blocks of a chunk go as soon as it is computed and a pull waits for them; for a pull that waits already
+they go layer by layer meanwhile, and count once the core has sent them.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from msgspec import structs
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_of, is_of_peers, peer_of
 from inflight.core.types.plan import EarlySend, Transfer, Transferred
 from inflight.core.types.request import Request
-from inflight.simulate.transfers import TransferRate
+from inflight.simulate.transfers import SimulatedTier, TransferRate
 
 DecodeAsks = Literal["after", "first"]
 FirstToken = Literal["decode", "prefill"]
@@ -257,7 +254,7 @@ class Exchange:
         self._changed.add(export.side)
 
 
-class ExchangeSide:
+class ExchangeSide(SimulatedTier):
     """One engine's side of the exchange, a tier of its transfers."""
 
     def __init__(self, exchange: Exchange, num_blocks: int, block_size: int):

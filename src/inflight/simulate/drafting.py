@@ -103,10 +103,6 @@ class SimulatedDrafts:
     seed: int = 0
     pass_seconds: float = 0.0
 
-    def accepted(self, sequence: int, position: int, drafts: int) -> int:
-        """Return how many of a sequence's drafts are accepted, of which the first is of the token at `position`."""
-        return self.acceptance.accepted(self.seed, sequence, position, drafts)
-
 
 def simulated_drafter(scheduling: SchedulingSettings, drafts: SimulatedDrafts) -> SimulatedDrafter | ExecutorDrafter:
     """Make the drafter of the settings: drafts are made when the step is planned, or by the executor."""
@@ -124,10 +120,10 @@ class SimulatedDrafter:
         self._drafts = drafts
 
     def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
-        first = view.prompt_tokens + view.output_tokens
-        accepted = self._drafts.accepted(view.number, first, max_drafts)
+        acceptance, first = self._drafts.acceptance, view.prompt_tokens + view.output_tokens
+        accepted = acceptance.accepted(self._drafts.seed, view.number, first, max_drafts)
         token_ids = (TOKEN,) * accepted + (WRONG,) * (max_drafts - accepted)
-        return Proposal(token_ids, tuple(self._drafts.acceptance.chance(index) for index in range(max_drafts)))
+        return Proposal(token_ids, tuple(acceptance.chance(index) for index in range(max_drafts)))
 
     def finished(self, view: SequenceView) -> None:
         """Ignore it."""

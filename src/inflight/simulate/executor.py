@@ -1,12 +1,10 @@
-"""The simulated executor: a device with a capacity and a step model.
-
-It computes no content: every sampled token is token 0, so that runs are reproducible, and answers end by their forced
-lengths; embeddings are left out. The null executor checks plans and blocks.
-"""
+"""The simulated executor: a device with a capacity and a step model, which samples TOKEN everywhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 
 from inflight.core.types.features import Features
@@ -14,7 +12,7 @@ from inflight.core.types.features import features as features_of
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Done, Sampled, Scored, StepResult, Transferred
 from inflight.core.types.sampling import TokenLogprob
 from inflight.simulate.drafting import SimulatedDrafts
-from inflight.simulate.fast_forward import TOKEN, CondensedPlan, SteadyDecodes
+from inflight.simulate.fast_forward import TOKEN, AlikeSteps, CondensedPlan
 from inflight.simulate.fitted import NoisyModel
 from inflight.simulate.steps import StepModel
 from inflight.simulate.transfers import TimedTransfers
@@ -26,35 +24,21 @@ _TOKENS = (TOKEN,)
 class ForeseenSteps:
     """Decodes that are known beforehand. seconds: of each. times: when each begins, and when the last one ends."""
 
-    decodes: SteadyDecodes
+    decodes: AlikeSteps
     times: list[float]
     seconds: list[float]
 
 
-class _StepThenTransfers(Done):
-    """A step with which its transfers end."""
-
-    def __init__(self, result: StepResult, plan: BatchPlan, out: dict[int, bool]):
-        super().__init__(result)
-        self._transfer_ids, self._out = [one.transfer_id for one in plan.transfers], out
-        out |= dict.fromkeys(self._transfer_ids, False)
-
-    def result(self) -> StepResult:
-        self._out |= dict.fromkeys(self._transfer_ids, True)
-        return super().result()
-
-
 class _StepWithTransfers(Done):
-    """A step beside which transfers go on."""
+    """A step whose transfers depend on when its result is asked for. on_result: called then."""
 
-    def __init__(self, result: StepResult, timed: TimedTransfers):
+    def __init__(self, result: StepResult, on_result: Callable[[], None]):
         super().__init__(result)
-        self._timed = timed
+        self._on_result = on_result
 
     def result(self) -> StepResult:
-        result = super().result()
-        self._timed.begin_step(result.seconds)
-        return result
+        self._on_result()
+        return super().result()
 
 
 class SimulatedExecutor:
@@ -78,17 +62,12 @@ class SimulatedExecutor:
         self.timed = timed
         self.awaits_transfer = False  # whether a poll waits for one, and none had ended
         self._copy_seconds = copy_seconds
-        self._capacity = capacity
-        self._model = model
-        self._drafts = drafts
+        self.capacity = capacity
+        self._model, self._drafts = model, drafts
         self.extrapolated: dict[str, int] = {}  # sentence of the first step → steps outside of the model's ranges
         self.busy = 0.0  # seconds of steps
         self.steps = 0
         self._transfers: dict[int, bool] = {}  # transfers that are out → whether their step is computed
-
-    @property
-    def capacity(self) -> Capacity:
-        return self._capacity
 
     def take_step(self, features: Features) -> float:
         """Count one more step and return its seconds."""
@@ -103,11 +82,11 @@ class SimulatedExecutor:
         first = next(iter(self.extrapolated), sentence)
         self.extrapolated[first] = self.extrapolated.get(first, 0) + 1
 
-    def foresee(self, coming: SteadyDecodes, now: float) -> ForeseenSteps:
+    def foresee(self, coming: AlikeSteps, now: float) -> ForeseenSteps:
         """Return the times of these steps if they are computed from now on; none is counted yet."""
         rows, context, seconds_of = coming.rows, coming.context, self._model.seconds
         times, taken = [now], []
-        for _ in range(coming.most):
+        for _ in range(coming.steps):
             seconds = seconds_of(Features(rows, rows, rows, context, 0.0))
             now += seconds
             taken.append(seconds)
@@ -154,15 +133,17 @@ class SimulatedExecutor:
         if self.timed is not None:
             self.awaits_transfer = False
             self.timed.begin(plan, result.seconds)
-            return _StepWithTransfers(result, self.timed)
-        if plan.transfers and self._capacity.asynchronous_transfers:
-            return _StepThenTransfers(result, plan, self._transfers)
+            return _StepWithTransfers(result, partial(self.timed.begin_step, result.seconds))
+        if plan.transfers and self.capacity.asynchronous_transfers:
+            transfer_ids = [one.transfer_id for one in plan.transfers]
+            self._transfers |= dict.fromkeys(transfer_ids, False)
+            return _StepWithTransfers(result, partial(self._transfers.update, dict.fromkeys(transfer_ids, True)))
         return Done(result)
 
     def _take_step_with_copies(self, features: Features) -> float:
         """Count a step with copies. A plan of transfers alone computes nothing; asynchronous copies take no time."""
         copies = 0.0
-        if self._capacity.asynchronous_transfers:
+        if self.capacity.asynchronous_transfers:
             features = replace(features, moved_blocks=0)
         elif self._copy_seconds is not None:
             copies = self._copy_seconds * features.moved_blocks
@@ -177,7 +158,8 @@ class SimulatedExecutor:
         """Return the tokens of a chunk with drafts: known ones are accepted while they are TOKEN, others by chance."""
         if self._drafts is None or chunk.draft_token_ids:
             return _TOKENS * (1 + len([*takewhile(TOKEN.__eq__, chunk.draft_token_ids)]))
-        return _TOKENS * (1 + self._drafts.accepted(chunk.sequence_id, chunk.start + 1, chunk.num_drafts))
+        drafts, number, first = self._drafts, chunk.sequence_id, chunk.start + 1
+        return _TOKENS * (1 + drafts.acceptance.accepted(drafts.seed, number, first, chunk.num_drafts))
 
     def _draft_seconds(self, plan: BatchPlan) -> float:
         """Return the seconds of drafting; all rows draft at once, token by token."""

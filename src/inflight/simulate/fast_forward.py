@@ -1,75 +1,77 @@
-"""Fast-forward: a scheduler that leaves out decodes of which nothing comes but their next tokens.
+"""Fast-forward: a scheduler that omits decodes from its plans while their outcome is known.
 
-A sequence that has its first token, and whose length is forced, is foreseen for a while: each step makes it one token
-longer, takes a block where its last one is full, and makes that one findable, with a snapshot of recurrent state behind
-it where the model keeps any and one is due. While it is *steady*, no plan has a chunk for it and nothing of it is
-committed; its counters stand still, one token ahead, so that for the core its next token is being computed already.
-They are brought up to date (`_sync`) when a block is due, and for good before its last token, or before anybody might
-have to be preempted. What is left out of a plan is told in it by number (`CondensedPlan`), so that the step's cost is
-the same. Steps in which all sequences are steady, and nobody waits, are alike: `steady_decodes` says how many, and
-`fast_forward` takes them at once.
+Once a sequence has its first token and its length is forced, each step gives it one token, takes a block where the last
+one is full, and makes full blocks findable. Until its last token such a sequence is *omitted*: plans have no chunk for
+it, commits have no token of it, and its counters stand still, one computed token ahead, so that the plan builder passes
+it over. They are brought up to date when it takes or fills a block, and when it is included again: for its last token,
+or before a sequence might have to be preempted. A plan has the number of omitted decodes (`CondensedPlan`), so that the
+step costs the same. Where all running sequences are omitted and none waits, steps are alike: `alike_steps` says how
+many, and `skip` takes them at once.
 
-Rows, blocks, snapshots and their order, what can be found in them, counts and ends are those of stepping. What is left
-out is what scheduling would have learnt of step times and of the lengths of answers under way. So this is only for
-schedulers that nobody asks for either (`simulation` sees to that): of requests of one foreground lane, first come,
-first served, with a budget for all rows, and an executor that fails no step and draws TOKEN whenever it draws.
-`snapshot` tells of sequences as they became steady. This is for depth 1; with a step in flight, `fast_forward_ahead`.
+Rows, blocks, checkpoints and their order, what the prefix cache finds, counts and ends are those of stepping. Times of
+steps and the lengths of answers in progress are not learnt. So this is for schedulers that use neither (`simulation`
+checks that): one foreground lane, first come, first served, a budget for all rows, and an executor that never fails and
+samples TOKEN. `stats` has sequences as of their last update.
+
+With two steps in flight, a plan is made while the step before it is computed. A sequence is then omitted while its last
+chunk is in flight. One that is included again has a token in flight, but no chunk in that step's plan: the commit adds
+both. A block is taken when its step is planned, and found once the step before it is committed, since its last token is
+not known earlier. Steps are taken one by one. Models with recurrent state are excluded: checkpoints are named by tokens
+that are still in flight.
 """
 
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from inflight.core.request_timings import OTHER
+from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence
 from inflight.core.strategies import StepShape
 from inflight.core.types.events import Event
 from inflight.core.types.features import Features
-from inflight.core.types.plan import BatchPlan, StepResult
+from inflight.core.types.plan import BatchPlan, Chunk, Sampled, StepResult
 
 TOKEN = 0  # what every token is
-LASTING = 4  # steps for which the available blocks must do, when a sequence becomes steady
-MOST = 256  # steps that are foreseen together: a request that comes makes most of them others
+MIN_STEPS = 4  # for which the available blocks suffice, when a sequence is omitted
+MAX_STEPS = 256  # that are foreseen together: a request that comes makes most of them others
 
 
 class CondensedPlan(BatchPlan, frozen=True):
-    """A plan with decodes that have no chunk: so many, which read `steady_context` positions together."""
+    """A plan with omitted decodes: so many, which read `omitted_context` positions together."""
 
-    steady: int = 0
-    steady_context: int = 0
-
-    @property
-    def tokens(self) -> int:
-        return sum(chunk.length for chunk in self.chunks) + sum(self.padding) + self.steady
+    omitted: int = 0
+    omitted_context: int = 0
 
     def all_features(self, chunks: Features) -> Features:
-        """Of the step, with these of its chunks."""
+        """Return the features of the step, given those of its chunks."""
         return Features(
-            chunks.tokens + self.steady,
-            chunks.rows + self.steady,
-            chunks.samples + self.steady,
-            chunks.decode_context + self.steady_context,
+            chunks.tokens + self.omitted,
+            chunks.rows + self.omitted,
+            chunks.samples + self.omitted,
+            chunks.decode_context + self.omitted_context,
             chunks.prefill_context,
             chunks.moved_blocks,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class SteadyDecodes:
-    """Steps that are alike: `rows` sequences decode, reading `context` positions together in the first step and one
-    more each in every later one. most: such steps to come."""
+class AlikeSteps:
+    """So many steps of `rows` decodes each, which read `context` positions together in the first step and one more each
+    in every later one."""
 
     rows: int
     context: int
-    most: int
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
-class SteadyTokens:
+class OmittedTokens:
     """A request had one token in each of the steps first … last - 1."""
 
     request_id: str
@@ -77,55 +79,71 @@ class SteadyTokens:
     last: int
 
 
-class FastForward(Scheduler):
-    _ahead = 0  # steps in flight while a plan is made
+@dataclass(slots=True, eq=False)
+class _Omitted:
+    """An omitted sequence. first: step of the first omitted decode. updated: step that its counters are as of."""
 
-    def _reset(self) -> None:
-        super()._reset()
-        self._first: dict[Sequence, int] = {}  # those that are steady → step of their first token as such
-        self._since: dict[Sequence, int] = {}  # → step that their counters tell of
+    sequence: Sequence
+    first: int
+    updated: int
+
+    def update(self, step: int) -> Sequence:
+        """Bring the counters up to a step, where they are not as of a later one; return the sequence."""
+        one = self.sequence
+        if (tokens := step - self.updated) > 0:
+            self.updated = step
+            one.output += [TOKEN] * tokens
+            one.num_tokens += tokens
+            one.num_computed += tokens
+            one.checker.passed(tokens)
+        return one
+
+
+class FastForward(Scheduler):
+    def __init__(self, config: SchedulerConfig, depth: int = 1):
+        """depth: steps in flight."""
+        super().__init__(config)
+        self._ahead = depth - 1  # steps in flight while a plan is made
+        self._omitted: dict[int, _Omitted] = {}  # by number
         self._context = 0  # positions that they read in the next step, together
-        self._blocks: list[tuple[int, float, int, Sequence]] = []  # heap: step that needs or fills a block, rank
-        self._ends: list[tuple[int, int, Sequence]] = []  # heap: step of the last token, ticket
-        self._tickets = itertools.count()
-        self._tokens: list[SteadyTokens] = []
+        self._block_steps: list[tuple[int, float, int]] = []  # heap: step that takes or fills a block, rank
+        self._last_steps: list[tuple[int, int]] = []  # heap: step of the last token, number
+        self._filling: list[_Omitted] = []  # they fill a block with their token of the step in flight
+        self._uncommitted: dict[int, Sequence] = {}  # included with a token in flight, which no plan has; by number
+        self._tokens: list[OmittedTokens] = []
 
     # -- many steps at once -------------------------------------------------------------------------------------
 
-    def steady_decodes(self) -> SteadyDecodes | None:
-        """What the next steps all are, where they are all alike; None where they are not, or somebody has its last
-        token in the next."""
-        rows, size = len(self._first), self._memory.block_size
-        if (
-            not rows
-            or self._outputs.planned
-            or len(self._running) > rows
-            or len(self._lanes)
-            or self._memory.transfer_ids_out
-        ):
+    def alike_steps(self) -> AlikeSteps | None:
+        """Return the steps that come next, where these are alike and end no sequence; None where they are not."""
+        rows = len(self._omitted)
+        if self._ahead or not rows or len(self._running) > rows or len(self._lanes):
             return None
-        most = min(self._ends[0][0] - self._next_step, (self._memory.num_available_blocks // rows - 1) * size)
-        return SteadyDecodes(rows, self._context, min(most, MOST)) if most > 0 else None
+        if self._outputs.planned or self._memory.transfer_ids_out:
+            return None
+        filled = (self._memory.num_available_blocks // rows - 1) * self._memory.block_size
+        steps = min(self._last_steps[0][0] - self._next_step, filled, MAX_STEPS)
+        return AlikeSteps(rows, self._context, steps) if steps > 0 else None
 
-    def fast_forward(self, times: Items[float]) -> None:
-        """Take the first of these steps at once: planned at these times but the last, each committed when the next is
-        planned, or at the last of them."""
+    def skip(self, times: Items[float]) -> None:
+        """Take alike steps: planned at these times but the last, each committed when the next is planned, or at the
+        last of them."""
         steps = len(times) - 1
         for lane in self._lanes.all():
             lane.clock.charge(times[0], OTHER, lane.settings.name)
             lane.clock.charge(times[-2], OTHER, lane.settings.name)
             if lane.running:
                 lane.served(steps * lane.running)
-        while self._blocks and (step := self._blocks[0][0]) < self._next_step + steps:
-            for _, _, sequence in self._drain_due(step):
-                self._advance(sequence, step)
+        while self._block_steps and (step := self._block_steps[0][0]) < self._next_step + steps:
+            for one in self._pop_due(step):
+                self._advance(one, step)
             self._memory.publish_checkpoints()  # what one step writes, the next may find or take
-        self._pass(steps)
+        self._context += steps * len(self._omitted)
         self._next_step += steps
         self._round_began = times[-1]
 
-    def drain_tokens(self) -> list[SteadyTokens]:
-        """Tokens that came without events, of those that are steady no more; since the last call."""
+    def drain_tokens(self) -> list[OmittedTokens]:
+        """Return the tokens of sequences that were included again since the last call; no event has them."""
         tokens, self._tokens = self._tokens, []
         return tokens
 
@@ -133,152 +151,171 @@ class FastForward(Scheduler):
 
     def abort(self, request_id: str, now: float) -> list[Event]:
         if request_id in self._requests:
-            self._leave_all()
+            self._include_all()
         return super().abort(request_id, now)
 
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[Event]:
+        if self._uncommitted:
+            plan, result = self._completed(plan, result)
+        for one in self._filling:
+            self._memory.publish(one.update(self._next_step))
+        self._filling.clear()
         planned = [self._outputs.planned[chunk.sequence_id] for chunk in plan.chunks]
-        self._pass(1)
+        self._context += len(self._omitted)
         events = super().commit(plan, result, now)
         for sequence in planned:
-            self._join(sequence)
+            if self._is_foreseen(sequence):
+                self._omit(sequence)
         return events
 
-    def _compose(self, shape: StepShape) -> BatchPlan | None:
-        """The steady ones have their tokens of the budget, and no chunks."""
+    def _make_plan(self, shape: StepShape) -> BatchPlan | None:
+        """Make a plan without omitted decodes, whose tokens are taken from the budget."""
         step = self._next_step
-        while self._ends and self._ends[0][0] <= step:
-            self._leave(heapq.heappop(self._ends)[2])
+        while self._last_steps and self._last_steps[0][0] <= step:
+            self._include(heapq.heappop(self._last_steps)[1])
         self._state.prefix_loads.start_for_newcomers()  # before others' blocks
         self._advance_due()
-        rows = len(self._first)
+        rows = len(self._omitted)
         if not rows:
-            return self._build(shape)
+            return super()._make_plan(shape)
         for lane in self._lanes.all():
             if lane.running:  # the only one
                 lane.served(rows)
         early_end = shape.early_end and (shape.early_end - rows or -1)  # 0 would mean that there is none
         left = StepShape(shape.token_budget - rows, shape.row_limit, shape.whole_prompts, early_end=early_end)
-        plan = self._build(left)
-        if plan is None:
-            freed = self._running.drain_freed_rows()
-            return CondensedPlan(step, (), (), freed, steady=rows, steady_context=self._context)
+        plan = super()._make_plan(left) or BatchPlan(step, (), (), self._running.drain_freed_rows())
         parts = plan.chunks, plan.new_requests, plan.freed_rows, plan.padding, plan.transfers
-        return CondensedPlan(step, *parts, steady=rows, steady_context=self._context)
+        return CondensedPlan(step, *parts, omitted=rows, omitted_context=self._context)
 
     def _learn(self, plan: BatchPlan, result: StepResult) -> None:
-        """Nothing, since nobody asks."""
+        """Do nothing: the plan lacks the omitted decodes."""
 
-    # -- who is steady ------------------------------------------------------------------------------------------
+    def _completed(self, plan: BatchPlan, result: StepResult) -> tuple[BatchPlan, StepResult]:
+        """Add the chunks and tokens that a step in flight lacks. Decodes come first, by rank."""
+        new_rows = {one.row for one in plan.new_requests}
+        decodes, others = list[Chunk](), list[Chunk]()
+        for chunk in plan.chunks:
+            is_decode = chunk.sample and chunk.length == 1 and chunk.row not in new_rows
+            (decodes if is_decode else others).append(chunk)
+        for number, one in self._uncommitted.items():
+            assert one.row is not None, "a row is not freed while a chunk of it is in flight"
+            decodes.append(Chunk(number, one.row, one.num_computed - 1, 1, (), 1))
+        self._uncommitted = {}
+        decodes.sort(key=lambda one: _rank(self._outputs.planned[one.sequence_id]))
+        sampled = {one.sequence_id: one for one in result.sampled}
+        first = [sampled.pop(one.sequence_id, Sampled(one.sequence_id, (TOKEN,))) for one in decodes]
+        plan = structs.replace(plan, chunks=(*decodes, *others))
+        return plan, structs.replace(result, sampled=(*first, *sampled.values()))
 
-    def _join(self, sequence: Sequence) -> None:
-        """It is steady from the next step on, if it can be: it decodes, and neither ends nor is preempted at once."""
+    # -- which sequences are omitted ----------------------------------------------------------------------------
+
+    def _is_foreseen(self, sequence: Sequence) -> bool:
+        """Return whether a sequence decodes from the next step on, and neither ends nor is preempted at once."""
         if sequence.finish is not None or sequence.num_uncomputed != 1 or not sequence.output:
-            return
+            return False
         if sequence.num_computed < sequence.recompute_until or sequence.preempt_pending:
-            return  # what a preemption took is computed again, and counted as such
-        if sequence.in_flight != self._ahead:
-            return
-        tokens = sequence.checker.guaranteed_tokens - self._ahead
-        lasting = self._memory.num_available_blocks * self._memory.block_size
-        if tokens < 1 or sequence.request.params.n > 1 or lasting < LASTING * (len(self._first) + 1):
-            return
-        step = self._next_step
-        self._first[sequence], self._since[sequence] = step, step + self._ahead
+            return False  # tokens that a preemption took are computed again, and counted as such
+        if sequence.in_flight != self._ahead or sequence.request.params.n > 1:
+            return False
+        available = self._memory.num_available_blocks * self._memory.block_size
+        return sequence.checker.guaranteed_tokens > self._ahead and available >= MIN_STEPS * (len(self._omitted) + 1)
+
+    def _omit(self, sequence: Sequence) -> None:
+        """Omit a sequence from the next step on."""
+        step, ahead = self._next_step, self._ahead
+        self._running.steady = None  # the last plan has a chunk of it
+        self._omitted[sequence.number] = _Omitted(sequence, step, step + ahead)
         sequence.num_computed += 1
         self._context += sequence.num_computed
-        heapq.heappush(self._ends, (step + tokens, next(self._tickets), sequence))
+        heapq.heappush(self._last_steps, (step + sequence.checker.guaranteed_tokens - ahead, sequence.number))
         self._await_block(sequence, step, sequence.num_computed - 1)
 
-    def _advance_due(self) -> None:
-        """Whoever needs or fills a block in the next step does so. Blocks go by rank: behind the first of the others
-        that does, too, they have chunks like that one. Nobody is steady any more if one might lack a block."""
+    def _include_all(self) -> None:
+        """Include all sequences, as if every plan before the next had been made whole."""
+        for number in tuple(self._omitted):
+            self._include(number)
+        self._block_steps.clear()
+        self._last_steps.clear()
+
+    def _include(self, number: int) -> None:
+        """Have chunks of a sequence again from the next step on, if it was omitted."""
+        one = self._omitted.pop(number, None)
+        if one is None:
+            return
         step = self._next_step
-        due = self._drain_due(step)
-        if len(due) + len(self._running) - len(self._first) > self._memory.num_available_blocks:
-            self._leave_all()
+        sequence = one.update(step)
+        self._context -= sequence.num_tokens + self._ahead
+        if self._ahead and not sequence.in_flight:
+            step -= 1  # its token comes with the commit of the step in flight
+            sequence.num_pending += 1
+            sequence.in_flight += 1
+            self._uncommitted[number] = self._outputs.planned[number] = sequence
+        else:
+            sequence.num_computed -= 1
+        if one.first < step:
+            self._tokens.append(OmittedTokens(sequence.request.request_id, one.first, step))
+
+    # -- blocks of omitted sequences ----------------------------------------------------------------------------
+
+    def _advance_due(self) -> None:
+        """Take and fill the blocks of the next step. They go by rank: behind the first sequence whose blocks its chunk
+        moves, omitted ones are included. All are included where one might lack a block."""
+        step = self._next_step
+        due = self._pop_due(step)
+        if len(due) + len(self._running) - len(self._omitted) > self._memory.num_available_blocks:
+            self._include_all()
             return
         if not due:
             return
-        others = (one for one in self._running.sequences if one not in self._first and self._moves_block(one))
-        first = min(map(self._rank, others), default=None)
-        for arrival, number, sequence in due:
-            if first is None or (arrival, number) < first:
-                self._advance(sequence, step)
+        others = [one for one in self._running.sequences if one.number not in self._omitted and self._moves_block(one)]
+        others += [one.sequence for one in due if one.sequence.in_flight]
+        first = min(map(_rank, others), default=None)
+        for one in due:
+            if first is None or _rank(one.sequence) <= first:
+                self._advance(one, step)
             else:
-                self._leave(sequence)
+                self._include(one.sequence.number)
 
-    def _drain_due(self, step: int) -> list[tuple[float, int, Sequence]]:
-        """Whoever needs or fills a block in this step, behind its rank, which they stand in the order of."""
+    def _pop_due(self, step: int) -> list[_Omitted]:
+        """Return the omitted sequences that take or fill a block in a step, by rank; each is due once."""
         due = []
-        while self._blocks and self._blocks[0][0] <= step:
-            _, arrival, number, sequence = heapq.heappop(self._blocks)
-            if sequence in self._first:
-                due.append((arrival, number, sequence))
+        while self._block_steps and self._block_steps[0][0] <= step:
+            number = heapq.heappop(self._block_steps)[2]
+            if number in self._omitted:
+                due.append(self._omitted[number])
         return due
 
     def _moves_block(self, sequence: Sequence) -> bool:
-        """Whether it decodes in the next step, and needs or fills a block with it."""
+        """Return whether a sequence decodes in the next step, and takes or fills a block with it."""
         size, computed = self._memory.block_size, sequence.num_computed
         on_edge = not (computed + 1) % size or computed == len(sequence.blocks) * size
         return on_edge and sequence.num_uncomputed == 1
 
-    @staticmethod
-    def _rank(sequence: Sequence) -> tuple[float, int]:
-        """First come, first served."""
-        return sequence.request.arrival, sequence.number
-
-    def _advance(self, sequence: Sequence, step: int) -> None:
-        """It takes its token of this step, and the block and the snapshot as a chunk would."""
-        self._sync(sequence, step)
-        end = sequence.num_computed
-        self._grow(sequence, end, step)
+    def _advance(self, one: _Omitted, step: int) -> None:
+        """Take or fill a block, and take a checkpoint, as the sequence's chunk of this step would."""
+        sequence = one.update(step)
+        end = sequence.num_tokens + self._ahead
+        if end > len(sequence.blocks) * self._memory.block_size and self._memory.allocate(sequence, end) is None:
+            raise RuntimeError(f"sequence {sequence.number} was omitted until step {step}, but no block is available")
         if not end % self._memory.block_size:
-            if self._memory.has_state:
-                sequence.num_computed = end - 1
-                self._memory.take_checkpoints(sequence, end)
-                sequence.num_computed = end
-            self._memory.publish(sequence)
-        self._sync(sequence, step + 1)
+            if self._ahead:
+                if not sequence.in_flight:  # else its chunk's token publishes the block
+                    self._filling.append(one)
+            else:
+                if self._memory.has_state:
+                    sequence.num_computed -= 1
+                    self._memory.take_checkpoints(sequence, end)
+                    sequence.num_computed += 1
+                self._memory.publish(sequence)
         self._await_block(sequence, step + 1, end)
 
-    def _grow(self, sequence: Sequence, end: int, step: int) -> None:
-        if end > len(sequence.blocks) * self._memory.block_size and self._memory.allocate(sequence, end) is None:
-            raise RuntimeError(f"sequence {sequence.number} was steady until step {step}, and there is no block for it")
-
-    def _pass(self, steps: int) -> None:
-        """So many steps were taken."""
-        self._context += steps * len(self._first)
-
-    def _leave_all(self) -> None:
-        """Nobody is steady any more; all is as if every plan before the next had been made."""
-        for sequence in tuple(self._first):
-            self._leave(sequence)
-        self._blocks.clear()
-        self._ends.clear()
-
-    def _leave(self, sequence: Sequence) -> None:
-        """It has chunks again, from the next step on."""
-        step = self._next_step
-        if sequence not in self._first:
-            return
-        self._sync(sequence, step)
-        self._context -= sequence.num_computed
-        sequence.num_computed -= 1
-        del self._since[sequence]
-        self._tokens.append(SteadyTokens(sequence.request.request_id, self._first.pop(sequence), step))
-
-    def _sync(self, sequence: Sequence, step: int) -> None:
-        """Its counters tell of this step, if they do not tell of a later one."""
-        tokens, self._since[sequence] = max(0, step - self._since[sequence]), max(step, self._since[sequence])
-        sequence.output += [TOKEN] * tokens
-        sequence.num_tokens += tokens
-        sequence.num_computed += tokens
-        sequence.checker.passed(tokens)
-
     def _await_block(self, sequence: Sequence, step: int, computed: int) -> None:
-        """Note the next step that needs a block of its own, or that fills one: snapshots are taken there, too. In this
-        step, so much is computed already."""
+        """Note the next step that takes or fills a block, if so many tokens are computed before this step."""
         size = self._memory.block_size
         wait = min(len(sequence.blocks) * size - computed, -(computed + 1) % size)
-        heapq.heappush(self._blocks, (step + wait, *self._rank(sequence), sequence))
+        heapq.heappush(self._block_steps, (step + wait, *_rank(sequence)))
+
+
+def _rank(sequence: Sequence) -> tuple[float, int]:
+    """Return the rank under first come, first served."""
+    return sequence.request.arrival, sequence.number

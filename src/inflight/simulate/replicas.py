@@ -1,8 +1,8 @@
 """Simulated replicas: one engine on a virtual clock, pools of them behind a router, and pools that scale.
 
-A step of the loop jumps to the step's end, so that a replica may be ahead of the others; its events are delivered when
-their time has come (`cluster`), and a request that comes meanwhile waits for the step, as in a real engine. Steps whose
-outcome is known beforehand are taken together, as late as possible (`fast_forward`).
+A step jumps to its end, so that a replica may be ahead of the others; its events are delivered when their time has come
+(`cluster`), and a request that comes meanwhile waits for the step, as in a real engine. Steps that are known beforehand
+are taken together, as late as possible (`fast_forward`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Replica:
         if (
             self._foreseen is None
             and self._fast_forward is not None
-            and (coming := self._fast_forward.steady_decodes()) is not None
+            and (coming := self._fast_forward.alike_steps()) is not None
         ):
             self._foreseen = self._executor.foresee(coming, self.now)
         return self.now if self._foreseen is None else self._foreseen.times[-1]
@@ -134,7 +134,7 @@ class Replica:
         if steps:
             times = foreseen.times[: steps + 1]
             self._loop.clock.wait_until(times[-1])
-            self._fast_forward.fast_forward(times)
+            self._fast_forward.skip(times)
             self._ends.extend(times[1:])
 
     def drain_tokens(self) -> Iterator[tuple[str, Sequence[float]]]:

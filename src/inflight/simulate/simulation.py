@@ -1,9 +1,7 @@
 """Simulate: build pools of engines from settings, run a workload over them, and return its observations.
 
-The scheduler comes from `config.assembly`, as a real engine's does, and prompts from `workload.contents`. Simulated
-answers are all token 0 (`executor`), so that a later turn of a conversation begins with the prompt before it and that
-answer, and finds both in the prefix cache. Only the lengths and common beginnings of texts count: no tokenizer is
-needed.
+Simulated answers are all TOKEN (`executor`), so that a later turn of a conversation finds the one before it in the
+prefix cache. Only the lengths and common beginnings of texts count: no tokenizer is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from inflight.core.options import OptionValues
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
-from inflight.core.types.sampling import Adapter
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder, open_record
@@ -35,10 +32,10 @@ from inflight.simulate.disagg import AFTER, DisaggMode, Exchange, ExchangeSide, 
 from inflight.simulate.drafting import SimulatedDrafts, simulated_drafter
 from inflight.simulate.executor import SimulatedExecutor
 from inflight.simulate.fast_forward import TOKEN, FastForward
-from inflight.simulate.fast_forward_ahead import FastForwardAhead
 from inflight.simulate.replicas import Replica, ReplicaFigures, RoutedPool, ScaledPool, Scaling, ScalingResult
 from inflight.simulate.steps import StepModel
 from inflight.simulate.transfers import (
+    FINGERPRINT,
     Folder,
     FolderContents,
     HostCopies,
@@ -225,7 +222,7 @@ def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
         and pool.folder is None  # loads are compared with step costs
         and pool.settings.kv_eviction == "lru"  # the value of sessions changes with time, step by step
         and pool.drafts is None
-        and (pool.depth == 1 or not pool.capacity.state_snapshots)  # see `fast_forward_ahead`
+        and (pool.depth == 1 or not pool.capacity.state_snapshots)
         and pool.capacity.windows == (0,)
         and pool.capacity.max_rows <= budget(pool.settings, scheduling)  # otherwise decodes take turns
         and all(entry.lane in ("", "interactive") for entry in workload.entries)
@@ -283,20 +280,17 @@ class PoolBuilder:
         tiers: list[SimulatedTier] = [one for one in (folder, peers) if one is not None]
         if pool.host is not None and capacity.asynchronous_transfers:
             tiers.append(HostCopies(pool.host))
-        timed = TimedTransfers(tiers, clock, peers) if tiers else None
+        timed = TimedTransfers(tiers, clock) if tiers else None
         copy_seconds = None if pool.host is None else pool.host.block_s
         executor = SimulatedExecutor(capacity, pool.model(number), drafts, timed, copy_seconds)
-        kind: type[Scheduler] = Scheduler
-        if self.fast_forward:
-            kind = FastForward if pool.depth == 1 else FastForwardAhead
         scheduler = scheduler_for(
             capacity,
             pool.settings,
             pool.scheduling,
-            kind,
+            partial(FastForward, depth=pool.depth) if self.fast_forward else Scheduler,
             None if drafts is None else simulated_drafter(pool.scheduling, drafts),
             sources=() if folder is None else (folder,),
-            identity=None if peers is None else _identity,
+            identity=None if peers is None else lambda adapter: FINGERPRINT,
             sink=folder,
         )
         observers = [] if self.record is None else [self._recorder(self.record, number)]
@@ -307,11 +301,6 @@ class PoolBuilder:
         path = record if self.first is None else _numbered(record, self.first + number)
         settings = resolved_settings(self.pool, self.exchange is not None)
         return Recorder(open_record(path), settings, self.pool.capacity, created=CREATED)
-
-
-def _identity(adapter: Adapter | None) -> bytes:
-    """Return the cache fingerprint of the model, which is the same on all engines."""
-    return b"simulated"
 
 
 def resolved_settings(pool: Pool, has_peers: bool = False) -> dict[str, Any]:

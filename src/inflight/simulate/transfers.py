@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from inflight.core.types.kv_blocks import KVMatch, SharedRoot, block_hash, root_hash
 from inflight.core.types.plan import HOST, BatchPlan, EarlySend, Transfer, Transferred
@@ -14,38 +14,38 @@ from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 
 
-class SimulatedTier(Protocol):
+class SimulatedTier(ABC):
     """A tier whose transfers take time."""
 
     @property
+    @abstractmethod
     def next_end(self) -> float:
         """When the next transfer ends, as far as is known now; infinite where no end is known."""
 
     @property
     def out(self) -> bool:
         """Whether any transfer has not been drained."""
+        return not math.isinf(self.next_end)
 
+    @abstractmethod
     def serves(self, tier: str) -> bool: ...
 
+    @abstractmethod
     def begin(self, transfer: Transfer, now: float) -> None: ...
 
+    @abstractmethod
     def drain_ended(self, now: float) -> list[Transferred]:
         """Return the transfers that have ended by then, each once."""
 
-
-class EarlySender(Protocol):
-    """A tier to which blocks may travel while they are computed."""
-
-    def begin_early(self, early: EarlySend, begin: float, seconds: float) -> None:
-        """Send blocks that a step computes, which takes so long from `begin` on."""
+    def begin_early(self, early: EarlySend, begin: float, seconds: float) -> None:  # noqa: B027  # most tiers wait
+        """Send blocks that a step computes, which takes so long from `begin` on, where blocks may travel meanwhile."""
 
 
 class TimedTransfers:
     """The transfers of one engine over all its tiers. A transfer that ends during a step is drained with it."""
 
-    def __init__(self, tiers: Sequence[SimulatedTier], clock: VirtualClock, peers: EarlySender | None = None):
-        """peers: the tier to which blocks may travel while they are computed."""
-        self._tiers, self._clock, self._peers = tiers, clock, peers
+    def __init__(self, tiers: Sequence[SimulatedTier], clock: VirtualClock):
+        self._tiers, self._clock = tiers, clock
         self._computed = 0.0  # end of the last step whose result was asked for
         self._device_free = 0.0  # end of the last step that was begun
 
@@ -60,15 +60,14 @@ class TimedTransfers:
     def begin(self, plan: BatchPlan, seconds: float) -> None:
         """Begin a plan's transfers beside its step of so many seconds; those of no tier are part of the step."""
         now = self._clock.now()
-        for transfer in plan.transfers:
-            for tier in self._tiers:
-                if tier.serves(transfer.tier):
-                    tier.begin(transfer, now)
         start = max(now, self._device_free)
         self._device_free = start + seconds
-        if self._peers is not None:
+        for tier in self._tiers:
+            for transfer in plan.transfers:
+                if tier.serves(transfer.tier):
+                    tier.begin(transfer, now)
             for early in plan.early_sends:
-                self._peers.begin_early(early, start, seconds)
+                tier.begin_early(early, start, seconds)
 
     def begin_step(self, seconds: float) -> None:
         """Note that the step whose result is asked for ends in so many seconds."""
@@ -114,7 +113,7 @@ class Channel:
         return found
 
 
-class HostCopies:
+class HostCopies(SimulatedTier):
     """Copies to and from the host's memory beside the steps, as on GPUs; both directions at once."""
 
     def __init__(self, rate: TransferRate):
@@ -123,10 +122,6 @@ class HostCopies:
     @property
     def next_end(self) -> float:
         return min(one.next_end for one in self._channels)
-
-    @property
-    def out(self) -> bool:
-        return not math.isinf(self.next_end)
 
     def serves(self, tier: str) -> bool:
         return tier == HOST
@@ -140,7 +135,7 @@ class HostCopies:
 
 TIER = "folder"
 LOOK_SECONDS = 20.0  # until blocks of other replicas are seen
-_IDENTITY = b"simulated"
+FINGERPRINT = b"simulated"  # of the KV cache, which is the same on all engines
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +171,7 @@ class FolderContents:
             self._blocks.popitem(last=False)
 
 
-class SimulatedFolder:
+class SimulatedFolder(SimulatedTier):
     """A replica's view of a folder: source and sink for core, as `execution.tiers`, and a tier for the executor."""
 
     tier = TIER
@@ -189,7 +184,7 @@ class SimulatedFolder:
 
     # -- source and sink ----------------------------------------------------------------------------------------
     def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
-        name, found, now = root_hash(root, _IDENTITY), [], self._clock.now()
+        name, found, now = root_hash(root, FINGERPRINT), [], self._clock.now()
         for start in range(0, len(token_ids) - self._size + 1, self._size):
             name = block_hash(name, token_ids[start : start + self._size])
             if start >= held * self._size:
@@ -199,7 +194,7 @@ class SimulatedFolder:
         return KVMatch("load", TIER, tuple(found)) if found else None
 
     def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes | None:
-        return block_hash(root_hash(before, _IDENTITY) if isinstance(before, SharedRoot) else before, token_ids)
+        return block_hash(root_hash(before, FINGERPRINT) if isinstance(before, SharedRoot) else before, token_ids)
 
     def wants(self, name: bytes) -> bool:
         number = int.from_bytes(name)
@@ -209,10 +204,6 @@ class SimulatedFolder:
     @property
     def next_end(self) -> float:
         return self._clock.now() if self._failed else min(self._reader.next_end, self._writer.next_end)
-
-    @property
-    def out(self) -> bool:
-        return self.next_end < float("inf")
 
     def serves(self, tier: str) -> bool:
         return tier == TIER

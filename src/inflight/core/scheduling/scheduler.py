@@ -33,7 +33,6 @@ from inflight.core.types.events import Event, Finish
 from inflight.core.types.features import features
 from inflight.core.types.plan import (
     BatchPlan,
-    Sampled,
     StepResult,
     Transferred,
     WaitForTransfers,
@@ -162,7 +161,7 @@ class Scheduler:
             return shape
         if self._adapters.wanted:
             self._join_queues(self._adapters.start_loads())
-        plan = self._compose(shape)
+        plan = self._make_plan(shape)
         if plan is None:
             return WaitForTransfers() if self.transfers_out and not self.idle else None
         self._round_began = now if self._round_began is None else self._round_began
@@ -196,7 +195,7 @@ class Scheduler:
         for pooled in result.pooled:
             events += outputs.take_prompt(pooled)
         for sampled in result.sampled:
-            events += self._take_tokens(sampled)
+            events += outputs.take_tokens(sampled)
         self._end_transfers(one for one in result.transferred if one.is_mask)  # draws of this step may wait for it
         for chunk in plan.chunks:
             events += outputs.end_chunk(chunk)
@@ -283,20 +282,18 @@ class Scheduler:
             self._time.now, self._lanes, len(self._running), self._running.count_decodes, self._capacity.max_rows
         )
 
-    def _compose(self, shape: StepShape) -> BatchPlan | None:
-        """Make the next plan: the last one advanced where that is all, else one that the builder fills."""
+    # `simulate.fast_forward` overrides these two: its plans lack decodes whose outcome is known.
+
+    def _make_plan(self, shape: StepShape) -> BatchPlan | None:
+        """Return the next plan: the last one advanced where that is all, else one that the builder fills."""
         ahead = bool(self._outputs.planned)
-        return advance(self._state, self._next_step, shape, ahead) or self._build(shape)
-
-    def _build(self, shape: StepShape) -> BatchPlan | None:
-        """Fill a plan, without a look at the last one (as the simulator's fast forward has it)."""
-        return PlanBuilder(self._state, self._next_step, shape, ahead=bool(self._outputs.planned)).build()
-
-    def _take_tokens(self, sampled: Sampled) -> list[Event]:
-        return self._outputs.take_tokens(sampled)
+        return (
+            advance(self._state, self._next_step, shape, ahead)
+            or PlanBuilder(self._state, self._next_step, shape, ahead).build()
+        )
 
     def _learn(self, plan: BatchPlan, result: StepResult) -> None:
-        """Learn from a step."""
+        """Learn from a step how long steps take."""
         work, now = features(plan), self._time.now
         self._latency.observe(work, result.seconds - result.draft_seconds)
         self._strategy.observe(work, result.seconds)
