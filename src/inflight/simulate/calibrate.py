@@ -1,11 +1,8 @@
 """Calibrate: measure what the steps of an engine take on this machine, in a few minutes, and fit a step model to them.
 
-Steps are measured in rounds of three parts (`profile_run` makes their plans). Designed steps go to the executor itself.
-Training traffic through the whole engine shows what serving adds to them. Holdout traffic, with other lengths and at
-other loads, is never fitted: the model's errors are those on its steps. Each round makes the plans of the one before
-it, so that equal steps are spread over the whole time. Of equal steps the trimmed mean is fitted, since the machine's
-speed drifts meanwhile; their scatter is the machine's noise. How much of the processors other processes, and other
-guests of the host, had is read from Linux's own account (/proc/stat).
+Each round measures designed steps on the executor, then training and holdout traffic through the engine
+(`profile_run`); every round makes the same plans. Of equal steps the trimmed mean is fitted, since the machine's speed
+drifts, and their scatter is its noise; errors are those on holdout steps, which are never fitted.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import numpy as np
 from msgspec import structs
 
 from inflight.core.types.features import features
-from inflight.core.types.plan import BatchPlan, Capacity, Executor
+from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.loop import EngineLoop
 from inflight.records.checked import converted
 from inflight.simulate.fitted import (
@@ -212,12 +209,11 @@ def warnings(model: FittedModel) -> list[str]:
 def trimmed_means(steps: Iterable[Step]) -> list[Step]:
     """Return one of equal steps, with the mean of the middle half of their seconds: a stall does not move it, and where
     the machine has two speeds by turns it does not jump from one to the other, as a median would."""
-    return [Step(features, _trimmed_mean(seconds)) for features, seconds in equal_steps(steps).items()]
-
-
-def _trimmed_mean(ordered: list[float]) -> float:
-    quarter = len(ordered) // 4
-    return statistics.fmean(ordered[quarter : len(ordered) - quarter])
+    found = []
+    for size, ordered in equal_steps(steps).items():
+        quarter = len(ordered) // 4
+        found.append(Step(size, statistics.fmean(ordered[quarter : len(ordered) - quarter])))
+    return found
 
 
 def filter_noisy(measured: Sequence[Round]) -> list[Round]:
@@ -287,11 +283,13 @@ class Rounds:
         on how long the prompts are."""
         found = []
         for plan in design.round(self._plans, self._left_behind):
-            step = Step(features(plan), _seconds(self._target.executor, plan))
-            self._target.loop.clock.passed(step.seconds)
+            result = self._target.executor.submit(plan).result()
+            if result.error is not None:
+                raise StepModelError(f"A step of the calibration failed: {result.error}")
+            self._target.loop.clock.passed(result.seconds)
             self._plans += 1
             if not plan.new_requests:
-                found.append(step)
+                found.append(Step(features(plan), result.seconds))
         self._left_behind = tuple(range(design.capacity.max_rows))
         return found
 
@@ -306,13 +304,6 @@ class Rounds:
         fitting = replace(traffic, prompts=prompts, outputs=outputs)
         arrivals = fitting.arrivals(capacity, self._target.budget, steps, self._runs)
         return rounds(self._profile_run.run(arrivals, steps * len(traffic.loads)))
-
-
-def _seconds(executor: Executor, plan: BatchPlan) -> float:
-    result = executor.submit(plan).result()
-    if result.error is not None:
-        raise StepModelError(f"A step of the calibration failed: {result.error}")
-    return result.seconds
 
 
 STAT = Path("/proc/stat")

@@ -1,11 +1,9 @@
 """Run several simulated engines behind a router, in the order of their times; one engine is a cluster of one.
 
-The earliest of three things happens next, and at equal times in this order: the events of a step are delivered, a
-request arrives, a replica steps. So the end of an answer can bring the next request before the next step is planned.
-Before these, replicas that share tenants exchange their usage, and pools that scale add and remove replicas.
-
-With a decode pool, an engine of the first pool computes the prompt, and one of the second pool loads its blocks and
-generates (`disagg`), as in Splitwise (arXiv 2311.18677) and DistServe (arXiv 2401.09670).
+The earliest event comes next, at equal times in this order: a pool scales, replicas exchange tenant usage, events of a
+step are delivered, a request arrives, a replica steps. So the end of an answer can bring the next request before the
+next step is planned. With a decode pool, an engine of the first pool computes the prompt, and one of the second pool
+loads its blocks and generates (`disagg`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Compare a record with a step model: errors of its steps, and what they do to the times of whole requests.
 
 The recorded requests are offered again at their recorded times, with the recorded settings and output lengths, on the
-model's seconds; drafts are accepted as often as they were. Arrivals are not moved, although a client that waits for
-answers would have sent later requests at other times.
+model's seconds. Arrivals are not moved, although a client that waits for answers would have sent later requests later.
 """
 
 from __future__ import annotations

@@ -3,13 +3,9 @@
     seconds = β₀ + Σ βᵢ · tokens in segment i + βᵣ · rows + βₛ · samples + β_d · decode context + β_p · prefill context
               + βₘ · moved blocks
 
-No coefficient is negative. Tokens are cut into segments at knots, where the machine changes from memory-bound to
-compute-bound. A model keeps the ranges that its coefficients rest on, and their source.
-
-The fit is non-negative least squares on relative errors (each step weighs 1 / seconds²), so that long steps do not
-dominate. Outliers are left out of the fit by their residuals, but not of any reported error. Coefficients are then
-scaled so that the mean of measured over modelled seconds is 1, because end-to-end times are sums of steps. Knots are
-added while they lower the error on left-out steps by more than chance.
+No coefficient is negative. The fit is non-negative least squares on relative errors, without outliers, scaled so that
+the mean of measured over modelled seconds is 1, because end-to-end times are sums of steps. Tokens are cut into
+segments at knots, which are added while they lower the error on left-out steps by more than chance.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""GPUs by name, with memory, bandwidth, dense peak rates, links and example prices.
+"""GPUs by name: memory, bandwidth, dense peak rates, links and example prices, from hardware.toml or a --hardware-file.
 
-The figures and their sources are data: hardware.toml beside this file, or the user's own --hardware-file, in the same
-form. Also the bytes of weights, keys and values on a GPU (quantized checkpoints keep tables and head in bf16, and so
-does this). `efficiency` has the share of a peak that kernels reach.
+Quantized checkpoints keep tables and head in bf16, and so do the bytes of weights here.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Profile runs: the steps that a calibration measures, designed by hand for an executor, or of traffic through a whole
-engine.
+"""Profile runs: the steps that a calibration measures, designed for an executor, or of traffic through a whole engine.
 
-Designed steps are plans without a scheduler. A round starts all rows, empty, with its first step. Their contexts grow
-by prompt chunks of many lengths, fewer rows to each higher level; at each level decodes of many widths run on the
-contexts that are there, alone and beside chunks.
-
-Arrivals of traffic are counted in steps, not in seconds, so that the same traffic makes the same plans however fast the
-machine is just then. While no request is there, the engine rests for about as long as the steps until the next arrival
-would have taken. Both make the same steps in every round, at another time: the scatter of equal steps is the machine's
-noise. `calibrate` fits them.
+Designed steps are plans without a scheduler: contexts grow by prompt chunks of many lengths, fewer rows to each higher
+level, and at each level decodes of many widths run, alone and beside chunks. Arrivals of traffic are counted in steps,
+not in seconds, so that the same traffic makes the same plans in every round, however fast the machine is.
 """
 
 from __future__ import annotations

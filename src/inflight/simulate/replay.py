@@ -1,16 +1,14 @@
 """Replay a record on a new scheduler with the record's own times: it must make the same plans.
 
-There is no executor: tokens, drafts, seconds and ends of transfers are the record's. Commands (adds, aborts, transfers
-that end without a step, other replicas' tenant usage) come between the same plans and commits, also while a step is
-computed; answers end where they ended. Every plan is compared with all its chunks, rows, blocks, padding and moves, and
-every request's end. Waiting times are not: a record does not say when an engine found that it had to wait, or, with
-async scheduling, that it had nothing to plan ahead. So the bounds of dynamic batching's buckets may differ where
-waiting requests were aborted, and with async scheduling and drafts the numbers of blocks where windows slide.
+Tokens, drafts, seconds and ends of transfers are the record's, and commands come between the same plans and commits.
+Plans and requests' ends are compared; waiting times are not, since a record does not say when an engine found that it
+had to wait. So buckets of dynamic batching may differ where waiting requests were aborted, and with async scheduling
+and drafts the blocks where windows slide.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -62,10 +60,10 @@ class Replay:
         self.events: list[tuple[float, list[Event]]] = []  # of each commit and abort, with its time
         self._depth = depth
         self._tokens = {sample.sequence_id: iter(sample.token_ids) for one in self.requests for sample in one.samples}
-        self._commands = self._in_order(of_kind(records, "transfers"), of_kind(records, "service"))
         drafts = RecordedDrafts(self.steps)
         speculated = bool(drafts) or values_of(header_of(records)).get("speculation", "off") != "off"
         self._scheduler = make(RecordedStops(self.requests), drafts if speculated else None)
+        self._commands = self._in_order(of_kind(records, "transfers"), of_kind(records, "service"))
 
     def plans(self) -> Iterator[BatchPlan]:
         """Yield plans as they are made; ends early where the record's next plan cannot be made."""
@@ -102,19 +100,17 @@ class Replay:
         self, transfers: Sequence[TransfersRecord], services: Sequence[ServiceRecord]
     ) -> dict[tuple[int, int], list[Command]]:
         """Return the commands by the numbers of plans and of commits before them."""
-        found: dict[tuple[int, int], list[Command]] = {}
+        found: defaultdict[tuple[int, int], list[Command]] = defaultdict(list)
         for one in self.requests:
-            came = one.before_step, one.before_commit
-            found.setdefault(came, []).append((one.command, partial(self._add, one)))
+            found[one.before_step, one.before_commit].append((one.command, partial(self._add, one)))
             if "abort" in [sample.finish.reason for sample in one.samples]:
                 went = one.ended_before_step, one.ended_before_commit
-                found.setdefault(went, []).append((one.ended_command, partial(self._abort, one)))
+                found[went].append((one.ended_command, partial(self._abort, one)))
         for ended in transfers:
-            when = ended.before_step, ended.before_commit
-            found.setdefault(when, []).append((ended.command, partial(self._end_transfers, ended)))
+            found[ended.before_step, ended.before_commit].append((ended.command, partial(self._end_transfers, ended)))
         for usage in services:
-            when = usage.before_step, usage.before_commit
-            found.setdefault(when, []).append((usage.command, partial(self._exchange_service, usage)))
+            use = partial(self._scheduler.sync_tenant_usage, usage.elsewhere)
+            found[usage.before_step, usage.before_commit].append((usage.command, use))
         for commands in found.values():
             commands.sort(key=lambda command: command[0])
         return found
@@ -136,9 +132,6 @@ class Replay:
     def _end_transfers(self, one: TransfersRecord) -> None:
         events = self._scheduler.transferred(self._transferred(one.transferred), one.ended)
         self.events.append((one.ended, events))
-
-    def _exchange_service(self, usage: ServiceRecord) -> None:
-        self._scheduler.sync_tenant_usage(usage.elsewhere)
 
     def _transferred(self, records: Sequence[Transferred], begun: Iterable[int] = ()) -> tuple[Transferred, ...]:
         """Return ended transfers. begun: transfer_ids of the step itself. Raises RecordError for one not in flight."""
@@ -198,7 +191,7 @@ class Replay:
 
 
 MakeScheduler = Callable[[StopTextFactory, Speculation | None], Scheduler]
-Command = tuple[int, Callable[[], None]]  # its number, and what it does
+Command = tuple[int, Callable[[], object]]  # its number, and what it does
 
 
 def _lacks_drafts(chunk: Chunk, accepted: Mapping[int, int]) -> bool:

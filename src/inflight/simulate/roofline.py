@@ -1,31 +1,17 @@
 """A step model from a model's shape and a GPU's data sheet, where no step was measured.
 
 Kernels run one after the other, so the time of each class of work is max(operations / rate, bytes / bandwidth), and
-the classes are *added*: one maximum over all of them would underestimate a mixed step (Williams et al., "Roofline",
-2009; the classes as in Vidur and in aiconfigurator). For a step of T tokens, S sampled rows and R rows, under TP-fold
-tensor parallelism, with L layers, H query and K KV heads of h, hidden size d, vocabulary V, in FLOP, bytes, seconds:
+the classes are added (Williams et al., "Roofline", 2009). docs/planning.md has the formulas. Embedding look-ups, the
+gathering of several GPUs' logits and sampling are not counted.
 
-- linear: 2·T·ΣP FLOP, ΣP·b bytes, P = [d(H+2K)h + Hhd + 3dF]/TP of each layer: weights are read once a step; with
-  experts the FLOP count k of them, the bytes those that T tokens touch
-- prefill attention: 4·L·(H/TP)·h·Σ t(c + t/2) FLOP; keys and values are read again by each tile of 128 queries
-- decode attention: 4·L·(H/TP)·h·Σ c FLOP, 2·L·max(1, K/TP)·h·b_kv·Σ c bytes; and those of the T new tokens, written
-- of both, where a layer has a window, its queries see no more than that many positions each; latent attention has
-  widths of its own, and its cache is on every GPU; a recurrent state is read and written for each row
-- logits head: 2·S·d·V/TP FLOP, d·V/TP bytes in bf16
-- all-reduce: two a layer, of T·d values in bf16
-- launch: fixed times of a step, a layer and a row; blocks copied between device and host
-
-Not counted: looking up embeddings, gathering the logits of several GPUs, and sampling.
-
-Kernels and collectives reach a share of the data sheet's rates. Each share has a range, the spread between machines,
-engines and kernel generations, from which the interval of a sizing comes:
+Kernels and collectives reach a share of the data sheet's rates. Each share is a range over machines, engines and kernel
+generations, from which the interval of a sizing comes:
 
 - linear layers: medians of published per-layer profiles (Vidur, MLSys 2024: A100-80 and H100 SXM, Llama 7B, 8B and 70B
   under 1 to 8 GPUs, 1 to 4,096 tokens). A layer of one token takes a fixed time and then its bytes at a fixed rate:
-  45 µs and 0.80 of the bandwidth on an A100, 31 µs and 0.86 on an H100 fit all seven within 4 %. Of the peak, large
-  steps reach 0.71 and 0.67; small steps and small shards less, as the tables below say.
+  45 µs and 0.80 of the bandwidth on an A100, 31 µs and 0.86 on an H100 fit all seven within 4 %.
 - attention over prompts: FlashAttention-2 (arXiv 2307.08691) reports 50 to 73 % of an A100's peak; paged kernels less.
-- attention of decodes: bandwidth-bound; 0.60 to 0.85 of it, estimated from the linear layers' share.
+- attention of decodes: bandwidth-bound; estimated from the linear layers' share.
 - launch: 126 µs a step, 4 µs a row (fitted by the BLIS simulator to served models); the host's own work between steps
   0.54 ms and 12.7 µs a row where it is not overlapped (simllm), several ms in engines that do not overlap at all.
 """

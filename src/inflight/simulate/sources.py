@@ -1,11 +1,8 @@
 """Read step models: a file of `inflight calibrate`, a record, or a result of `vllm bench serve --save-detailed`.
 
-vLLM's result has the send time of each request, its time to first token and every gap between its tokens, but no steps.
-A gap during which no request waits for its first token is taken as a step of decodes, of the requests that are between
-their first and last token in its middle, over their contexts at that time. The time to first token of a request during
-which no other one waits is taken as a step of its prompt beside those decodes, network and server included. Gaps next
-to prompts, and times to first token in a queue, say nothing of single steps and are left out. So the fit's terms for
-prompts are those of an idle server.
+vLLM's result has no steps. A gap between tokens while no request waits for its first token is taken as a step of
+decodes; the time to first token of a request that waits alone as a step of its prompt beside those decodes, network and
+server included. Other gaps say nothing of single steps and are left out.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """Measured steps, the protocol of step models, and the errors of a model on steps.
 
-A round is from one plan to the next: the step, and the host's work around it (planning, committing, delivering tokens).
-Virtual time advances by rounds, as a real engine does. The round of a step that was planned while another was computed
-begins when that one is committed: the host's work for it is hidden behind the device's, or part of that round.
-
-Errors and noise are both means of |modelled / measured - 1| over steps, by kind; the noise is the error of a perfect
-model on this machine. (`core.estimation.latency` has the scheduler's own model, which learns while it runs.)
+A round is from one plan to the next: the step, and the host's work around it. Virtual time advances by rounds. Errors
+and noise are both means of |modelled / measured - 1|; the noise is the error of a perfect model on this machine.
 """
 
 from __future__ import annotations
