@@ -1,4 +1,4 @@
-"""Which models support KV connectors, and the errors of those that do not."""
+"""Which models support KV connectors, the errors of those that do not, and the identity of blocks for peers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import pytest
 from execution.kv_exchange.two_exchanges import DESCRIPTION
 
 from inflight.build.kv_connectors import CachedState, KVConnectors, resolve_connectors
-from inflight.build.kv_transfer import KVPeerSettings
+from inflight.build.kv_transfer import KVIdentity, KVPeerSettings
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.core.types.kv_transfer import KVExchangeOptions, Role
+from inflight.core.types.sampling import Adapter
 from inflight.execution.step_activity import StepActivity
+from inflight.frontend.adapter_names import AdapterNames
 from inflight.peer_secret import PeerSecret
 
 PLAIN = CachedState((0,), is_bidirectional=False, is_recurrent=False)
@@ -57,3 +59,27 @@ def test_without_connectors_nothing_is_read_and_unreadable_files_are_refused(tmp
     config = resolve_connectors(EngineSettings(model="nowhere"), peers(), tmp_path / "nowhere", PLAIN)
     with pytest.raises(SettingsError, match="model's files cannot be read"):
         list(KVConnectors(config, lambda digest: DESCRIPTION, 16).open(None, StepActivity()))
+
+
+def test_blocks_outside_this_machines_memory_are_refused() -> None:
+    with pytest.raises(SettingsError, match="this device has them elsewhere"):
+        peers().open(None, KVIdentity(DESCRIPTION))
+
+
+def test_adapters_are_described_as_loaded_and_identified_by_their_files(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_model.safetensors").write_text(name)
+    one, two = Adapter("a", str(tmp_path / "one")), Adapter("a", str(tmp_path / "two"), 1)
+    identity = KVIdentity(DESCRIPTION)
+    assert identity.describe().adapters == {}
+    identity.adapters = AdapterNames(None, [one])
+    assert set(identity.describe().adapters) == {"a"}
+    kinds = {identity.fingerprint(None), identity.fingerprint(one), identity.fingerprint(two)}
+    assert len(kinds) == 3
+    moved = Adapter("b", str(tmp_path / "one"), 7)
+    assert identity.fingerprint(moved) == identity.fingerprint(one), (
+        "the same files are the same adapter, whatever its number"
+    )
+    gone = Adapter("gone", str(tmp_path / "nowhere"))
+    assert identity.fingerprint(gone) not in kinds
