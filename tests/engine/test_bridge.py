@@ -209,7 +209,7 @@ async def test_cancelled_before_the_first_token(rig: Rig) -> None:
 async def test_abort_from_outside_ends_the_stream(rig: Rig) -> None:
     task = asyncio.create_task(rig.collect("long"))
     await rig.settled(lambda counts: counts.running == 1)
-    rig.bridge.abort("nobody")
+    rig.bridge.abort("unknown")
     rig.bridge.abort("long")
     events = await task
     assert isinstance(events[-1], FinishedEvent)
@@ -295,7 +295,7 @@ async def test_commands_behind_a_fault_are_answered(rig: Rig) -> None:
     rig.executor.seconds = 0.05
     await asyncio.sleep(0.01)
     rig.executor.fault = ZeroDivisionError("a bug")
-    rig.bridge.abort("nobody")
+    rig.bridge.abort("unknown")
     late = asyncio.create_task(rig.collect("late"))
     await asyncio.sleep(0)
     await stream.aclose()

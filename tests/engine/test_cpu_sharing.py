@@ -22,25 +22,9 @@ from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pending, StepResult, Transferred
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
+from inflight.engine import cpu_sharing as sharing
 from inflight.engine.clock import VirtualClock
-from inflight.engine.cpu_sharing import (
-    BACKGROUND,
-    CLAIM_SECONDS,
-    CREDIT_SECONDS,
-    FOREGROUND,
-    LOOK_SECONDS,
-    MAX_POLL_SECONDS,
-    MAX_WAIT_RATIO,
-    MAX_WAIT_SECONDS,
-    OVERDUE,
-    RETURN_SECONDS,
-    SLICE_SECONDS,
-    Claim,
-    ClaimTable,
-    CoreShare,
-    ForegroundRequests,
-    SharingExecutor,
-)
+from inflight.engine.cpu_sharing import Claim, ClaimTable, CoreShare, ForegroundRequests, SharingExecutor
 from inflight.engine.loop import EngineLoop
 from inflight.testing.null import NullExecutor
 
@@ -180,7 +164,7 @@ def test_equals_share_by_weight(given_engines: list[tuple[float, float, float]],
     with Simulation(engines) as simulation:
         simulation.machine.run(0.6)
         virtual = [seconds / one.weight for seconds, one in zip(simulation.computed(2.0), engines, strict=True)]
-    one_slice = 2 * SLICE_SECONDS + LOOK_SECONDS + max(one.layer_seconds for one in engines)
+    one_slice = 2 * sharing.SLICE_SECONDS + sharing.LOOK_SECONDS + max(one.layer_seconds for one in engines)
     assert max(virtual) - min(virtual) < 2 * one_slice  # one at the beginning, and one at the end
 
 
@@ -216,8 +200,8 @@ def test_no_engine_waits_for_ever(engines: list[Engine]) -> None:
     with Simulation(engines) as simulation:
         simulation.machine.run(4.0)
         for one in engines:
-            longest_layer = one.layer_seconds + LOOK_SECONDS  # the longest time between two looks
-            assert simulation.longest_wait(one) <= MAX_WAIT_RATIO * longest_layer + MAX_POLL_SECONDS
+            longest_layer = one.layer_seconds + sharing.LOOK_SECONDS  # the longest time between two looks
+            assert simulation.longest_wait(one) <= sharing.MAX_WAIT_RATIO * longest_layer + sharing.MAX_POLL_SECONDS
 
 
 @pytest.mark.parametrize("layer", [0.1 * MS, 3 * MS, 40 * MS])
@@ -249,17 +233,17 @@ def test_time_at_rest_or_in_the_background_is_neither_owed_nor_made_up_for() -> 
     """Nor is an engine that computed alone for long held up by one that comes later."""
     with simulated(Engine(), Engine(begins=4.0)) as simulation:
         simulation.machine.run(4.0)
-        assert simulation.computed(1.0) == pytest.approx([0.5, 0.5], abs=3 * CREDIT_SECONDS)
+        assert simulation.computed(1.0) == pytest.approx([0.5, 0.5], abs=3 * sharing.CREDIT_SECONDS)
     with simulated(Engine(steps=200, pause=1.0), Engine(begins=2.5)) as simulation:
         simulation.machine.run(3.0)
-        assert simulation.computed(1.0) == pytest.approx([0.5, 0.5], abs=3 * CREDIT_SECONDS)
+        assert simulation.computed(1.0) == pytest.approx([0.5, 0.5], abs=3 * sharing.CREDIT_SECONDS)
     engines = [Engine(), Engine(foreground=False)]
     with Simulation(engines) as simulation:
         simulation.machine.run(3.0)
         engines[1].foreground = True
-        assert simulation.computed(1.0) == pytest.approx([0.5, 0.5], abs=3 * CREDIT_SECONDS)
+        assert simulation.computed(1.0) == pytest.approx([0.5, 0.5], abs=3 * sharing.CREDIT_SECONDS)
         engines[0].foreground = engines[1].foreground = False
-        assert simulation.computed(1.0) == pytest.approx([0.5, 0.5], abs=3 * CREDIT_SECONDS)
+        assert simulation.computed(1.0) == pytest.approx([0.5, 0.5], abs=3 * sharing.CREDIT_SECONDS)
 
 
 class Rig:
@@ -278,9 +262,9 @@ class Rig:
         self.slept += 1
         self.while_asleep()
 
-    def other(self, level: float = FOREGROUND, seconds: float = CLAIM_SECONDS, used: float = 0.0) -> None:
+    def other(self, level: float = sharing.FOREGROUND) -> None:
         """Have the other engine compute."""
-        self.table.write(1, Claim(self.now + seconds, level, 1.0, used))
+        self.table.write(1, Claim(self.now + sharing.CLAIM_SECONDS, level, 1.0, 0.0))
 
     def waits(self) -> float:
         before = self.now
@@ -300,10 +284,10 @@ def test_a_claim_that_is_not_renewed_is_void_or_cleared_by_a_supervisor(rig: Rig
     """Its process is gone, or stopped; no other process has cleared its slot."""
     rig.share._layer_seconds = 1.0
     rig.other()
-    assert CLAIM_SECONDS <= rig.waits() <= CLAIM_SECONDS + MAX_POLL_SECONDS
+    assert sharing.CLAIM_SECONDS <= rig.waits() <= sharing.CLAIM_SECONDS + sharing.MAX_POLL_SECONDS
     rig.other()
     rig.while_asleep = lambda: rig.table.write(1, Claim())
-    assert rig.waits() < MAX_POLL_SECONDS
+    assert rig.waits() < sharing.MAX_POLL_SECONDS
 
 
 def test_a_wait_ends_whatever_others_and_the_system_do(rig: Rig) -> None:
@@ -312,10 +296,10 @@ def test_a_wait_ends_whatever_others_and_the_system_do(rig: Rig) -> None:
     rig.while_asleep = rig.other
     rig.other()
     rig.share.begin()
-    assert rig.now <= 100.0 + MAX_WAIT_SECONDS + MAX_POLL_SECONDS
-    assert rig.table.read(0).level == OVERDUE
+    assert rig.now <= 100.0 + sharing.MAX_WAIT_SECONDS + sharing.MAX_POLL_SECONDS
+    assert rig.table.read(0).level == sharing.OVERDUE
     rig.share.end()
-    assert rig.table.read(0).level == FOREGROUND
+    assert rig.table.read(0).level == sharing.FOREGROUND
 
 
 def test_a_wait_that_is_interrupted_is_no_claim(rig: Rig) -> None:
@@ -327,7 +311,7 @@ def test_a_wait_that_is_interrupted_is_no_claim(rig: Rig) -> None:
     with pytest.raises(KeyboardInterrupt):
         SharingExecutor(Recording(rig), rig.share).submit(STEP)
     claim = rig.table.read(0)
-    assert not claim.computes and claim.used <= 0.0 and claim.expires <= rig.now + RETURN_SECONDS
+    assert not claim.computes and claim.used <= 0.0 and claim.expires <= rig.now + sharing.RETURN_SECONDS
 
 
 def test_foreground_requests_end_a_wait_and_are_expected_to_go_on(rig: Rig) -> None:
@@ -336,12 +320,12 @@ def test_foreground_requests_end_a_wait_and_are_expected_to_go_on(rig: Rig) -> N
 
     rig.is_foreground = False
     rig.while_asleep = ask
-    rig.other(BACKGROUND)
+    rig.other(sharing.BACKGROUND)
     rig.share.begin()
     assert rig.slept == 3
-    assert rig.table.read(0).level == FOREGROUND
+    assert rig.table.read(0).level == sharing.FOREGROUND
     rig.waits()
-    assert rig.table.read(0).expires == pytest.approx(rig.now + RETURN_SECONDS)
+    assert rig.table.read(0).expires == pytest.approx(rig.now + sharing.RETURN_SECONDS)
     rig.is_foreground = False
     rig.waits()
     assert rig.table.read(0).expires == 0.0
@@ -435,9 +419,9 @@ def test_a_killed_process_holds_up_no_other(rig: Rig) -> None:
         process.stdout.readline()
         assert rig.table.read(1).computes
         process.kill()
-    rig.now = rig.table.read(1).expires - CLAIM_SECONDS
+    rig.now = rig.table.read(1).expires - sharing.CLAIM_SECONDS
     rig.is_foreground, rig.share._layer_seconds = False, 1.0
-    assert CLAIM_SECONDS <= rig.waits() <= CLAIM_SECONDS + MAX_POLL_SECONDS
+    assert sharing.CLAIM_SECONDS <= rig.waits() <= sharing.CLAIM_SECONDS + sharing.MAX_POLL_SECONDS
 
 
 def test_foreground_requests_count_until_they_end() -> None:

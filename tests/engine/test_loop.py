@@ -25,7 +25,6 @@ from inflight.core.types.plan import BatchPlan, StepResult, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.engine.observers import EngineObserver
 from inflight.testing.null import NullExecutor
 
 SETUP = Setup(num_blocks=30, max_rows=4, token_budget=8)
@@ -109,7 +108,7 @@ def test_nothing_to_do_and_refusals_leave_the_loop_idle() -> None:
     with pytest.raises(RequestRefused):
         loop.add(request("a", prompt=[]))
     assert loop.idle
-    assert loop.advance() == loop.run() == loop.abort("nobody") == []
+    assert loop.advance() == loop.run() == loop.abort("unknown") == []
 
 
 def test_waiting_is_handed_out_or_waited_for() -> None:
@@ -138,17 +137,6 @@ def test_a_broken_step_ends_its_requests_and_the_loop_goes_on(depth: int) -> Non
     events += loop.run()
     ends = [event.finishes[0].reason for event in events if isinstance(event, FinishedEvent)]
     assert ends == ["error", "length"]
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_aborted_between_two_rounds(depth: int) -> None:
-    loop = EngineLoop(SETUP.scheduler(), Spy(), VirtualClock(), depth=depth)
-    loop.add(request("a", output=9))
-    loop.advance()
-    (end,) = loop.abort("a")
-    assert isinstance(end, FinishedEvent)
-    assert loop.run() == []
-    assert loop.idle and loop.stats().held_blocks == 0
 
 
 SMALL = st.builds(
@@ -190,46 +178,6 @@ def test_depth_two_yields_what_depth_one_yields(setup: Setup, arrivals: list[tup
     assert len(once) == len(arrivals)
 
 
-class Interrupted(Spy):
-    """Raises KeyboardInterrupt at one step, in `submit` (before or after the executor has taken the plan up) or while
-    its result is waited for."""
-
-    def __init__(self, setup: Setup, where: str, at: int):
-        super().__init__(setup)
-        self.where, self.at = where, at
-
-    def submit(self, plan: BatchPlan):  # type: ignore[no-untyped-def]
-        hit = plan.step == self.at
-        if hit and self.where == "submit":
-            raise KeyboardInterrupt
-        pending = super().submit(plan)
-        if hit and self.where == "submitted":
-            raise KeyboardInterrupt
-        if hit and self.where == "result":
-
-            class Cut:
-                def result(self) -> StepResult:
-                    raise KeyboardInterrupt
-
-            return Cut()
-        return pending
-
-
-class CutOff(EngineObserver):
-    """Raises it when a plan was made, before the executor has it; or when a step was committed."""
-
-    def __init__(self, where: str, at: int):
-        self.where, self.at = where, at
-
-    def planned(self, plan: BatchPlan) -> None:
-        if self.where == "planned" and plan.step == self.at:
-            raise KeyboardInterrupt
-
-    def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
-        if self.where == "committed" and plan.step == self.at:
-            raise KeyboardInterrupt
-
-
 PLACES = ["submit", "submitted", "result", "planned", "committed", "plan", "grow", "admit", "commit", "publish", "end"]
 
 
@@ -240,15 +188,13 @@ def test_whatever_breaks_a_step_off_the_next_call_finds_an_engine_that_works(dep
     """A real KeyboardInterrupt, within the executor, between plan and submit, or in the middle of the accounts."""
     setup = replace(SETUP, num_blocks=12, max_rows=2)
     scheduler = setup.scheduler()
-    spy = Interrupted(setup, where, at)
-    loop = EngineLoop(scheduler, spy, VirtualClock(), depth=depth, observers=[CutOff(where, at)])
+    loop = EngineLoop(scheduler, Spy(setup), VirtualClock(), depth=depth)
     for name, prompt in ("a", [0] * 3), ("b", [1] * 5), ("c", [0] * 4):
         loop.add(request(name, prompt, output=6))
     events: list[Event] = []
-    with broken_off(scheduler, where, at), pytest.raises(KeyboardInterrupt):
+    with broken_off(loop, where, at):
         while not loop.idle:
             events += loop.advance()  # type: ignore[operator]
-    spy.where = ""
     for name in "abc":
         events += loop.abort(name)
     assert sorted(event.request_id for event in events if isinstance(event, FinishedEvent)) == list("abc")
@@ -264,9 +210,15 @@ def test_whatever_breaks_a_step_off_the_next_call_finds_an_engine_that_works(dep
 
 
 @contextmanager
-def broken_off(scheduler: Scheduler, where: str, at: int) -> Iterator[None]:
-    """In the middle of a method, in its (at + 1)-th call."""
+def broken_off(loop: EngineLoop, where: str, at: int) -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of a method's call number `at`; at its beginning in "submit"."""
+    scheduler, executor, observers = loop._scheduler, loop._executor, loop._observers
     places: dict[str, tuple[object, str]] = {
+        "submit": (executor, "submit"),
+        "submitted": (executor, "submit"),
+        "result": (loop, "_result"),
+        "planned": (observers, "planned"),
+        "committed": (observers, "step"),
         "plan": (scheduler._running, "drain_freed_rows"),
         "admit": (scheduler._running, "join"),
         "grow": (scheduler._memory._pool, "allocate"),
@@ -274,29 +226,27 @@ def broken_off(scheduler: Scheduler, where: str, at: int) -> Iterator[None]:
         "publish": (scheduler._memory._prefix, "publish"),
         "end": (scheduler._memory, "free_request"),
     }
-    if where not in places:
-        yield
-        return
-    calls = count()
-    owner, name = places[where]
+    calls, (owner, name) = count(), places[where]
     verb = getattr(owner, name)
 
     def interrupted(*arguments: object, **named: object) -> object:
+        is_hit = next(calls) == at
+        if is_hit and where == "submit":
+            raise KeyboardInterrupt
         done = verb(*arguments, **named)
-        if next(calls) == at:
+        if is_hit:
             raise KeyboardInterrupt
         return done
 
-    with mock.patch.object(owner, name, interrupted):
+    with mock.patch.object(owner, name, interrupted), pytest.raises(KeyboardInterrupt):
         yield
 
 
 def test_steps_before_an_interrupted_one_are_delivered() -> None:
-    """At depth 2: the first step's token counts, though the second was never handed in."""
-    spy = Interrupted(SETUP, "submit", 1)
-    loop = EngineLoop(SETUP.scheduler(), spy, VirtualClock(), depth=2)
+    """With async scheduling: the first step's token counts, though the second was never submitted."""
+    loop = EngineLoop(SETUP.scheduler(), Spy(), VirtualClock(), depth=2)
     loop.add(request("a", output=3))
-    with pytest.raises(KeyboardInterrupt):
+    with broken_off(loop, "submit", 1):
         loop.advance()
     first, second = loop.run()
     assert isinstance(first, TokensEvent) and isinstance(second, FinishedEvent)
@@ -306,24 +256,21 @@ def test_steps_before_an_interrupted_one_are_delivered() -> None:
 
 def test_waiting_requests_are_served_after_an_interrupted_step() -> None:
     setup = replace(SETUP, max_rows=1)
-    loop = EngineLoop(setup.scheduler(), Interrupted(setup, "submit", 0), VirtualClock())
+    loop = EngineLoop(setup.scheduler(), Spy(setup), VirtualClock())
     loop.add(request("a", output=3))
     loop.add(request("b", output=3))
-    with pytest.raises(KeyboardInterrupt):
+    with broken_off(loop, "submit", 0):
         loop.run()
     ends = [event for event in loop.run() if isinstance(event, FinishedEvent)]
     assert [(end.request_id, end.finishes[0].reason) for end in ends] == [("a", "error"), ("b", "length")]
 
 
 def test_a_second_interrupt_while_the_first_is_cleaned_up_after() -> None:
-    scheduler, spy = SETUP.scheduler(), Interrupted(SETUP, "result", 0)
-    loop = EngineLoop(scheduler, spy, VirtualClock())
+    scheduler = SETUP.scheduler()
+    loop = EngineLoop(scheduler, Spy(), VirtualClock())
     loop.add(request("a", output=3))
-    with (
-        mock.patch.object(scheduler, "commit", side_effect=KeyboardInterrupt),
-        mock.patch.object(scheduler, "recover", side_effect=KeyboardInterrupt),
-        pytest.raises(KeyboardInterrupt),
-    ):
+    broken = mock.Mock(side_effect=KeyboardInterrupt)
+    with mock.patch.multiple(scheduler, commit=broken, recover=broken), broken_off(loop, "result", 0):
         loop.run()
     (end,) = loop.run()
     assert isinstance(end, FinishedEvent) and end.finishes[0].reason == "error"

@@ -38,43 +38,31 @@ def chain(*blocks: tuple[int, ...], root: SharedRoot = ROOT, first: int = 1) -> 
     ]
 
 
+def stored(hashes: list[int], before: int | None, *tokens: int, medium: str = "GPU") -> BlockStored:
+    return BlockStored(hashes, before, [*tokens], 2, None, medium, None, [None] * len(hashes))
+
+
 def test_blocks_that_follow_each_other_are_one_event() -> None:
     sent = SentBlocks()
     one, two, three = hashes((1, 2), (3, 4), (5, 6))
-    assert sent.events(chain((1, 2), (3, 4))) == [
-        BlockStored([one, two], None, [1, 2, 3, 4], 2, None, "GPU", None, [None, None])
-    ]
-    assert sent.events([BlockPublished(3, 2, (5, 6))]) == [
-        BlockStored([three], two, [5, 6], 2, None, "GPU", None, [None])
-    ]
+    assert sent.events(chain((1, 2), (3, 4))) == [stored([one, two], None, 1, 2, 3, 4)]
+    assert sent.events([BlockPublished(3, 2, (5, 6))]) == [stored([three], two, 5, 6)]
     assert sent.events([BlockDropped(3), BlockDropped(2)]) == [BlockRemoved([three, two], "GPU")]
 
 
 def test_chains_that_grow_alternately_are_separate_events() -> None:
     sent = SentBlocks()
     changes = [*chain((1, 2)), *chain((7, 8), first=10), BlockPublished(2, 1, (3, 4)), BlockPublished(11, 10, (9, 9))]
-    events = sent.events(changes)
-    assert [one.parent_block_hash for one in events if isinstance(one, BlockStored)] == [
-        None,
-        None,
-        hashes((1, 2))[0],
-        hashes((7, 8))[0],
-    ]
+    parents = [one.parent_block_hash for one in sent.events(changes) if isinstance(one, BlockStored)]
+    assert parents == [None, None, *hashes((1, 2)), *hashes((7, 8))]
 
 
 def test_salts_and_adapters_are_extra_keys() -> None:
     root = SharedRoot("4:acme:", Adapter("sql", "/x", 3))
     (event,) = SentBlocks().events(chain((1, 2), (3, 4), root=root))
-    assert event == BlockStored(
-        hashes((1, 2), (3, 4), salt="4:acme:", adapter="sql"),
-        None,
-        [1, 2, 3, 4],
-        2,
-        None,
-        "GPU",
-        "sql",
-        [("sql", "4:acme:"), ("sql",)],
-    )
+    named = hashes((1, 2), (3, 4), salt="4:acme:", adapter="sql")
+    keys = [("sql", "4:acme:"), ("sql",)]
+    assert event == BlockStored(named, None, [1, 2, 3, 4], 2, None, "GPU", "sql", keys)
 
 
 def test_blocks_behind_a_hole_are_removed_and_not_stored_again() -> None:
@@ -84,9 +72,7 @@ def test_blocks_behind_a_hole_are_removed_and_not_stored_again() -> None:
     assert sent.events([BlockDropped(2)]) == [BlockRemoved([two, three], "GPU")]
     # The cache goes on behind the block that cannot be reached, and drops it later.
     assert sent.events([BlockPublished(4, 3, (7, 8)), BlockDropped(3), BlockDropped(4)]) == []
-    assert sent.events([BlockPublished(5, 1, (3, 4))]) == [
-        BlockStored([two], one, [3, 4], 2, None, "GPU", None, [None])
-    ]
+    assert sent.events([BlockPublished(5, 1, (3, 4))]) == [stored([two], one, 3, 4)]
 
 
 def test_a_block_that_moves_is_never_missing() -> None:
@@ -94,7 +80,7 @@ def test_a_block_that_moves_is_never_missing() -> None:
     one, two = hashes((1, 2), (3, 4))
     sent.events(chain((1, 2), (3, 4)))
     assert sent.events([BlockMoved(2, (3, 4), to_host=True), BlockMoved(9, (0, 0), to_host=True)]) == [
-        BlockStored([two], one, [3, 4], 2, None, "CPU", None, [None]),
+        stored([two], one, 3, 4, medium="CPU"),
         BlockRemoved([two], "GPU"),
     ]
     assert sent.events([BlockDropped(1)]) == [BlockRemoved([one], "GPU"), BlockRemoved([two], "CPU")]
@@ -108,7 +94,7 @@ def test_a_cleared_cache_is_cleared_in_every_memory_and_what_was_before_counts_n
     assert sent.events(changes) == [
         BlockRemoved([two], "CPU"),
         AllBlocksCleared(),
-        BlockStored(hashes((1, 2)), None, [1, 2], 2, None, "GPU", None, [None]),
+        stored(hashes((1, 2)), None, 1, 2),
     ]
 
 

@@ -13,10 +13,9 @@ from hypothesis.stateful import invariant
 
 from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.kv_blocks import BlockPublished, CacheChange, SharedRoot
-from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
 from inflight.engine.kv_events.events import RANK, Batch, SentBlocks, encode
 from tests.core import inspect_scheduler as inside
+from tests.core.builders import request
 from tests.core.harness import Harness, Setup
 from tests.core.test_state_machine import SchedulerMachine
 
@@ -78,23 +77,16 @@ TestMirror.settings = settings(
 TestMirror.pytestmark = [pytest.mark.timeout(1800)]  # type: ignore[attr-defined]
 
 
-def request(name: str, prompt: tuple[int, ...], tokens: int = 8) -> Request:
-    return Request(request_id=name, prompt_token_ids=prompt, params=SamplingParams(max_tokens=tokens, ignore_eos=True))
-
-
 @pytest.mark.parametrize("polls", [(), (1, 0)])
 def test_blocks_that_are_swapped_to_the_host_and_back_are_events(polls: tuple[int, ...]) -> None:
-    harness = MirroredHarness(
-        Setup(num_blocks=6, max_rows=2, preemption="swap", host_blocks=8, copy_seconds=1e-6, transfer_polls=polls)
-    )
-    harness.add(request("a", (0, 1, 0, 1)), request("b", (1, 1, 0, 0)))
+    swapping = Setup(num_blocks=6, max_rows=2, preemption="swap", host_blocks=8, copy_seconds=1e-6)
+    harness = MirroredHarness(replace(swapping, transfer_polls=polls))
+    harness.add(request("a", (0, 1, 0, 1), 8), request("b", (1, 1, 0, 0), 8))
     while harness.alive:
         harness.step()
         harness.compare()
     assert harness.media == {"GPU", "CPU"}
-    assert {medium for _, medium in harness.mirror.contents} == {"GPU"}, (
-        "blocks that no request waits for are forgotten"
-    )
+    assert {medium for _, medium in harness.mirror.contents} == {"GPU"}, "what no request waits for is forgotten"
 
 
 def test_a_request_finds_the_blocks_of_the_mirror() -> None:
