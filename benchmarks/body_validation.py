@@ -43,9 +43,9 @@ def chat(content: str) -> bytes:
 
 
 def by_msgspec(body: bytes) -> str:
-    from inflight.server.bodies.chat import CHAT
-    from inflight.server.bodies.completions import COMPLETION
     from inflight.server.errors import ApiError
+    from inflight.server.openai.chat import CHAT
+    from inflight.server.openai.completions import COMPLETION
 
     try:
         (COMPLETION if b'"prompt"' in body[:40] else CHAT).decode(body)
@@ -70,23 +70,23 @@ def _pydantic_bodies() -> tuple[Any, Any]:
     """The fields that these bodies use, with the types and limits that the server has for them."""
     from pydantic import BaseModel, ConfigDict, Field, create_model
 
-    from inflight.server.bodies import types
+    from inflight.server.common import fields
 
     class Base(BaseModel):
         model_config = ConfigDict(extra="forbid", strict=True)
 
-    text = Annotated[str, Field(max_length=types.LONGEST_TEXT)]
+    text = Annotated[str, Field(max_length=fields.MAX_TEXT_CHARS)]
     message = create_model("Message", role=(str, ...), content=(text, ...))
     settings: dict[str, Any] = {
         "temperature": (Annotated[float, Field(ge=0, le=2)] | None, None),
         "n": (Annotated[int, Field(ge=1, le=1024)] | None, None),
-        "stop": (str | Annotated[list[str], Field(max_length=types.MAX_STOPS)] | None, None),
+        "stop": (str | Annotated[list[str], Field(max_length=fields.MAX_STOPS)] | None, None),
     }
     token = Annotated[int, Field(ge=0, lt=2**31)]
     prompts = str | list[str] | list[token] | list[list[token]]
     messages: Any = Annotated[
         list[message],  # type: ignore[valid-type]
-        Field(min_length=1, max_length=types.MAX_MESSAGES),
+        Field(min_length=1, max_length=fields.MAX_MESSAGES),
     ]
     return (
         create_model("Chat", __base__=Base, messages=(messages, ...), **settings),

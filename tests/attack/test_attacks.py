@@ -20,8 +20,8 @@ from benchmarks.attack.memory import tree
 from benchmarks.attack.target import BOMBS, make_model
 from benchmarks.attack.visit import Tally, Visit
 from benchmarks.attack.wire import MOST, filled, stretched, text
-from inflight.server.bodies.chat import CHAT
-from inflight.server.bodies.completions import COMPLETION
+from inflight.server.openai.chat import CHAT
+from inflight.server.openai.completions import COMPLETION
 from inflight.text import ChatTemplate, Conversation
 
 

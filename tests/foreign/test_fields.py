@@ -15,10 +15,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from inflight.server.bodies import chat, common, messages, responses, structured, tools
+from inflight.server.anthropic.messages import schema as messages
 from inflight.server.call import EndpointName
-from inflight.server.endpoints.registry import ENDPOINTS
+from inflight.server.common import conversation as chat
+from inflight.server.common import fields as common
 from inflight.server.errors import ApiError
+from inflight.server.openai.responses import schema as responses
+from inflight.server.registry import ENDPOINTS
 
 from .environments import HERE, Environment
 
@@ -52,8 +55,8 @@ for _module in (ANTHROPIC, BETA):
 # What stands within a body: the client's type, and ours. What ours has not is refused by name, or on the page.
 Inner = tuple[str, str, type[msgspec.Struct], str]
 WITHIN: list[Inner] = [
-    ("openai_python", f"{OPENAI}.shared_params:FunctionDefinition", tools.FunctionSpec, "serving"),
-    ("openai_python", f"{OPENAI}.chat:ChatCompletionFunctionToolParam", tools.ToolSpec, "serving"),
+    ("openai_python", f"{OPENAI}.shared_params:FunctionDefinition", common.FunctionSpec, "serving"),
+    ("openai_python", f"{OPENAI}.chat:ChatCompletionFunctionToolParam", common.ToolSpec, "serving"),
     ("openai_python", f"{OPENAI}.chat:ChatCompletionStreamOptionsParam", common.StreamOptions, "serving"),
     ("openai_python", f"{OPENAI}.chat:ChatCompletionContentPartTextParam", chat.TextPart, "serving"),
     ("openai_python", f"{OPENAI}.chat:ChatCompletionAssistantMessageParam", chat.Message, "serving"),
@@ -62,7 +65,7 @@ WITHIN: list[Inner] = [
     (
         "openai_python",
         f"{OPENAI}.shared_params.response_format_json_schema:JSONSchema",
-        structured.JsonSchemaInside,
+        common.JsonSchemaInside,
         "",
     ),
     ("openai_python", f"{OPENAI}.responses:FunctionToolParam", responses.FunctionTool, "responses-api"),

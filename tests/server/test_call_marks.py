@@ -9,9 +9,9 @@ from inflight.core.types.request import Request
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool
 from inflight.frontend.parsers.registry import TOOL_FORMATS, ChosenParsers
 from inflight.frontend.prompts import PromptEncoder
-from inflight.server.bodies.chat import ChatSettings
+from inflight.server.common.fields import ChatSettings
+from inflight.server.common.prepared import PreparedChat, Prompt, packed
 from inflight.server.parsers import call_marks
-from inflight.server.preprocessing.wire import PreparedChat, Prompt, packed
 from inflight.server.tenants import ANYONE
 from inflight.server.translating import RequestTranslator
 from inflight.text import Tokenizer

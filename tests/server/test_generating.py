@@ -18,8 +18,8 @@ from inflight.engine.event_stream import PIECE, EventStream
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.answer_memory import BYTES_PER_ENTRY
 from inflight.server.call import Call
+from inflight.server.common.logprobs import TokenNames
 from inflight.server.generating import Generation, open_generation
-from inflight.server.logprobs import TokenNames
 from inflight.server.response_builder import ResponseBuilder
 from inflight.server.tenants import ANYONE
 

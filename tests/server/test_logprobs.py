@@ -11,7 +11,7 @@ from text.builders import BUILDERS, CONFIGS, write_folder
 import inflight
 from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.prompts import PromptEncoder, text_stream
-from inflight.server.logprobs import CompletionLogprobs, TokenNames
+from inflight.server.common.logprobs import LogprobPieces, TokenNames
 from inflight.text import Tokenizer
 
 from .conftest import Server
@@ -45,7 +45,7 @@ def test_of_a_prompt_and_its_continuation(tokenizer: Tokenizer) -> None:
     encoder = PromptEncoder(tokenizer, None, 0)
     params: Any = inflight.SamplingParams(skip_special_tokens=True)
     request = encoder.request("r", encoder.tokens(TEXT), params, 0.0)
-    shown = CompletionLogprobs(TokenNames(tokenizer), request)
+    shown = LogprobPieces(TokenNames(tokenizer), request)
     prompt = shown.prompt(TEXT, scores(request.prompt_token_ids[1:]))
     hidden = [token_id in tokenizer.special_token_ids for token_id in request.prompt_token_ids]
     written = tuple(one for one, is_hidden in zip(request.prompt_token_ids, hidden, strict=True) if not is_hidden)
@@ -72,7 +72,7 @@ def test_marks_for_bytes_that_are_no_character_stand_before_what_follows(tokeniz
     (ahead,), (behind,) = (tokenizer.encode(one, add_special_tokens=False)[-1:] for one in ("x", "ab"))
     output = (ahead, *(of_byte[bytes([byte])] for byte in broken), behind, behind)
     request = PromptEncoder(tokenizer, None, 0).request("r", (ahead,), inflight.SamplingParams(), 0.0)
-    offsets = CompletionLogprobs(TokenNames(tokenizer), request).output(scores(output))["text_offset"]
+    offsets = LogprobPieces(TokenNames(tokenizer), request).output(scores(output))["text_offset"]
     text = text_stream(tokenizer, request)
     text.push(output)
     end = len(text.text) - 2 * len(tokenizer.token_bytes(behind))
@@ -82,7 +82,7 @@ def test_marks_for_bytes_that_are_no_character_stand_before_what_follows(tokeniz
 
 def test_without_a_tokenizer_there_is_no_text() -> None:
     request = PromptEncoder(None, None, 0).request("r", (1, 2), inflight.SamplingParams(), 0.0)
-    shown = CompletionLogprobs(TokenNames(None), request)
+    shown = LogprobPieces(TokenNames(None), request)
     assert shown.prompt("", scores((2,)))["text_offset"] == [0, 0]
     assert shown.output(scores((3,)))["text_offset"] == [0]
 

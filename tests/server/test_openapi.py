@@ -24,8 +24,8 @@ from schemathesis.specs.openapi.checks import (
 from inflight.server.app import BODIES, make_app
 from inflight.server.batch.answering import Answer, InFlight
 from inflight.server.batch.service import BatchService
-from inflight.server.endpoints.registry import ENDPOINTS, OF_LINES
 from inflight.server.ingress.authentication import CREDENTIALS
+from inflight.server.registry import ENDPOINTS, OF_LINES
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants

@@ -18,15 +18,8 @@ from starlette.types import ASGIApp
 from inflight.server.access_log import AccessLog, Observe
 from inflight.server.batch.endpoints import Kept, batch_routes
 from inflight.server.batch.models import BatchBody
-from inflight.server.bodies.adapters import LoadAdapterBody, UnloadAdapterBody
-from inflight.server.bodies.residency import ModelBody
 from inflight.server.docs_page import docs_page
-from inflight.server.endpoints.adapters import adapter_routes
-from inflight.server.endpoints.generation import generation_routes
-from inflight.server.endpoints.models import model_routes
-from inflight.server.endpoints.registry import ENDPOINTS
-from inflight.server.endpoints.residency import residency_routes
-from inflight.server.endpoints.state import Metrics, state_routes
+from inflight.server.endpoints import endpoint_routes
 from inflight.server.errors import ApiError, without_frames
 from inflight.server.ingress.answering import request_id_headers
 from inflight.server.ingress.authentication import Authentication
@@ -42,11 +35,21 @@ from inflight.server.json import error_response
 from inflight.server.live.routes import Live, live_routes, page_routes
 from inflight.server.notices import IGNORED_FIELDS, MAX_TOKENS
 from inflight.server.offload import offload
+from inflight.server.openai.models import (
+    LoadAdapterBody,
+    ModelBody,
+    UnloadAdapterBody,
+    adapter_routes,
+    model_routes,
+    residency_routes,
+)
 from inflight.server.openapi import Document, openapi_document
+from inflight.server.registry import ENDPOINTS
 from inflight.server.responses.endpoints import response_routes
 from inflight.server.routes import Operation, Routes
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
+from inflight.server.state import Metrics, state_routes
 from inflight.server.tenants import Tenants
 from inflight.server.tracing.middleware import SpanSink, TraceRequests
 
@@ -109,9 +112,11 @@ def make_app(
     """
     responses = jobs if service.settings.store_responses else None
     kept = None if responses is None else lambda: responses.kept_responses
+    generation, without_engine = endpoint_routes(service, kept)
     routes = [
-        generation_routes(service, kept),
+        generation,
         model_routes(service),
+        without_engine,
         adapter_routes(service),
         residency_routes(service),
         state_routes(service, metrics, version),
@@ -192,20 +197,20 @@ def _no_responses() -> Routes:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return _told(request, error)
+    return _answered(request, error)
 
 
 async def _http_error(table: RouteTable, request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        told = ApiError(
+        shown = ApiError(
             404, f"There is nothing at {request.url.path}; GET /docs lists what there is.", code="not_found"
         )
     elif error.status_code == 405:
-        told = ApiError(405, f"{request.method} is not for {request.url.path}.", code="method_not_allowed")
+        shown = ApiError(405, f"{request.method} is not for {request.url.path}.", code="method_not_allowed")
     else:
-        told = ApiError(error.status_code, f"{error.detail}.")
-    response = _told(request, told)
+        shown = ApiError(error.status_code, f"{error.detail}.")
+    response = _answered(request, shown)
     response.headers.update(error.headers or {})
     if error.status_code == 405:  # the web framework names the methods of the first route of the path
         response.headers["Allow"] = ", ".join(sorted(table.methods(request.scope)))
@@ -213,13 +218,14 @@ async def _http_error(table: RouteTable, request: Request, error: Exception) -> 
 
 
 async def _fault(request: Request, error: Exception) -> Response:
-    told = f"The server made a mistake ({type(error).__name__}); its log has the details."
-    response = _told(request, ApiError(500, told, type="server_error", code="internal_error"))
+    known = request.state.request_id
+    sentence = f"Internal server error (request {known}); see the server's log."
+    response = _answered(request, ApiError(500, sentence, type="server_error", code="internal_error"))
     response.raw_headers.extend(request_id_headers(request.scope))  # answered outside the ingress
     return response
 
 
-def _told(request: Request, error: ApiError) -> Response:
+def _answered(request: Request, error: ApiError) -> Response:
     """The answer; the log has it from the request's state."""
     request.state.error = without_frames(error)
     return error_response(error, request.scope)

@@ -1,22 +1,15 @@
-"""A call of an endpoint: what the engine is asked, and what the answer must show.
-
-Knows no HTTP and no engine; `translating` makes it, serializers read it.
-"""
+"""A call of an endpoint: the engine's requests, and what the answer must show of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from inflight.core.types.request import Request
 from inflight.frontend.answers import AnswerParsing
-from inflight.server.bodies.as_texts import PLAIN, TextForm
+from inflight.server.common.fields import PLAIN_FORM, TextForm
 from inflight.server.tenants import Tenant
 
-Generating = Literal["completion", "chat", "responses", "messages", "count_tokens", "tokenize", "detokenize"]
-Rendering = Literal["completion_render", "chat_render"]
-OfTexts = Literal["embeddings", "score", "score_v1", "rerank", "rerank_v2", "classify", "embed", "text_rerank"]
-EndpointName = Generating | Rendering | OfTexts
+EndpointName = str  # of the registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +20,10 @@ class Call:
     requests may draw more: best_of). logprobs: whether the answer shows them. names_are_ids:
     log-probabilities name tokens by their ids.
     parsing: of a conversation's answers. include_reasoning: they are shown with it. old_functions: a call of a tool is
-    told as `function_call`, as it was before there were tools. repeated: JSON, what the answer repeats of the body.
+    shown as `function_call`, as it was before there were tools. repeated: JSON, what the answer repeats of the body.
     kept_items: JSON, the items that the answer is stored with; none where it is not stored.
     form_field: of the body, that says what answers must be like.
-    text_form: of a call about whole texts, how it shows what is told of them. pairs: of requests, whose vectors are
+    text_form: of an answer about encoder-only inputs. pairs: of requests, whose vectors are
     compared. labels: of a classifier. kv_transfer: JSON, where other engines find the prompt's keys and values.
     """
 
@@ -58,7 +51,7 @@ class Call:
     repeated: bytes = b""
     kept_items: bytes = b""
     form_field: str | None = None
-    text_form: TextForm = PLAIN
+    text_form: TextForm = PLAIN_FORM
     pairs: tuple[tuple[int, int], ...] = ()
     labels: tuple[str, ...] = ()
     kv_transfer: bytes = b""

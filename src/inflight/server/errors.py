@@ -1,13 +1,12 @@
-"""Errors as OpenAI's clients expect them: one wrapped shape for plain answers, streams and lines of batch jobs.
-
-Knows status codes and names; what went wrong, the one who raises says in a sentence.
-"""
+"""Errors: the one exception of all APIs, and its JSON as OpenAI's and Anthropic's clients expect it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+from msgspec import UNSET, Struct, UnsetType
 
 from inflight.core.types.request import RequestRefused
 from inflight.counted import shortened
@@ -19,8 +18,22 @@ T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
 
 
+class ErrorInside(Struct, kw_only=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    retry_after_s: float | UnsetType = UNSET
+
+
+class Error(Struct, kw_only=True):
+    """Every error, in answers and in streams."""
+
+    error: ErrorInside
+
+
 class ApiError(Exception):
-    """The error that a client gets instead of an answer.
+    """An error that a client gets instead of an answer.
 
     status: HTTP status. type, code: OpenAI's names; without a code it is the status's. param: the field of the body
     that is to blame, if one is. retry_after: seconds after which it makes sense to ask again. accepts: encodings that a
@@ -85,7 +98,7 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
 
 
 def clients_fault(make: Callable[[], T], field: str) -> T:
-    """Mistakes that text and prompts tell in sentences are the client's."""
+    """Return what `make` makes. Raises ApiError with the sentence of any ValueError that is ours."""
     try:
         return make()
     except ValueError as error:
@@ -95,13 +108,13 @@ def clients_fault(make: Callable[[], T], field: str) -> T:
 
 
 def without_frames(error: E) -> E:
-    """For whoever keeps the error: with its traceback it would keep what the frames held, and be held by them."""
+    """Return the error to be kept: with its traceback it would keep what the frames held, in a cycle."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
 
 
 def refused(refusal: RequestRefused, prompt_field: str = "prompt", form_field: str | None = None) -> ApiError:
-    """The engine's refusal: 429 where waiting helps, 400 where it never will.
+    """Return the engine's refusal: 429 where waiting helps, 400 where it never will.
 
     prompt_field: what this endpoint calls the prompt. form_field: the field that the request's grammar is from.
     """
@@ -115,3 +128,65 @@ def refused(refusal: RequestRefused, prompt_field: str = "prompt", form_field: s
         )
     fields = {"prompt": prompt_field, "grammar": form_field}
     return invalid(str(refusal), fields.get(refusal.field or "", refusal.field), refusal.code)
+
+
+# -- Anthropic's form --------------------------------------------------------------------------------------------------
+
+MESSAGES_PATH = "/v1/messages"
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_MESSAGES_CODES = {"thread": "thread_unsupported_request"}  # at which tool runners send the whole conversation instead
+
+
+class MessagesErrorDetails(Struct, kw_only=True):
+    error_code: str | UnsetType = UNSET
+    param: str | UnsetType = UNSET
+
+
+class MessagesErrorInside(Struct, kw_only=True):
+    type: str
+    message: str
+    details: MessagesErrorDetails | UnsetType = UNSET
+
+
+class MessagesError(Struct, kw_only=True):
+    """Every error of /v1/messages, in answers and in streams."""
+
+    type: Literal["error"]
+    error: MessagesErrorInside
+    request_id: str | None
+
+
+def is_of_messages(path: str) -> bool:
+    """Whether a path belongs to Anthropic's API."""
+    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
+
+
+def messages_status(error: ApiError) -> int:
+    """Return the status there: 529 for a server that cannot take the call now, 504 for a call that takes too long."""
+    if error.code == "request_timeout":
+        return 504
+    return 529 if error.status == 503 else error.status
+
+
+def messages_error(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
+    """Return the body. details: code and param, as our other endpoints have them."""
+    status = messages_status(error)
+    inside: dict[str, Any] = {
+        "type": _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error"),
+        "message": error.message,
+    }
+    code = error.code
+    if code == "unsupported_field":
+        code = _MESSAGES_CODES.get(error.param or "", code)
+    details = {"error_code": code, "param": error.param}
+    inside["details"] = {name: value for name, value in details.items() if value is not None}
+    return {"type": "error", "error": inside, "request_id": request_id}

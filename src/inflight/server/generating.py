@@ -19,11 +19,11 @@ from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
 from inflight.engine.protocols import EngineClient
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.call import Call
+from inflight.server.common.logprobs import TokenNames
 from inflight.server.delivery import Delivery
-from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError, refused, without_frames
-from inflight.server.logprobs import TokenNames
 from inflight.server.offload import offload
+from inflight.server.registry import ENDPOINTS
 from inflight.server.response_builder import ResponseBuilder
 from inflight.text import Tokenizer
 

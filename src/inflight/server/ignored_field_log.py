@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from inflight.counted import counted
-from inflight.server.bodies.unknown_fields import nearest
 from inflight.server.call import EndpointName
-from inflight.server.endpoints.registry import ENDPOINTS
+from inflight.server.common.values import nearest
+from inflight.server.registry import ENDPOINTS
 
 REPORT_SECONDS = 600.0  # in which the log names a field once
 MAX_REPORTED = 256  # names that are remembered

@@ -10,9 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from inflight.server.errors import ApiError
-from inflight.server.messages.errors import body_of as messages_error
-from inflight.server.messages.errors import is_of_messages, status_of
+from inflight.server.errors import ApiError, is_of_messages, messages_error, messages_status
 
 
 class JsonResponse(JSONResponse):
@@ -28,19 +26,19 @@ def json_of(answer: msgspec.Struct, status: int = 200) -> Response:
 
 
 async def body_bytes(request: Request) -> bytes:
-    """The body, which the ingress gives in one piece, and once: nobody keeps it but the caller."""
+    """Return the body, which the ingress gives in one piece, and once, so that only the caller keeps it."""
     content: bytes = (await request.receive()).get("body", b"")
     return content
 
 
 def error_response(error: ApiError, scope: Scope) -> JsonResponse:
-    """scope: of the request that it answers."""
-    status, body = told(error, scope["path"], scope.get("state", {}).get("request_id"))
+    """Return the response to a request that fails. scope: of the request."""
+    status, body = error_body(error, scope["path"], scope.get("state", {}).get("request_id"))
     return JsonResponse(body, status, error.headers)
 
 
-def told(error: ApiError, path: str, request_id: str | None = None) -> tuple[int, dict[str, Any]]:
-    """Status and body, in the words of the API that the path belongs to."""
+def error_body(error: ApiError, path: str, request_id: str | None = None) -> tuple[int, dict[str, Any]]:
+    """Return status and body, in the form of the API that the path belongs to."""
     if is_of_messages(path):
-        return status_of(error), messages_error(error, request_id)
+        return messages_status(error), messages_error(error, request_id)
     return error.status, error.body

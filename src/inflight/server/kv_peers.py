@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from inflight.core.types.kv_transfer import KVExchangeOptions, KVTransfer, PeerAddress
 from inflight.peer_secret import PeerSecret
-from inflight.server.bodies.kv_transfer import KVTransferParams
+from inflight.server.common.fields import KVTransferParams
 
 _PURPOSE = "kv-exchange address"
 _SIGNATURE = 32  # hexadecimal digits

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from inflight.server.batch.answering import Answer, EngineEnded, InFlight, NotNow, StepFailed
 from inflight.server.batch.records import LineUsage
 from inflight.server.call import Call
-from inflight.server.endpoints.registry import OF_LINES
+from inflight.server.common.prepared import PreparedAnswer
 from inflight.server.errors import ApiError, invalid
-from inflight.server.preprocessing.wire import PreparedAnswer
+from inflight.server.registry import OF_LINES
 from inflight.server.response_builder import ResponseBuilder
 from inflight.server.served import Borrowed
 from inflight.server.service import OpenCall, Service

@@ -11,6 +11,7 @@ from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.prompts import PromptEncoder
 from inflight.peer_secret import read_peer_secret
 from inflight.server.batch.service import BatchService
+from inflight.server.common.limits import MAX_BODY_MEMORY_BYTES, Limits
 from inflight.server.kv_peers import KVPeers
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.live.hub import LiveHub
@@ -20,7 +21,6 @@ from inflight.server.loaded_engine import Described
 from inflight.server.parsers import call_marks, parsers_of, shown_token_ids
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
-from inflight.server.preprocessing.wire import LONG_MEMORY_BYTES, Limits
 from inflight.server.served import Served
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
@@ -69,7 +69,7 @@ def make_served(
         pooler=engine.pooler,
         prompts=engine.text_prompts,
         unknown_fields=settings.unknown_fields,
-        memory_bytes=max(LONG_MEMORY_BYTES, READING_BYTES + READING_BYTES_OF_TOKEN * engine.max_model_len),
+        memory_bytes=max(MAX_BODY_MEMORY_BYTES, READING_BYTES + READING_BYTES_OF_TOKEN * engine.max_model_len),
     )
 
     def now() -> float:

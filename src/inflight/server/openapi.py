@@ -10,7 +10,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct
 from msgspec.structs import fields
 
-from inflight.server.answers import Error
+from inflight.server.errors import Error
 from inflight.server.routes import Operation
 
 Document = dict[str, Any]  # as OpenAPI has it

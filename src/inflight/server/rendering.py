@@ -13,7 +13,7 @@ SHARE = 0.25  # of the time that may go into one page, however often it is asked
 
 
 class Rendering(Generic[T]):
-    """Whoever asks gets a page that was begun after he asked."""
+    """Renders a page for all requests that came before the rendering began."""
 
     def __init__(self, render: Callable[[], Awaitable[T]]):
         self._render = render

@@ -14,10 +14,10 @@ from dataclasses import replace
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
 from inflight.server.call import Call
-from inflight.server.endpoints.registry import serializer_of
+from inflight.server.common.answers import Change, Choice, KeepableSerializer, TokenUsage
+from inflight.server.common.logprobs import TokenNames
 from inflight.server.errors import ApiError, invalid
-from inflight.server.logprobs import TokenNames
-from inflight.server.serializers.protocol import Change, Choice, KeepableSerializer, Usage
+from inflight.server.registry import serializer_of
 
 
 class ResponseBuilder:
@@ -33,7 +33,7 @@ class ResponseBuilder:
 
     @property
     def output_tokens(self) -> int:
-        """Of everything that was drawn, shown or not."""
+        """Return the tokens of everything that was drawn, shown or not."""
         return sum(one.output_tokens for one in self._collectors.values())
 
     @property
@@ -56,7 +56,7 @@ class ResponseBuilder:
         self._collectors[event.request_id].take(event)
 
     def forget(self) -> None:
-        """What was collected has been told; what is left are counts and ends."""
+        """Drop what was collected, once it is sent; counts and ends remain."""
         for one in self._collectors.values():
             one.forget()
 
@@ -83,7 +83,7 @@ class ResponseBuilder:
         before = self._usage(self.output_tokens)
         changes = self._fold(events)
         for collector in {change.collector for change in changes}:
-            _check(collector)  # one that failed is told at once, and not as a choice
+            _check(collector)  # a failure is reported at once, and not as a choice
         begun = len(self._begun)
         for change in changes:
             change.begins = change.index not in self._begun
@@ -96,11 +96,11 @@ class ResponseBuilder:
         return frames
 
     def last_frames(self) -> bytes:
-        """What comes when all have finished."""
+        """Return the last frames, when all have finished."""
         return self._serializer.end(self._usage(self.output_tokens))
 
     def kept(self) -> bytes:
-        """What is stored of it, as JSON, when all have finished; before `last_frames`."""
+        """Return what is stored, as JSON, when all have finished; before `last_frames`."""
         assert isinstance(self._serializer, KeepableSerializer), "only such are stored"
         return self._serializer.kept(self._usage(self.output_tokens))
 
@@ -141,9 +141,9 @@ class ResponseBuilder:
 
     # -- both -----------------------------------------------------------------------------------------------------
 
-    def _usage(self, output_tokens: int) -> Usage:
+    def _usage(self, output_tokens: int) -> TokenUsage:
         collectors = self._collectors.values()
-        return Usage(
+        return TokenUsage(
             self._prompt_tokens,
             output_tokens,
             sum(one.cached_tokens for one in collectors),

@@ -15,9 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from inflight.server.answers import Error
-from inflight.server.bodies.values import read_text
-from inflight.server.errors import invalid
+from inflight.server.common.values import read_text
+from inflight.server.errors import ApiError, Error, invalid
 from inflight.server.tenants import Tenant
 
 Answer = Callable[[Request], Awaitable[Response]]
@@ -131,3 +130,13 @@ def _is_list(type_: Any) -> bool:
 
 def _alternatives(info: msgspec.inspect.Type) -> Sequence[msgspec.inspect.Type]:
     return info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+
+
+def check_operator(tenant: Tenant, action: str) -> None:
+    """Raises ApiError 403 for a tenant that may not change what is served; without keys any may."""
+    if not tenant.operator:
+        raise ApiError(
+            403,
+            f"The key of {tenant.name!r} may not {action}; take one whose tenant has operator = true in the keys file.",
+            code="not_an_operator",
+        )

@@ -17,14 +17,14 @@ from msgspec import Struct
 
 from inflight.core.types.sampling import Adapter
 from inflight.engine.protocols import EngineClient
-from inflight.server.bodies.unknown_fields import UnknownFields
 from inflight.server.call import EndpointName
-from inflight.server.endpoints.registry import ENDPOINTS
+from inflight.server.common.logprobs import TokenNames
+from inflight.server.common.values import UnknownFields
 from inflight.server.errors import ApiError
-from inflight.server.logprobs import TokenNames
 from inflight.server.model_status import ModelStatus
 from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingPool
+from inflight.server.registry import ENDPOINTS
 from inflight.server.translating import RequestTranslator
 from inflight.text import Tokenizer
 

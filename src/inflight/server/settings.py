@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from inflight.config.setting import SettingsError, option
 from inflight.core.types.kv_transfer import KVExchangeOptions, Role, Way
 from inflight.engine.kv_events import KVEventOptions
-from inflight.server.bodies.unknown_fields import UnknownFieldPolicy
+from inflight.server.common.values import UnknownFieldPolicy
 from inflight.server.ingress.addresses import Networks, is_loopback
 
 _ABOVE_ZERO = (

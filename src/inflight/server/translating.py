@@ -1,8 +1,6 @@
-"""From a prepared body to what the engine is asked: one `Call`, with a request for each prompt and what is wanted back.
+"""Translate a prepared body into a `Call`: a request for each prompt, and what the answer shows.
 
-Knows which setting means what, the engine's clock and whose call it is; bodies are read and cut elsewhere
-(`preprocessing`). Files of batch jobs and the command line translate their lines here too, so that a body means the
-same wherever it comes from.
+Batch jobs and the command line translate their lines here too, so that a body means the same wherever it comes from.
 """
 
 from __future__ import annotations
@@ -25,17 +23,15 @@ from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder
 from inflight.frontend.text_tasks import TextTasks
 from inflight.models.spec import Pooler
-from inflight.server.bodies.chat import ChatSettings
-from inflight.server.bodies.common import CallSettings, Slo
-from inflight.server.bodies.completions import CompletionSettings
 from inflight.server.call import Call, EndpointName
-from inflight.server.endpoints.registry import ENDPOINTS
+from inflight.server.common.fields import CallSettings, ChatSettings, CompletionSettings, Slo
+from inflight.server.common.limits import check_model, max_tokens_of
+from inflight.server.common.prepared import Prepared, PreparedChat, PreparedCompletion, PreparedTexts
 from inflight.server.errors import clients_fault, invalid
 from inflight.server.kv_peers import KVPeers
 from inflight.server.loaded_engine import ServedLane
 from inflight.server.offload import offload
-from inflight.server.preprocessing.bounds import check_model, max_tokens_of
-from inflight.server.preprocessing.wire import Prepared, PreparedChat, PreparedCompletion, PreparedTexts
+from inflight.server.registry import ENDPOINTS
 from inflight.server.router_hints import NO_HINTS, RouterHints
 from inflight.server.tenants import Tenant
 
@@ -65,13 +61,13 @@ class Placement(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTranslator:
-    """What is needed to translate prepared bodies.
+    """Translates prepared bodies into calls.
 
     encoder: makes requests, and draws the seeds of those that name none. defaults: sampling settings of bodies that
     name none, as the model's files have them. models: names by which the model may be called; none: any. now: the
-    engine's clock. isolate: keep tenants' cached prefixes apart. parsers: of the model's answers; shown_token_ids: of
+    engine's clock. isolate: separate tenants' cached prefixes. parsers: of the model's answers; shown_token_ids: of
     special tokens that these must see; call_marks: by which the engine knows answers that call tools. pooler: how the
-    engine tells something of whole texts, if it does. adapters: that may be called in the model's place. lanes: that
+    engine makes vectors or scores, if it does. adapters: that may be called in the model's place. lanes: that
     the engine has. peers: other engines that prompts are handed to, or taken from; None: none.
     """
 
@@ -110,7 +106,7 @@ class RequestTranslator:
         return translate() if small and not words else await offload(translate)
 
     def params(self, prepared: PreparedCompletion | PreparedChat) -> SamplingParams:
-        """What the engine is told of sampling. Raises ApiError."""
+        """Return the sampling settings of a body. Raises ApiError."""
         body = prepared.settings
         return self._completion_params(body) if isinstance(body, CompletionSettings) else self._chat_params(body)
 
@@ -279,7 +275,7 @@ class RequestTranslator:
         return check_model(name, known), None
 
     def _placement(self, body: CallSettings, tenant: Tenant, batch: bool, hints: RouterHints) -> Placement:
-        """The key's name is whose request it is, whatever else is said: nobody may choose somebody else's share.
+        """The key's name is whose request it is, whatever else is said: no client may choose another's share.
         Without keys it is whom a router names, which stands before the client, else whom the body does."""
         name = tenant.name or hints.fairness_id or body.named_user or ""
         salt, slo = body.cache_salt or "", body.slo or Slo()

@@ -15,13 +15,14 @@ import pytest
 
 import inflight
 from inflight.frontend.prompts import PromptEncoder
+from inflight.server.common.limits import Limits
+from inflight.server.common.prepared import PreparedAnswer, PreparedChat, PreparedCompletion
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing import child as child_module
 from inflight.server.preprocessing import pool as pool_module
 from inflight.server.preprocessing.lane import PreprocessingError
 from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
-from inflight.server.preprocessing.wire import Limits, PreparedAnswer, PreparedChat, PreparedCompletion
 from inflight.text import ChatTemplate, Tokenizer
 
 BUILT_IN = Path(inflight.__file__).parent / "builtin_model"

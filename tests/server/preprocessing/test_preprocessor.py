@@ -12,17 +12,11 @@ import pytest
 import inflight
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.call import EndpointName
+from inflight.server.common import prompts
+from inflight.server.common.limits import Limits
+from inflight.server.common.prepared import PreparedAnswer, PreparedChat, PreparedCompletion, Prompt, packed
 from inflight.server.errors import ApiError
-from inflight.server.preprocessing import prompts
 from inflight.server.preprocessing.preprocessor import Preprocessor
-from inflight.server.preprocessing.wire import (
-    Limits,
-    PreparedAnswer,
-    PreparedChat,
-    PreparedCompletion,
-    Prompt,
-    packed,
-)
 from inflight.text import ChatTemplate, Tokenizer
 
 BUILT_IN = Path(inflight.__file__).parent / "builtin_model"

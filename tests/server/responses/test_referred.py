@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inflight.server.errors import ApiError
-from inflight.server.responses.referred import MOST_RESPONSES, Reference, found, references_of, with_items
+from inflight.server.responses.referred import MAX_RESPONSES, Reference, found, references_of, with_items
 
 SAID = {"id": "msg_1_0", "type": "message", "role": "assistant", "content": "A block."}
 STORED = {"resp_1": [{"id": "msg_1_input0", "type": "message", "role": "user", "content": "What?"}, SAID]}
@@ -23,7 +23,7 @@ def named(item_id: Any) -> dict[str, Any]:
     return {"type": "item_reference", "id": item_id}
 
 
-def resolved(asked: bytes, most_bytes: int = 1000) -> Any:
+def resolved(asked: bytes, max_bytes: int = 1000) -> Any:
     read: list[str] = []
 
     async def history(response_id: str) -> bytes:
@@ -32,7 +32,7 @@ def resolved(asked: bytes, most_bytes: int = 1000) -> Any:
             raise ApiError(404, "There is none.", param="previous_response_id")
         return json.dumps(STORED[response_id]).encode()
 
-    items = asyncio.run(found(references_of(asked), history, most_bytes))
+    items = asyncio.run(found(references_of(asked), history, max_bytes))
     assert len(read) == len({*read}), "each is read once"
     return json.loads(with_items(asked, items))
 
@@ -77,5 +77,5 @@ def test_one_item_many_times_is_not_put_in_beyond_what_a_body_may_have() -> None
 
 def test_too_many_responses_are_not_read() -> None:
     with pytest.raises(ApiError) as refused:
-        resolved(body(*(named(f"msg_{number}_0") for number in range(MOST_RESPONSES + 1))))
-    assert refused.value.status == 400 and str(MOST_RESPONSES) in refused.value.message
+        resolved(body(*(named(f"msg_{number}_0") for number in range(MAX_RESPONSES + 1))))
+    assert refused.value.status == 400 and str(MAX_RESPONSES) in refused.value.message

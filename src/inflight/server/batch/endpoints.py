@@ -9,7 +9,6 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from inflight.server.answers import Error
 from inflight.server.batch.files import Files, too_large
 from inflight.server.batch.jobs import Jobs
 from inflight.server.batch.models import (
@@ -24,6 +23,7 @@ from inflight.server.batch.models import (
 )
 from inflight.server.batch.persistence import Pause
 from inflight.server.batch.upload import MultipartUpload, declared_bytes
+from inflight.server.errors import Error
 from inflight.server.json import json_of
 from inflight.server.responses.kept import KeptResponses, Responses
 from inflight.server.routes import Routes, read_query, tenant_of

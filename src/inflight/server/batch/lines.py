@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Raw
 
 from inflight.counted import shortened
-from inflight.server.bodies.values import HALF_CHARACTER, without_prefix
-from inflight.server.endpoints.registry import OF_LINES
+from inflight.server.common.values import HALF_CHARACTER, without_prefix
+from inflight.server.registry import OF_LINES
 
 if TYPE_CHECKING:
     LinePath = str

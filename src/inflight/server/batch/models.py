@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from inflight.server.batch.lines import LinePath
 from inflight.server.batch.persistence import Pause
 from inflight.server.batch.records import ENDED, Job, StoredFile
-from inflight.server.bodies.decoding import BodyDecoder
+from inflight.server.common.decoding import BodyDecoder
 
 WINDOW = re.compile(r"([1-9][0-9]{0,3})([mhd])")
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]

@@ -21,7 +21,7 @@ from inflight.server.batch.lines import BatchLine, line_id
 from inflight.server.batch.persistence import Persistence
 from inflight.server.batch.records import Job, LineAnswer, LineUsage
 from inflight.server.errors import ApiError
-from inflight.server.json import told
+from inflight.server.json import error_body
 from inflight.server.tenants import Tenant
 
 SHORTEST_WAIT, USUAL_WAIT, LONGEST_WAIT = 0.05, 1.0, 60.0  # seconds between two tries
@@ -113,7 +113,7 @@ def _is_cancelled() -> bool:
 
 def _refused(job: Job, line: BatchLine, error: ApiError) -> LineAnswer:
     """As the endpoint of the line would tell it."""
-    status, body = told(error, line.url)
+    status, body = error_body(error, line.url)
     return _line_answer(job, line, status, json.dumps(body, allow_nan=False))
 
 

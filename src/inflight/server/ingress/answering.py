@@ -9,9 +9,8 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from inflight.server.errors import ApiError, without_frames
+from inflight.server.errors import ApiError, is_of_messages, without_frames
 from inflight.server.json import error_response
-from inflight.server.messages.errors import is_of_messages
 
 CLOSE = (b"connection", b"close")
 REQUEST_ID_HEADER = b"x-request-id"

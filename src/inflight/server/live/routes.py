@@ -21,10 +21,9 @@ from starlette.types import Receive, Scope, Send
 
 from inflight.live.frames import encode_account
 from inflight.live.page_files import PageFile, page_file, served_page
-from inflight.server.endpoints.operators import check_operator
 from inflight.server.errors import ApiError
 from inflight.server.live.hub import LiveHub
-from inflight.server.routes import Routes, read_query, tenant_of
+from inflight.server.routes import Routes, check_operator, read_query, tenant_of
 from inflight.server.sending import ClientGone, file_pieces, until_gone
 from inflight.server.tenants import Tenant
 

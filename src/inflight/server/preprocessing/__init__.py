@@ -1,7 +1,7 @@
-"""From the bytes of a body to token ids: read, checked, rendered and cut, where it can harm nobody.
+"""Tokenizer workers: bodies are read, checked, rendered and tokenized in processes with limits of time and memory.
 
 A body is parsed, a chat template (a program that came with a model) is run over it, and its text is cut into tokens.
-Each may take long or much memory if somebody wants it to, and none lets the event loop run meanwhile. So all of it is
+Each may take long or much memory if a client wants it to, and none lets the event loop run meanwhile. So all of it is
 one pure function, `preprocessor`, from bytes to a message of `wire`; short completions run it in place, everything
 else in processes of their own with limits of time and memory, which `pool` asks and `worker` is.
 

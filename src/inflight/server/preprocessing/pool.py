@@ -19,8 +19,11 @@ from pathlib import Path
 from inflight.cpus import usable_cpus
 from inflight.limited_process import receive, send
 from inflight.server.call import EndpointName
+from inflight.server.common.limits import Limits
+from inflight.server.common.prepared import Prepared, PreparedAnswer
 from inflight.server.errors import ApiError, invalid
 from inflight.server.ignored_field_log import IgnoredFieldLog
+from inflight.server.openai.completions import is_little
 from inflight.server.preprocessing.child import (
     LOOK_SECONDS,
     STALLED_LOOKS,
@@ -31,15 +34,12 @@ from inflight.server.preprocessing.child import (
     progressing,
 )
 from inflight.server.preprocessing.lane import Lane, PreprocessingError, ProcessEnded, WaitingBody
-from inflight.server.preprocessing.preprocessor import Preprocessor, is_little
+from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
     LONG,
     READY,
     SHORT,
-    Limits,
     Outcome,
-    Prepared,
-    PreparedAnswer,
     Refused,
     Setup,
     decode_outcome,
@@ -98,7 +98,7 @@ class PreprocessingPool:
             completion, ignored = self._in_place.decoded(endpoint, body)
             if is_little(completion):
                 self._ignored.note(endpoint, ignored)
-                return self._in_place.completion(completion, ignored)
+                return self._in_place.of_decoded(endpoint, completion, ignored=ignored)
         outcome = asyncio.get_running_loop().create_future()
         takes_long = is_long(body, history)
         self._lane(takes_long).put(WaitingBody(owner, ReadJob(endpoint, body, history), outcome))

@@ -8,9 +8,9 @@ from msgspec import Meta, Struct, field
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from inflight.server.answers import Error, Response
-from inflight.server.errors import invalid
+from inflight.server.errors import Error, invalid
 from inflight.server.json import JsonResponse, json_of
+from inflight.server.openai.responses.schema import Response
 from inflight.server.responses.kept import Responses
 from inflight.server.routes import Routes, read_query, tenant_of
 
@@ -26,14 +26,14 @@ _MEANINGS = {
 
 
 class KeepsResponses(Protocol):
-    """What the routes ask. Raises ApiError while there is none."""
+    """Stored responses. Raises ApiError while there are none."""
 
     @property
     def responses(self) -> Responses: ...
 
 
 class InputItem(Struct, kw_only=True):
-    """What else it has depends on its type."""
+    """Other fields depend on the type."""
 
     id: str
     type: Literal["message", "function_call", "function_call_output", "reasoning"]
@@ -107,7 +107,7 @@ def response_routes(service: KeepsResponses) -> Routes:
 
     @routes.delete(f"{PATH}/{{response_id}}", result=ResponseDeleted, errors=_refusals(401, 404, 507))
     async def delete_response(request: Request) -> HttpResponse:
-        """Those that went on from it stay, with what they have of it."""
+        """Delete a stored response. Those that went on from it stay, with what they have of it."""
         response_id = request.path_params["response_id"]
         await service.responses.delete(tenant_of(request), response_id)
         return json_of(ResponseDeleted(id=response_id))

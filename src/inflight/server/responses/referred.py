@@ -1,7 +1,7 @@
 """Items of an input that are named by their ids: what a stored response has under the id is put in their place.
 
-Knows in which response an id says that its item is, and the sentences; not the store, nor what items mean. What is
-wrong with a body otherwise, its reader tells.
+Knows in which response an id says that its item is, and the sentences; not the store, nor what items mean. Other
+mistakes of a body are found where it is read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from inflight.counted import shortened
 from inflight.server.errors import ApiError, invalid
 from inflight.server.responses.stored import PREFIX
 
-MOST_RESPONSES = 256  # that one input names items of: each is read
+MAX_RESPONSES = 256  # that one input names items of: each is read
 _MARK = b"item_reference"
 
 
@@ -69,31 +69,31 @@ def references_of(body: bytes) -> list[Reference]:
 
 
 async def found(
-    references: Sequence[Reference], history: Callable[[str], Awaitable[bytes]], most_bytes: int
+    references: Sequence[Reference], history: Callable[[str], Awaitable[bytes]], max_bytes: int
 ) -> dict[Reference, Raw]:
-    """history: the items of a stored response by its id, as JSON; raises ApiError 404 where there is none. most_bytes:
+    """history: the items of a stored response by its id, as JSON; raises ApiError 404 where there is none. max_bytes:
     of all that is found, which one item may be many times. Raises ApiError."""
     by_response: dict[str, list[Reference]] = {}
     for one in references:
         by_response.setdefault(one.response_id, []).append(one)
-    if len(by_response) > MOST_RESPONSES:
+    if len(by_response) > MAX_RESPONSES:
         raise invalid(
-            f"input names items of {len(by_response):,} stored responses, and {MOST_RESPONSES} are allowed; go on from "
+            f"input names items of {len(by_response):,} stored responses, and {MAX_RESPONSES} are allowed; go on from "
             "the last by previous_response_id, or send the items themselves.",
             "input",
         )
-    told: dict[Reference, Raw] = {}
-    room = most_bytes
+    items_by_reference: dict[Reference, Raw] = {}
+    room = max_bytes
     for response_id, named in by_response.items():
         items = await _items_of(named[0], response_id, history)
         for one in named:
             if one.item_id not in items:
                 raise _no_item(one)
-            told[one] = items[one.item_id].copy()  # so that the history goes
-            room -= len(memoryview(told[one]))
+            items_by_reference[one] = items[one.item_id].copy()  # so that the history goes
+            room -= len(memoryview(items_by_reference[one]))
             if room < 0:
                 raise _no_room(one)
-    return told
+    return items_by_reference
 
 
 async def _items_of(named: Reference, response_id: str, history: Callable[[str], Awaitable[bytes]]) -> dict[str, Raw]:

@@ -13,9 +13,9 @@ from inflight.core.types.request import Request
 from inflight.core.types.timings import Timings
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.call import Call, EndpointName
-from inflight.server.endpoints.registry import ENDPOINTS
 from inflight.server.errors import ApiError
 from inflight.server.generating import Generation
+from inflight.server.registry import ENDPOINTS
 from inflight.server.tracing.request_trace import RequestTrace
 
 Attribute = str | bool | int | float | Sequence[str]

@@ -1,0 +1,333 @@
+"""A body of /v1/messages as a conversation of chat: blocks become messages, and fields get chat's names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Raw, structs
+
+from inflight.counted import shortened
+from inflight.server.anthropic.messages.schema import (
+    BLOCK_KINDS,
+    SAME_IN_CHAT,
+    AnyChoice,
+    Block,
+    ClientTool,
+    Content,
+    CountedTokens,
+    DisabledThinking,
+    EnabledThinking,
+    InputMessage,
+    Kind,
+    MessagesBody,
+    NamedChoice,
+    NoneChoice,
+    OutputFormat,
+    PromptFields,
+    RedactedThinkingBlock,
+    Role,
+    TextBlock,
+    ThinkingBlock,
+    ToolChoiceField,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from inflight.server.common.conversation import ChatBody, Message
+from inflight.server.common.fields import (
+    CalledFunction,
+    CalledTool,
+    FunctionName,
+    FunctionSpec,
+    JsonSchemaFormat,
+    JsonSchemaInside,
+    NamedTool,
+    ToolChoiceSpec,
+    ToolSpec,
+)
+from inflight.server.common.limits import check_model
+from inflight.server.common.prepared import PreparedAnswer, PreparedChat
+from inflight.server.common.values import read_value
+from inflight.server.errors import ApiError, invalid
+
+if TYPE_CHECKING:
+    from inflight.server.preprocessing.preprocessor import Preprocessor
+
+FIELD_NAMES = {  # chat's → this endpoint's
+    "stop": "stop_sequences",
+    "user": "metadata.user_id",
+    "response_format.json_schema": "output_config.format",
+    "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
+    ".function.parameters": ".input_schema",
+    ".function": "",
+}
+_KIND = msgspec.json.Decoder(Kind)
+_TOOL = msgspec.json.Decoder(ClientTool)
+
+
+def prepare(preprocessor: Preprocessor, body: MessagesBody, history: bytes | memoryview) -> PreparedChat:
+    """Return the conversation's prompt, settings and tools. Raises ApiError."""
+    return preprocessor.chat(to_chat(body), "messages")
+
+
+def prepare_count(preprocessor: Preprocessor, body: PromptFields, history: bytes | memoryview) -> PreparedAnswer:
+    """Return the number of tokens of the prompt that `prepare` makes. Raises ApiError."""
+    chat = prompt_of(body)
+    check_model(chat.model, preprocessor.limits.models)
+    rendered = preprocessor.prompts.rendered(chat, preprocessor.forms.tools(chat).shown)
+    count = CountedTokens(input_tokens=len(preprocessor.prompts.of_rendered(rendered)))
+    return PreparedAnswer(msgspec.json.encode(count))
+
+
+def to_chat(body: MessagesBody) -> ChatBody:
+    """Return the same call as a body of /v1/chat/completions. Raises ApiError."""
+    _check(body)
+    thinking, metadata = body.thinking, body.metadata
+    return structs.replace(
+        prompt_of(body),
+        stop=body.stop_sequences,
+        user=None if metadata is None else metadata.user_id,
+        service_tier="default" if body.service_tier == "standard_only" else body.service_tier,
+        thinking_token_budget=thinking.budget_tokens if isinstance(thinking, EnabledThinking) else None,
+        include_reasoning=getattr(thinking, "display", None) != "omitted",
+        **{name: getattr(body, name) for name in SAME_IN_CHAT},
+    )
+
+
+def prompt_of(body: PromptFields) -> ChatBody:
+    messages = messages_of(body.messages, body.system)
+    if not messages:
+        raise invalid("messages holds no text; give at least one message with some.", "messages")
+    tools = [_tool(raw, f"tools[{number}]") for number, raw in enumerate(body.tools or ())]
+    return ChatBody(
+        model=body.model,
+        messages=messages,
+        continue_final_message=goes_on(messages) or None,
+        tools=tools or None,
+        tool_choice=_tool_choice(body.tool_choice),
+        parallel_tool_calls=False if getattr(body.tool_choice, "disable_parallel_tool_use", None) else None,
+        reasoning_effort=None if body.output_config is None else body.output_config.effort,
+        response_format=_format(body),
+        enable_thinking=None if body.thinking is None else not isinstance(body.thinking, DisabledThinking),
+        chat_template_kwargs=body.chat_template_kwargs,
+    )
+
+
+def _check(body: MessagesBody) -> None:
+    thinking = body.thinking
+    if isinstance(thinking, EnabledThinking) and thinking.budget_tokens >= body.max_tokens:
+        raise invalid(
+            f"thinking.budget_tokens is {thinking.budget_tokens}, and max_tokens is {body.max_tokens}, which counts "
+            "the thinking, too; raise max_tokens, so that some are left for the answer.",
+            "thinking.budget_tokens",
+        )
+    if body.stop_sequences and "" in body.stop_sequences:
+        raise invalid(
+            f"stop_sequences holds an empty text at {body.stop_sequences.index('')}; leave it out.", "stop_sequences"
+        )
+
+
+def _format(body: PromptFields) -> JsonSchemaFormat | None:
+    asked: OutputFormat | None = None if body.output_config is None else body.output_config.format
+    if asked is not None and body.output_format is not None:
+        raise invalid(
+            "output_config.format and output_format both say what the answer must be like; give output_config.format.",
+            "output_format",
+        )
+    asked = asked or body.output_format
+    return None if asked is None else JsonSchemaFormat(JsonSchemaInside(schema_=asked.schema_, strict=True))
+
+
+# -- tools ------------------------------------------------------------------------------------------------------------
+
+
+def _tool(raw: Raw, path: str) -> ToolSpec:
+    kind = read_value(path, _KIND, raw).type
+    if kind not in (None, "custom"):
+        raise invalid(
+            f"{path} is of the type {shortened(kind)!r}, which is not served: nothing is run here, and no tool is "
+            "known by its type; give tools with a name and an input_schema, which the client runs.",
+            f"{path}.type",
+            "unsupported_value",
+        )
+    tool = read_value(path, _TOOL, raw)
+    if tool.defer_loading:
+        raise invalid(f"{path}.defer_loading is true, but all tools are shown to the model.", f"{path}.defer_loading")
+    if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
+        raise invalid(
+            f"{path}.allowed_callers leaves out 'direct', and no program calls tools here.", f"{path}.allowed_callers"
+        )
+    if tool.input_examples:
+        raise invalid(
+            f"{path}.input_examples has {len(tool.input_examples)}, which no chat template shows to the model; put "
+            "them into the description.",
+            f"{path}.input_examples",
+        )
+    function = FunctionSpec(
+        name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict
+    )
+    return ToolSpec(type="function", function=function)
+
+
+def _tool_choice(asked: ToolChoiceField | None) -> ToolChoiceSpec | None:
+    match asked:
+        case None:
+            return None
+        case AnyChoice():
+            return "required"
+        case NamedChoice():
+            return NamedTool(FunctionName(asked.name))
+        case NoneChoice():
+            return "none"
+        case _:
+            return "auto"
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+_KIND = msgspec.json.Decoder(Kind)
+_DECODERS: dict[str, msgspec.json.Decoder[Block]] = {
+    name: msgspec.json.Decoder(kind) for name, kind in BLOCK_KINDS.items()
+}
+_SAID_BY: dict[Role, tuple[str, ...]] = {
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+    "system": ("text",),
+}
+_NOT_TEXT = {"image": "images", "document": "documents", "search_result": "search results"}
+
+
+def messages_of(given: Sequence[InputMessage], system: Content | None = None) -> list[Message]:
+    """system: before everything. Raises ApiError."""
+    turns = _Turns()
+    if system:
+        turns.add_system(_texts(system, "system"))
+    for number, message in enumerate(given):
+        path = f"messages[{number}].content"
+        if message.role == "system":
+            turns.add_system(_texts(message.content, path))
+            continue
+        turn = turns.begin(message.role)
+        for where, block in _blocks(message.content, message.role, path):
+            turn = turns.add(turn, block, where)
+    return turns.messages
+
+
+def goes_on(messages: Sequence[Message]) -> bool:
+    """Whether the answer goes on with the assistant's last words. Raises ApiError where the last turn is one that
+    nothing can follow."""
+    last = messages[-1]
+    if last.role != "assistant":
+        return False
+    if last.tool_calls:
+        raise invalid(
+            f"messages ends with {len(last.tool_calls)} tool_use without their results; send a tool_result for each.",
+            "messages",
+        )
+    if not last.content:
+        raise invalid(
+            "messages ends with an assistant's message without text, with which no answer can go on; leave it out.",
+            "messages",
+        )
+    return True
+
+
+class _Turns:
+    """Messages so far. What one side says in a row is one message, as templates have it; results of tools are each a
+    message of their own."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._calls: set[str] = set()  # ids of all calls so far
+
+    def add_system(self, texts: list[str]) -> None:
+        text = "\n".join(texts)
+        if len(self.messages) == 1 and self.messages[0].role == "system":
+            self.messages[0].content = f"{self.messages[0].content}\n{text}"  # templates take one, which comes first
+        else:
+            self.messages.append(Message(role="system", content=text))
+
+    def begin(self, role: Role) -> Message:
+        """The message that goes on, or a new one that is still none: empty turns leave no trace but the assistant's."""
+        if self.messages and self.messages[-1].role == role:
+            return self.messages[-1]
+        message = Message(role=role, content="" if role == "assistant" else None)
+        if role == "assistant":
+            self.messages.append(message)
+        return message
+
+    def add(self, turn: Message, block: Block, path: str) -> Message:
+        """The message that the next block of the turn goes to."""
+        match block:
+            case TextBlock() if turn.role == "user":
+                if turn.content is None:
+                    self.messages.append(turn)
+                turn.content = block.text if turn.content is None else f"{turn.content}\n{block.text}"
+            case TextBlock():
+                turn.content = f"{turn.content}{block.text}"
+            case ThinkingBlock():
+                turn.reasoning_content = (turn.reasoning_content or "") + block.thinking
+            case ToolUseBlock():
+                call = CalledTool(CalledFunction(block.name, block.input), block.id)
+                turn.tool_calls = [*(turn.tool_calls or ()), call]
+                self._calls.add(block.id)
+            case ToolResultBlock():
+                self._add_result(block, path)
+                return Message(role="user")  # what the user says next comes behind the result
+            case RedactedThinkingBlock():
+                pass
+        return turn
+
+    def _add_result(self, block: ToolResultBlock, path: str) -> None:
+        if block.tool_use_id not in self._calls:
+            raise invalid(
+                f"{path} is the result of {shortened(block.tool_use_id)!r}, which is none of the tool_use blocks "
+                "before it; send the call, too.",
+                f"{path}.tool_use_id",
+                "invalid_value",
+            )
+        content = "\n".join(_texts(block.content or "", f"{path}.content"))
+        if block.is_error:  # which templates have no place for
+            content = f"Error: {content}" if content else "Error"
+        self.messages.append(Message(role="tool", content=content, tool_call_id=block.tool_use_id))
+
+
+def _blocks(content: Content, role: Role, path: str) -> list[tuple[str, Block]]:
+    """Return the blocks, with the path of each."""
+    if isinstance(content, str):
+        return [(path, TextBlock(content))]
+    paths = [f"{path}[{number}]" for number in range(len(content))]
+    return [(where, _block(raw, role, where)) for where, raw in zip(paths, content, strict=True)]
+
+
+def _texts(content: Content, path: str) -> list[str]:
+    """Return the texts of content that may hold nothing else. Raises ApiError."""
+    blocks = _blocks(content, "system", path)
+    return [block.text for _, block in blocks if isinstance(block, TextBlock)]
+
+
+def _block(raw: Raw, role: Role, path: str) -> Block:
+    kind = read_value(path, _KIND, raw).type
+    if kind is None:
+        raise invalid(f"{path} has no type; give one of {', '.join(_SAID_BY[role])}.", f"{path}.type", "missing_field")
+    if kind not in _SAID_BY[role]:
+        raise _not_served(kind, role, path)
+    return read_value(path, _DECODERS[kind], raw)
+
+
+def _not_served(kind: str, role: Role, path: str) -> ApiError:
+    may = ", ".join(_SAID_BY[role])
+    if kind in _NOT_TEXT:
+        why = f"this server reads no {_NOT_TEXT[kind]}"
+    elif kind in BLOCK_KINDS:
+        why = "it has no place here"
+    else:
+        why = "it is not served"
+    return invalid(
+        f"{path} is of the type {shortened(kind)!r}, but {why}; give blocks of the type {may}.",
+        f"{path}.type",
+        "unsupported_value",
+    )

@@ -1,0 +1,285 @@
+"""Schema of /v1/messages and /v1/messages/count_tokens: bodies, the blocks of their messages, and answers.
+
+Blocks and tools are read in two steps, since those that are not served are refused by their type, not by their first
+field.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from inflight.server.common.decoding import BodyDecoder
+from inflight.server.common.fields import (
+    COMMON_HINTS,
+    COMMON_NEUTRAL,
+    MAX_MESSAGES,
+    MAX_STOPS,
+    MAX_TOOLS,
+    Count,
+    FewTokenIds,
+    Int32,
+    JsonObject,
+    LogitBias,
+    Name,
+    Positive,
+    RepetitionPenalty,
+    Seed,
+    Slo,
+    StopString,
+    Temperature,
+    TemplateVariables,
+    Text,
+)
+
+_OBJECT = Meta(extra_json_schema={"type": "object"})
+Blocks = Annotated[list[Annotated[Raw, _OBJECT]], Meta(max_length=MAX_MESSAGES)]
+Content = Text | Blocks
+
+
+class Kind(Struct):
+    """The first look at a block or a tool."""
+
+    type: Name | None = None
+
+
+class TextBlock(Struct):
+    """A text; other fields of it (cache_control, citations) change no token."""
+
+    text: Text
+
+
+class ThinkingBlock(Struct):
+    """Reasoning of an earlier answer, whose signature is not read."""
+
+    thinking: Text
+
+
+class RedactedThinkingBlock(Struct):
+    """Reasoning that another server encrypted: it is not read, and no template would write it."""
+
+
+class ToolUseBlock(Struct):
+    id: Name
+    name: Name
+    input: JsonObject
+
+
+class ToolResultBlock(Struct):
+    tool_use_id: Name
+    content: Content | None = None
+    is_error: bool | None = None
+
+
+Block = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
+BLOCK_KINDS: dict[str, type[Block]] = {
+    "text": TextBlock,
+    "thinking": ThinkingBlock,
+    "redacted_thinking": RedactedThinkingBlock,
+    "tool_use": ToolUseBlock,
+    "tool_result": ToolResultBlock,
+}
+Role = Literal["user", "assistant", "system"]
+
+
+class InputMessage(Struct):
+    role: Role
+    content: Content
+
+
+class ClientTool(Struct, kw_only=True):
+    """A tool that the client runs. strict: calls' input is valid under the schema; without a word of it, it is as the
+    model writes it. defer_loading, allowed_callers, input_examples: have a value that means "not used". What else comes
+    with it (cache_control, eager_input_streaming) changes no token."""
+
+    name: Name
+    input_schema: JsonObject
+    description: Text | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
+    allowed_callers: Annotated[list[Name], Meta(max_length=16)] | None = None
+    input_examples: Annotated[list[JsonObject], Meta(max_length=64)] | None = None
+
+
+class AutoChoice(Struct, tag_field="type", tag="auto", forbid_unknown_fields=True):
+    disable_parallel_tool_use: bool | None = None
+
+
+class AnyChoice(Struct, tag_field="type", tag="any", forbid_unknown_fields=True):
+    disable_parallel_tool_use: bool | None = None
+
+
+class NamedChoice(Struct, tag_field="type", tag="tool", forbid_unknown_fields=True):
+    """One call of this tool, whatever is said of parallel calls."""
+
+    name: Name
+    disable_parallel_tool_use: bool | None = None
+
+
+class NoneChoice(Struct, tag_field="type", tag="none", forbid_unknown_fields=True):
+    """No tool is called."""
+
+
+ToolChoiceField = AutoChoice | AnyChoice | NamedChoice | NoneChoice
+Display = Literal["summarized", "omitted"]
+
+
+class EnabledThinking(Struct, tag_field="type", tag="enabled", forbid_unknown_fields=True):
+    """budget_tokens: most tokens of the reasoning, which is ended then."""
+
+    budget_tokens: Positive
+    display: Display | None = None
+
+
+class AdaptiveThinking(Struct, tag_field="type", tag="adaptive", forbid_unknown_fields=True):
+    """As much as the model sees fit."""
+
+    display: Display | None = None
+
+
+class DisabledThinking(Struct, tag_field="type", tag="disabled", forbid_unknown_fields=True):
+    """None, where the model's template can say so."""
+
+
+ThinkingField = EnabledThinking | AdaptiveThinking | DisabledThinking
+
+
+class OutputFormat(Struct, kw_only=True, forbid_unknown_fields=True, rename={"schema_": "schema"}):
+    type: Literal["json_schema"]
+    schema_: JsonObject
+
+
+class OutputConfig(Struct, kw_only=True, forbid_unknown_fields=True):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class Metadata(Struct, forbid_unknown_fields=True):
+    user_id: Name | None = None
+
+
+class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Fields of the prompt, and so all that is counted. output_format: an older place of output_config.format."""
+
+    messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    model: Name | None = None
+    system: Content | None = None
+    tools: Annotated[list[Annotated[Raw, _OBJECT]], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoiceField | None = None
+    thinking: ThinkingField | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+
+
+class CountTokensBody(PromptFields, kw_only=True, forbid_unknown_fields=True):
+    """A body of /v1/messages may be sent as it is: its other fields change no token of the prompt."""
+
+
+class MessagesBody(PromptFields, kw_only=True, forbid_unknown_fields=True):
+    """Anthropic's fields first; then those of the engine, as the other endpoints have them."""
+
+    max_tokens: Count
+    stream: bool | None = None
+    temperature: Temperature | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
+    stop_sequences: Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: LogitBias | None = None
+    min_tokens: Count | None = None
+    stop_token_ids: FewTokenIds | None = None
+    ignore_eos: bool | None = None
+    seed: Seed | None = None
+    priority: Int32 | None = None
+    slo: Slo | None = None
+    cache_salt: Name | None = None
+    request_id: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] | None = None
+
+
+SAME_IN_CHAT = (
+    *("stream", "temperature", "top_p", "top_k", "max_tokens", "min_p", "presence_penalty", "frequency_penalty"),
+    *("repetition_penalty", "logit_bias", "min_tokens", "stop_token_ids", "ignore_eos", "seed", "priority", "slo"),
+    *("cache_salt", "request_id"),
+)
+_KEEPS_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+_BILLS_SELF = {"type": "billing_policy", "bill_to": "self"}
+_NEUTRAL = {
+    **COMMON_NEUTRAL,
+    "container": ((), "nothing is run here."),
+    "context_management": (({}, {"edits": []}, _KEEPS_ALL), "nothing is cleared or compacted; send fewer messages."),
+    "mcp_servers": (([],), "this server asks no other one; run the tools at the client."),
+    "compaction": ((), "nothing is compacted; send fewer messages."),
+    "fallbacks": (([], "default"), "there is one model, which declines nothing."),
+    "fallback_credit_token": ((), "nothing is paid for."),
+    "billing_policy": ((_BILLS_SELF, {"bill_to": "self"}), "nothing is paid for."),
+    "betas": (([],), "betas are named in the header anthropic-beta, and change nothing."),
+    "diagnostics": ((), "requests are not compared; usage shows how many tokens were cached."),
+    "inference_geo": ((), "there is one place, where this server runs."),
+    "speed": (("standard",), "there is one speed."),
+    "thread": ((), "no conversation is kept; send all its messages."),
+    "n": ((1,), "there is one message to a call; /v1/chat/completions has n."),
+    "stop": ((), "it is given as stop_sequences."),
+    "max_completion_tokens": ((), "the limit is max_tokens."),
+    "response_format": ((), "the form of an answer is given as output_config.format."),
+    "reasoning_effort": ((), "it is given as output_config.effort."),
+    "thinking_token_budget": ((), "it is given as thinking.budget_tokens."),
+    "user": ((), "it is given as metadata.user_id."),
+}
+_HINTS = COMMON_HINTS | {"cache_control", "user_profile_id", "workspace_id"}
+MESSAGES = BodyDecoder(MessagesBody, neutral=_NEUTRAL, hints=_HINTS)
+_OF_THE_ANSWER = {*MessagesBody.__struct_fields__} - {*PromptFields.__struct_fields__}
+COUNT_TOKENS = BodyDecoder(CountTokensBody, neutral=_NEUTRAL, hints=_HINTS | _OF_THE_ANSWER)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+class ThinkingTokens(Struct, kw_only=True):
+    thinking_tokens: int
+
+
+class MessageUsage(Struct, kw_only=True):
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: ThinkingTokens
+    service_tier: Literal["standard", "batch"] | UnsetType = UNSET
+
+
+class MessageContent(Struct, kw_only=True):
+    """A block; which of the fields it has depends on its type."""
+
+    type: Literal["text", "thinking", "tool_use"]
+    thinking: str | UnsetType = UNSET
+    signature: str | UnsetType = UNSET
+    id: str | UnsetType | None = UNSET
+    name: str | UnsetType | None = UNSET
+    input: dict[str, Any] | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
+
+
+class MessagesAnswer(Struct, kw_only=True):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[MessageContent]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class CountedTokens(Struct, kw_only=True):
+    input_tokens: int

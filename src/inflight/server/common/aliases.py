@@ -1,0 +1,136 @@
+"""Names that other servers have for fields of ours: llama.cpp, Ollama, TGI, SGLang, Mistral, OpenRouter."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from inflight.server.common.fields import Count, ReasoningEffort
+from inflight.server.common.values import UnknownFields, read_value
+
+_RENAMED: dict[str, tuple[str, ...]] = {  # to the first of these that the body has
+    "repeat_penalty": ("repetition_penalty",),
+    "random_seed": ("seed",),
+    "n_cmpl": ("n",),
+    "min_new_tokens": ("min_tokens",),
+    "stop_sequences": ("stop",),
+    "grammar": ("guided_grammar",),
+    "ebnf": ("guided_grammar",),
+    "regex": ("guided_regex",),
+    "json_schema": ("guided_json",),
+    **dict.fromkeys(
+        ("max_completion_tokens", "max_new_tokens", "n_predict", "num_predict"), ("max_tokens", "max_output_tokens")
+    ),
+    **dict.fromkeys(
+        ("thinking_budget", "max_reasoning_tokens", "max_thinking_tokens", "reasoning_budget"),
+        ("thinking_token_budget",),
+    ),
+}
+# A number below zero means "without a bound" there, which is null here.
+_UNBOUNDED_BELOW_ZERO = ("n_predict", "num_predict", "thinking_budget", "reasoning_budget", "random_seed")
+_FORMS = ("grammar", "ebnf", "regex", "json_schema")  # empty: none
+_SAME_IN_OPTIONS = (
+    *("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty"),
+    *("repeat_penalty", "num_predict"),
+)
+_NULL = Raw(b"null")
+_encode = msgspec.json.Encoder().encode
+
+
+class _Thinking(Struct, forbid_unknown_fields=True):
+    """Anthropic's and DeepSeek's form."""
+
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    budget_tokens: Count | None = None
+
+
+class _Reasoning(Struct, forbid_unknown_fields=True):
+    """OpenRouter's form. exclude: the answer does not show the reasoning."""
+
+    effort: ReasoningEffort | None = None
+    enabled: bool | None = None
+    max_tokens: Count | None = None
+    exclude: bool | None = None
+
+
+_OPTIONS = msgspec.json.Decoder(dict[str, Raw])
+_SWITCHES: dict[str, msgspec.json.Decoder[Any]] = {
+    "think": msgspec.json.Decoder(bool | ReasoningEffort),
+    "thinking": msgspec.json.Decoder(bool | ReasoningEffort | _Thinking),
+    "reasoning": msgspec.json.Decoder(bool | ReasoningEffort | _Reasoning),
+}
+
+
+def aliases_for(known: Set[str]) -> frozenset[str]:
+    """Return the names that stand for fields of a body. known: the fields that it has."""
+    renamed = {name for name in _RENAMED if _target(name, known) != name}
+    switches = _SWITCHES.keys() if "enable_thinking" in known else set()
+    return frozenset(renamed | switches | ({"options"} if "temperature" in known else set()))
+
+
+def translated(name: str, raw: Raw, known: Set[str], unknown: UnknownFields) -> dict[str, tuple[str, Raw]]:
+    """Return the fields that an alias stands for, each with the path that its value comes from.
+
+    Args:
+        name: one of `aliases_for` these fields.
+        unknown: takes the paths of what has no field here.
+
+    Raises:
+        ApiError: 400, where the value has not the form that the name is used with.
+    """
+    if name in _RENAMED:
+        return {_target(name, known): (name, _adapted(name, raw))}
+    if name == "options":
+        return _of_options(raw, known, unknown)
+    asked = read_value(name, _SWITCHES[name], raw, unknown)
+    given = {field: value for field, value in _settings_of(asked).items() if value is not None}
+    if not known >= given.keys():
+        unknown.add(name)
+    return {field: (name, Raw(_encode(value))) for field, value in given.items() if field in known}
+
+
+def _of_options(raw: Raw, known: Set[str], unknown: UnknownFields) -> dict[str, tuple[str, Raw]]:
+    fields: dict[str, tuple[str, Raw]] = {}
+    for name, value in read_value("options", _OPTIONS, raw).items():
+        place, target = f"options.{name}", _target(name, known)
+        if bytes(value) == b"null":
+            continue
+        if name in _SAME_IN_OPTIONS and target in known:
+            fields[target] = (place, _adapted("random_seed" if name == "seed" else name, value))
+        else:
+            unknown.add(place)
+    return fields
+
+
+def _settings_of(asked: bool | str | _Thinking | _Reasoning) -> dict[str, Any]:
+    """Return what a switch of reasoning says, by the names that chat has for it."""
+    match asked:
+        case str():
+            return {"reasoning_effort": asked}
+        case _Thinking():
+            thinks = None if asked.type == "auto" else asked.type != "disabled"
+            return {"enable_thinking": thinks, "thinking_token_budget": asked.budget_tokens}
+        case _Reasoning():
+            return {
+                "enable_thinking": asked.enabled,
+                "reasoning_effort": asked.effort,
+                "thinking_token_budget": asked.max_tokens,
+                "include_reasoning": None if asked.exclude is None else not asked.exclude,
+            }
+        case _:
+            return {"enable_thinking": asked}
+
+
+def _target(name: str, known: Set[str]) -> str:
+    """Return the field that a name stands for; the name itself, if it stands for none of these."""
+    return next((one for one in _RENAMED.get(name, ()) if one in known), name)
+
+
+def _adapted(name: str, raw: Raw) -> Raw:
+    """Return null for what stands for "not set" under this name."""
+    value = bytes(memoryview(raw)[:2])
+    unused = name in _UNBOUNDED_BELOW_ZERO and value[:1] == b"-"
+    return _NULL if unused or (name in _FORMS and value in (b'""', b"{}")) else raw

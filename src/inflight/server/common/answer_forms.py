@@ -1,0 +1,230 @@
+"""The form of an answer: the grammar that a body asks for, and the tools that its answer may call.
+
+How large and deep a schema may be is checked here, so that the engine is given what is bounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from msgspec import UnsetType
+
+from inflight.core.types.sampling import Grammar
+from inflight.counted import shortened
+from inflight.frontend.parsers.parser_choice import ParserChoice
+from inflight.server.common.conversation import ChatBody
+from inflight.server.common.fields import (
+    FORM_FIELDS,
+    GenerationSettings,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    ResponseFormat,
+    StructuralTagFormat,
+    StructuredOutputs,
+)
+from inflight.server.common.prompts import Prompts
+from inflight.server.common.tools import AskedTools, check_length, check_schema, schema_text, tools_of
+from inflight.server.errors import invalid
+
+MAX_REGEX_CHARS = 1 << 14
+_NO_FORM = (None, False)
+_OPTIONS = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
+
+
+def grammar_of(body: GenerationSettings) -> Grammar | None:
+    """None where any text will do. Raises ApiError."""
+    found: dict[str, Grammar] = {}
+    for name in FORM_FIELDS:
+        value = getattr(body, name)
+        if value is not None and (grammar := _READ[name](value)) is not None:
+            found[name] = grammar
+    if len(found) > 1:
+        first, second, *_ = found
+        raise invalid(f"{first} and {second} both say what the answer must be like; give one.", second)
+    return next(iter(found.values()), None)
+
+
+def _response_format(asked: ResponseFormat) -> Grammar | None:
+    if isinstance(asked, JsonObjectFormat):
+        return Grammar("json_object")
+    if isinstance(asked, JsonSchemaFormat):
+        schema = asked.json_schema.schema_
+        if isinstance(schema, UnsetType):
+            raise invalid("response_format.json_schema has no schema; give one.", "response_format", "missing_field")
+        return Grammar("json_schema", schema_text(schema, "response_format.json_schema.schema"))
+    if isinstance(asked, StructuralTagFormat):
+        return _structural_tag(msgspec.json.encode(asked).decode(), "response_format")
+    return None
+
+
+def _structured_outputs(asked: StructuredOutputs) -> Grammar | None:
+    for option in _OPTIONS[1:]:
+        if getattr(asked, option):
+            raise invalid(
+                f"The field 'structured_outputs.{option}' is not served: what JSON looks like is not to be chosen.",
+                f"structured_outputs.{option}",
+                "unsupported_field",
+            )
+    forms = [name for name in asked.__struct_fields__ if name not in _OPTIONS and getattr(asked, name) not in _NO_FORM]
+    if len(forms) != 1:
+        raise invalid(
+            f"structured_outputs has {' and '.join(forms) or 'no form'}; give exactly one of json, regex, choice, "
+            "grammar, json_object and structural_tag.",
+            "structured_outputs",
+        )
+    name = forms[0]
+    value, place = getattr(asked, name), f"structured_outputs.{name}"
+    if name == "json":
+        return Grammar("json_schema", schema_text(value, place))
+    if name == "regex":
+        return _regex(value, place)
+    if name == "choice":
+        return _choice(value, place)
+    if name == "grammar":
+        return _lark(value, place)
+    return Grammar("json_object") if name == "json_object" else _structural_tag(value, place)
+
+
+def _structural_tag(source: str, place: str) -> Grammar:
+    try:
+        tag = msgspec.json.decode(source, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise invalid(f"{place} is not a structural tag in JSON: {shortened(str(error))}.", place) from None
+    check_schema(tag, place)
+    check_length(source, place)
+    return Grammar("structural_tag", source)
+
+
+def _regex(value: str, place: str) -> Grammar:
+    check_length(value, place, MAX_REGEX_CHARS)
+    return Grammar("regex", value)
+
+
+def _choice(value: list[str], place: str) -> Grammar:
+    if "" in value:
+        raise invalid(f"{place} holds an empty text at {value.index('')}; leave it out.", place)
+    source = msgspec.json.encode(value).decode()
+    check_length(source, place)
+    return Grammar("choice", source)
+
+
+def _lark(value: str, place: str) -> Grammar:
+    check_length(value, place)
+    return Grammar("lark", value)
+
+
+_READ: dict[str, Any] = {
+    "response_format": _response_format,
+    "structured_outputs": _structured_outputs,
+    "guided_json": lambda value: Grammar("json_schema", schema_text(value, "guided_json")),
+    "guided_regex": lambda value: _regex(value, "guided_regex"),
+    "guided_choice": lambda value: _choice(value, "guided_choice"),
+    "guided_grammar": lambda value: _lark(value, "guided_grammar"),
+}
+
+
+class AnswerForms:
+    def __init__(self, prompts: Prompts, keeps_grammars: bool, parsers: ParserChoice | None):
+        """keeps_grammars: the engine applies grammars. parsers: of the model's answers; None where none is known."""
+        self._prompts, self._keeps_grammars, self._parsers = prompts, keeps_grammars, parsers
+
+    def opens_in_reasoning(self, prompt: str) -> bool:
+        """Whether an answer to this prompt begins within its reasoning."""
+        return self._parsers is not None and self._parsers.opens_in_prompt(prompt)
+
+    def tools(self, body: ChatBody) -> AskedTools:
+        tools = tools_of(body)
+        if not tools.callable:
+            return tools
+        field = "functions" if tools.old else "tools"
+        if not self._prompts.template_shows_tools:
+            raise invalid(
+                f"The field {field!r} is not served with this model: its chat template shows no tools; describe "
+                "them in a message if the model knows how to use them.",
+                field,
+                "unsupported_field",
+            )
+        if self._parsers is None or self._parsers.names.tools is None:
+            raise invalid(
+                f"The field {field!r} is not served with this model: how it writes calls of tools is not known; name a "
+                "--tool-parser at the server's start, or send tool_choice none.",
+                field,
+                "unsupported_field",
+            )
+        return tools
+
+    def of_body(self, body: GenerationSettings) -> Grammar | None:
+        """Return the grammar that the body asks for. Raises ApiError."""
+        grammar = grammar_of(body)
+        if grammar is not None:
+            self._check_keeps_grammars(form_field(body))
+        return grammar
+
+    def of_chat(self, body: ChatBody, tools: AskedTools, prompt: str, in_reasoning: bool) -> Grammar | None:
+        """Return the grammar of the answer, behind its reasoning, if it has any.
+
+        Where the prompt neither opens nor closes a reasoning, the model chooses by its first tokens.
+        """
+        parsers, grammar = self._parsers, self.of_body(body)
+        if parsers is None:
+            return grammar
+        if tools.callable:
+            content, grammar = grammar, self._form_of_calls(parsers, body, tools, grammar)
+            if grammar is not content and parsers.calls_cover_reasoning:
+                self._check_no_budget(body)
+                return grammar
+        marks = parsers.reasoning_ends
+        if marks is None or (prompt.rstrip().endswith(marks.end) and not in_reasoning):
+            return grammar
+        if grammar is None and body.thinking_token_budget is None:
+            return None
+        self._check_keeps_grammars("thinking_token_budget")
+        return replace(
+            grammar or Grammar("none"),
+            after_token_ids=self._tokens(marks.end),
+            max_tokens_before=body.thinking_token_budget,
+            opening_token_ids=() if in_reasoning else self._tokens(marks.begin),
+        )
+
+    def _tokens(self, text: str) -> tuple[int, ...]:
+        return tuple(self._prompts.tokenizer.encode(text, add_special_tokens=False))
+
+    def _check_no_budget(self, body: ChatBody) -> None:
+        if body.thinking_token_budget is not None:
+            raise invalid(
+                "thinking_token_budget cannot be kept here: this model writes forced calls and their reasoning in one "
+                "form; leave it out, or ask for no calls.",
+                "thinking_token_budget",
+            )
+
+    def _form_of_calls(
+        self, parsers: ParserChoice, body: ChatBody, tools: AskedTools, content: Grammar | None
+    ) -> Grammar | None:
+        try:
+            grammar = parsers.grammar_of_calls(tools.callable, tools.choice, content)
+        except ValueError as error:
+            raise invalid(str(error), "tool_choice") from None
+        if grammar is not None:
+            self._check_keeps_grammars(form_field(body))
+        return grammar
+
+    def _check_keeps_grammars(self, field: str) -> None:
+        if not self._keeps_grammars:
+            raise invalid(
+                f"The field {field!r} is not served: this engine applies no schemas and grammars; ask for "
+                "the form in the prompt.",
+                field,
+                "unsupported_field",
+            )
+
+
+def form_field(body: GenerationSettings) -> str:
+    """The field that says most of what the answer must be like."""
+    named = next((name for name in FORM_FIELDS if getattr(body, name) is not None), None)
+    if named is not None or not isinstance(body, ChatBody):
+        return named or "response_format"
+    if body.thinking_token_budget is not None and not (body.tools or body.functions):
+        return "thinking_token_budget"
+    return "functions" if body.functions else "tools"

@@ -1,0 +1,55 @@
+"""An endpoint, as its API's file declares it for HTTP, batch lines, the command line and the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from inflight.server.call import EndpointName
+from inflight.server.common.answers import AnswerSerializer
+from inflight.server.common.decoding import BodyDecoder
+from inflight.server.common.prepared import Prepared, PreparedAnswer
+
+if TYPE_CHECKING:
+    from inflight.server.preprocessing.preprocessor import Preprocessor
+
+Prepare = Callable[["Preprocessor", Any, bytes | memoryview], Prepared | PreparedAnswer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Endpoint:
+    """A path that takes a body about prompts or tokens.
+
+    Attributes:
+        name: In the registry and in calls. path: Of HTTP and of batch lines.
+        body: Decodes bodies.
+        prepare: Makes of a decoded body what the engine is asked, or the whole answer where no engine is asked. Runs in
+            a tokenizer worker. The third argument holds the items before the body, as JSON, where responses are stored.
+        result: Type of the answer.
+        serializer: Writes answers from the engine's events; None where no engine is asked.
+        prompt_field: The body's name for the prompt. call_prefix: Begins the ids of calls.
+        field_names: The body's names for fields of /v1/chat/completions, for messages about mistakes in them.
+        is_stored: Its answers may be stored, and bodies may continue a stored one.
+        renders: The endpoint whose bodies it takes, to answer with the engine requests that these would become.
+        operation, about, tag: Name, description and group in the OpenAPI document.
+    """
+
+    name: EndpointName
+    path: str
+    body: BodyDecoder[Any]
+    prepare: Prepare
+    result: Any
+    serializer: type[AnswerSerializer] | None = None
+    prompt_field: str = ""
+    call_prefix: str = ""
+    field_names: Mapping[str, str] = field(default_factory=dict)
+    is_stored: bool = False
+    renders: EndpointName | None = None
+    operation: str
+    about: str = ""
+
+    @property
+    def generates(self) -> bool:
+        """Whether the engine is asked."""
+        return self.serializer is not None

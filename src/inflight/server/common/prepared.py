@@ -1,0 +1,100 @@
+"""Prepared bodies: token ids and settings, from which requests to the engine are made. They pass between processes."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+
+from msgspec import Struct
+
+from inflight.core.types.sampling import Grammar
+from inflight.frontend.parsers.parser_choice import Tool
+from inflight.frontend.text_tasks import Told
+from inflight.server.call import EndpointName
+from inflight.server.common.fields import ChatSettings, CompletionSettings, TextForm, TextSettings
+
+
+class Prompt(Struct, frozen=True, array_like=True):
+    """token_ids: 32 bits each, of this machine's byte order. text: where the answer repeats it. second_text_at: of a
+    pair, as `Request` has it."""
+
+    token_ids: bytes
+    text: str | None = None
+    second_text_at: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids) // 4
+
+    def ids(self) -> tuple[int, ...]:
+        """Return the token ids. The same number is the same object in all prompts: a fifth of the memory."""
+        ids = array("I", self.token_ids)
+        most = max(ids, default=0)
+        if most >= _MOST_SHARED:
+            return tuple(ids)
+        if most >= len(_SHARED):
+            with _GROWING:  # long prompts are translated in threads
+                _SHARED.extend(range(len(_SHARED), most + 1))
+        return tuple(map(_SHARED.__getitem__, ids))
+
+
+_MOST_SHARED = 1 << 18  # vocabularies are smaller
+_SHARED: list[int] = []
+_GROWING = threading.Lock()
+
+
+class ReadBody(Struct, frozen=True, kw_only=True):
+    """ignored: paths of unknown fields that the answer's header and the log name."""
+
+    ignored: tuple[str, ...] = ()
+
+
+class PreparedCompletion(ReadBody, frozen=True, tag_field="outcome", tag="completion"):
+    settings: CompletionSettings
+    prompts: tuple[Prompt, ...]
+    grammar: Grammar | None = None
+    form_field: str | None = None
+
+
+class PreparedChat(ReadBody, frozen=True, tag_field="outcome", tag="chat"):
+    """kind: the endpoint's name, of which the settings are those of chat. form_field: that the grammar is from. tools:
+    that may be called; old_functions: they came as `functions`. parallel_calls: an answer may call several.
+    in_reasoning: the prompt ends within it. repeated: JSON, what the endpoint's answer repeats of the body.
+    kept_items: JSON, the items that it is stored with."""
+
+    settings: ChatSettings
+    prompts: tuple[Prompt, ...]
+    kind: EndpointName = "chat"
+    grammar: Grammar | None = None
+    form_field: str | None = None
+    tools: tuple[Tool, ...] = ()
+    old_functions: bool = False
+    parallel_calls: bool = True
+    in_reasoning: bool = False
+    repeated: bytes = b""
+    kept_items: bytes = b""
+
+
+class PreparedTexts(ReadBody, frozen=True, tag_field="outcome", tag="texts"):
+    """kind: the endpoint's name. pairs: of prompts, whose vectors are compared; none: each prompt is a text, or a pair
+    that the model itself scores."""
+
+    settings: TextSettings
+    prompts: tuple[Prompt, ...]
+    kind: EndpointName
+    told: Told
+    form: TextForm
+    pairs: tuple[tuple[int, int], ...] = ()
+
+
+class PreparedAnswer(ReadBody, frozen=True, tag_field="outcome", tag="answer"):
+    """JSON, as it is sent: the body asked for nothing more than this."""
+
+    json: bytes
+
+
+Prepared = PreparedCompletion | PreparedChat | PreparedTexts
+
+
+def packed(token_ids: list[int] | tuple[int, ...]) -> bytes:
+    return array("I", token_ids).tobytes()

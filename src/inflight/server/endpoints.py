@@ -1,0 +1,186 @@
+"""HTTP of the registry's endpoints: a body is read and prepared, a call opened, its answer sent."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from inflight.core.queueing.validation import check_context, max_output_tokens
+from inflight.core.types.request import RequestRefused
+from inflight.server.call import Call, EndpointName
+from inflight.server.common.frames import RenderedRequest
+from inflight.server.common.prepared import PreparedAnswer, PreparedChat, PreparedCompletion, PreparedTexts
+from inflight.server.errors import Error, MessagesError, is_of_messages, refused
+from inflight.server.generating import Keep
+from inflight.server.json import body_bytes
+from inflight.server.notices import note_ignored, note_max_tokens
+from inflight.server.offload import offload
+from inflight.server.preprocessing.pool import is_long
+from inflight.server.registry import ENDPOINTS
+from inflight.server.responses.kept import NOT_STORED, KeptResponses
+from inflight.server.responses.stored_conversations import StoredConversations
+from inflight.server.router_hints import hints_of
+from inflight.server.routes import Routes, any_errors, tenant_of
+from inflight.server.sending import ClientGone, EventStreamResponse, PreparedResponse, WholeAnswer, until_gone
+from inflight.server.served import Borrowed, Served
+from inflight.server.service import GONE, Service
+from inflight.server.tenants import Tenant
+from inflight.server.tracing.request_trace import passed, trace_of
+from inflight.server.translating import MANY_TOKEN_BYTES
+
+_STREAM: dict[str, Any] = {"text/event-stream": {}}  # readers take it as text, or as its events
+
+
+def endpoint_routes(service: Service, kept: Callable[[], KeptResponses] | None = None) -> tuple[Routes, Routes]:
+    """Return the routes of endpoints that ask the engine, and of the others. kept: where responses are stored."""
+    generation, others, calls = Routes("generation"), Routes("model"), _Calls(service, kept)
+    for name, one in ENDPOINTS.items():
+        routes, answer = (generation, calls.respond) if one.generates else (others, calls.respond_without_engine)
+        routes.add(
+            "POST",
+            one.path,
+            partial(answer, name),
+            name=one.operation,
+            about=one.about,
+            result=one.result,
+            result_is="The answer",
+            content=_STREAM if one.generates else {},
+            body=one.body.kind,
+            errors=any_errors(MessagesError if is_of_messages(one.path) else Error),
+        )
+    return generation, others
+
+
+class _Calls:
+    def __init__(self, service: Service, kept: Callable[[], KeptResponses] | None) -> None:
+        self._service, self._kept = service, kept
+        self._stored = None if kept is None else StoredConversations(kept, int(service.settings.max_body_mb * 2**20))
+
+    async def respond(self, name: EndpointName, request: Request) -> Response:
+        """Return the response of a call to the engine. Raises ApiError."""
+        try:
+            call, borrowed = await self._read(request, name)
+        except ClientGone:
+            return Response(status_code=GONE)
+        request.state.body_lease.release()
+        request.state.told = True  # from here on the service logs how it ended
+        opening = self._service.open(call, borrowed, keep=self._keeping(call))
+        try:
+            opened = await (until_gone(request.receive, opening, asyncio.Event()) if call.has_grammar else opening)
+        except ClientGone:
+            return Response(status_code=GONE)
+        if (trace := trace_of(request.scope)) is not None:
+            trace.generation = opened.generation
+        return EventStreamResponse(opened, self._service.settings.keep_alive) if call.stream else WholeAnswer(opened)
+
+    async def respond_without_engine(self, name: EndpointName, request: Request) -> Response:
+        """Return the response of an endpoint whose answer needs no engine. Raises ApiError."""
+        tenant = tenant_of(request)
+        return PreparedResponse(self._service.entered(tenant), partial(self._prepared, request, name, tenant))
+
+    async def _read(self, request: Request, name: EndpointName) -> tuple[Call, Borrowed]:
+        """Read the body and make its call, unless the client leaves; of a short body for a loaded model, watching the
+        client would cost more than reading it."""
+        body = await body_bytes(request)
+        passed(request.scope, "receive_body")
+        reading = self._call_of(request, name, body)
+        if not is_long(body) and self._service.models.residency is None:
+            return await reading
+        return await until_gone(request.receive, reading, asyncio.Event())
+
+    async def _call_of(self, request: Request, name: EndpointName, body: bytes) -> tuple[Call, Borrowed]:
+        tenant, hints = tenant_of(request), hints_of(request.scope["headers"])
+        borrowed = await self._service.borrow(name, body, tenant)
+        passed(request.scope, "wait_for_model")
+        try:
+            served, lease, history = borrowed.served, request.state.body_lease, NOT_STORED
+            if self._stored is not None and ENDPOINTS[name].is_stored:
+                body = await self._stored.with_named_items(body, tenant, lease)
+                history = await self._stored.history_of(body, tenant, lease)
+            prepared = await served.preprocessing.prepare(name, body, lease.owner, history)
+            assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
+            note_ignored(request.scope, prepared.ignored)
+            call = await served.translator.call_offloaded(prepared, tenant, hints=hints)
+            note_max_tokens(request.scope, call, served.max_model_len)
+            passed(request.scope, "preprocess")
+            if (trace := trace_of(request.scope)) is not None:
+                trace.asks(call, served.translator.now())
+            return call, borrowed
+        except BaseException:
+            borrowed.release()
+            raise
+
+    def _keeping(self, call: Call) -> Keep | None:
+        if self._kept is None or not call.kept_items:
+            return None
+        responses = self._kept()
+        return lambda answer: responses.keep(call.tenant, call.call_id, answer, call.kept_items)
+
+    async def _prepared(self, request: Request, name: EndpointName, tenant: Tenant) -> bytes:
+        owner, body = request.state.body_lease.owner, await body_bytes(request)
+        read_as, service = ENDPOINTS[name].renders or name, self._service
+        borrowing = service.borrow(read_as, body)
+        waits = service.loaded is not None and service.loaded.residency is not None
+        borrowed = await (until_gone(request.receive, borrowing, asyncio.Event()) if waits else borrowing)
+        try:
+            reading = borrowed.served.preprocessing.prepare(read_as, body, owner)
+            prepared = await (until_gone(request.receive, reading, asyncio.Event()) if is_long(body) else reading)
+            request.state.body_lease.release()
+            note_ignored(request.scope, prepared.ignored)
+            if isinstance(prepared, PreparedAnswer):
+                return prepared.json
+            assert not isinstance(prepared, PreparedTexts), "texts are not rendered"
+            return await rendered_json(borrowed.served, prepared, tenant)
+        finally:
+            borrowed.release()
+
+
+# -- rendering: what a body becomes before the engine sees it, as routers ask for it -----------------------------------
+
+Renderable = PreparedCompletion | PreparedChat
+
+
+async def rendered_json(served: Served, prepared: Renderable, tenant: Tenant) -> bytes:
+    """Return the engine requests of a body: a list for completions, whose prompts may be several. Raises ApiError."""
+
+    def encoded() -> bytes:
+        requests = _rendered(served, prepared, tenant)
+        return msgspec.json.encode(requests if isinstance(prepared, PreparedCompletion) else requests[0])
+
+    many = sum(len(prompt.token_ids) for prompt in prepared.prompts) >= MANY_TOKEN_BYTES
+    return await offload(encoded) if many else encoded()
+
+
+def _rendered(served: Served, prepared: Renderable, tenant: Tenant) -> list[RenderedRequest]:
+    body = prepared.settings
+    endpoint = ENDPOINTS["completion" if isinstance(prepared, PreparedCompletion) else prepared.kind]
+    params, (model, _) = served.translator.params(prepared), served.translator.called(body.model, tenant)
+    rendered = []
+    for prompt in prepared.prompts:
+        token_ids = prompt.ids()
+        try:
+            check_context(len(token_ids), served.max_model_len, params.max_tokens)
+        except RequestRefused as refusal:
+            raise refused(refusal, endpoint.prompt_field) from None
+        most = max_output_tokens(served.max_model_len - len(token_ids), params.max_tokens)
+        rendered.append(
+            RenderedRequest(
+                request_id=f"{endpoint.call_prefix}{body.request_id or uuid.uuid4().hex}",
+                token_ids=token_ids,
+                sampling_params={**asdict(params), "max_tokens": most},
+                model=model,
+                stream=bool(body.stream),
+                stream_options=body.stream_options if body.stream else None,
+                cache_salt=body.cache_salt,
+                priority=body.priority or 0,
+            )
+        )
+    return rendered

@@ -1,1 +1,0 @@
-"""/v1/messages and /v1/messages/count_tokens: Anthropic's conversations of blocks, answers, events and errors."""

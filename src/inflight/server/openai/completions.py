@@ -1,0 +1,231 @@
+"""/v1/completions: its schema, its translation into engine requests, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from inflight.core.types.sampling import TokenLogprob
+from inflight.core.types.timings import Timings
+from inflight.frontend.outputs import OutputCollector
+from inflight.server.call import Call
+from inflight.server.common.answer_forms import form_field
+from inflight.server.common.answers import Change, Choice
+from inflight.server.common.decoding import BodyDecoder
+from inflight.server.common.endpoint import Endpoint
+from inflight.server.common.fields import (
+    COMMON_HINTS,
+    COMMON_NEUTRAL,
+    MAX_TOKEN_IDS,
+    CompletionSettings,
+    Text,
+    TokenId,
+    TokenIds,
+)
+from inflight.server.common.frames import OpenAISerializer, PromptLogprobs, RenderedRequest, Usage
+from inflight.server.common.limits import check_logprobs, check_samples, max_tokens_of
+from inflight.server.common.logprobs import LogprobPieces, TokenNames, joined_logprobs, prompt_logprobs
+from inflight.server.common.prepared import PreparedCompletion
+
+if TYPE_CHECKING:
+    from inflight.server.preprocessing.preprocessor import Preprocessor
+
+FEW_PROMPTS = 8  # that are tokenized in place
+# A list holds texts only, token ids only, or lists of token ids only; which, is looked at when it is tokenized.
+Prompt = Text | Annotated[list[TokenId | Text | TokenIds], Meta(max_length=MAX_TOKEN_IDS)]
+
+
+class CompletionBody(CompletionSettings, kw_only=True, forbid_unknown_fields=True):
+    """prompt: text, texts, token ids, or several lists of token ids."""
+
+    prompt: Prompt
+
+
+COMPLETION = BodyDecoder(
+    CompletionBody,
+    neutral={
+        **COMMON_NEUTRAL,
+        "suffix": (("",), "this model continues text, it does not fill gaps; leave it out."),
+    },
+    hints=COMMON_HINTS,
+)
+
+
+def prepare(preprocessor: Preprocessor, body: CompletionBody, history: bytes | memoryview) -> PreparedCompletion:
+    """Return the prompts and settings. Raises ApiError."""
+    limits = preprocessor.limits
+    preprocessor.check_generates(body.model)
+    samples = body.best_of or body.n or 1
+    prompts = preprocessor.prompts.listed(body.prompt)
+    check_samples(limits, len(prompts), samples)
+    prepared = [
+        preprocessor.prompts.of_completion(
+            one,
+            truncated=body.truncate_prompt_tokens,
+            added=body.add_special_tokens is not False,
+            shows_text=bool(body.echo),
+        )
+        for one in prompts
+    ]
+    shown = None if body.logprobs is None else max_tokens_of(body)
+    scored = body.logprobs if body.echo and body.logprobs is not None else body.prompt_logprobs
+    tokens = sum(one.num_tokens for one in prepared)
+    check_logprobs(limits, shown, samples * len(prompts), body.logprobs, tokens, scored)
+    settings = preprocessor.settings_of(body, CompletionSettings)
+    return PreparedCompletion(settings, tuple(prepared), preprocessor.forms.of_body(body), form_field(body))
+
+
+def is_little(body: CompletionBody) -> bool:
+    """Whether a short body asks for little work too: many prompts are tokenized one by one."""
+    return isinstance(body.prompt, str) or len(body.prompt) <= FEW_PROMPTS or isinstance(body.prompt[0], int)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+class CompletionLogprobs(Struct, kw_only=True):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(Struct, kw_only=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"] | None
+    stop_reason: str | int | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class Completion(Struct, kw_only=True):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    service_tier: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    timings: Timings | list[Timings] | UnsetType = UNSET
+    kv_transfer_params: dict[str, Any] | UnsetType = UNSET
+
+
+class CompletionSerializer(OpenAISerializer):
+    answer = Completion
+    name = frame_name = "text_completion"
+
+    def __init__(self, call: Call, collectors: Sequence[OutputCollector], names: TokenNames):
+        super().__init__(call, collectors, names)
+        self._shapes: dict[int, _ChoiceShape] = {}  # of the choices that have a frame
+
+    def whole_choice(self, choice: Choice) -> CompletionChoice:
+        output, shape = choice.output, _ChoiceShape(self._call, choice.collector, self._names)
+        return CompletionChoice(
+            index=choice.index,
+            text=shape.echoed + output.text,
+            logprobs=shape.logprobs(output.token_logprobs or ()),
+            finish_reason=_reason(output.finish_reason),
+            stop_reason=output.stop_reason,
+            token_ids=output.token_ids if self._call.return_token_ids else UNSET,
+            **shape.prompt_extras(),
+        )
+
+    def frame_choices(self, change: Change) -> tuple[list[CompletionChoice], list[CompletionChoice]]:
+        first: list[CompletionChoice] = []
+        if change.begins:
+            shape = self._shapes[change.index] = _ChoiceShape(self._call, change.collector, self._names)
+            if (opening := shape.first(change.index)) is not None:
+                first = [opening]
+        call = self._call
+        shown = change.text or change.finish or call.logprobs is not None or call.return_token_ids
+        return first, [self._part(change)] if shown else []
+
+    def _part(self, change: Change) -> CompletionChoice:
+        finish = change.finish
+        return CompletionChoice(
+            index=change.index,
+            text=change.text,
+            logprobs=self._shapes[change.index].added_logprobs(change.logprobs),
+            finish_reason=None if finish is None else _reason(finish.reason),
+            stop_reason=UNSET if finish is None else finish.stopped_by,
+            token_ids=change.token_ids if self._call.return_token_ids else UNSET,
+        )
+
+
+def _reason(reason: str | None) -> Any:
+    return reason
+
+
+class _ChoiceShape:
+    """One choice, which belongs to one prompt: what it shows of that, and its log-probabilities piece by piece."""
+
+    def __init__(self, call: Call, collector: OutputCollector, names: TokenNames):
+        self._call, self._collector, self._names = call, collector, names
+        self._logprobs = LogprobPieces(names, collector.request)
+
+    @property
+    def echoed(self) -> str:
+        return (self._collector.prompt or "") if self._call.echo else ""
+
+    def first(self, index: int) -> CompletionChoice | None:
+        """Return the frame before any token: with echo the prompt is the beginning of the text."""
+        extras = self.prompt_extras()
+        if not (self._call.echo or extras):
+            return None
+        scored = self._scored()
+        logprobs = scored[0] if scored else None
+        return CompletionChoice(index=index, text=self.echoed, logprobs=logprobs, finish_reason=None, **extras)
+
+    def logprobs(self, entries: Sequence[TokenLogprob]) -> Any:
+        """Return the log-probabilities of everything that is shown."""
+        if self._call.logprobs is None:
+            return None
+        return joined_logprobs([*self._scored(), self._logprobs.output(entries)])
+
+    def added_logprobs(self, entries: list[TokenLogprob]) -> Any:
+        return self._logprobs.output(entries) if self._call.logprobs is not None and entries else None
+
+    def prompt_extras(self) -> dict[str, Any]:
+        extras: dict[str, Any] = {}
+        if self._call.prompt_logprobs:
+            extras["prompt_logprobs"] = prompt_logprobs(self._collector.prompt_scores, self._names)
+        if self._call.return_token_ids:
+            extras["prompt_token_ids"] = list(self._collector.request.prompt_token_ids)
+        return extras
+
+    def _scored(self) -> list[Any]:
+        """Return the prompt's log-probabilities, where its text is shown with them."""
+        if not self._call.echo or self._call.logprobs is None:
+            return []
+        most = self._call.logprobs
+        scores = [TokenLogprob(one.token_id, one.logprob, one.top[:most]) for one in self._collector.prompt_scores]
+        return [self._logprobs.prompt(self.echoed, scores)]
+
+
+COMPLETION_ENDPOINT = Endpoint(
+    name="completion",
+    path="/v1/completions",
+    body=COMPLETION,
+    prepare=prepare,
+    result=Completion,
+    serializer=CompletionSerializer,
+    prompt_field="prompt",
+    call_prefix="cmpl-",
+    operation="completions",
+    about="Continue text. OpenAI's legacy endpoint, with vLLM's extra fields.",
+)
+COMPLETION_RENDER = Endpoint(
+    name="completion_render",
+    path="/v1/completions/render",
+    body=COMPLETION,
+    prepare=prepare,
+    result=list[RenderedRequest],
+    renders="completion",
+    operation="completions_render",
+    about="What /v1/completions asks of the engine for such a body: a request for each prompt. vLLM's endpoint.",
+)

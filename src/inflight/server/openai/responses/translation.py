@@ -1,0 +1,304 @@
+"""A body of /v1/responses as one of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from inflight.counted import shortened
+from inflight.server.common.conversation import ChatBody
+from inflight.server.common.fields import (
+    MAX_MESSAGES,
+    AllowedTool,
+    AllowedTools,
+    AllowedToolsInside,
+    FunctionName,
+    FunctionSpec,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    JsonSchemaInside,
+    NamedTool,
+    ResponseFormat,
+    ToolChoiceSpec,
+    ToolSpec,
+)
+from inflight.server.common.limits import max_tokens_of
+from inflight.server.common.prepared import PreparedChat
+from inflight.server.common.prompts import fitting
+from inflight.server.common.values import read_value
+from inflight.server.errors import invalid
+from inflight.server.openai.responses.conversation import items_of, messages_of, written
+from inflight.server.openai.responses.schema import (
+    LOGPROBS,
+    SAME_IN_CHAT,
+    AllowedFunctions,
+    FunctionTool,
+    Kind,
+    NamedFunction,
+    ObjectFormat,
+    ReasoningField,
+    Repeated,
+    RepeatedReasoning,
+    RepeatedText,
+    ResponsesBody,
+    SchemaFormat,
+    ToolChoiceField,
+    encode_repeated,
+)
+
+if TYPE_CHECKING:
+    from inflight.server.preprocessing.preprocessor import Preprocessor
+
+FIELD_NAMES = {  # chat's → this endpoint's
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "n": "input",
+    ".function.": ".",
+    ".function": "",
+}
+_KIND = msgspec.json.Decoder(Kind)
+_TOOL = msgspec.json.Decoder(FunctionTool)
+_RAW_ITEMS = msgspec.json.Decoder(list[Raw])
+_INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
+_SAME = (
+    *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key"),
+    *("previous_response_id", "safety_identifier", "top_logprobs", "truncation", "user"),
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class Translated(NamedTuple):
+    """A body as one of chat.
+
+    Attributes:
+        repeated: JSON, what the answer repeats of the body.
+        stored_items: JSON, the items that the answer is stored with; empty where it is not stored.
+        may_begin: Indexes of messages with which the conversation may begin instead, behind its system message, where
+            it is too long.
+    """
+
+    body: ChatBody
+    repeated: bytes
+    stored_items: bytes
+    may_begin: tuple[int, ...]
+
+
+def prepare(preprocessor: Preprocessor, body: ResponsesBody, history: bytes | memoryview) -> PreparedChat:
+    """Return the conversation's prompt, settings and tools. Raises ApiError."""
+    chat, repeated, stored_items, may_begin = translated(body, history)
+
+    def prepared(chat: ChatBody) -> PreparedChat:
+        return preprocessor.chat(chat, "responses", repeated, stored_items)
+
+    max_model_len = preprocessor.limits.max_model_len
+    if not may_begin or max_model_len is None:
+        return prepared(chat)
+    return fitting(chat, may_begin, max_model_len, max_tokens_of(chat) or 1, prepared)
+
+
+def translated(body: ResponsesBody, history: bytes | memoryview = b"") -> Translated:
+    """Translate a body.
+
+    Args:
+        history: Items before the input, as JSON; empty where no responses are stored.
+
+    Raises:
+        ApiError: 400.
+    """
+    items = items_of(body.input)
+    before = _stored_items(body, history, len(items))
+    _check(body)
+    is_stored = bool(history) and body.store is not False
+    messages = messages_of(items, body.instructions, before)
+    tools = [_tool(raw, f"tools[{number}]") for number, raw in enumerate(body.tools or ())]
+    chat = ChatBody(
+        messages=messages,
+        tools=[_written(one) for one in tools] or None,
+        tool_choice=_tool_choice(body.tool_choice),
+        reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
+        response_format=_format(body),
+        logprobs=LOGPROBS in (body.include or ()) or None,
+        max_completion_tokens=body.max_output_tokens,
+        **{name: getattr(body, name) for name in SAME_IN_CHAT},
+    )
+    cuts = body.truncation == "auto"
+    return Translated(
+        chat,
+        encode_repeated(_repeated(body, tools, is_stored)),
+        _encode([*before, *written(items)]) if is_stored else b"",
+        tuple(number for number, one in enumerate(messages) if one.role == "user") if cuts else (),
+    )
+
+
+def _stored_items(body: ResponsesBody, history: bytes | memoryview, num_items: int) -> list[Raw]:
+    """Return the items before the input. Raises ApiError where there are too many, or where none are stored."""
+    if history:
+        before = _RAW_ITEMS.decode(history)
+        if len(before) + num_items > MAX_MESSAGES:
+            raise invalid(
+                f"The conversation has {len(before) + num_items:,} items with those of the previous response, and "
+                f"{MAX_MESSAGES:,} are allowed; begin a new one.",
+                "previous_response_id",
+            )
+        return before
+    for name in ("previous_response_id", "store"):
+        if value := getattr(body, name):
+            shown = shortened(value) if isinstance(value, str) else "true"
+            raise invalid(
+                f"{name} is {shown}, but responses are stored by a server with --store-responses only, and never of a "
+                "job's lines; send the whole conversation as input, with the items of earlier answers.",
+                name,
+                "unsupported_value",
+            )
+    return []
+
+
+# -- what is not served -----------------------------------------------------------------------------------------------
+
+
+def _check(body: ResponsesBody) -> None:
+    for one in body.include or ():
+        if one not in _INCLUDES:
+            raise invalid(
+                f"include names {shortened(one)!r}, which no answer of this server has; known are "
+                f"{' and '.join(_INCLUDES)}.",
+                "include",
+                "unsupported_value",
+            )
+    if body.top_logprobs and LOGPROBS not in (body.include or ()):
+        raise invalid(
+            f"top_logprobs is {body.top_logprobs}, but log-probabilities are not included; add {LOGPROBS!r} to "
+            "include.",
+            "top_logprobs",
+        )
+    if body.reasoning is not None:
+        _check_reasoning(body.reasoning)
+
+
+def _check_reasoning(asked: ReasoningField) -> None:
+    for name in ("summary", "generate_summary"):
+        if getattr(asked, name) in ("concise", "detailed"):
+            raise invalid(
+                f"reasoning.{name} is {getattr(asked, name)!r}, but reasoning is shown as it is, and not summed up; "
+                "give 'auto', or leave it out.",
+                f"reasoning.{name}",
+                "unsupported_value",
+            )
+    if asked.context not in (None, "auto"):
+        raise invalid(
+            f"reasoning.context is {asked.context!r}, but which reasoning is read again the model's chat template "
+            "says; give 'auto', or leave it out.",
+            "reasoning.context",
+            "unsupported_value",
+        )
+    if asked.mode not in (None, "standard"):
+        raise invalid(
+            f"reasoning.mode is {shortened(asked.mode)!r}, but there is only 'standard'; leave it out.",
+            "reasoning.mode",
+            "unsupported_value",
+        )
+
+
+# -- tools ------------------------------------------------------------------------------------------------------------
+
+
+def _tool(raw: Raw, path: str) -> FunctionTool:
+    kind = read_value(path, _KIND, raw).type
+    if kind is None:
+        raise invalid(f"{path} has no type; give 'function'.", f"{path}.type", "missing_field")
+    if kind != "function":
+        raise invalid(
+            f"{path} is of the type {shortened(kind)!r}, which is not served: nothing is run here; give functions, "
+            "which the client runs.",
+            f"{path}.type",
+            "unsupported_value",
+        )
+    tool = read_value(path, _TOOL, raw)
+    if tool.defer_loading:
+        raise invalid(f"{path}.defer_loading is true, but all tools are shown to the model.", f"{path}.defer_loading")
+    if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
+        raise invalid(
+            f"{path}.allowed_callers leaves out 'direct', and no program calls tools here.", f"{path}.allowed_callers"
+        )
+    if tool.output_schema:
+        raise invalid(
+            f"{path}.output_schema is given, which no chat template shows to the model; put it into the description.",
+            f"{path}.output_schema",
+        )
+    if tool.async_:
+        raise invalid(
+            f"{path}.async is true, but an answer ends with its calls; send what came of them in the next.",
+            f"{path}.async",
+        )
+    return tool
+
+
+def _written(tool: FunctionTool) -> ToolSpec:
+    function = FunctionSpec(
+        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+    )
+    return ToolSpec(type="function", function=function)
+
+
+def _tool_choice(asked: ToolChoiceField | None) -> ToolChoiceSpec | None:
+    match asked:
+        case NamedFunction():
+            return NamedTool(FunctionName(asked.name))
+        case AllowedFunctions():
+            allowed = [AllowedTool(FunctionName(one.name)) for one in asked.tools]
+            return AllowedTools(AllowedToolsInside(asked.mode, allowed))
+        case _:
+            return asked
+
+
+# -- the form of the answer -------------------------------------------------------------------------------------------
+
+
+def _format(body: ResponsesBody) -> ResponseFormat | None:
+    asked = None if body.text is None else body.text.format
+    match asked:
+        case ObjectFormat():
+            return JsonObjectFormat()
+        case SchemaFormat():
+            inside = JsonSchemaInside(
+                name=asked.name, description=asked.description, schema_=asked.schema_, strict=asked.strict
+            )
+            return JsonSchemaFormat(inside)
+        case _:
+            return None
+
+
+# -- what the answer repeats ------------------------------------------------------------------------------------------
+
+
+def _repeated(body: ResponsesBody, tools: list[FunctionTool], stores: bool) -> Repeated:
+    text, reasoning = body.text, body.reasoning
+    given = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
+    given["store"] = stores
+    if text is not None:
+        plain = RepeatedText()
+        shown = plain.format if text.format is None else Raw(_encode(text.format))
+        given["text"] = RepeatedText(shown, text.verbosity or plain.verbosity)
+    if reasoning is not None:
+        given["reasoning"] = RepeatedReasoning(reasoning.effort, reasoning.summary or reasoning.generate_summary)
+    if body.tool_choice is not None:
+        given["tool_choice"] = Raw(_encode(body.tool_choice))
+    if tools:
+        given["tools"] = Raw(_encode([_shown(one) for one in tools]))
+    return Repeated(**given)
+
+
+def _shown(tool: FunctionTool) -> dict[str, object]:
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": bool(tool.strict),
+    }

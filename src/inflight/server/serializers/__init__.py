@@ -1,1 +1,0 @@
-"""Answers in the shapes of each endpoint, whole or in frames: one file an endpoint."""

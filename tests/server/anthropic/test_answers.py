@@ -1,0 +1,137 @@
+"""Messages whole and in events, from changes as the builder folds them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from inflight.core.types.events import Finish
+from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
+from inflight.frontend.outputs import OutputCollector
+from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
+from inflight.server.anthropic.messages.answers import MessagesSerializer, content_block
+from inflight.server.call import Call
+from inflight.server.common.answers import Change, TokenUsage
+from inflight.server.common.logprobs import TokenNames, encode
+from inflight.server.errors import ApiError
+from inflight.server.tenants import ANYONE
+
+NOTHING, SOME = TokenUsage(7, 0), TokenUsage(7, 5, cached_tokens=4, reasoning_tokens=2)
+ALL: list[AnswerDelta] = [
+    ReasoningDelta("Hm"),
+    ReasoningDelta("."),
+    ContentDelta("So"),
+    ToolCallDelta(0, "f", '{"a"', "call_1"),
+    ToolCallDelta(0, None, ": 1}", "call_1"),
+    ToolCallDelta(1, "g", "", "call_2"),
+]
+
+
+def serializer(**fields: Any) -> tuple[MessagesSerializer, OutputCollector]:
+    request = Request(request_id="r-0", prompt_token_ids=(1, 2, 3), params=SamplingParams(max_tokens=5))
+    call = Call(
+        kind="messages",
+        call_id="msg_r",
+        created=1,
+        model="m",
+        requests=(request,),
+        prompts=(None,),
+        n=1,
+        tier="default",
+        tenant=ANYONE,
+        stream=True,
+        **fields,
+    )
+    collector = OutputCollector(request, None)
+    return MessagesSerializer(call, [collector], TokenNames(None)), collector
+
+
+def events(frames: bytes) -> list[dict[str, Any]]:
+    found = []
+    for frame in frames.decode().strip().split("\n\n"):
+        name, data = frame.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+def streamed(
+    deltas: list[AnswerDelta], finish: Finish, usage: TokenUsage = SOME, **fields: Any
+) -> list[dict[str, Any]]:
+    writer, collector = serializer(**fields)
+    frames = b""
+    for number, delta in enumerate(deltas):
+        frames += writer.frames([Change(0, collector, begins=not number, deltas=[delta])], NOTHING, usage, False)
+    frames += writer.frames([Change(0, collector, finish=finish)], usage, usage, True)
+    return events(frames + writer.end(usage))
+
+
+def test_a_stream_of_all_kinds_of_blocks() -> None:
+    told = streamed(ALL, Finish("stop"))
+    start, *middle, last, stop = told
+    assert start["message"]["id"] == "msg_r" and start["message"]["content"] == []
+    assert start["message"]["stop_reason"] is None and start["message"]["usage"]["input_tokens"] == 7
+    assert [(one["type"].removeprefix("content_block_"), one["index"]) for one in middle] == [
+        *[("start", 0), ("delta", 0), ("delta", 0), ("delta", 0), ("stop", 0)],
+        *[("start", 1), ("delta", 1), ("stop", 1)],
+        *[("start", 2), ("delta", 2), ("delta", 2), ("stop", 2)],
+        *[("start", 3), ("stop", 3)],
+    ]
+    kinds = [one["delta"]["type"] for one in middle if "delta" in one]
+    assert kinds == [*["thinking_delta"] * 2, "signature_delta", "text_delta", *["input_json_delta"] * 2]
+    assert middle[8]["content_block"] == {"type": "tool_use", "id": "call_1", "name": "f", "input": {}}
+    assert last["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert last["usage"] == {
+        "input_tokens": 3,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 4,
+        "output_tokens": 5,
+        "output_tokens_details": {"thinking_tokens": 2},
+    }
+    assert stop == {"type": "message_stop"}
+
+
+@pytest.mark.parametrize(
+    ("finish", "output_tokens", "reason", "sequence"),
+    [
+        (Finish("stop", 2), 3, "end_turn", None),
+        (Finish("stop", "."), 3, "stop_sequence", "."),
+        (Finish("length"), 5, "max_tokens", None),
+        (Finish("length"), 4, "model_context_window_exceeded", None),
+    ],
+)
+def test_why_it_stopped(finish: Finish, output_tokens: int, reason: str, sequence: str | None) -> None:
+    *_, last, _ = streamed([ContentDelta("So")], finish, TokenUsage(7, output_tokens))
+    assert last["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
+
+
+def test_an_answer_without_a_word_has_no_blocks() -> None:
+    assert [one["type"] for one in streamed([], Finish("stop"))] == ["message_start", "message_delta", "message_stop"]
+
+
+def test_thinking_that_is_left_out_is_still_a_block() -> None:
+    told = streamed([ReasoningDelta("Hm."), ContentDelta("So")], Finish("stop"), include_reasoning=False)
+    kinds = [one["delta"]["type"] for one in told if one["type"] == "content_block_delta"]
+    assert kinds == ["signature_delta", "text_delta"]
+    block = msgspec.to_builtins(content_block(ReasoningDelta("Hm."), False))
+    assert block == {"type": "thinking", "thinking": "", "signature": "unsigned"}
+
+
+def test_inputs_are_objects_whatever_the_model_wrote() -> None:
+    written = ['{"a": 1.50}', "", '{"a": ', "[1]"]
+    deltas: list[AnswerDelta] = [ToolCallDelta(index, "f", one, "c") for index, one in enumerate(written)]
+    inputs = [one["input"] for one in json.loads(encode([content_block(delta, True) for delta in deltas]))]
+    assert inputs == [{"a": 1.5}, {}, {"INVALID_JSON": '{"a": '}, {"INVALID_JSON": "[1]"}]
+
+
+def test_life_and_errors_within_a_stream() -> None:
+    writer, _ = serializer()
+    assert events(writer.alive) == [{"type": "ping"}]
+    error = ApiError(503, "The server was shut down.", type="server_error", code="draining")
+    (told,) = events(writer.failed(error))
+    assert told["type"] == "error" and told["error"]["type"] == "overloaded_error"
+    assert told["error"]["message"] == "The server was shut down."
