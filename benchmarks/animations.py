@@ -130,7 +130,7 @@ def batch(engine: EngineRun, span: Window) -> Drawing:
 
 
 def memory(engine: EngineRun, span: Window) -> Drawing:
-    return kv_by_owner(engine, span.seconds, most=5, width=WIDTH)
+    return kv_by_owner(engine, span.seconds, named=5, width=WIDTH)
 
 
 # -- scenes -----------------------------------------------------------------------------------------------------

@@ -23,11 +23,10 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.metrics.slo import Slo, targets
 from inflight.metrics.summary import Summary
-from inflight.planning.demand import Drawn, with_targets
+from inflight.planning.demand import Drawn, traffic_of, with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine, calibrated_machine
 from inflight.planning.simulation import measure_on, try_out
-from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import Length, length, mixed_step, rows_at, steady_state
 from inflight.planning.tuning import Decision, EvaluatedConfig, describe, take_turns
 from inflight.simulate.calibrate import CalibrationTarget, calibrate

@@ -34,8 +34,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder
 from inflight.report.charts.frame import WIDE
 from inflight.report.charts.svg import Drawing, tag, text
-from inflight.report.draft_pictures import draft_pictures
-from inflight.report.pictures import batch_over_time, kv_by_owner, queue_over_time
+from inflight.report.pictures import batch_over_time, draft_pictures, kv_by_owner, queue_over_time
 from inflight.report.reading import read_record
 from inflight.report.steps.engine_run import EngineRun
 from inflight.simulate.drafting import SimulatedDrafts, parse_acceptance
@@ -108,7 +107,7 @@ def draw(engine: EngineRun, name: str, seconds: float) -> None:
     """seconds: of the time axis, the same for all."""
     title = f"{name}: all answered after {engine.steps.end:.2f} s"
     rows = batch_over_time(engine, seconds)[0]
-    blocks = kv_by_owner(engine, seconds, most=14, width=WIDE)
+    blocks = kv_by_owner(engine, seconds, named=14, width=WIDE)
     (FOLDER / f"{name}.svg").write_text(_above(title, rows, blocks).standalone(), encoding="utf-8")
 
 

@@ -27,9 +27,9 @@ from inflight.planning.proposal import Overrides, propose
 from inflight.planning.simulation import try_out
 from inflight.planning.sizing import Question
 from inflight.planning.traffic import analyze_traffic
-from inflight.report.charts.chart import Chart
-from inflight.report.charts.distribution import CurvePoint, curve
-from inflight.report.charts.parts import Part, PartBars, part_bars
+from inflight.report.charts.chart import Chart, Key
+from inflight.report.charts.distribution import Column, CurvePoint, curve, histogram
+from inflight.report.charts.quantity import quantity
 from inflight.simulate.hardware import find_gpu
 from inflight.workload.lengths import Lognormal
 from inflight.workload.workload import Entry, Workload
@@ -39,9 +39,9 @@ SECONDS, CALM, BUSY = 3600.0, 5.4, 10.35  # of the trace; requests/s outside and
 SPELL = (1500.0, 1920.0)
 BEGAN = datetime(2026, 3, 2, 9, tzinfo=UTC)
 SLO = "ttft=1500(p99),itl=150(p99)"
-LOADS = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.1)  # of what a replica keeps
-BINDING = ((0.1, "hardly any load"), (0.5, "half of what it keeps"), (1.0, "all that it keeps"))
-# classes of `charts.palette`; what binds a class of work, in the words of `planning.bottleneck`
+LOADS = (0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.1)  # of the highest rate that meets the SLOs
+SHARES = ((0.1, "idle"), (0.5, "half"), (1.0, "full"))  # of the highest rate that meets the SLOs
+# bottleneck → name and class of `charts.palette`
 KINDS = {
     "bandwidth": ("reading memory", "s1"),
     "compute": ("arithmetic", "s2"),
@@ -100,14 +100,14 @@ def curves(answer: Plan) -> Chart | None:
             if one.itl is not None:
                 points.append(CurvePoint(f"{one.rate:.2f} requests/s", one.output_tokens_per_s, one.itl[2]))
         named.append((strategy, points))
-    about = "A replica of Llama-3-8B on an L40S; each point a rate. 150 ms are promised."
+    about = "A replica of Llama-3-8B on an L40S; each point a rate. The SLO is 150 ms."
     return curve("ITL p99 against throughput", about, named, ("output tokens/s of a replica", ""), ("ITL p99", "s"))
 
 
-def binds(answer: Plan) -> PartBars | None:
-    """Where a step's time goes as the load grows."""
-    named: list[tuple[str, list[Part]]] = []
-    for share, words in BINDING:
+def bottlenecks(answer: Plan) -> Chart | None:
+    """Draw where a step's time goes as the load grows."""
+    columns = []
+    for share, words in SHARES:
         rate = share * answer.chosen.rate
         trial = try_out(
             answer.chosen.machine,
@@ -116,24 +116,26 @@ def binds(answer: Plan) -> PartBars | None:
             measured=(0.3, 0.9),
         )
         spent = trial.spent
-        parts: list[Part] = []
-        for bound, (name, class_) in KINDS.items():
-            seconds = sum(part for (_, by), part in spent.by_kind.items() if by == bound) * spent.step_seconds
-            parts.append((name, seconds, class_))
-        named.append((f"{words}, {rate:.1f} requests/s", parts))
-    return part_bars("What a step's time goes into", "The mean step of a replica.", named, "s")
+        parts = [
+            sum(part for (_, by), part in spent.by_kind.items() if by == bound) * spent.step_seconds for bound in KINDS
+        ]
+        columns.append(Column(f"{words}: {rate:.1f}/s", parts, quantity(sum(parts), "s")))
+    keys = [Key(name, class_, "area") for name, class_ in KINDS.values()]
+    about = "The mean step of a replica."
+    return histogram("Where a step's time goes", about, columns, keys, "requests per second", ("time", "s"))
 
 
-def sensitivity(answer: Plan) -> PartBars | None:
-    """TTFT p99 of the planned replicas if the traffic were another."""
+def sensitivity(answer: Plan) -> Chart | None:
+    """Draw TTFT p99 of the planned replicas under other traffic."""
     slo = answer.question.slos[0]
     trials = [("as planned", answer.trial), *((one.name, one.trial) for one in answer.changes)]
-    named: list[tuple[str, list[Part]]] = [("promised", [("TTFT p99", slo.limit, "s7")])]
-    named += [(name, [("TTFT p99", trial.values[slo], "s1")]) for name, trial in trials if not trial.saturated]
+    values = [(name, trial.values[slo]) for name, trial in trials if not trial.saturated]
+    columns = [Column(name.partition(" (")[0], (value,), quantity(value, "s")) for name, value in values]
     grown = ", ".join(name for name, trial in trials if trial.saturated)
-    about = f"{answer.replicas} replicas, sized for {answer.question.demand.rate:.2f} requests/s."
-    told = f" Without a bar, because waiting grows without end: {grown}." if grown else ""
-    return part_bars("What would change it", about + told, named, "s")
+    about = f"{answer.replicas} replicas, sized for {answer.question.demand.rate:.2f} requests/s; the SLO is {slo}."
+    saturated = f" Without a column, because the queue grows without end: {grown}." if grown else ""
+    keys = [Key("TTFT p99", "s1", "area")]
+    return histogram("What would change it", about + saturated, columns, keys, "traffic", ("TTFT p99", "s"))
 
 
 def main() -> None:
@@ -148,7 +150,7 @@ def main() -> None:
     if arguments.write:
         answer = plan(question(workload), progress=log_line)
         assert isinstance(answer, Plan)
-        for name, figure in (("curve", curves(answer)), ("binds", binds(answer)), ("changes", sensitivity(answer))):
+        for name, figure in (("curve", curves(answer)), ("bottleneck", bottlenecks(answer)), ("changes", sensitivity(answer))):
             assert figure is not None
             photograph(PICTURES / f"planning-{name}.png", figure.title, [figure])
 

@@ -10,11 +10,11 @@ from benchmarks.comparison import log_line
 from benchmarks.disaggregation.shapes import DEGREE, GPU, MODEL
 from inflight.metrics.slo import parse_slos
 from inflight.models.known import read_model
-from inflight.planning.demand import Drawn
-from inflight.planning.layouts import Layout, LayoutNeed, apart, best_need, layout_need, together
+from inflight.planning.demand import Drawn, traffic_of
+from inflight.planning.layouts import Layout, LayoutNeed, best_need, colocated, disaggregated, layout_need
 from inflight.planning.machine import Hardware, Machine
 from inflight.planning.proposal import Overrides
-from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, prompt_seconds, traffic_of
+from inflight.planning.sizing import Candidate, Question, TrialRunner, candidate_for, prompt_seconds
 from inflight.planning.steady import mixed_step
 from inflight.planning.traffic import Traffic
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
@@ -57,12 +57,12 @@ class Search:
 
     def together(self, engines: int | None = None) -> list[LayoutNeed]:
         """Whole prompts, and chunks."""
-        return [self._need(one) for one in together(self._runner, self._best, engines)]
+        return [self._need(one) for one in colocated(self._runner, self._best, engines)]
 
     def apart(self, gbps: float, disagg_mode: DisaggMode = AFTER, engines: int | None = None) -> LayoutNeed:
         """The best of the splits that look best."""
         link = Link(self._bytes_per_token, gbps, SETUP_S, self._layers)
-        return self._best_of(apart(self._runner, self._best, link, disagg_mode, engines))
+        return self._best_of(disaggregated(self._runner, self._best, link, disagg_mode, engines))
 
     def again(self, need: LayoutNeed, gbps: float, disagg_mode: DisaggMode = AFTER) -> LayoutNeed:
         """The same split with a slower link, or asked in another way."""
@@ -76,7 +76,7 @@ class Search:
         )
 
     def better_together(self) -> LayoutNeed:
-        return self._best_of(together(self._runner, self._best))
+        return self._best_of(colocated(self._runner, self._best))
 
     def _best_of(self, layouts: Sequence[Layout]) -> LayoutNeed:
         return best_need(self._runner, layouts, lambda sentence: log_line(f"  {sentence}"))

@@ -1,4 +1,4 @@
-"""What binds is told with what would relieve it, of what the machine leaves open."""
+"""The bottleneck comes with ways to relieve it that the machine leaves open."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 
 from inflight.models.known import known_model
 from inflight.planning.bottleneck import bottleneck
+from inflight.planning.demand import traffic_of
 from inflight.planning.machine import Hardware, Machine
 from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import Spent, Trial, try_out
-from inflight.planning.sizing import Candidate, Question, candidate_for, traffic_of
+from inflight.planning.sizing import Candidate, Question, candidate_for
 from inflight.simulate.hardware import find_gpu
 
 from .builders import Linear, drawn, machine
@@ -52,7 +53,7 @@ def test_every_bound_has_a_relief(bound: str) -> None:
     assert relief(small("h100"), bound)
 
 
-def test_a_calibrated_machine_does_not_tell_its_parts_apart() -> None:
+def test_a_calibrated_machine_does_not_separate_its_parts() -> None:
     candidate, trial = looked_at(machine())
     found = bottleneck(candidate, trial, traffic_of(drawn(1.0)))
     assert (found.bound, found.relief) == ("steps", "")
@@ -63,7 +64,7 @@ def test_the_step_is_shared_out_whole() -> None:
     assert sum(trial.spent.by_kind.values()) == pytest.approx(1.0)
 
 
-def test_memory_binds_only_where_a_larger_batch_would_help() -> None:
+def test_memory_is_the_bottleneck_only_where_a_larger_batch_would_help() -> None:
     """Both hold few sequences and are full of them; the second one's steps are all arithmetic."""
     for token, bound in ((1e-5, "KV"), (1.0, "steps")):
         on = machine(blocks=64, cases=())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from inflight.planning import throughput_latency_curve
+from inflight.planning.demand import traffic_of
 from inflight.planning.proposal import Overrides, propose
-from inflight.planning.sizing import traffic_of
 
 from .builders import drawn, machine
 

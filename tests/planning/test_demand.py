@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
 import pytest
 
 from inflight.planning import analyze_traffic
-from inflight.planning.demand import Demand, Traced, faster, fitting, longer, longer_prompts
+from inflight.planning.demand import Demand, Traced, fitting
 from inflight.workload.workload import WorkloadError
 
 from .builders import drawn, workload
@@ -34,11 +35,10 @@ def test_a_seed_makes_the_same_and_another_one_something_else(demand: Demand) ->
 
 @pytest.mark.parametrize("demand", DEMANDS)
 def test_changes_change_what_they_say(demand: Demand) -> None:
-    assert faster(demand, 1.2).rate == pytest.approx(24)
-    plain, chatty = (one.workload(5, 200, 1).entries for one in (demand, longer(demand, 2.0)))
+    plain, chatty = (one.workload(5, 200, 1).entries for one in (demand, replace(demand, stretch=2.0)))
     assert fmean(one.output_tokens for one in chatty) == pytest.approx(2 * fmean(one.output_tokens for one in plain))
     assert [one.prompt_tokens for one in chatty] == [one.prompt_tokens for one in plain]
-    wordy = longer_prompts(demand, 2.0).workload(5, 200, 1).entries
+    wordy = replace(demand, prompt_stretch=2.0).workload(5, 200, 1).entries
     assert fmean(one.prompt_tokens for one in wordy) == pytest.approx(2 * fmean(one.prompt_tokens for one in plain))
     assert [one.output_tokens for one in wordy] == [one.output_tokens for one in plain]
     calm, bursts = (analyze_traffic(one.workload(5, 400, 1)).gap_variation for one in (demand, demand.burstier(4.0)))
@@ -70,7 +70,7 @@ def test_a_rate_that_is_none_is_told(rate: float) -> None:
 
 
 def test_what_a_trace_has_at_most_is_known() -> None:
-    assert Traced(workload(*ROWS[:50]), 20.0).most == 50
+    assert Traced(workload(*ROWS[:50]), 20.0).max_requests == 50
 
 
 def test_of_a_short_trace_all_are_taken() -> None:
@@ -87,7 +87,7 @@ def test_the_first_seed_takes_the_busiest_part() -> None:
 
 def test_what_is_stretched_stays_within_the_model() -> None:
     traced = Traced(workload(*ROWS), 20.0, longest=620)
-    for changed in (longer(traced, 50.0), longer_prompts(traced, 50.0)):
+    for changed in (replace(traced, stretch=50.0), replace(traced, prompt_stretch=50.0)):
         entries = changed.workload(5, 200, 1).entries
         assert max(one.prompt_tokens + one.output_tokens for one in entries) <= 620
         assert min(one.output_tokens for one in entries) >= 1

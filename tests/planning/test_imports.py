@@ -7,7 +7,7 @@ import sys
 
 
 def test_planning_loads_no_model_code() -> None:
-    modules = "inflight.planning, inflight.planning.plan, inflight.planning.tuning, inflight.planning.text"
+    modules = "inflight.planning, inflight.planning.plan, inflight.planning.tuning, inflight.planning.result"
     shown = f"import {modules}, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())

@@ -10,26 +10,26 @@ from typing import Any
 import pytest
 
 from inflight.metrics.slo import parse_slos
-from inflight.planning.data import as_data
-from inflight.planning.demand import Demand, Traced
-from inflight.planning.layout_verdict import LayoutOutlook, describe, layout_data
+from inflight.planning.demand import Demand, Traced, traffic_of
+from inflight.planning.layout_verdict import LayoutOutlook, layouts_result
 from inflight.planning.layouts import (
-    APART,
     CHUNKED,
+    DISAGGREGATED,
     WHOLE,
     LayoutNeed,
-    apart,
+    disaggregated,
     layout_need,
     layout_needs,
     pool_configs,
     pool_rates,
 )
 from inflight.planning.machine import Machine
-from inflight.planning.plan import Plan, plan
+from inflight.planning.plan import Plan, as_text, plan
 from inflight.planning.proposal import Overrides
+from inflight.planning.rendering import render
+from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.simulation import Tiers
-from inflight.planning.sizing import LayoutsAsked, Question, TrialRunner, candidate_for, traffic_of
-from inflight.planning.text import as_text
+from inflight.planning.sizing import LayoutQuestion, Question, TrialRunner, candidate_for, quiet
 from inflight.simulate.disagg import Link
 from inflight.workload.workload import Entry, Workload
 
@@ -53,28 +53,32 @@ def needs(link: Link | None) -> dict[str, LayoutNeed]:
     return {need.layout.name: need for need in layout_needs(one, best, link)}
 
 
+def lines(found: LayoutOutlook) -> list[str]:
+    return [line.strip() for line in render("layouts", layouts=found).splitlines()]
+
+
 def outlook(rate: float, link: Link | None = QUICK) -> LayoutOutlook:
     demand = drawn(rate, **LONG)
     return LayoutOutlook(list(needs(link).values()), demand, traffic_of(demand), link)
 
 
 @pytest.mark.wide
-def test_apart_serves_more_where_steps_with_prompts_break_the_pace() -> None:
+def test_pools_serve_more_where_steps_with_prompts_are_too_long() -> None:
     """A step of 64 tokens breaks 160 ms, so that chunks are small, and each of their steps costs 100 ms anyway."""
     found = needs(QUICK)
-    assert list(found) == [WHOLE, CHUNKED, APART]
-    assert found[APART].rate > 1.5 * max(found[CHUNKED].rate, found[WHOLE].rate)
-    held = found[APART].held
-    assert held is not None and held.met and len(held.busy) == 2
+    assert list(found) == [WHOLE, CHUNKED, DISAGGREGATED]
+    assert found[DISAGGREGATED].rate > 1.5 * max(found[CHUNKED].rate, found[WHOLE].rate)
+    met = found[DISAGGREGATED].met
+    assert met is not None and met.met and len(met.busy) == 2
 
 
 @pytest.mark.wide
-def test_a_slow_link_takes_what_apart_brings() -> None:
+def test_a_slow_link_takes_what_pools_bring() -> None:
     one = runner(drawn(50.0, **LONG), STRICT)
-    layout = needs(QUICK)[APART].layout
+    layout = needs(QUICK)[DISAGGREGATED].layout
     assert layout.pools is not None
     slow = replace(layout, pools=replace(layout.pools, link=SLOW))
-    assert layout_need(one, slow, lambda sentence: None).rate < 0.5 * needs(QUICK)[APART].rate
+    assert layout_need(one, slow, quiet).rate < 0.5 * needs(QUICK)[DISAGGREGATED].rate
 
 
 def test_splits_follow_the_work() -> None:
@@ -83,7 +87,7 @@ def test_splits_follow_the_work() -> None:
     def split(**lengths: str) -> float:
         one = runner(drawn(50.0, **lengths), "ttft=9000(p90)")
         best = candidate_for(one.question, one.traffic, one.question.machines[0], Overrides())
-        pools = apart(one, best, QUICK)[0].pools
+        pools = disaggregated(one, best, QUICK)[0].pools
         assert pools is not None
         return pools.prefill / pools.decode
 
@@ -103,7 +107,7 @@ def test_pool_rates_are_those_of_engines_that_do_one_thing() -> None:
 
 
 def test_pools_are_made_of_whole_engines() -> None:
-    need = needs(QUICK)[APART]
+    need = needs(QUICK)[DISAGGREGATED]
     pools = need.layout.pools
     assert pools is not None and need.rate
     total = pools.prefill + pools.decode
@@ -113,50 +117,52 @@ def test_pools_are_made_of_whole_engines() -> None:
 
 
 def test_it_is_said_whether_it_pays_and_why() -> None:
-    said = " ".join(describe(outlook(60.0)))
-    assert "apart pays: " in said and "in place of" in said and "times the requests per GPU" in said
+    said = " ".join(lines(outlook(60.0)))
+    assert "disaggregated prefill pays: " in said and "in place of" in said and "times the requests per GPU" in said
     assert "all streams wait for each prompt that is computed beside them" in said
-    data = layout_data(outlook(60.0))
-    assert [one["layout"] for one in data["found"]] == [WHOLE, CHUNKED, APART]
-    assert data["found"][2]["gpus"] < data["found"][1]["gpus"]
-    assert data["found"][2]["split"] and data["found"][2]["decode_asks"] == "after"
-    assert data["verdicts"] and data["link_gbps"] == QUICK.gbps
+    data = layouts_result(outlook(60.0))
+    _, chunked, pools = data.found
+    assert [one.layout for one in data.found] == [WHOLE, CHUNKED, DISAGGREGATED]
+    assert pools.gpus is not None and chunked.gpus is not None and pools.gpus < chunked.gpus
+    assert pools.split and pools.decode_asks == "after"
+    assert data.verdicts and data.link_gbps == QUICK.gbps
 
 
 def test_a_small_demand_does_not_fill_engines_of_both_kinds() -> None:
     rate = 0.9 * needs(QUICK)[WHOLE].rate
-    assert "apart does not pay at this rate: 2 GPUs in place of 1" in " ".join(describe(outlook(rate)))
+    assert "disaggregated prefill does not pay at this rate: 2 GPUs in place of 1" in " ".join(lines(outlook(rate)))
 
 
-def test_what_keeps_no_promise_is_said() -> None:
+def test_layouts_that_never_meet_the_slos_say_so() -> None:
     of = needs(QUICK)
-    never = replace(of[APART], held=None, broken=of[APART].broken)
+    never = replace(of[DISAGGREGATED], met=None, missed=of[DISAGGREGATED].missed)
     demand = drawn(60.0, **LONG)
     found = LayoutOutlook([of[WHOLE], of[CHUNKED], never], demand, traffic_of(demand), QUICK)
-    said = " ".join(describe(found))
+    said = " ".join(lines(found))
     assert (
-        "keeps the promises at no rate: even at" in said and "apart does not pay: it keeps the promises at no" in said
+        "meets the SLOs at no rate: even at" in said
+        and "disaggregated prefill does not pay: it meets the SLOs at no" in said
     )
-    nobody = [replace(one, held=None) for one in of.values()]
-    assert all(one["gpus"] is None for one in layout_data(replace(found, needs=nobody))["found"])
-    only = [nobody[0], nobody[1], of[APART]]
-    assert "engines that do both keep the promises at no rate" in " ".join(describe(replace(found, needs=only)))
+    none = [replace(one, met=None) for one in of.values()]
+    assert all(one.gpus is None for one in layouts_result(replace(found, needs=none)).found)
+    only = [none[0], none[1], of[DISAGGREGATED]]
+    assert "replicas that do both meet the SLOs at no rate" in " ".join(lines(replace(found, needs=only)))
 
 
 def test_where_the_link_or_the_split_is_in_the_way_that_is_the_reason() -> None:
     of = needs(QUICK)
-    held = of[APART].held
-    assert held is not None and of[APART].layout.pools is not None
-    worse = replace(held, rate=0.3 * of[WHOLE].rate, busy=(0.95, 0.3))
-    pools = replace(of[APART].layout.pools, link=SLOW)
-    slow = LayoutNeed(replace(of[APART].layout, pools=pools), worse, None)
+    met = of[DISAGGREGATED].met
+    assert met is not None and of[DISAGGREGATED].layout.pools is not None
+    worse = replace(met, rate=0.3 * of[WHOLE].rate, busy=(0.95, 0.3))
+    pools = replace(of[DISAGGREGATED].layout.pools, link=SLOW)
+    slow = LayoutNeed(replace(of[DISAGGREGATED].layout, pools=pools), worse, None)
     demand = drawn(60.0, **LONG)
-    said = " ".join(describe(LayoutOutlook([of[WHOLE], slow], demand, traffic_of(demand), SLOW)))
-    assert "apart does not pay: " in said
-    assert "ms on a link of 0 Gbit/s" in said and "engines for answers stand idle 70% of the time" in said
+    said = " ".join(lines(LayoutOutlook([of[WHOLE], slow], demand, traffic_of(demand), SLOW)))
+    assert "disaggregated prefill does not pay: " in said
+    assert "ms on a link of 0 Gbit/s" in said and "decode engines are idle 70% of the time" in said
 
 
-def planned(demand: Demand, slos: str, asked: LayoutsAsked | None, of: Machine | None = None) -> Plan:
+def planned(demand: Demand, slos: str, asked: LayoutQuestion | None, of: Machine | None = None) -> Plan:
     machines = [of or machine()]
     found = plan(Question(machines=machines, demand=demand, slos=parse_slos([slos]), requests=FEW, layouts=asked))
     assert isinstance(found, Plan)
@@ -181,23 +187,25 @@ def test_a_tier_pays_where_prompts_begin_alike_and_memory_is_short() -> None:
     best = candidate_for(one.question, one.traffic, small, Overrides())
     found = layout_needs(one, best, None, tiers=(Tiers(host_gib=3.0),))
     seen = LayoutOutlook(found, one.question.demand, one.traffic, None)
-    said = describe(seen)
+    said = lines(seen)
     assert any(one.startswith("it pays with 3 GiB of host: ") for one in said), said
-    assert "nothing is known of the link between engines; give --transfer-gbps" in " ".join(said)
-    tier = next(one for one in layout_data(seen)["found"] if one["tiers"])
-    plain = next(one for one in layout_data(seen)["found"] if one["layout"] == tier["layout"] and not one["tiers"])
-    assert tier["cached_share"] > 0.1 + plain["cached_share"]
+    assert "the link between engines is not known; give --transfer-gbps" in " ".join(said)
+    every = layouts_result(seen).found
+    tier = next(one for one in every if one.tiers)
+    plain = next(one for one in every if one.layout == tier.layout and not one.tiers)
+    assert tier.cached_share > 0.1 + plain.cached_share
 
 
 @pytest.mark.wide
 def test_a_plan_tells_layouts_where_they_are_asked_about() -> None:
-    asked = LayoutsAsked(lambda machine: QUICK, tiers=lambda machine: (Tiers(host_gib=3.0),))
+    asked = LayoutQuestion(lambda machine: QUICK, tiers=lambda machine: (Tiers(host_gib=3.0),))
     found = planned(drawn(2.0), "ttft=4000(p90)", asked)
     assert found.layouts is not None
     said = as_text(found)
-    assert "Layouts on the same machine, for the same promises:" in said
+    assert "Layouts on the same machine, for the same SLOs:" in said
     assert "tiers were not tried: prompts share no beginnings" in said
-    assert "prefill and decode on GPUs of their own" not in said
-    assert as_data(found)["layouts"]["verdicts"]
+    assert "disaggregated prefill and decode (--compare-layouts)" not in said
+    data = plan_result(found)
+    assert isinstance(data, PlanResult) and data.layouts is not None and data.layouts.verdicts
     plain = planned(drawn(2.0), "ttft=4000(p90)", None)
-    assert plain.layouts is None and as_data(plain)["layouts"] is None
+    assert plain.layouts is None and "Layouts" not in as_text(plain)

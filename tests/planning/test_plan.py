@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 from breadth import first_of
+from msgspec import to_builtins
 
 from inflight.metrics.slo import parse_slos
-from inflight.planning.data import as_data
-from inflight.planning.demand import Traced
+from inflight.planning.demand import Traced, traffic_of
 from inflight.planning.machine import Machine
-from inflight.planning.plan import Infeasible, Plan, PlanError, plan
+from inflight.planning.plan import Infeasible, Plan, PlanError, as_text, plan
 from inflight.planning.proposal import Overrides
-from inflight.planning.simulation import try_out
-from inflight.planning.sizing import POOLED, Question, TrialRunner, candidate_for, traffic_of
-from inflight.planning.text import as_text
+from inflight.planning.result import plan_result
+from inflight.planning.simulation import Topology, try_out
+from inflight.planning.sizing import POOLED, Question, TrialRunner, candidate_for
 
 from .builders import Linear, drawn, machine, workload
 
@@ -35,7 +35,7 @@ def answer(rate: float = 20.0, slo: str = "ttft=4000(p99)", **more: Any) -> Plan
     return found
 
 
-def test_the_planned_load_keeps_the_promises() -> None:
+def test_the_planned_load_meets_the_slos() -> None:
     found = answer()
     assert found.trial.met and found.trial.values[found.question.slos[0]] <= 4.0
     assert found.replicas > 1 and 0.5 < found.utilisation <= 1.0
@@ -59,12 +59,12 @@ def test_the_interval_holds_the_answer() -> None:
 
 
 @pytest.mark.wide
-def test_a_slow_end_that_cannot_keep_the_promise_has_no_number() -> None:
+def test_a_slow_end_that_misses_the_slo_has_no_number() -> None:
     slow, fast = Linear(5.0, 1e-3), Linear(0.08, 0.8e-3)
     found = plan(asked(machine(cases=(slow, fast)), rate=10.0, slo="ttft=4000(p99)"))
     assert isinstance(found, Plan) and found.replicas_high is None
-    assert "at its slow end no number of them keeps the promises" in as_text(found)
-    assert as_data(found)["replicas_interval"] == [found.replicas_low, None]
+    assert "at its slow end no number of them meets the SLOs" in as_text(found)
+    assert to_builtins(plan_result(found))["replicas_interval"] == (found.replicas_low, None)
 
 
 @pytest.mark.wide
@@ -78,7 +78,7 @@ def test_what_is_read_holds_in_a_long_run_too() -> None:
     question = asked(machine(), rate=4.0, slo="ttft=6000(p90)")
     traffic = traffic_of(question.demand)
     candidate = candidate_for(question, traffic, question.machines[0], question.overrides)
-    short = TrialRunner(question, traffic).run(candidate, 4.0, replicas=1)
+    short = TrialRunner(question, traffic).run(candidate, 4.0, topology=Topology())
     offered = question.demand.workload(4.0, 3000, 77)
     long = try_out(candidate.machine, candidate.config, offered, question.slos, measured=(0.1, 0.95))
     assert short.rows == pytest.approx(long.rows, rel=0.2)
@@ -136,7 +136,7 @@ def test_changes_say_what_they_would_take() -> None:
 
 @pytest.mark.wide
 def test_the_same_question_has_the_same_answer() -> None:
-    assert as_data(plan(answer().question)) == as_data(answer())
+    assert plan_result(plan(answer().question)) == plan_result(answer())
 
 
 @pytest.mark.wide
@@ -150,40 +150,40 @@ def test_the_cheaper_machine_is_chosen(speed: float, gpus: int) -> None:
 
 
 @pytest.mark.wide
-def test_impossible_promises_are_answered_with_what_is_possible() -> None:
+def test_impossible_slos_are_answered_with_what_is_possible() -> None:
     question = asked(machine(), rate=2.0, slo="ttft=5(p99)")
     found = plan(question)
     assert isinstance(found, Infeasible)
-    told = as_text(found)
-    assert "No number of replicas keeps TTFT p99 ≤ 5 ms" in told
-    advised = told.partition("--slo ")[2].partition(" ")[0]
+    text = as_text(found)
+    assert "No number of replicas meets TTFT p99 ≤ 5 ms" in text
+    advised = text.partition("--slo ")[2].partition(" ")[0]
     (slo,) = parse_slos([advised])
     assert 0.1 < slo.limit < 2
     assert isinstance(plan(asked(machine(), rate=2.0, slo=advised)), Plan)
-    assert as_data(found)["possible"] is False
+    assert plan_result(found).possible is False
 
 
 @pytest.mark.wide
-def test_without_promises_throughput_is_sized_with_headroom() -> None:
+def test_without_slos_throughput_is_sized_with_headroom() -> None:
     found = plan(asked(machine(), rate=20.0))
     assert isinstance(found, Plan) and not found.trial.saturated
-    assert any("Nothing is promised" in sentence for sentence in found.warnings)
+    assert any("There is no SLO" in sentence for sentence in found.warnings)
 
 
-def test_a_model_that_fits_nowhere_is_told() -> None:
+def test_a_model_that_fits_nowhere_is_refused() -> None:
     with pytest.raises(PlanError, match="fit on none of: box holds 160 tokens"):
         plan(asked(machine(blocks=10), rate=20.0))
 
 
 @pytest.mark.wide
-def test_too_little_memory_is_what_binds() -> None:
+def test_too_little_memory_is_the_bottleneck() -> None:
     found = plan(asked(machine(blocks=64), rate=20.0, slo="ttft=20000"))
     assert isinstance(found, Plan) and found.bottleneck.bound == "KV"
     assert "KV memory holds" in " ".join(found.bottleneck.sentences)
 
 
 @pytest.mark.wide
-def test_strategies_are_compared_for_the_same_promises() -> None:
+def test_strategies_are_compared_for_the_same_slos() -> None:
     question = asked(machine(), rate=20.0, slo="ttft=6000(p99)")
     found = plan(question, strategies=True)
     assert isinstance(found, Plan)
@@ -192,19 +192,19 @@ def test_strategies_are_compared_for_the_same_promises() -> None:
     static, chunked = by_name["static"], by_name["chunked"]
     assert static is not None and chunked is not None and static.rate < chunked.rate
     assert by_name["adaptive"] is None
-    told = as_text(found)
-    assert "not tried: it needs a promise on ITL" in told
+    text = as_text(found)
+    assert "not tried: it needs an SLO on ITL" in text
 
 
 @pytest.mark.wide
-def test_every_stage_is_told() -> None:
+def test_every_stage_is_reported() -> None:
     stages: list[str] = []
     plan(answer(2.0).question, progress=stages.append)
     assert stages[0].startswith("box: the highest rate") and len(stages) == 6
 
 
 def test_the_text_has_all_that_was_asked_for() -> None:
-    told = as_text(answer())
+    text = as_text(answer())
     for part in (
         "replicas of box",
         "--max-num-seqs",
@@ -214,12 +214,12 @@ def test_the_text_has_all_that_was_asked_for() -> None:
         "ITL",
         "E2E",
         "$ per million output tokens",
-        "What binds:",
+        "Bottleneck:",
         "What would change it:",
-        "What this rests on:",
+        "Basis:",
         "p99 rests on",
     ):
-        assert part in told, part
+        assert part in text, part
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_what_decides_rests_on_as_many_requests_as_its_percentile_needs(slo: str
         candidate_for(question, traffic, question.machines[0], question.overrides),
     )
     for rate in (0.1 * candidate.guess, candidate.guess):
-        assert runner.run(candidate, rate, replicas=1).summary.offered >= fewest
+        assert runner.run(candidate, rate, topology=Topology()).summary.offered >= fewest
 
 
 @pytest.mark.wide

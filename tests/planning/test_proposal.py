@@ -7,9 +7,9 @@ import pytest
 from inflight.config.engine import default_depth
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import parse_slos
+from inflight.planning.demand import traffic_of
 from inflight.planning.machine import Machine, calibrated_machine
 from inflight.planning.proposal import Overrides, early_end, propose, step_limit
-from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import full_step, rows_at, steady_state
 from inflight.planning.traffic import Traffic
 from inflight.simulate.fitted import EngineSize, FittedModel, Provenance
@@ -31,7 +31,7 @@ def test_memory_bounds_the_rows(traffic: Traffic) -> None:
 def test_no_more_run_than_have_recurrent_states_set_aside(traffic: Traffic) -> None:
     found = propose(machine(state_rows=6), traffic, (), Overrides())
     assert found.config.max_num_seqs == 6 < found.kv_rows
-    assert f"states; keys and values would do for {found.kv_rows:,}" in found.config.reasons["max-num-seqs"]
+    assert f"states; keys and values would fit for {found.kv_rows:,}" in found.config.reasons["max-num-seqs"]
 
 
 def test_a_promise_between_tokens_bounds_the_step(traffic: Traffic) -> None:
@@ -40,7 +40,7 @@ def test_a_promise_between_tokens_bounds_the_step(traffic: Traffic) -> None:
     assert tight.max_num_batched_tokens is not None and loose.max_num_batched_tokens is not None
     assert tight.max_num_batched_tokens < loose.max_num_batched_tokens
     assert full_step(Linear(), traffic, tight.max_num_seqs, tight.max_num_batched_tokens) <= 0.2
-    assert "within the 200 ms promised" in tight.reasons["max-num-batched-tokens"]
+    assert "within the 200 ms that the SLO leaves" in tight.reasons["max-num-batched-tokens"]
 
 
 def test_a_promise_on_the_pace_bounds_the_rows(traffic: Traffic) -> None:

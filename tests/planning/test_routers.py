@@ -7,11 +7,10 @@ import random
 import pytest
 
 from inflight.metrics.slo import parse_slos
-from inflight.planning.data import as_data
 from inflight.planning.demand import Traced
-from inflight.planning.plan import Plan, plan
+from inflight.planning.plan import Plan, as_text, plan
+from inflight.planning.result import PlanResult, plan_result
 from inflight.planning.sizing import Question
-from inflight.planning.text import as_text
 from inflight.workload.workload import Entry, Workload
 
 from .builders import drawn, machine
@@ -49,7 +48,8 @@ def test_where_prompts_begin_alike_a_router_that_knows_it_takes_fewer() -> None:
     assert aware.replicas is not None and usual.replicas is not None
     assert aware.replicas < usual.replicas and aware.cached > usual.cached + 0.1
     assert f"prefix-aware pays: it takes {usual.replicas - aware.replicas} fewer than least-loaded" in as_text(found)
-    assert [one["router"] for one in as_data(found)["routers"]] == list(needs)
+    data = plan_result(found)
+    assert isinstance(data, PlanResult) and [one.router for one in data.routers] == list(needs)
 
 
 @pytest.mark.wide

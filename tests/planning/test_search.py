@@ -32,9 +32,9 @@ class Queue:
 @pytest.mark.parametrize("guess", [0.3, 3.0, 8.0, 30.0, 100.0])
 def test_the_two_sides_come_together(guess: float) -> None:
     queue = Queue(10.0)
-    found = find_capacity(queue, guess, tolerance=0.1, most=14)
-    assert found.held is not None and found.broken is not None
-    assert found.held.rate <= 9.0 <= found.broken.rate <= 1.1 * found.held.rate * 1.001
+    found = find_capacity(queue, guess, tolerance=0.1, max_trials=14)
+    assert found.met is not None and found.missed is not None
+    assert found.met.rate <= 9.0 <= found.missed.rate <= 1.1 * found.met.rate * 1.001
     assert found.trials == len(queue.rates)
 
 
@@ -46,7 +46,7 @@ def test_a_good_guess_takes_few_trials() -> None:
 
 def test_what_even_a_trickle_breaks_is_kept_at_no_rate() -> None:
     found = find_capacity(Queue(10.0, service=2.0), 8.0)
-    assert found.held is None and found.broken is not None and found.broken.rate < 0.3
+    assert found.met is None and found.missed is not None and found.missed.rate < 0.3
 
 
 @pytest.mark.parametrize(("most", "edge"), [(5, 0.8), (7, 0.4)])
@@ -56,9 +56,9 @@ def test_where_only_a_trickle_holds_the_rate_above_it_is_looked_for(most: int, e
     def trial(rate: float) -> Trial:  # hardly broken at once and for long, so that no trial says how far down to go
         return replace(EMPTY, rate=rate, values={TTFT: 0.2 if rate < edge else 1.4})
 
-    found = find_capacity(trial, 5.0, tolerance=0.25, most=most)
-    assert found.held is not None and found.broken is not None
-    assert found.held.rate > 0.75 * edge and found.broken.rate / found.held.rate <= 1.3
+    found = find_capacity(trial, 5.0, tolerance=0.25, max_trials=most)
+    assert found.met is not None and found.missed is not None
+    assert found.met.rate > 0.75 * edge and found.missed.rate / found.met.rate <= 1.3
 
 
 def test_answers_that_come_whole_have_gaps_of_no_time() -> None:
@@ -69,20 +69,20 @@ def test_answers_that_come_whole_have_gaps_of_no_time() -> None:
         return replace(EMPTY, rate=rate, values={tpot: 0.0 if rate < 20 else 0.3})
 
     assert 0 < badness(trial(1.0)) < 1
-    found = find_capacity(trial, 5.0, most=20)
-    assert found.held is not None and found.held.rate < 20 <= found.broken.rate  # type: ignore[union-attr]
+    found = find_capacity(trial, 5.0, max_trials=20)
+    assert found.met is not None and found.met.rate < 20 <= found.missed.rate  # type: ignore[union-attr]
 
 
 def test_a_candidate_that_is_not_worth_it_is_given_up_at_once() -> None:
     queue = Queue(10.0)
     found = find_capacity(queue, 9.5, worth=9.5)
-    assert found.held is None and queue.rates == [9.5]
+    assert found.met is None and queue.rates == [9.5]
 
 
 def test_trials_are_bounded() -> None:
     queue = Queue(1e9)
-    found = find_capacity(queue, 1.0, most=4)
-    assert found.trials == 4 and found.held is not None and found.broken is None
+    found = find_capacity(queue, 1.0, max_trials=4)
+    assert found.trials == 4 and found.met is not None and found.missed is None
 
 
 def test_badness_tells_how_far_a_promise_is() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inflight.metrics.slo import parse_slos
+from inflight.planning.demand import traffic_of
 from inflight.planning.proposal import Overrides
-from inflight.planning.sizing import MAX_DECODE_STEPS, MIN_READ, Question, TrialRunner, candidate_for, traffic_of
+from inflight.planning.sizing import MAX_DECODE_STEPS, MIN_READ, Question, TrialRunner, candidate_for
 
 from .builders import drawn, machine
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from inflight.metrics.slo import parse_slos
-from inflight.planning.data import as_data
-from inflight.planning.plan import Plan, PlanError, plan
+from inflight.planning.outlook import SpeculationOutlook
+from inflight.planning.plan import Plan, PlanError, as_text, plan
+from inflight.planning.result import PlanResult, SpeculationResult, WithAndWithout, plan_result
 from inflight.planning.sizing import Question
-from inflight.planning.speculation import SpeculationOutlook
-from inflight.planning.text import as_text
 from inflight.simulate.drafting import SimulatedDrafts, parse_acceptance
 
 from .builders import Linear, drawn, machine
@@ -33,6 +32,12 @@ def answer(model: Linear, acceptance: str, pass_seconds: float = 0.0) -> Plan:
     return found
 
 
+def shown(found: Plan) -> SpeculationResult | None:
+    data = plan_result(found)
+    assert isinstance(data, PlanResult)
+    return data.speculation
+
+
 def outlook(*asked: Any) -> SpeculationOutlook:
     found = answer(*asked).speculation
     assert found is not None
@@ -45,10 +50,10 @@ def test_where_tokens_of_a_step_are_cheap_right_drafts_are_worth_it() -> None:
     assert found.is_worth_it and with_drafts < 0.6 * without
     assert found.drafted.steps_share > 0.5 and found.drafted.tokens > 2
     text = as_text(answer(PER_STEP, "0.8"))
-    assert "drafts right with chance 0.8 (as set: 0.8), looked up, not computed" in text
+    assert "drafts accepted with chance 0.8 (as set: 0.8), looked up, not computed" in text
     assert "worth it: give --speculation suffix" in text
-    data = as_data(answer(PER_STEP, "0.8"))["speculation"]
-    assert data["worth_it"] and data["tpot_s"] == {"without": without, "with": with_drafts}
+    data = shown(answer(PER_STEP, "0.8"))
+    assert data is not None and data.worth_it and data.tpot_s == WithAndWithout(without, with_drafts)
 
 
 @pytest.mark.wide
@@ -65,14 +70,14 @@ def test_where_they_are_not_the_engine_hardly_drafts(model: Linear, acceptance: 
 def test_passes_of_a_drafting_model_cost() -> None:
     cheap, dear = (outlook(PER_STEP, "0.8", seconds) for seconds in (0.001, 0.04))
     assert cheap.is_worth_it and cheap.tpot[1] < dear.tpot[1]
-    assert "each pass of a drafting model 1 ms" in as_text(answer(PER_STEP, "0.8", 0.001))
+    assert "each pass of a draft model 1 ms" in as_text(answer(PER_STEP, "0.8", 0.001))
     assert "worth it: give --speculation draft:MODEL" in as_text(answer(PER_STEP, "0.8", 0.001))
 
 
-def test_nobody_asked_nothing_is_said() -> None:
+def test_speculation_is_shown_only_where_asked_for() -> None:
     found = plan(Question(machines=(machine(cases=()),), demand=drawn(0.5), requests=(60, 60, 120)))
     assert isinstance(found, Plan) and found.speculation is None
-    assert "Speculation" not in as_text(found) and as_data(found)["speculation"] is None
+    assert "Speculation" not in as_text(found) and shown(found) is None
 
 
 def test_a_model_with_recurrent_state_is_refused() -> None:

@@ -11,10 +11,10 @@ import pytest
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import parse_slos
 from inflight.metrics.summary import Summary, summarize
+from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import simulate_run
-from inflight.planning.sizing import traffic_of
 from inflight.planning.tuning import Check, Tuning, tune
 
 from .builders import drawn, machine

@@ -9,17 +9,18 @@ import pytest
 
 from inflight.metrics.slo import parse_slos
 from inflight.models.known import known_model
+from inflight.planning.demand import traffic_of
 from inflight.planning.machine import Hardware
 from inflight.planning.proposal import Overrides
 from inflight.planning.simulation import try_out
-from inflight.planning.sizing import Question, candidate_for, traffic_of
+from inflight.planning.sizing import Question, candidate_for
 from inflight.planning.warnings import warnings
 from inflight.simulate.hardware import find_gpu
 
 from .builders import drawn, machine, workload
 
 
-def told(
+def warned(
     slos: str = "ttft=9000(p99),itl=900(p99)", on: Any = None, demand: Any = None, replicas: int = 5, **overrides: Any
 ) -> str:
     demand = demand or drawn(1.0)
@@ -33,7 +34,7 @@ def told(
 
 
 def test_nothing_is_told_where_nothing_is_wrong() -> None:
-    assert told() == ""
+    assert warned() == ""
 
 
 @pytest.mark.parametrize(
@@ -50,31 +51,31 @@ def test_nothing_is_told_where_nothing_is_wrong() -> None:
         ),
         ("about the same length", {"demand": drawn(5.0, answer="100")}),
         ("more regular than chance", {"demand": drawn(5.0, gap_variation=0.25)}),
-        ("Only medians are promised", {"slos": "ttft=9000(p50)"}),
-        ("Nothing is promised (--slo)", {"slos": ""}),
+        ("All SLOs are medians", {"slos": "ttft=9000(p50)"}),
+        ("There is no SLO (--slo)", {"slos": ""}),
         ("One replica has no spare", {"replicas": 1}),
     ],
 )
 def test_each_is_told_with_its_number(part: str, question: dict[str, Any]) -> None:
-    assert part in told(**question)
+    assert part in warned(**question)
 
 
 def test_steps_wider_than_memory_was_reckoned_with() -> None:
     small = Hardware(model=known_model("llama-3-8b"), gpu=find_gpu("l4")).machine(1, 200)
-    sentence = told(on=small, max_num_batched_tokens=16384)
+    sentence = warned(on=small, max_num_batched_tokens=16384)
     assert "--max-num-batched-tokens 16,384 takes 1.6 GB more per GPU than the 4,096" in sentence
-    assert "was reckoned with" not in told(on=small, max_num_batched_tokens=4096)
+    assert "was computed with" not in warned(on=small, max_num_batched_tokens=4096)
 
 
 def test_small_steps_and_copied_heads_on_a_gpu() -> None:
     qwen = Hardware(model=known_model("qwen2.5-0.5b"), gpu=find_gpu("h100"))
-    assert "below the 295 tokens" in told(on=qwen.machine(1, 100), max_num_batched_tokens=128)
+    assert "below the 295 tokens" in warned(on=qwen.machine(1, 100), max_num_batched_tokens=128)
     few_heads = Hardware(model=known_model("qwen3-8b"), gpu=find_gpu("h100"))
-    assert "KV heads" not in told(on=few_heads.machine(8, 100))
+    assert "KV heads" not in warned(on=few_heads.machine(8, 100))
 
 
 def test_a_small_trace_is_told() -> None:
     from inflight.planning.demand import Traced
 
     rows = [(float(k), 50 + k % 90, 10 + k % 40) for k in range(120)]
-    assert "its p99 rests on 1 of them" in told(demand=Traced(workload(*rows), 1.0))
+    assert "its p99 rests on 1 of them" in warned(demand=Traced(workload(*rows), 1.0))

@@ -13,13 +13,13 @@ from hypothesis import given
 from inflight.metrics.definitions import percentiles
 from inflight.metrics.summary import Window
 from inflight.records.computed import Work
-from inflight.report.charts.batch import MOST_CELLS, batch_picture
+from inflight.report.charts.batch import MAX_CELLS, batch_picture
 from inflight.report.charts.blocks import blocks_picture
-from inflight.report.charts.distribution import CurvePoint, cumulative, curve, percentile_bars
+from inflight.report.charts.chart import Key
+from inflight.report.charts.distribution import Column, CurvePoint, cumulative, curve, histogram, percentile_bars
 from inflight.report.charts.frame import Axis, text_width
 from inflight.report.charts.over_time import COLUMNS, over_time, stack
 from inflight.report.charts.palette import _DARK, _LIGHT
-from inflight.report.charts.parts import part_bars
 from inflight.report.charts.quantity import quantity, shortened
 from inflight.report.steps.rows import RowRun
 from inflight.report.steps.series import StepFunction
@@ -40,9 +40,9 @@ def test_quantities_have_three_digits_and_a_unit(value: float | None, unit: str,
 @given(st.floats(1e-6, 1e9), st.sampled_from(["s", "", "blocks"]))
 def test_an_axis_has_a_few_ticks_of_different_names(greatest: float, unit: str) -> None:
     ticks = Axis(0.0, greatest, "x", unit).ticks(4)
-    places = [Axis(0.0, greatest, "x", unit).place(value) for value, _ in ticks]
-    assert 3 <= len(places) <= 8 and places == sorted(places) and places[0] == 0.0
-    assert len({name for _, name in ticks}) == len(places), "no two ticks of one name"
+    positions = [Axis(0.0, greatest, "x", unit).position(value) for value, _ in ticks]
+    assert 3 <= len(positions) <= 8 and positions == sorted(positions) and positions[0] == 0.0
+    assert len({name for _, name in ticks}) == len(positions), "no two ticks of one name"
 
 
 def contrast(one: str, other: str) -> float:
@@ -114,7 +114,7 @@ def test_a_line_is_as_long_as_a_card_is_wide_and_keeps_its_peaks() -> None:
     assert max(one for one in line.high if one is not None) >= 90 > max(one or 0 for one in line.values)
     assert chart.plot.xs == sorted(chart.plot.xs) and chart.plot.limit == 100.0
     assert [key.name for key in chart.keys] == ["one", "most"]
-    assert any("most 9" in cell for row in chart.table.rows for cell in row), "the table has the peak, too"
+    assert any("max 9" in cell for row in chart.table.rows for cell in row), "the table has the peak, too"
 
 
 def test_bands_lie_on_each_other_up_to_the_end() -> None:
@@ -163,12 +163,13 @@ def test_percentiles_have_their_intervals() -> None:
     assert "…" in chart.table.rows[0][1] and chart.keys == ()
 
 
-def test_bars_are_shares_of_the_longest() -> None:
-    bars = part_bars("t", "a", [("one", [("x", 3.0, "s1"), ("y", 1.0, "s2")]), ("two", [("x", 1.0, "s1")])], "s")
-    assert bars is not None
-    assert [[part[1:3] for part in bar.parts] for bar in bars.bars] == [[(0.0, 75.0), (75.0, 25.0)], [(0.0, 25.0)]]
-    assert (bars.table.head, bars.table.rows) == (("", "one", "two"), (("x", "3 s", "1 s"), ("y", "1 s", "0 s")))
-    assert part_bars("t", "a", [("one", [("x", 0.0, "s1")])], "s") is None
+def test_columns_are_stacked_parts() -> None:
+    keys = [Key("x", "s1", "area"), Key("y", "s2", "area")]
+    chart = histogram("t", "a", [Column("one", (3.0, 1.0), "4 s"), Column("two", (1.0, 0.0), "")], keys, "", ("n", "s"))
+    assert chart is not None and chart.plot.names == ["one", "two"] and chart.plot.labels == ["4 s", ""]
+    assert [one.values for one in chart.plot.series] == [[3.0, 1.0], [1.0, 0.0]]
+    assert chart.table.head == ("", "x", "y", "above it") and chart.table.rows[0] == ("one", "3 s", "1 s", "4 s")
+    assert histogram("t", "a", [Column("one", (0.0, 0.0), "")], keys, "", ("n", "s")) is None
 
 
 def test_many_runs_are_merged_to_what_a_row_did_most() -> None:
@@ -182,7 +183,7 @@ def test_many_runs_are_merged_to_what_a_row_did_most() -> None:
     body = ElementTree.fromstring(f"<svg>{drawing.body}</svg>")
     drawn = {path.get("class"): path.get("d") or "" for path in body.iter("path")}
     assert "area decode" in drawn
-    assert len(drawing.body) < 40 * MOST_CELLS
+    assert len(drawing.body) < 40 * MAX_CELLS
     cells = sum(path.get("class") == "area prefill" for path in body.iter("path"))
     assert cells == 0, "nowhere did it prefill for most of a stretch"
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from inflight.records.json_text import json_text
-from inflight.report.draft_pictures import draft_pictures
 from inflight.report.engine_figures import engine_figures
 from inflight.report.page import render
-from inflight.report.pictures import tokens_per_step
+from inflight.report.pictures import draft_pictures, tokens_per_step
 from inflight.report.reading import read_record
 from inflight.report.run import Report, Run, Setting
 
@@ -78,24 +77,24 @@ def test_figures(run: Run) -> None:
     assert (figures.draft_steps, figures.draft_time) == (0.5, 0.125)
 
 
-def test_charts_say_how_far_drafts_were_right(run: Run) -> None:
-    place, lengths, over_time = draft_pictures(engine_of(run))
-    assert place.table.head[1:] == ("right", "wrong", "behind a wrong one", "above it")
-    assert [row[:4] for row in place.table.rows] == [
+def test_charts_show_accepted_drafts(run: Run) -> None:
+    position, lengths, over_time = draft_pictures(engine_of(run))
+    assert position.table.head[1:] == ("accepted", "rejected", "behind a rejected one", "above it")
+    assert [row[:4] for row in position.table.rows] == [
         ("1", "1 drafts", "1 drafts", "0 drafts"),
         ("2", "1 drafts", "0 drafts", "1 drafts"),
         ("3", "0 drafts", "1 drafts", "0 drafts"),
     ]
     assert lengths.table.rows == (("0", "50 %"), ("1", "0 %"), ("2", "50 %"))
     assert "Of the 2 times" in lengths.description and "1.00 on average" in lengths.description
-    assert [one.name for one in over_time.plot.series] == ["right", "wrong, or behind a wrong one"]
+    assert [one.name for one in over_time.plot.series] == ["accepted", "rejected, or behind a rejected one"]
     assert "rejected drafts" in [one.name for one in tokens_per_step(engine_of(run)).plot.series]
 
 
 def test_the_page_has_them_where_there_are_any(run: Run, tmp_path: Path) -> None:
     page = render(Report("Drafted", [Setting("drafted", [run])]))
-    assert "Drafts by place" in page and "drafts accepted" in page
+    assert "Drafts by position" in page and "drafts accepted" in page
     plain = Engine().setting(tmp_path, workload(6))
     assert draft_pictures(engine_of(plain.runs[0])) == []
     assert engine_figures(engine_of(plain.runs[0])).drafts is None
-    assert "Drafts by place" not in render(Report("Plain", [plain]))
+    assert "Drafts by position" not in render(Report("Plain", [plain]))

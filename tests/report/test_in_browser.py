@@ -91,7 +91,7 @@ def test_every_chart_has_colours_in_it(reports: dict[str, str], tmp_path: Path) 
         return found
 
     inks = looked_at(tmp_path / "page.html", reports["two"], look)
-    assert len(inks) == 16 and min(inks) >= 3, "words, grid and what is drawn"
+    assert len(inks) == 17 and min(inks) >= 3, "words, grid and what is drawn"
 
 
 async def middle(page: Page, title: str) -> tuple[float, float, float]:

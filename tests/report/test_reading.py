@@ -16,8 +16,8 @@ from inflight.report.charts.quantity import MISSING
 from inflight.report.engine_figures import engine_figures
 from inflight.report.page import render
 from inflight.report.reading import read_record
+from inflight.report.result import as_json
 from inflight.report.run import Report, Setting
-from inflight.report.text import as_json
 
 from .pages import Page
 from .recorded import Engine, engine_of, lines, short_of_blocks, workload
@@ -110,7 +110,7 @@ def test_a_cut_off_record_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     path.write_text(text[: int(len(text) * 0.6)])
     cut = read_record(path).runs[0]
     assert "cut off" in cut.notes[0] and "line " in cut.notes[0]
-    assert "under way" in cut.notes[1]
+    assert "running" in cut.notes[1]
     assert 0 < cut.summary.requests < whole.summary.requests
     assert cut.summary.unfinished > 0
     assert len(engine_of(cut).steps) < len(engine_of(whole).steps)
@@ -120,7 +120,7 @@ def test_a_run_that_was_killed_between_lines_is_marked_too(tmp_path: Path) -> No
     path = Engine().record(tmp_path / "a.jsonl", workload(3, gap=0.0))
     path.write_text("".join(lines(path)[:6]))
     (note,) = read_record(path).runs[0].notes
-    assert note.startswith("3 sequences were under way")
+    assert note.startswith("The record ended with 3 sequences running")
 
 
 def test_a_line_that_lacks_a_key_ends_the_reading(tmp_path: Path) -> None:

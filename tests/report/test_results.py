@@ -15,9 +15,9 @@ from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.summary import Summary, Window, summarize
 from inflight.records.result import BenchRecord, PercentilesRecord, RequestRow, ResultError, SeriesRecord, SummaryRecord
 from inflight.report.page import render
+from inflight.report.result import as_json, as_text
 from inflight.report.results import read_results
 from inflight.report.run import Report
-from inflight.report.text import as_json, as_text
 
 from .pages import Page, figures, titled
 from .test_page import client_side
@@ -128,7 +128,7 @@ def test_figures_are_those_of_the_file(tmp_path: Path) -> None:
 def test_without_rows_the_page_has_what_there_is(tmp_path: Path) -> None:
     text = render(Report("r", [read_results(write(tmp_path / "a.json", result(rows=False)))]))
     titles = [one.title for one in figures(text)]
-    assert {"TTFT, percentiles", "Offered and completed", "Under way"} <= set(titles)
+    assert {"TTFT, percentiles", "Offered and completed", "In flight"} <= set(titles)
     assert "TTFT, cumulative" not in titles
     assert "class document" in Page(text).words and "growing" in Page(text).words
 
@@ -148,7 +148,7 @@ def test_a_sweep_has_a_run_for_each_point_by_value(tmp_path: Path) -> None:
     setting = read_results(write(tmp_path / "a.json", sweep))
     assert setting.loads == ["4 requests/s", "8 requests/s", "16 requests/s"]
     assert "interrupted" in setting.runs[0].notes[0]
-    assert "1 load has none to show" in titled(render(Report("r", [setting])), "TTFT p99 against throughput").html
+    assert "Without a point: 1 load" in titled(render(Report("r", [setting])), "TTFT p99 against throughput").html
 
 
 def test_an_invalid_run_says_why(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_sweep_is_not_said_to_be_its_first_load(tmp_path: Path) -> None:
 
 def test_pieces_of_a_second_are_not_said_to_be_shorter(tmp_path: Path) -> None:
     page = render(Report("r", [read_results(write(tmp_path / "a.json", result()))]))
-    for title in ("Offered and completed", "Under way"):
+    for title in ("Offered and completed", "In flight"):
         (told,) = re.findall(r'<p class="about">(.*?)</p>', titled(page, title).html)
         assert "mean over 1 s." in told and " ms" not in told
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from inflight.core.strategies.static import Static
+from inflight.report.result import as_json, as_text
 from inflight.report.run import Report, Setting
-from inflight.report.text import as_json, as_text
 
 from .recorded import Engine, workload
 from .test_page import client_side

@@ -198,8 +198,8 @@ def _compare(
 ) -> int:
     from inflight.cli.comparison_targets import Comparison
     from inflight.report.page import render
+    from inflight.report.result import as_json, as_text
     from inflight.report.run import Report
-    from inflight.report.text import as_json, as_text
 
     progress, repeats = Progress("compare", "requests"), values["repeats"]
 

@@ -16,7 +16,7 @@ from inflight.cli.verb import grouped
 from inflight.config.setting import SettingsError, option
 from inflight.planning.machine import Machine
 from inflight.planning.simulation import Tiers
-from inflight.planning.sizing import LayoutsAsked
+from inflight.planning.sizing import LayoutQuestion
 from inflight.simulate.disagg import DisaggMode, Link
 from inflight.simulate.roofline import network_gbps
 from inflight.simulate.transfers import Folder, TransferRate
@@ -47,7 +47,7 @@ layout_options = grouped(
 )
 
 
-def layouts_of(values: dict[str, Any]) -> LayoutsAsked | None:
+def layouts_of(values: dict[str, Any]) -> LayoutQuestion | None:
     """None: nothing is asked. Raises click.UsageError, SettingsError."""
     for name, unit in _POSITIVE.items():
         given = values[name]
@@ -79,7 +79,7 @@ def layouts_of(values: dict[str, Any]) -> LayoutsAsked | None:
             found.append(Tiers(folder=Folder(int(size), *rates)))
         return tuple(found)
 
-    return LayoutsAsked(lambda machine: _link(machine, gbps), (DisaggMode(values["decode_asks"] or "after"),), tiers)
+    return LayoutQuestion(lambda machine: _link(machine, gbps), (DisaggMode(values["decode_asks"] or "after"),), tiers)
 
 
 def _known(machine: Machine, gib: float, name: str) -> float:

@@ -24,9 +24,8 @@ from inflight.models.known import read_model
 from inflight.models.registry import family_at
 from inflight.models.sequence_memory import paged_kv_bytes_per_token
 from inflight.models.spec import ModelSpec, WeightFormat
-from inflight.planning.demand import Demand
-from inflight.planning.machine import BLOCK_SIZE, MOST_ROWS, Hardware, Machine, calibrated_machine
-from inflight.planning.sizing import traffic_of
+from inflight.planning.demand import Demand, traffic_of
+from inflight.planning.machine import BLOCK_SIZE, DEFAULT_ROWS, Hardware, Machine, calibrated_machine
 from inflight.simulate.fitted import EngineSize, FittedModel, NoisyModel
 from inflight.simulate.hardware import ITEM_BYTES, find_gpu, read_hardware_file
 from inflight.simulate.roofline import network_gbps
@@ -91,7 +90,7 @@ def machines_of(values: dict[str, Any], demand: Demand) -> list[Machine]:
     hardware = replace(hardware, price_per_hour=hardware.gpu.price_per_hour if price is None else price)
     degree = values["tensor_parallel"]
     context = traffic_of(demand).mean_context
-    rows = values["max_num_seqs"] or MOST_ROWS
+    rows = values["max_num_seqs"] or DEFAULT_ROWS
     degrees = hardware.degrees() if degree is None and not hardware.max_loras else (degree or 1,)
     return [hardware.machine(one, context, rows=rows) for one in degrees]
 
@@ -288,7 +287,7 @@ def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
     block_size = (
         BLOCK_SIZE if values["block_size"] is None else EngineSettings(block_size=values["block_size"]).block_size
     )
-    rows = values["max_num_seqs"] or MOST_ROWS
+    rows = values["max_num_seqs"] or DEFAULT_ROWS
     machine = hardware.machine(degree, 1.0, block_size, rows)
     if not machine.blocks:
         raise SettingsError(_no_room(machine, rows))

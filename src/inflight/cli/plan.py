@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from inflight.cli.demand import DemandOptions, demand_of, demand_options
 from inflight.cli.drafts import draft_options, drafts_asked_about
@@ -16,12 +17,11 @@ from inflight.cli.options import options_of
 from inflight.cli.verb import Verb, grouped
 from inflight.counted import counted
 from inflight.metrics.slo import parse_slos
-from inflight.planning.data import as_data
 from inflight.planning.engine_config import configuration
-from inflight.planning.plan import Plan, plan
+from inflight.planning.plan import Plan, as_text, plan
 from inflight.planning.proposal import Overrides
+from inflight.planning.result import plan_result
 from inflight.planning.sizing import Question
-from inflight.planning.text import as_text
 from inflight.records.json_text import json_text
 
 
@@ -41,7 +41,8 @@ from inflight.records.json_text import json_text
 @click.option("--write-config", type=click.Path(dir_okay=False, path_type=Path), help="Write the settings here (TOML).")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
 def command(**values: Any) -> int:
-    """Size a deployment: replicas, settings, latencies, cost, and why, found by simulating the engine's own scheduler.
+    """Size a deployment: replicas, settings, latencies and cost, with reasons, by simulating the engine's own
+    scheduler.
 
     inflight plan --model llama-3-70b --hardware a100-80 --rate 500 --input-tokens lognormal:1020:4142
     --output-tokens lognormal:129:601 --slo "ttft=1000(p99)"
@@ -70,7 +71,7 @@ def command(**values: Any) -> int:
         layouts=layouts,
     )
     answer = plan(question, strategies=values["compare_strategies"], progress=tell)
-    print(json_text(as_data(answer)) if values["as_json"] else as_text(answer))
+    print(json_text(to_builtins(plan_result(answer))) if values["as_json"] else as_text(answer))
     if isinstance(answer, Plan) and values["write_config"] is not None:
         about = (f"{counted(answer.replicas, 'replica')} of {answer.chosen.machine.name}, by `inflight plan`.",)
         values["write_config"].write_text(configuration(answer.config.options(), about), encoding="utf-8")

@@ -38,8 +38,8 @@ def command(
     # Loaded only now, so that a mistake above is told at once.
     from inflight.report.page import render
     from inflight.report.reading import read_sources
+    from inflight.report.result import as_json, as_text
     from inflight.report.run import Report
-    from inflight.report.text import as_json, as_text
 
     settings = read_sources(files)
     report = Report(title or " · ".join(setting.name for setting in settings), settings)

@@ -1,4 +1,5 @@
-"""`inflight tune`: the settings of one engine that serve a workload best, and a configuration file with the reasons."""
+"""`inflight tune`: find the settings of one engine that serve a workload best, and write a file of them with
+reasons."""
 
 from __future__ import annotations
 
@@ -8,26 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from inflight.cli.demand import DemandOptions, demand_of, demand_options
 from inflight.cli.files import check_writable
 from inflight.cli.machines import longest_of, machine_options, machines_of, tell
 from inflight.cli.options import options_of
 from inflight.cli.verb import Verb, grouped
-from inflight.config.engine import describe_engine
 from inflight.config.setting import SettingsError, option
-from inflight.counted import counted
 from inflight.metrics.slo import Slo, parse_slos, targets
 from inflight.metrics.summary import Summary
-from inflight.planning.demand import Demand, with_targets
+from inflight.planning.demand import Demand, traffic_of, with_targets
 from inflight.planning.engine_config import EngineConfig, configuration
 from inflight.planning.machine import Machine
-from inflight.planning.proposal import MOST_ROWS, Overrides
+from inflight.planning.proposal import MAX_ROWS, Overrides
+from inflight.planning.rendering import render
+from inflight.planning.result import tune_result
 from inflight.planning.simulation import measure_on
-from inflight.planning.sizing import traffic_of
 from inflight.planning.steady import length, rows_at
 from inflight.planning.traffic import Traffic
-from inflight.planning.tuning import Check, EvaluatedConfig, Run, Tuning, describe, tune
+from inflight.planning.tuning import Check, Run, Tuning, describe, tune
 from inflight.records.json_text import json_text
 
 VERIFY_SECONDS, VERIFY_REPEATS = 20.0, 2
@@ -60,7 +61,7 @@ def command(**values: Any) -> int:
     slos = parse_slos(values["slo"])
     if not slos:
         raise SettingsError(
-            "Without a promise every setting is as good as the other; give --slo, such as ttft=500(p99)."
+            "--slo is missing: without one all settings are equally good; give one such as --slo ttft=500(p99)."
         )
     check_writable(values["output"], reads=[values["trace"], values["step_model"], values["hardware_file"]])
     machine, demand, tuning = _tuned(values, slos)
@@ -72,7 +73,7 @@ def command(**values: Any) -> int:
         values["output"].write_text(text, encoding="utf-8")
         tell(f"Written to {values['output']}.")
     if values["as_json"]:
-        print(json_text(_json(tuning)))
+        print(json_text(to_builtins(tune_result(tuning))))
     elif values["output"] is None:
         print(text, end="")
     return 0
@@ -94,9 +95,8 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Dema
     machine = machines_of(values, demand)[0]
     if machine.tokens < traffic.longest:
         raise SettingsError(
-            f"{machine.name} has KV memory for {machine.tokens:,} tokens beside the weights, less than the "
-            "longest request "
-            f"({traffic.longest:,}); raise --tensor-parallel, or take GPUs with more memory."
+            f"{machine.name} has KV memory for {machine.tokens:,} tokens beside the weights, less than the longest "
+            f"request ({traffic.longest:,}); raise --tensor-parallel, or take GPUs with more memory."
         )
     overrides = Overrides(max_num_seqs=values["max_num_seqs"], max_num_batched_tokens=values["max_num_batched_tokens"])
     check = None
@@ -108,7 +108,7 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Dema
 
 
 def _check_verify(values: dict[str, Any]) -> None:
-    """What is said of the real engine needs one; fills in what is not said."""
+    """Check the options of the real engine, and fill in defaults."""
     if values["verify"] and values["step_model"] is None:
         raise click.UsageError("--verify runs the real engine of this machine; it goes with --step-model.")
     if not values["verify"]:
@@ -124,36 +124,17 @@ def _check_verify(values: dict[str, Any]) -> None:
 
 
 def _about(tuning: Tuning, machine: Machine, demand: Demand) -> list[str]:
-    """What the head of a configuration file says of where it comes from."""
-    best, decision = tuning.best, tuning.decision
-    about = [f"Found by `inflight tune` among {len(tuning.tried)} settings: {describe(best.trial)}, simulated."]
-    if decision is not None:
-        runs = len(best.measured)
-        about.append(
-            f"On the real engine: goodput {best.goodput:.3g}/s, the median of {counted(runs, 'run')}; the "
-            f"simulator's choice is {decision.loss:.1%} below the best of {len(decision.judged):,} measured settings."
-        )
-    about.append(f"Simulated: {describe_engine(machine.device, machine.depth)}.")
-    if not machine.calibrated:
-        about.append("Step times are from data sheets, not calibrated on your hardware.")
-    if tuning.indifferent:
-        all_or_many = "none of this matters" if tuning.alike == len(tuning.tried) else "hardly any of this matters"
-        about.append(
-            f"At {demand.rate:g} requests/s {all_or_many}: {tuning.alike} of the {len(tuning.tried)} settings that "
-            "were tried have the best goodput within 1 %, with all promises kept; tune at the highest --rate that "
-            "may come."
-        )
-    if tuning.saturated:
-        about.append("Saturated: the demand is more than any of the settings serves; none of this will hold.")
-    return about
+    """Return the sentences at the head of the configuration file."""
+    figures = describe(tuning.best.trial)
+    return render("tune", tuning=tuning, figures=figures, machine=machine, rate=demand.rate).splitlines()
 
 
 def _runner(values: dict[str, Any], machine: Machine, demand: Demand, traffic: Traffic, slos: tuple[Slo, ...]) -> Run:
-    """A function that runs a setting on the real engine, which is built anew for each."""
+    """Return a function that runs settings on the real engine, a new one for each."""
     from inflight.build import build_engine  # loads numpy and the kernels
 
     most = max(10.0, values["verify_seconds"] * demand.rate)
-    residents = rows_at(machine.model, traffic, demand.rate, MOST_ROWS)
+    residents = rows_at(machine.model, traffic, demand.rate, MAX_ROWS)
     run = length(residents, most, most)
     workload = with_targets(demand.workload(demand.rate, run.requests, values["seed"]), targets(slos))
 
@@ -170,24 +151,3 @@ def _runner(values: dict[str, Any], machine: Machine, demand: Demand, traffic: T
         return measure_on(engine.loop, engine.capacity.vocab_size, workload, (run.begin, run.end))
 
     return measure
-
-
-def _json(tuning: Tuning) -> dict[str, Any]:
-    def shown(one: EvaluatedConfig) -> dict[str, Any]:
-        return {
-            "settings": {name: entry.value for name, entry in one.config.options().items()},
-            "goodput": one.trial.summary.attained_per_s,
-            "attainment": one.trial.summary.attainment,
-            "saturated": one.trial.saturated,
-            "measured_goodput": one.goodput if one.measured else None,
-        }
-
-    decision = tuning.decision
-    return {
-        "best": {**shown(tuning.best), "reasons": dict(tuning.best.config.reasons)},
-        "start": shown(tuning.start),
-        "tried": [shown(one) for one in tuning.tried],
-        "verified": [] if decision is None else [shown(one) for one in decision.judged],
-        "loss": None if decision is None else decision.loss,
-        "rank_correlation": None if decision is None else decision.rank_correlation,
-    }

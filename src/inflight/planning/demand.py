@@ -1,37 +1,34 @@
-"""The traffic that a deployment is sized for, at any rate: drawn from distributions, or taken from a trace.
-
-A demand makes workloads of so many requests at so many requests per second, as one of several replicas would see them.
-Knows entries and times; not what serves them.
-"""
+"""Demand: the traffic that a deployment is sized for, as workloads of one replica at any rate, drawn or from a
+trace."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from inflight.metrics.observation import Targets
-from inflight.planning.traffic import analyze_traffic
+from inflight.planning.traffic import Traffic, analyze_traffic
 from inflight.workload.arrivals import Arrivals, Gamma, Poisson
 from inflight.workload.lengths import Lengths
 from inflight.workload.workload import Entry, Workload, WorkloadError
 
-EVEN = 0.25  # gap variation that a trace is taken to have at least, where it is to become burstier
-MOST_CUT = 0.1  # share of requests that may be drawn longer than the model takes, and are cut
+MIN_GAP_VARIATION = 0.25  # that a trace is taken to have at least, where it is to become burstier
+MAX_CUT_SHARE = 0.1  # of requests that may be drawn longer than the model takes, and are cut
 SAMPLE = 4000  # requests that a demand's figures are taken from
 LONGEST = 2**20  # tokens of prompt and answer, where no model sets a limit
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Lengths from distributions, gaps from a gamma distribution.
+    """Requests with lengths from distributions and gaps from a gamma distribution.
 
-    gap_variation: squared coefficient of variation of the gaps; 1 is Poisson. Arrivals are stretched a little, so that
-    a run has exactly the rate that it is asked for. Every replica sees gaps of this kind: a router that deals requests
-    out in turn would make them more even, so that this errs on the safe side. longest: prompt and answer together; what
-    is drawn longer is cut. stretch, prompt_stretch: factors on the lengths of answers and prompts.
+    rate: requests/s of all replicas together. gap_variation: squared coefficient of variation of the gaps; 1 is
+    Poisson. Arrivals are stretched a little, so that a run has exactly the requested rate. Every replica gets gaps of
+    this kind: a round-robin router would make them more even, so this errs on the safe side. longest: prompt and answer
+    together; longer ones are cut. stretch, prompt_stretch: factors on the lengths of answers and prompts.
     """
 
     rate: float
@@ -43,8 +40,7 @@ class Drawn:
     prompt_stretch: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < math.inf:
-            raise WorkloadError(f"--rate is {self.rate:g}; give requests per second, above 0.")
+        _check_rate("--rate", self.rate)
         if not 0 < self.gap_variation < math.inf:
             raise WorkloadError(f"The gaps' variation is {self.gap_variation:g}; give a number above 0, 1 is Poisson.")
 
@@ -53,15 +49,15 @@ class Drawn:
         return self.rate
 
     @property
-    def most(self) -> float:
+    def max_requests(self) -> float:
         return math.inf
 
     def check_lengths(self) -> None:
-        """A sizing for requests that are cut is one for other traffic. Raises WorkloadError."""
+        """Raise WorkloadError where many requests would be cut: the sizing would be for other traffic."""
         drawn = Random("lengths")
         lengths = sorted(self.input.draw(drawn) + self.output.draw(drawn) for _ in range(SAMPLE))
         longer = sum(length > self.longest for length in lengths) / SAMPLE
-        if longer > MOST_CUT:
+        if longer > MAX_CUT_SHARE:
             raise WorkloadError(
                 f"{longer:.0%} of the requests have more than the {self.longest:,} tokens of prompt and answer that "
                 f"the model takes (half of them {lengths[SAMPLE // 2]:,} or more), and the engine would refuse them; "
@@ -69,7 +65,7 @@ class Drawn:
             )
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
-        """Raises WorkloadError for a rate that is not above 0."""
+        """Draw requests for one replica; raise WorkloadError for a rate that is not above 0."""
         lengths, coming = Random(f"{seed}/lengths"), arrivals(rate, self.gap_variation)
         times = _at_rate(list(itertools.islice(coming.times(Random(f"{seed}/arrivals")), requests)), rate)
         entries, cut = [], 0
@@ -80,23 +76,22 @@ class Drawn:
             output = min(output, self.longest // 2) if prompt + output > self.longest else output
             entries.append(Entry(time, min(prompt, self.longest - output), output))
         name = f"in {self.input}, out {self.output}, {coming}, seed {seed}"
-        notes = (
-            f"{cut / requests:.1%} of the requests were drawn longer than {self.longest:,} tokens and cut to that.",
-        )
-        return _with_targets(entries, name, notes if cut else ())
+        note = f"{cut / requests:.1%} of the requests were drawn longer than {self.longest:,} tokens and cut to that."
+        return _with_max_tokens(entries, name, (note,) if cut else ())
 
     def burstier(self, factor: float) -> Drawn:
+        """Return the demand with gaps of larger variation."""
         return replace(self, gap_variation=self.gap_variation * factor)
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """Requests of a trace, in its order. rate: that is to be served; the trace's own times are stretched to it.
+    """Requests of a trace, in its order, with its times stretched to the rate.
 
-    Of a trace with enough requests each replica is dealt every k-th, as a router in turn would; where there are too
-    few for that, all of them with longer gaps, which keeps the whole trace's bursts for each replica (the safe
-    side). retimed: gaps of this variation instead of the trace's. Later turns of conversations come at their recorded
-    time. longest, stretch, prompt_stretch: as of `Drawn`.
+    rate: requests/s of all replicas together. Each replica gets every k-th request of a long trace, as from a
+    round-robin router; of a shorter one all of them with longer gaps, which keeps the whole trace's bursts for each
+    replica (the safe side). retimed: gaps of this variation instead of the trace's. Later turns of conversations come
+    at their recorded time. longest, stretch, prompt_stretch: as of `Drawn`.
     """
 
     trace: Workload
@@ -107,106 +102,74 @@ class Traced:
     prompt_stretch: float = 1.0
 
     def __post_init__(self) -> None:
-        if len(self.trace.entries) < 2 or self.trace.entries[-1].arrival <= self.trace.entries[0].arrival:
+        entries = self.trace.entries
+        if len(entries) < 2 or entries[-1].arrival <= entries[0].arrival:
             raise WorkloadError(
-                f"The trace {self.trace.name} has {len(self.trace.entries)} requests within 0 s, which is no "
-                "rate; give "
-                "one with requests at different times."
+                f"The trace {self.trace.name} has {len(entries)} requests within 0 s, which is no rate; give one with "
+                "requests at different times."
             )
-        if not 0 < self.rate < math.inf:
-            raise WorkloadError(f"--rate is {self.rate:g}; give requests per second, above 0.")
+        _check_rate("--rate", self.rate)
 
     @property
     def mean_rate(self) -> float:
-        """`rate` is that of the busiest minutes (`Traffic.peak_rate`); the whole trace is as much calmer as it was."""
+        """Return the rate over the whole trace, where `rate` is that of its busiest minutes (`Traffic.peak_rate`)."""
         traffic = analyze_traffic(self.trace)
         return self.rate * traffic.rate / traffic.peak_rate
 
     @property
-    def most(self) -> float:
+    def max_requests(self) -> float:
         return len(self.trace.entries)
 
     def workload(self, rate: float, requests: int, seed: int) -> Workload:
-        if not 0 < rate < math.inf:
-            raise WorkloadError(f"The rate is {rate:g}; give requests per second, above 0.")
+        """Take requests for one replica from the trace; raise WorkloadError for a rate that is not above 0."""
+        _check_rate("The rate", rate)
         entries = self.trace.entries
         step = max(1, min(round(self.rate / rate), len(entries) // (2 * requests)))  # room for seeds
         span = min(len(entries), requests * step)
         start = _busiest(entries, span) if seed == 0 else Random(f"{seed}/start").randrange(len(entries) - span + 1)
-        dealt = entries[start : start + span : step]
-        stretched = [self._stretched(one) for one in dealt]
+        taken = [self._stretched(one) for one in entries[start : start + span : step]]
+        times = [one.arrival for one in taken]
         if self.retimed is not None:
             drawn = arrivals(rate, self.retimed).times(Random(f"{seed}/arrivals"))
-            times = list(itertools.islice(drawn, len(dealt)))
-        else:
-            times = [one.arrival for one in dealt]
-        moved = [
-            replace(one, arrival=time, after=None) for one, time in zip(stretched, _at_rate(times, rate), strict=True)
-        ]
-        return _with_targets(
-            moved, f"{self.trace.name}, every {step}. request from {start:,} on, {rate:g}/s", self.trace.notes
-        )
+            times = list(itertools.islice(drawn, len(taken)))
+        moved = [replace(one, arrival=at, after=None) for one, at in zip(taken, _at_rate(times, rate), strict=True)]
+        name = f"{self.trace.name}, every {step}. request from {start:,} on, {rate:g}/s"
+        return _with_max_tokens(moved, name, self.trace.notes)
 
     def _stretched(self, entry: Entry) -> Entry:
-        """No longer than the engine takes, which would refuse it."""
+        """Scale the lengths, up to what the engine accepts."""
         prompt = min(self.longest - 1, max(1, round(entry.prompt_tokens * self.prompt_stretch)))
         output = min(self.longest - prompt, max(1, round(entry.output_tokens * self.stretch)))
         text = entry.prompt if prompt == entry.prompt_tokens else None
         return replace(entry, prompt_tokens=prompt, output_tokens=output, prompt=text)
 
     def burstier(self, factor: float) -> Traced:
-        return replace(self, retimed=max(EVEN, analyze_traffic(self.trace).gap_variation) * factor)
+        """Return the demand with gaps of larger variation."""
+        return replace(self, retimed=max(MIN_GAP_VARIATION, analyze_traffic(self.trace).gap_variation) * factor)
 
 
 Demand = Drawn | Traced
-"""rate: requests per second that all replicas have to serve together. mean_rate: over all of the time, which is what is
-paid for; less than `rate` where that is the rate of the busiest minutes. most: requests of one workload. workload: what
-one engine is offered: so many requests, up to `most`, `rate` per second on average. burstier: gaps between arrivals
-whose squared coefficient of variation is larger by a factor."""
-
-
-def faster(demand: Demand, factor: float) -> Demand:
-    """More requests, alike."""
-    return replace(demand, rate=demand.rate * factor)
-
-
-def longer(demand: Demand, factor: float) -> Demand:
-    """Answers longer by this factor."""
-    return replace(demand, stretch=demand.stretch * factor)
-
-
-def longer_prompts(demand: Demand, factor: float) -> Demand:
-    """Prompts longer by this factor."""
-    return replace(demand, prompt_stretch=demand.prompt_stretch * factor)
 
 
 def arrivals(rate: float, gap_variation: float) -> Arrivals:
-    """Gaps of this rate and squared coefficient of variation."""
+    """Return arrivals of this rate and squared coefficient of variation."""
     return Poisson(rate) if gap_variation == 1 else Gamma(rate, 1 / gap_variation)
 
 
-def _at_rate(times: list[float], rate: float) -> list[float]:
-    """From 0 on, stretched so that the mean gap is 1/rate."""
-    span = times[-1] - times[0]
-    scale = (len(times) - 1) / rate / span if span > 0 else 1.0
-    return [(time - times[0]) * scale for time in times]
-
-
-def sample(demand: Demand) -> Workload:
-    """Of the whole demand at its own rate, for its figures."""
-    return demand.workload(demand.rate, SAMPLE, 0)
+def traffic_of(demand: Demand) -> Traffic:
+    """Return the figures of the whole demand, from a sample at its own rate."""
+    return analyze_traffic(demand.workload(demand.rate, SAMPLE, 0))
 
 
 def fitting(trace: Workload, max_tokens: int) -> Workload:
-    """Without the requests that the model cannot hold, with a note of how many. max_tokens: of prompt and answer."""
+    """Leave out the requests that the model cannot take, with a note. max_tokens: of prompt and answer."""
     kept = tuple(one for one in trace.entries if one.prompt_tokens + one.output_tokens <= max_tokens)
     left_out = len(trace.entries) - len(kept)
     if not left_out:
         return trace
     note = (
-        f"{left_out:,} of {len(trace.entries):,} requests are longer than the {max_tokens:,} tokens that the "
-        "model takes, "
-        "and were left out: the engine would refuse them."
+        f"{left_out:,} of {len(trace.entries):,} requests are longer than the {max_tokens:,} tokens that the model "
+        "takes, and were left out: the engine would refuse them."
     )
     if not kept:
         raise WorkloadError(f"{trace.name}: {note}")
@@ -214,19 +177,30 @@ def fitting(trace: Workload, max_tokens: int) -> Workload:
 
 
 def with_targets(workload: Workload, targets: Targets) -> Workload:
-    """Each request promised these, for goodput."""
+    """Return the workload with these targets for each request, for goodput."""
     return replace(workload, entries=tuple(replace(one, targets=targets) for one in workload.entries))
 
 
+def _check_rate(name: str, rate: float) -> None:
+    if not 0 < rate < math.inf:
+        raise WorkloadError(f"{name} is {rate:g}; give requests per second, above 0.")
+
+
+def _at_rate(times: list[float], rate: float) -> list[float]:
+    """Shift times to begin at 0 and stretch them to a mean gap of 1/rate."""
+    span = times[-1] - times[0]
+    scale = (len(times) - 1) / rate / span if span > 0 else 1.0
+    return [(time - times[0]) * scale for time in times]
+
+
 def _busiest(entries: tuple[Entry, ...], span: int) -> int:
-    """Where so many requests come within the shortest time."""
+    """Return the index from which so many requests come within the shortest time."""
     starts = range(len(entries) - span + 1)
     return min(starts, key=lambda start: entries[start + span - 1].arrival - entries[start].arrival)
 
 
-def _with_targets(entries: Iterable[Entry], name: str, notes: tuple[str, ...]) -> Workload:
-    """Requests say that they may take as many tokens as the longest answer has: nobody knows better beforehand, and
-    strategies that reserve memory must not be told the true length."""
-    entries = tuple(entries)
+def _with_max_tokens(entries: Sequence[Entry], name: str, notes: tuple[str, ...]) -> Workload:
+    """Make a workload in which each request asks for as many tokens as the longest answer has: clients do not know
+    lengths beforehand, and strategies that reserve memory must not know them either."""
     longest = max((one.output_tokens for one in entries), default=1)
     return Workload(tuple(replace(one, max_tokens=longest) for one in entries), name, notes=notes)

@@ -1,13 +1,10 @@
-"""The settings of one engine that planning chooses, with the reason of each; and the configuration file that holds them
-by their long option names, as `inflight serve --config FILE.toml` reads it, the reasons as comments beside them.
-
-Knows the engine's and the scheduler's settings by their names, and TOML's strings; not how good settings are.
-"""
+"""The settings of one engine that planning chooses, with reasons, and the file for `inflight serve --config` of
+them."""
 
 from __future__ import annotations
 
-import itertools
 import json
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +20,8 @@ TOGETHER = tuple(name for name, entry in STRATEGIES.items() if entry.bounded_by 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """max_num_batched_tokens None: the strategy has no use for one. reasons: by option name, in words."""
+    """Settings of one engine. max_num_batched_tokens None: the strategy has no token budget. reasons: by option
+    name."""
 
     max_num_seqs: int
     max_num_batched_tokens: int | None
@@ -43,7 +41,7 @@ class EngineConfig:
 
     @property
     def early_end_tokens(self) -> int | None:
-        """As set; None: not set, or of no use to the strategy."""
+        """Return the setting; None where it is not set or the strategy does not use it."""
         value = self.scheduling.options.given.get(EARLY_END_TOKENS.name)
         return None if value is None else self.scheduling.options[EARLY_END_TOKENS]
 
@@ -57,10 +55,11 @@ class EngineConfig:
         )
 
     def because(self, option: str, reason: str) -> EngineConfig:
+        """Return the settings with this reason for an option."""
         return replace(self, reasons={**self.reasons, option: reason})
 
     def options(self) -> dict[str, Resolved]:
-        """By long option name: what a configuration file would hold. What has no say is left out."""
+        """Return the settings with their reasons by long option name, without those that have no effect."""
         values: dict[str, str | int | float | None] = {
             "strategy": self.strategy,
             "policy": self.scheduling.policy,
@@ -82,21 +81,17 @@ WIDTH = 118
 
 
 def configuration(options: Mapping[str, Resolved], about: Iterable[str] = ()) -> str:
-    """about: sentences for the top of the file."""
-    parts = [_comment(sentence) for sentence in about]
-    parts += [["", *_comment(one.reason), f"{name} = {_value(one.value)}"] for name, one in options.items()]
-    return "\n".join(itertools.chain(*parts)).strip("\n") + "\n"
+    """Return a TOML file of options by long name, with each reason as a comment. about: sentences for its top."""
+    parts = [*map(_comment, about)]
+    parts += [f"\n{_comment(one.reason)}\n{name} = {_value(one.value)}" for name, one in options.items()]
+    return "\n".join(parts).strip("\n") + "\n"
 
 
 def _value(value: str | int | float | bool) -> str:
     return json.dumps(value) if isinstance(value, str | bool) else repr(value)
 
 
-def _comment(sentence: str) -> list[str]:
-    lines, line = [], "#"
-    for word in sentence.split():
-        if len(line) + 1 + len(word) > WIDTH and line != "#":
-            lines.append(line)
-            line = "#"
-        line += " " + word
-    return [*lines, line]
+def _comment(sentence: str) -> str:
+    return textwrap.fill(
+        sentence, WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False, break_on_hyphens=False
+    )

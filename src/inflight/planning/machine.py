@@ -1,7 +1,4 @@
-"""What one engine runs on: one or several GPUs, or a machine that was calibrated; what a step takes there, what fits.
-
-Knows step models and capacities; no traffic and no settings of the scheduler beyond the rows it is asked about.
-"""
+"""The machine of one engine: one or several GPUs by data sheet, or a calibrated machine; its step times and memory."""
 
 from __future__ import annotations
 
@@ -25,23 +22,23 @@ from inflight.simulate.tensor_parallel import TensorParallelError, check_tensor_
 BLOCK_SIZE = 16  # tokens
 VOCABULARY = 1 << 15  # of simulated prompts, whose contents mean nothing
 DEGREES = (1, 2, 4, 8)
-LEAST_ERROR = 0.05  # of a calibrated model: machines differ by as much from one day to the next
-# What activations and logits are reckoned with, before the settings are known. Nothing wider is proposed: steps were
-# measured up to here (`efficiency`), and wider ones would take memory that is given to keys and values.
-WIDEST_STEP, MOST_ROWS = 4096, 256
+MIN_ERROR = 0.05  # of a calibrated model: machines differ by as much from one day to the next
+# Tokens of a step and request slots, for activations and logits before the settings are known. Nothing wider is
+# proposed: steps were measured up to here (`efficiency`), and wider ones would take memory of keys and values.
+WIDEST_STEP, DEFAULT_ROWS = 4096, 256
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """gpus: that it takes; price_per_hour: of all of them together, None where no price is known. blocks: of KV memory.
-    memory: where the blocks come from; None for a machine whose engine said how many it has. calibrated: whether steps
-    were measured on the hardware itself. device: where it computes, as settings of an engine name it; depth: steps that
-    an engine has in flight there. cases: the same machine at the slow and at the fast end of what is uncertain; empty
-    where nothing is known of it. host_blocks: that could be swapped to, 0 where that is not known; block_bytes: of one
-    over all GPUs; copy_seconds: to copy one either way. windows: of the engine's KV groups; where blocks come of a data
-    sheet, what windows save is in block_bytes instead. state_snapshots: slots for copies of recurrent state of which
-    the engine said how many, or as many as it would take by itself; 0: the model has none. state_rows: sequences whose
-    states are set aside, no more of which can run at once; 0: the model has none.
+    """One engine's hardware.
+
+    gpus: of the engine; price_per_hour: of all of them, None where not known. blocks: of KV memory. memory: its budget;
+    None where the engine reported its blocks. calibrated: whether steps were measured on the hardware itself. device:
+    as engine settings name it; depth: steps in flight there. cases: the step model at the slow and at the fast end of
+    what is uncertain; empty where not known. host_blocks: that may be swapped to, 0 where not known; block_bytes: of
+    one over all GPUs; copy_seconds: to copy one either way. windows: of the KV groups; by data sheet block_bytes holds
+    what windows save. state_snapshots: slots for copies of recurrent state; 0: the model has none. state_rows:
+    sequences whose states are reserved, which bounds those that run; 0: the model has none.
     """
 
     name: str
@@ -69,38 +66,29 @@ class Machine:
 
     @property
     def swap_gib(self) -> float:
-        """Of host memory, for as many blocks as `host_blocks` says."""
+        """Return the GiB of host memory of `host_blocks`."""
         return self.host_blocks * self.block_bytes / 2**30
 
     @property
     def tokens(self) -> int:
-        """Of the longest sequence that fits into its KV memory."""
+        """Return the length of the longest sequence that fits into the KV memory."""
         return max_sequence_tokens(self.blocks, self.block_size, self.windows, WIDEST_STEP, self.max_model_len)
 
     def sequences(self, tokens: float) -> float:
-        """Of so many tokens that have their keys and values in memory at once, each in whole blocks."""
+        """Return how many sequences of a length have their keys and values in memory at once, in whole blocks."""
         return self.blocks / max_blocks(math.ceil(max(1.0, tokens)), self.block_size, self.windows, 1)
 
     def capacity(self, rows: int, swaps: bool = False) -> Capacity:
-        host = self.host_blocks if swaps else 0
-        length = self.max_model_len
-        return Capacity(
-            self.blocks,
-            self.block_size,
-            rows,
-            length,
-            VOCABULARY,
-            host,
-            self.copy_seconds if swaps else 0.0,
-            windows=self.windows,
-            state_snapshots=self.state_snapshots,
-        )
+        """Return the capacity of its engine. swaps: whether blocks may be swapped to the host."""
+        host = (self.host_blocks, self.copy_seconds) if swaps else (0, 0.0)
+        sizes = (self.blocks, self.block_size, rows, self.max_model_len, VOCABULARY, *host)
+        return Capacity(*sizes, windows=self.windows, state_snapshots=self.state_snapshots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A GPU with the model on it, at any tensor-parallel degree. price_per_hour: of one GPU. max_loras: slots of
-    adapters, each of max_lora_rank."""
+    """A GPU with a model, at any tensor-parallel degree. price_per_hour: of one GPU. max_loras: slots of adapters, each
+    of max_lora_rank."""
 
     model: ModelSpec
     gpu: Gpu
@@ -110,10 +98,12 @@ class Hardware:
     max_loras: int = 0
     max_lora_rank: int = DEFAULT_RANK
 
-    def memory(
-        self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE, rows: int = MOST_ROWS
-    ) -> MemoryBudget:
-        return max_concurrent_sequences(
+    def machine(
+        self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE, rows: int = DEFAULT_ROWS
+    ) -> Machine:
+        """Return the machine of one engine, with memory for `rows` request slots; raise TensorParallelError where the
+        model cannot be split so."""
+        memory = max_concurrent_sequences(
             self.model,
             self.gpu,
             max(1.0, mean_context),
@@ -126,12 +116,6 @@ class Hardware:
             max_loras=self.max_loras,
             max_lora_rank=self.max_lora_rank,
         )
-
-    def machine(
-        self, tensor_parallel: int, mean_context: float, block_size: int = BLOCK_SIZE, rows: int = MOST_ROWS
-    ) -> Machine:
-        """rows: that memory is reckoned with. Raises TensorParallelError where the model cannot be split so."""
-        memory = self.memory(tensor_parallel, mean_context, block_size, rows)
         name = self.gpu.name if tensor_parallel == 1 else f"{tensor_parallel} × {self.gpu.name}"
         return Machine(
             name=name,
@@ -151,7 +135,7 @@ class Hardware:
         )
 
     def degrees(self) -> tuple[int, ...]:
-        """Within a node, and such that the heads can be shared."""
+        """Return the tensor-parallel degrees within a node that divide the heads."""
         found = []
         for degree in DEGREES:
             try:
@@ -169,8 +153,8 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingResult:
-    """A step model whose steps all take longer, or less, by a factor."""
+class ScaledStepModel:
+    """A step model whose steps all take longer, or shorter, by a factor."""
 
     model: StepModel
     factor: float
@@ -187,17 +171,17 @@ class ScalingResult:
 
 
 def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) -> Machine:
-    """The machine that a step model was measured on, with the memory that its engine had. What is uncertain: the error
-    on steps that the fit had not seen. Raises StepModelError where the file does not say how large the engine was."""
+    """Return the machine that a step model was measured on, with the memory of its engine and the error on held-out
+    steps as its uncertainty; raise StepModelError where the file does not hold the engine's size."""
     known = known_of(model)
     if "num_blocks" not in known or "max_model_len" not in known:
         raise StepModelError(
-            f"The step model ({model.name}) does not say how many KV blocks its engine had, so that nothing can be "
-            "sized with it; make one with `inflight calibrate --output FILE`."
+            f"The step model ({model.name}) does not say how many KV blocks its engine had, which sizing needs; make "
+            "one with `inflight calibrate --output FILE`."
         )
     held_out = model.provenance.held_out if model.provenance is not None else {}
     error = max((error for error, _ in held_out.values()), default=0.0)
-    error = max(LEAST_ERROR, min(0.5, error))
+    error = max(MIN_ERROR, min(0.5, error))
     block_size, windows = known.get("block_size", BLOCK_SIZE), tuple(known.get("windows", (0,)))
     machine = model.provenance.machine if model.provenance is not None else "the calibrated machine"
     return Machine(
@@ -210,7 +194,7 @@ def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) 
         device=model.device,
         depth=model.depth,
         block_size=block_size,
-        cases=(ScalingResult(model, 1 + error), ScalingResult(model, 1 - error)),
+        cases=(ScaledStepModel(model, 1 + error), ScaledStepModel(model, 1 - error)),
         host_blocks=known["num_blocks"] if known.get("bytes_per_token") else 0,
         block_bytes=known.get("bytes_per_token", 0.0) * block_size / len(windows),
         copy_seconds=known.get("copy_seconds", 0.0),

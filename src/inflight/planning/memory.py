@@ -1,7 +1,4 @@
-"""How much memory weights, activations, keys and values take on a GPU, and how many sequences that leaves room for.
-
-Knows bytes; not time. GB are 10⁹ bytes as on data sheets, GiB 2³⁰.
-"""
+"""Memory of weights, activations, keys and values on a GPU, and the sequences that fit. GB are 10⁹ bytes, GiB 2³⁰."""
 
 from __future__ import annotations
 
@@ -19,10 +16,9 @@ from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, find_gpu, pac
 from inflight.simulate.tensor_parallel import cache_shards, check_tensor_parallel
 
 GIB = 2**30
-# Of the memory on the data sheet that an engine takes; the rest is left to the driver and to fragmentation.
-MEMORY_SHARE = 0.95
-# What CUDA, kernels' workspaces and graphs take, and where several GPUs share a replica the buffers of collectives, as
-# aiconfigurator sets it aside; together with MEMORY_SHARE about the 0.9 that vLLM takes of an 80 GB GPU by default.
+MEMORY_SHARE = 0.95  # of the data sheet's memory, for an engine; the driver and fragmentation take the rest
+# CUDA, kernels' workspaces and graphs, and with several GPUs a replica the buffers of collectives, as aiconfigurator
+# reserves them; together with MEMORY_SHARE about the 0.9 that vLLM takes of an 80 GB GPU by default.
 SYSTEM_BYTES = 3.5 * GIB
 COLLECTIVE_BYTES = 0.39e9
 LOGIT_BYTES = 4  # logits are computed in float32
@@ -30,9 +26,11 @@ LOGIT_BYTES = 4  # logits are computed in float32
 
 @dataclass(frozen=True, slots=True)
 class KVCacheEstimate:
-    """bytes_per_token: by which the cache on one GPU grows with each token. bytes: of all sequences on one GPU, in
-    whole blocks, with what windows and recurrent states keep. bytes_in_all: on all GPUs of the replica. blocks: of all
-    sequences."""
+    """Memory of keys and values.
+
+    bytes_per_token: growth on one GPU with each token. bytes: of all sequences on one GPU, in whole blocks, with
+    windows and recurrent states. bytes_in_all: on all GPUs of the replica. blocks: of all sequences.
+    """
 
     bytes_per_token: int
     blocks: int
@@ -49,19 +47,19 @@ def estimate_kv_cache(
     tensor_parallel: int = 1,
     block_size: int = 16,
 ) -> KVCacheEstimate:
-    """Memory of the keys and values of `sequences` sequences of `tokens` tokens each.
+    """Return the memory of the keys and values of `sequences` sequences of `tokens` tokens each.
 
-    Bytes per token and GPU = 2 · L · max(1, K / TP) · h · b, with L layers, K *KV* heads (not query heads: of
-    Llama-3-70B's 64 query heads eight share each one, so that counting query heads tells eight times too much), h
-    elements of a head and b bytes of an element. Where TP exceeds K, heads are copied, and the sum grows. Blocks of a
-    sequence = ⌈tokens / block_size⌉.
+    Bytes per token and GPU = 2 · L · max(1, K / TP) · h · b, with L layers, K *KV* heads (not query heads: eight of
+    Llama-3-70B's 64 query heads share each one, so counting query heads gives eight times too much), h elements of a
+    head and b bytes of an element. Where TP exceeds K, heads are copied, and the sum grows. Blocks of a sequence =
+    ⌈tokens / block_size⌉.
 
     L counts layers that keep every token. A layer with a window keeps its window's tokens at most, recurrent layers
     keep a state of fixed size (`sequence_memory.state_bytes` / TP): both are in `bytes`, not in `bytes_per_token`.
     Latent attention keeps rank + rotated elements a token and layer, on every GPU.
 
-    model: a ModelSpec, or what `read_model` takes. Raises ModelError for an unknown model, TensorParallelError where
-    heads cannot be split, ValueError for counts below 1.
+    model: a ModelSpec, or a name as `read_model` takes. Raises ModelError for an unknown model, TensorParallelError
+    where heads cannot be split, ValueError for counts below 1.
     """
     spec = read_model(model) if isinstance(model, str) else model
     check_tensor_parallel(spec, tensor_parallel)
@@ -79,13 +77,12 @@ def estimate_kv_cache(
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Bytes on one GPU of a replica: what there is, what is taken, what is left for keys and values.
+    """Bytes on one GPU of a replica: in all, taken, and left for keys and values.
 
-    kv_bytes_per_token: on average over a sequence of the length that was asked about, windows' tokens shared among all.
-    state_bytes: of the recurrent states of all rows, which is set aside before keys and values, and of state_snapshots
-    copies of such states, as many as an engine takes by itself. adapter_bytes: of all slots of adapters. tokens,
-    blocks: that fit in kv_bytes.
-    tokens_per_sequence: that was asked about. sequences: of that length that fit at once; 0 where not even one does.
+    kv_bytes_per_token: mean over a sequence of `tokens_per_sequence`, windows' tokens shared among all. state_bytes:
+    recurrent states of all request slots, reserved before keys and values, and of state_snapshots copies of them, as
+    many as an engine takes by default. adapter_bytes: all slots of adapters. tokens, blocks: that fit in kv_bytes.
+    sequences: of tokens_per_sequence tokens that fit at once; 0 where not even one does.
     """
 
     memory_bytes: float
@@ -117,18 +114,18 @@ def max_concurrent_sequences(
     max_loras: int = 0,
     max_lora_rank: int = DEFAULT_RANK,
 ) -> MemoryBudget:
-    """Sequences of so many tokens that have their keys and values in one replica's memory at once.
+    """Return how many sequences of a length have their keys and values in one replica's memory at once.
 
     KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB (4.15 GB with TP > 1) - states of
-    max_num_seqs rows / TP - snapshots of states (`kv_blocks.default_checkpoints`) / TP, where activations = 2 bytes ·
-    max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4
-    bytes · max_num_seqs · V / TP: hidden states, the widest layer's projections and gated MLP (of a mixture the experts
-    that a token picks and those that all share), and logits. Blocks = ⌊KV bytes / bytes of a block⌋; sequences =
-    ⌊blocks / ⌈tokens_per_sequence / block_size⌉⌋. Bytes of a block = those of a sequence of `tokens_per_sequence`
-    tokens (`estimate_kv_cache`, without states) / its blocks: where no layer has a window, block_size · bytes per token
-    and GPU. max_loras slots of adapters take 2 bytes · max_lora_rank · (outputs + inputs) of every module that all
-    tokens pass. tokens_per_sequence: for a mixture, the mean over time (a sequence stands at its prompt and half of its
-    answer, and long answers stand longer): `Traffic.mean_context`.
+    max_num_seqs sequences / TP - snapshots of states (`kv_blocks.default_checkpoints`) / TP, where activations = 2
+    bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4 bytes · max_num_seqs · V / TP: hidden states,
+    the widest layer's projections and gated MLP (of a mixture the experts that a token picks and those that all share),
+    and logits. Blocks = ⌊KV bytes / bytes of a block⌋; sequences = ⌊blocks / ⌈tokens_per_sequence / block_size⌉⌋. Bytes
+    of a block = those of a sequence of `tokens_per_sequence` tokens (`estimate_kv_cache`, without states) / its blocks:
+    where no layer has a window, block_size · bytes per token and GPU. max_loras slots of adapters take 2 bytes ·
+    max_lora_rank · (outputs + inputs) of every module that all tokens pass. tokens_per_sequence: for a mixture, the
+    mean over time (a sequence stands at its prompt and half of its answer, and long answers stand longer):
+    `Traffic.mean_context`.
 
     model, gpu: objects, or names as `read_model` and `find_gpu` take them. Errors as there and in `estimate_kv_cache`.
     """
@@ -172,7 +169,8 @@ def max_concurrent_sequences(
 
 
 def _projected(layer: LayerSpec, hidden: int) -> int:
-    """Elements that a layer makes of one token: what its projections yield, and three vectors as wide as its MLP."""
+    """Return the elements that a layer makes of one token: its projections' outputs and three vectors as wide as its
+    MLP."""
     mlp = layer.mlp
     wide = mlp.width if isinstance(mlp, Dense) else mlp.top_k * mlp.width + mlp.shared_width
     return mixer_weights(layer.mixer, hidden).outputs - hidden + 3 * wide

@@ -1,7 +1,4 @@
-"""What would change the answer: more traffic, longer answers, burstier arrivals, another batching strategy.
-
-Knows trials at the planned number of replicas under a changed demand, and searches under a changed strategy.
-"""
+"""Alternatives to a plan, each by trials: other traffic, other batching strategies, other routers, speculation."""
 
 from __future__ import annotations
 
@@ -9,26 +6,42 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from inflight.config.speculation import DraftSource
 from inflight.core.strategies.registry import STRATEGIES
-from inflight.planning.demand import Demand, faster, longer, longer_prompts
+from inflight.planning.demand import Demand
 from inflight.planning.engine_config import TOGETHER
 from inflight.planning.proposal import step_limit
 from inflight.planning.search import TRICKLE, Capacity, find_capacity
-from inflight.planning.simulation import Trial
-from inflight.planning.sizing import ROUGH, ROUGHLY, Candidate, Progress, TrialRunner, candidate_for, measure
+from inflight.planning.simulation import ROUTER, Drafted, Topology, Trial
+from inflight.planning.sizing import (
+    ROUGH,
+    ROUGHLY,
+    Candidate,
+    Progress,
+    TrialRunner,
+    candidate_for,
+    measure,
+    whole_engines,
+)
+from inflight.simulate.drafting import SimulatedDrafts
 
 CHANGES: tuple[tuple[str, Callable[[Demand], Demand]], ...] = (
-    ("20 % more requests", lambda demand: faster(demand, 1.2)),
-    ("answers half as long again", lambda demand: longer(demand, 1.5)),
-    ("prompts half as long again", lambda demand: longer_prompts(demand, 1.5)),
-    ("arrivals clumped twice as much (CV doubled)", lambda demand: demand.burstier(4.0)),
+    ("20 % more requests", lambda one: replace(one, rate=one.rate * 1.2)),
+    ("answers half as long again", lambda one: replace(one, stretch=one.stretch * 1.5)),
+    ("prompts half as long again", lambda one: replace(one, prompt_stretch=one.prompt_stretch * 1.5)),
+    ("arrivals clumped twice as much (CV doubled)", lambda one: one.burstier(4.0)),
 )
+ROUTERS = ("round-robin", ROUTER, "prefix-aware")
+MIN_SHARED = 0.01  # of the prompts' tokens that earlier ones had: below, neither routers nor tiers are compared
+SUFFIX, MODEL = DraftSource("suffix"), DraftSource("draft", "MODEL")
+WORTH = 0.99  # of the time per output token: with drafts it must be below
+_ROUTER_TRIALS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """trial: under the changed demand, with the planned replicas. replicas: that it would take; None: more than
-    `beyond`, which was the most that was tried."""
+    """trial: under the changed demand, with the planned replicas. replicas: needed then; None: more than `beyond`, the
+    most that was tried."""
 
     name: str
     trial: Trial
@@ -36,17 +49,7 @@ class Change:
     beyond: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Strategies:
-    """What one strategy would need. candidate.rate 0: it keeps the SLOs at no rate, and capacity.broken is the
-    trial that shows it. reason: why it was not tried."""
-
-    strategy: str
-    candidate: Candidate | None
-    reason: str = ""
-
-
-def outlook(runner: TrialRunner, best: Candidate, replicas: int, progress: Progress) -> list[Change]:
+def find_changes(runner: TrialRunner, best: Candidate, replicas: int, progress: Progress) -> list[Change]:
     found = []
     for name, change in CHANGES:
         progress(f"What if: {name}")
@@ -57,49 +60,129 @@ def outlook(runner: TrialRunner, best: Candidate, replicas: int, progress: Progr
         elif changed.rate > runner.question.demand.rate:  # alike, only more
             found.append(Change(name, trial, _more_than(replicas, changed.rate / best.rate)))
         else:
-            found.append(_searched(runner, best, changed, replicas, Change(name, trial, None)))
+            found.append(_search(runner, best, changed, replicas, Change(name, trial, None)))
     return found
 
 
 def _more_than(replicas: int, wanted: float) -> int:
-    """Of the planned ones it was seen that they are too few, whatever another trial says."""
+    """Round up, above the planned replicas, which were found to be too few."""
     return max(replicas + 1, math.ceil(wanted * 0.999))
 
 
-def _searched(runner: TrialRunner, best: Candidate, changed: Demand, replicas: int, change: Change) -> Change:
-    """With the replicas that it would take."""
-
+def _search(runner: TrialRunner, best: Candidate, changed: Demand, replicas: int, change: Change) -> Change:
     def trial(rate: float) -> Trial:
         return runner.run(best, rate, seed=2, demand=changed, reads=ROUGHLY)
 
     found = find_capacity(trial, 0.8 * best.rate, ROUGH, 4, trickle=False)
-    if found.held is not None:
-        return replace(change, replicas=_more_than(replicas, changed.rate / found.held.rate))
-    assert found.broken is not None
-    return replace(change, beyond=math.ceil(changed.rate / found.broken.rate))
+    if found.met is not None:
+        return replace(change, replicas=_more_than(replicas, changed.rate / found.met.rate))
+    assert found.missed is not None
+    return replace(change, beyond=math.ceil(changed.rate / found.missed.rate))
 
 
-def compare(runner: TrialRunner, best: Candidate, progress: Progress) -> list[Strategies]:
-    """What each strategy would need on the chosen machine. Of the planned one that is known."""
+@dataclass(frozen=True, slots=True)
+class StrategyNeed:
+    """candidate.rate 0: the strategy meets the SLOs at no rate, as capacity.missed shows. reason: why it was not
+    tried."""
+
+    strategy: str
+    candidate: Candidate | None
+    reason: str = ""
+
+
+def compare_strategies(runner: TrialRunner, best: Candidate, progress: Progress) -> list[StrategyNeed]:
+    """Find the need of each strategy on the chosen machine."""
     found = []
     for name in STRATEGIES:
         if name == best.config.strategy:
-            found.append(Strategies(name, best))
+            found.append(StrategyNeed(name, best))
             continue
         if name == "adaptive" and step_limit(runner.question.slos) is None:
-            found.append(Strategies(name, None, "it needs a promise on ITL to hold"))
+            found.append(StrategyNeed(name, None, "it needs an SLO on ITL"))
             continue
         progress(f"Strategy {name}")
-        overrides = runner.question.overrides
-        overrides = replace(
-            overrides,
-            strategy=name,
-            max_num_batched_tokens=None if name in TOGETHER else overrides.max_num_batched_tokens,
-        )
+        given = runner.question.overrides
+        budget = None if name in TOGETHER else given.max_num_batched_tokens
+        overrides = replace(given, strategy=name, max_num_batched_tokens=budget)
         candidate = candidate_for(runner.question, runner.traffic, best.machine, overrides)
         slowest = runner.run(candidate, TRICKLE * candidate.guess) if name in TOGETHER else None
-        if slowest is not None and not slowest.met:  # what fails when requests hardly meet is promised to nobody
-            found.append(Strategies(name, replace(candidate, capacity=Capacity(None, slowest, 1))))
+        if slowest is not None and not slowest.met:  # no rate meets SLOs that are missed when requests hardly meet
+            found.append(StrategyNeed(name, replace(candidate, capacity=Capacity(None, slowest, 1))))
         else:
-            found.append(Strategies(name, measure(runner, candidate, rough=True)))
+            found.append(StrategyNeed(name, measure(runner, candidate, is_rough=True)))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class RouterNeed:
+    """trial: at the highest rate found to meet the SLOs behind this router; None: none was. replicas: of the demand
+    then. simulated: replicas behind it in the trial."""
+
+    router: str
+    trial: Trial | None
+    replicas: int | None
+    simulated: int
+
+    @property
+    def cached(self) -> float:
+        """Return the share of the prompts' tokens that was found cached."""
+        return 0.0 if self.trial is None else self.trial.cached
+
+
+def compare_routers(runner: TrialRunner, best: Candidate, progress: Progress) -> list[RouterNeed]:
+    """Find the need behind each router; none where there is one replica, or prompts share no beginnings.
+
+    Deployments are sized behind a least-loaded router, which every gateway has.
+    """
+    if best.pooled < 2 or runner.traffic.shared < MIN_SHARED:
+        return []
+    found = []
+    for router in ROUTERS:
+        progress(f"Router {router}")
+        topology = Topology(best.pooled, router)
+
+        def trial(rate: float, topology: Topology = topology) -> Trial:
+            return runner.run(best, rate, reads=ROUGHLY, topology=topology)
+
+        met = find_capacity(trial, best.rate, ROUGH, _ROUTER_TRIALS, trickle=False).met
+        replicas = None if met is None else whole_engines(runner.question.demand.rate / met.rate)
+        found.append(RouterNeed(router, met, replicas, best.pooled))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationOutlook:
+    """trial: the planned load with drafts; plain: without, otherwise the same. drafts: how often they are accepted."""
+
+    drafts: SimulatedDrafts
+    plain: Trial
+    trial: Trial
+
+    @property
+    def drafted(self) -> Drafted:
+        assert self.trial.drafted is not None, "a trial with drafts counts them"
+        return self.trial.drafted
+
+    @property
+    def tpot(self) -> tuple[float, float]:
+        """Return the seconds at p50, without and with drafts."""
+        return self.plain.percentiles["tpot"][0], self.trial.percentiles["tpot"][0]
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the controller drafts, and answers are faster with drafts."""
+        without, with_drafts = self.tpot
+        return self.drafted.steps_share > 0 and with_drafts < WORTH * without
+
+
+def try_speculation(
+    runner: TrialRunner, best: Candidate, replicas: int, drafts: SimulatedDrafts, progress: Progress
+) -> SpeculationOutlook:
+    """Run the planned load twice with the same requests; the engine's own controller decides on drafts."""
+    progress("Speculation at the planned load")
+    share = runner.question.demand.rate / replicas
+    source = MODEL if drafts.pass_seconds else SUFFIX
+    config = replace(best.config, scheduling=best.config.scheduling.drafting_from(source))
+    plain = runner.run(best, share, seed=4, topology=Topology())
+    trial = runner.run(best, share, seed=4, config=config, topology=Topology(drafts=drafts))
+    return SpeculationOutlook(drafts, plain, trial)

@@ -1,8 +1,5 @@
-"""Trials: a workload on one or several machines under a setting, in virtual time with the engine's own scheduler, or on
-a real engine.
-
-The one place where planning meets the simulator. Knows how a run is made and what is read off it; not what to try.
-"""
+"""Trials: a workload on one or several machines, in virtual time with the engine's own scheduler or on a real
+engine."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from inflight.core.types.features import Features
+from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation, Targets
 from inflight.metrics.slo import METRICS, Slo, percentile
@@ -20,6 +18,7 @@ from inflight.metrics.summary import Summary, Window, summarize
 from inflight.planning.demand import with_targets
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
+from inflight.planning.rendering import milliseconds
 from inflight.simulate.disagg import AFTER, DisaggMode, Link
 from inflight.simulate.drafting import SimulatedDrafts
 from inflight.simulate.roofline import Cost
@@ -36,8 +35,8 @@ SHARES = (0.5, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Engines for prompts and engines for answers, in place of replicas that do both. prefill, decode: how many.
-    config: of those for answers. link, disagg_mode: between the two."""
+    """Prefill and decode engines, in place of replicas that do both. config: of decode engines. link, disagg_mode:
+    between the two."""
 
     prefill: int
     decode: int
@@ -48,27 +47,36 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Where each replica keeps keys and values beyond its device. host_gib: of its host's memory. folder: in which all
-    keep them."""
+    """Where replicas store keys and values beyond the device. host_gib: of each host. folder: shared by all."""
 
     host_gib: float | None = None
     folder: Folder | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Engines of a trial. replicas: alike, behind the router. pools: in place of replicas; the settings of the trial
+    are those of prefill engines then. drafts: how often they are accepted that the settings ask for."""
+
+    replicas: int = 1
+    router: str = ROUTER
+    pools: Pools | None = None
+    tiers: Tiers | None = None
+    drafts: SimulatedDrafts | None = None
+
+    @property
+    def engines(self) -> int:
+        return self.replicas if self.pools is None else self.pools.prefill + self.pools.decode
+
+
+ONE = Topology()
+
+
 def simulate_run(
-    machine: Machine,
-    config: EngineConfig,
-    workload: Workload,
-    model: StepModel,
-    replicas: int = 1,
-    drafts: SimulatedDrafts | None = None,
-    router: str = ROUTER,
-    pools: Pools | None = None,
-    tiers: Tiers | None = None,
+    machine: Machine, config: EngineConfig, workload: Workload, model: StepModel, topology: Topology = ONE
 ) -> Simulation:
-    """What becomes of the workload's requests. Replicas are alike and share the model, whose answers must depend on
-    nothing but what it is asked. drafts: how often those are right that the settings ask for. pools: in place of
-    replicas; `config` is of those for prompts."""
+    """Simulate a workload. All engines share the step model, whose answers must depend on its arguments alone."""
+    pools = topology.pools
 
     def pool(config: EngineConfig, replicas: int) -> Pool:
         made = Pool(
@@ -77,14 +85,14 @@ def simulate_run(
             config.scheduling,
             lambda number: model,
             replicas,
-            router,
-            drafts=drafts,
+            topology.router,
+            drafts=topology.drafts,
             depth=machine.depth,
         )
-        return made if tiers is None else _with_tiers(made, machine, tiers)
+        return made if topology.tiers is None else _with_tiers(made, machine, topology.tiers)
 
     if pools is None:
-        return simulate(workload, SimulationSetup(pool(config, replicas)))
+        return simulate(workload, SimulationSetup(pool(config, topology.replicas)))
     two = pool(config, pools.prefill), pool(pools.config, pools.decode)
     return simulate(workload, SimulationSetup(*two, pools.link, disagg_mode=pools.disagg_mode))
 
@@ -92,10 +100,8 @@ def simulate_run(
 def _with_tiers(pool: Pool, machine: Machine, tiers: Tiers) -> Pool:
     if tiers.host_gib is None:
         return replace(pool, folder=tiers.folder)
-    blocks = int(tiers.host_gib * 2**30 / machine.block_bytes)
-    capacity = structs.replace(
-        pool.capacity, host_blocks=pool.capacity.host_blocks + blocks, asynchronous_transfers=machine.on_gpu
-    )
+    blocks = pool.capacity.host_blocks + int(tiers.host_gib * 2**30 / machine.block_bytes)
+    capacity = structs.replace(pool.capacity, host_blocks=blocks, asynchronous_transfers=machine.on_gpu)
     settings = replace(pool.settings, kv_cache_host=tiers.host_gib)
     host = TransferRate(machine.copy_seconds) if machine.copy_seconds else None
     return replace(pool, capacity=capacity, settings=settings, host=host, folder=tiers.folder)
@@ -103,8 +109,8 @@ def _with_tiers(pool: Pool, machine: Machine, tiers: Tiers) -> Pool:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What steps were: rows of one, mean over their time; seconds of one; and by (class of work, what binds it) the
-    share of their time, where the step model tells them apart."""
+    """Time of steps. rows: sequences of a step, mean over their time. step_seconds: of a step. by_kind: (class of work,
+    its bottleneck) → share of the time, where the step model separates them."""
 
     rows: float
     step_seconds: float
@@ -112,8 +118,8 @@ class Spent:
 
 
 class Meter:
-    """A step model that keeps what it is asked. It has no clock: how far a run is, it tells by the prompt tokens that
-    were computed, which come as requests do."""
+    """A step model that records its calls. It has no clock: prompt tokens computed so far, which come as requests do,
+    say how far a run is."""
 
     def __init__(self, model: StepModel):
         self.model = model
@@ -136,8 +142,8 @@ class Meter:
         return self.model.extrapolates(features)
 
     def spent(self, begin: float, end: float) -> Spent:
-        """In the steps between two shares of the run's prompt tokens; the steps after its last prompt, in which the
-        batch empties, are in no share."""
+        """Return the time of steps between two shares of the run's prompt tokens; the steps after its last prompt, in
+        which the batch empties, are in no share."""
         first, last = begin * self._prompts, end * self._prompts
         taken = [step for step in self._steps if first <= step[0] < last] or self._steps
         busy = max(1e-12, math.fsum(seconds for _, _, seconds, _ in taken))
@@ -152,7 +158,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """steps_share: of steps, those with drafts. tokens: that a sequence with drafts had of a step, mean."""
+    """steps_share: of steps, those with drafts. tokens: of a sequence with drafts in a step, mean."""
 
     steps_share: float
     tokens: float
@@ -160,11 +166,11 @@ class Drafted:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run. rate: requests/s that each replica was offered. summary: of the measured part. values: SLO → its
-    percentile in seconds. percentiles: latency → p50, p95, p99 in seconds. spent: of the measured part's steps.
-    outside: sentence → share of the steps that lie beyond what the step model rests on. Of the whole run, all replicas
-    together: preemptions; busy_tokens_per_s: output tokens per second with a step under way; drafted: what speculation
-    did, None without it; busy: share of the time to the last arrival that steps took, of each pool.
+    """One run. rate: requests/s offered to each engine. replicas: engines in all. summary: of the measured part.
+    values: SLO → its percentile in seconds. percentiles: latency → p50, p95, p99 in seconds. spent: of the measured
+    part's steps. outside: sentence → share of the steps beyond what the step model was fitted on. Of the whole run, all
+    engines together: preemptions; busy_tokens_per_s: output tokens per second of step time; drafted: None without
+    speculation; busy: of each pool, the share of the time to the last arrival that steps took.
     """
 
     rate: float
@@ -181,17 +187,17 @@ class Trial:
 
     @property
     def cached(self) -> float:
-        """Share of the prompts' tokens that was found cached."""
+        """Return the share of the prompts' tokens that was found cached."""
         return self.summary.cached_tokens / max(1, self.summary.prompt_tokens)
 
     @property
     def saturated(self) -> bool:
-        """Waiting still grew when arrivals ended: percentiles would tell the length of the run."""
+        """Whether waiting still grew when arrivals ended: percentiles would measure the length of the run."""
         return self.summary.saturated
 
     @property
     def rows(self) -> float:
-        """Of a step on one replica, mean over the time of steps."""
+        """Return the sequences of a step on one replica, mean over the time of steps."""
         return self.spent.rows
 
     @property
@@ -205,10 +211,20 @@ class Trial:
         return all(math.isnan(value) or value <= slo.limit for slo, value in self.values.items())
 
     @property
-    def broken(self) -> list[tuple[Slo, float]]:
-        """SLOs that were not kept, with their percentiles, the worst first."""
+    def missed(self) -> list[tuple[Slo, float]]:
+        """Return the SLOs that were missed, with their percentiles, the worst first."""
         found = [(slo, value) for slo, value in self.values.items() if value > slo.limit]
         return sorted(found, key=lambda pair: -pair[1] / pair[0].limit)
+
+    @property
+    def shortfall(self) -> str:
+        """Describe the worst miss. A percentile of a saturated run would measure the length of the run."""
+        if self.saturated:
+            return "it is saturated, and the queue grows without end"
+        if not self.missed:
+            return "requests are refused" if self.unserved else "all SLOs are met"
+        slo, value = self.missed[0]
+        return f"{slo.name} is {milliseconds(value)}"
 
 
 def try_out(
@@ -217,26 +233,33 @@ def try_out(
     workload: Workload,
     slos: tuple[Slo, ...] = (),
     model: StepModel | None = None,
-    replicas: int = 1,
+    topology: Topology = ONE,
+    *,
     targets: Targets | None = None,
     measured: tuple[float, float] = (0.0, 1.0),
-    drafts: SimulatedDrafts | None = None,
-    router: str = ROUTER,
-    pools: Pools | None = None,
-    tiers: Tiers | None = None,
 ) -> Trial:
-    """Run a workload and read it off. model: in place of the machine's own. targets: promised to each request, for
-    goodput. measured: shares of the arrivals' span between which the run is read (`steady` says which). drafts: how
-    often they are right."""
+    """Simulate a workload and measure it.
+
+    Args:
+        machine: Of each engine.
+        config: Of each engine.
+        workload: For all engines together.
+        slos: Whose percentiles are measured.
+        model: In place of the machine's own step model.
+        topology: Engines, router, pools, tiers and drafts.
+        targets: Of each request, for goodput.
+        measured: Shares of the arrivals' span between which the run is measured (see `steady`).
+    """
     meter = Meter(model or machine.model)
     offered = workload if targets is None else with_targets(workload, targets)
-    run = simulate_run(machine, config, offered, meter, replicas, drafts, router, pools, tiers)
+    run = simulate_run(machine, config, offered, meter, topology)
     summary, read = read_off(run.observations, measured)
     times = [entry.arrival for entry in workload.entries]
     span = max(times[-1] - times[0], 1e-9)
+    pools = (part for part in (run.replicas[: run.first], run.replicas[run.first :]) if part)
     return Trial(
-        rate=(len(times) - 1) / span / replicas,
-        replicas=replicas,
+        rate=(len(times) - 1) / span / topology.engines,
+        replicas=topology.engines,
         summary=summary,
         values={slo: slo.value(read) for slo in slos},
         percentiles={name: tuple(percentile(read, name, share) for share in SHARES) for name in METRICS},
@@ -245,15 +268,10 @@ def try_out(
         outside={sentence: steps / max(1, run.steps) for sentence, steps in run.extrapolated.items()},
         busy_tokens_per_s=sum(one.output_tokens for one in run.observations)
         / max(1e-12, math.fsum(one.busy for one in run.replicas)),
-        drafted=None if drafts is None else _drafted(run),
-        busy=_busy(run, span),
+        drafted=None if topology.drafts is None else _drafted(run),
+        # Steps after the last arrival are few.
+        busy=tuple(min(1.0, math.fsum(one.busy for one in part) / span / len(part)) for part in pools),
     )
-
-
-def _busy(run: Simulation, span: float) -> tuple[float, ...]:
-    """Steps behind the last arrival are few."""
-    parts = run.replicas[: run.first], run.replicas[run.first :]
-    return tuple(min(1.0, math.fsum(one.busy for one in part) / span / len(part)) for part in parts if part)
 
 
 def _drafted(run: Simulation) -> Drafted:
@@ -265,29 +283,26 @@ def _drafted(run: Simulation) -> Drafted:
 
 
 def read_off(observations: Sequence[Observation], measured: tuple[float, float]) -> tuple[Summary, list[Observation]]:
-    """Of the requests that were to be sent between two shares of the arrivals' span: their summary, and they. Whether
-    waiting grew without end, all of the span tells: a late part of it would seem to have waited long from the start.
-    """
+    """Return the summary of the requests whose intended send time lies between two shares of the arrivals' span, and
+    those requests. Whether waiting grew without end is judged over the whole span: a late part of it would seem to have
+    waited long from the start."""
     times = [one.intended for one in observations]
     first, span = min(times), max(times) - min(times)
     window = Window(first + measured[0] * span, first + measured[1] * span)
     trend = summarize(observations, Window(first, first + span)).ttft_trend
-    return (
-        replace(summarize(observations, window), ttft_trend=trend),
-        [one for one in observations if window.holds(one.intended)],
-    )
+    summary = replace(summarize(observations, window), ttft_trend=trend)
+    return summary, [one for one in observations if window.holds(one.intended)]
 
 
 def measure_on(loop: EngineLoop, vocab_size: int, workload: Workload, measured: tuple[float, float]) -> Summary:
-    """A workload on a real engine, read as a trial in virtual time is; runs it to its end and closes the engine.
-    measured: shares of the arrivals' span between which it is read."""
+    """Run a workload on a real engine, close the engine, and measure the run as a trial in virtual time is."""
     contents = Contents(workload.entries, vocab_size, min_id=3, stand_in=True)
+
+    def request_of(index: int, arrival: float) -> Request:
+        return core_request(workload.entries[index], str(index), contents.prompt(index), arrival)
+
     try:
-        observations = Driver(
-            loop,
-            workload,
-            lambda index, arrival: core_request(workload.entries[index], str(index), contents.prompt(index), arrival),
-        ).run()
+        observations = Driver(loop, workload, request_of).run()
     finally:
         loop.close()
     return read_off(observations, measured)[0]

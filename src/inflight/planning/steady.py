@@ -1,11 +1,9 @@
-"""The steady state: in closed form what a machine could serve at most if nothing ever queued or clumped, and how long a
-trial must run to be in it.
+"""The steady state in closed form, and how long a trial must run to be in it.
 
-The closed form is a first guess, within about 30 % of what the simulator finds; it chooses where to look and answers
-nothing by itself. In a trial the batch fills first and drains last, and neither is what a sizing is about: an engine
-that begins empty is full once the first requests have stayed their time. After two mean residences it holds about 95 %
-of what it will hold (answers are spread widely, so that one is not enough); what ends after the last arrival runs in
-emptying batches, whose steps are shorter. Read too early or too late, every rate looks better than it is.
+The closed form is a first guess, within about 30 % of the simulator; it only chooses where to look. In a trial the
+batch fills first and drains last. After two mean residences it holds about 95 % of what it will hold (answers vary
+widely, so that one is not enough); requests that end after the last arrival run in emptying batches, whose steps are
+shorter. Measured too early or too late, every rate looks better than it is.
 """
 
 from __future__ import annotations
@@ -17,11 +15,15 @@ from inflight.core.types.features import Features
 from inflight.planning.traffic import Traffic
 from inflight.simulate.steps import StepModel
 
+FILL = 2.0  # mean residences before the measured part of a run
+DRAIN = 0.5  # and after it, of arrivals that keep the batch full for the measured requests
+MIN_FILL = 0.05  # share of the run
+
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """rows: sequences that decode at once. step_seconds: of a step with its share of prompts.
-    requests_per_s: served."""
+    """rows: sequences that decode at once. step_seconds: of a step with its share of prompts. requests_per_s:
+    served."""
 
     rows: float
     step_seconds: float
@@ -29,7 +31,7 @@ class Steady:
 
 
 def steady_state(model: StepModel, traffic: Traffic, rows: int, budget: int) -> Steady:
-    """With `rows` places and steps of at most `budget` tokens.
+    """Return the steady state with at most `rows` sequences and steps of at most `budget` tokens.
 
     In balance a step that gives each of B sequences a token computes B·p/o tokens of prompts, p and o being the mean
     lengths of prompts and answers; so B ≤ rows, and B(1 + p/o) ≤ budget. Served are B / (o · step) requests per second.
@@ -41,24 +43,24 @@ def steady_state(model: StepModel, traffic: Traffic, rows: int, budget: int) -> 
     return Steady(running, seconds, running / (traffic.output_mean * seconds))
 
 
-def rows_at(model: StepModel, traffic: Traffic, rate: float, most: float) -> float:
-    """Sequences that run at once at this rate, by Little's law: rate · o · step(rows), solved by repetition. most: rows
-    that there are; beyond capacity all of them run."""
+def rows_at(model: StepModel, traffic: Traffic, rate: float, max_rows: float) -> float:
+    """Return the sequences that run at once at this rate, by Little's law: rate · o · step(rows), solved by repetition;
+    beyond capacity all of max_rows run."""
     per_row = traffic.input_mean * (1 - traffic.shared) / traffic.output_mean
     rows = 1.0
     for _ in range(20):
         seconds = model.seconds(mixed_step(traffic, rows, rows * per_row))
-        rows = min(most, rate * traffic.output_mean * seconds)
+        rows = min(max_rows, rate * traffic.output_mean * seconds)
     return rows
 
 
 def full_step(model: StepModel, traffic: Traffic, rows: float, budget: int) -> float:
-    """Seconds of a step that is filled to the budget."""
+    """Return the seconds of a step that is filled to the budget."""
     return model.seconds(mixed_step(traffic, rows, max(0.0, budget - rows)))
 
 
 def mixed_step(traffic: Traffic, rows: float, prompt_tokens: float) -> Features:
-    """So many decodes of typical length beside so many tokens of prompts, halfway through them."""
+    """Return a step of decodes of typical length beside tokens of prompts, halfway through them."""
     return Features(
         tokens=round(rows + prompt_tokens),
         rows=round(rows) + (prompt_tokens > 0),
@@ -68,29 +70,28 @@ def mixed_step(traffic: Traffic, rows: float, prompt_tokens: float) -> Features:
     )
 
 
-FILL = 2.0  # mean residences before a run is read
-DRAIN = 0.5  # and after, of arrivals that keep the batch full for those that are read
-LEAST_FILL = 0.05  # share of the run
-
-
 @dataclass(frozen=True, slots=True)
 class Length:
-    """requests: of the run. begin, end: shares of its arrivals' span between which it is read."""
+    """requests: of the run. begin, end: shares of its arrivals' span between which it is measured."""
 
     requests: int
-    begin: float = LEAST_FILL
+    begin: float = MIN_FILL
     end: float = 1.0
 
 
-def length(residents: float, measured: float, most: float) -> Length:
-    """residents: requests that are under way at once, over all replicas; by Little's law so many come during a mean
-    residence. measured: requests that are to be read. most: requests of a run; what is read gives way, down to a third.
+def length(residents: float, measured: float, max_requests: float) -> Length:
+    """Return how long a run must be.
+
+    Args:
+        residents: Requests in flight at once, over all replicas; by Little's law so many come in a mean residence.
+        measured: Requests to measure; where the run would be too long they are fewer, down to a third of it.
+        max_requests: Of the run.
     """
     fill, drain = FILL * residents, DRAIN * residents
     measured = max(measured, 1.0)
-    if fill + measured + drain > most:
-        measured = max(min(measured, most / 3), most - fill - drain)
-        squeezed = min(1.0, (most - measured) / max(fill + drain, 1e-9))
+    if fill + measured + drain > max_requests:
+        measured = max(min(measured, max_requests / 3), max_requests - fill - drain)
+        squeezed = min(1.0, (max_requests - measured) / max(fill + drain, 1e-9))
         fill, drain = fill * squeezed, drain * squeezed
     requests = fill + measured + drain
-    return Length(math.ceil(requests), max(LEAST_FILL, fill / requests), 1 - drain / requests)
+    return Length(math.ceil(requests), max(MIN_FILL, fill / requests), 1 - drain / requests)

@@ -1,7 +1,4 @@
-"""What a workload asks for: rates, bursts, lengths and shared prefixes.
-
-Knows entries of workloads; no model, no hardware.
-"""
+"""Figures of a workload: rates, bursts, lengths and shared prefixes."""
 
 from __future__ import annotations
 
@@ -13,17 +10,19 @@ from dataclasses import dataclass
 from inflight.metrics.definitions import Percentiles, percentiles
 from inflight.workload.workload import Workload
 
-PEAK_SECONDS = 300.0  # the busiest stretch of this length is what a deployment has to bear
+PEAK_SECONDS = 300.0  # a deployment has to serve the busiest stretch of this length
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """rate: requests/s over the span. peak_rate: over its busiest five minutes (the whole span, where it is shorter).
+    """Figures of a workload.
+
+    rate: requests/s over the span. peak_rate: over its busiest five minutes (the whole span where it is shorter).
     gap_variation: squared coefficient of variation of the gaps between arrivals: 1 for Poisson, more for bursts.
-    input, output: tokens of prompts and answers. mean_context: tokens that a running sequence has, mean over the time
-    that it decodes: E[o·(p + o/2)] / E[o]; KV memory follows from it. shared: share of the prompts' tokens whose
-    content an earlier prompt had: what a prefix cache of endless size would save. longest: prompt and answer together.
-    notes: what its makers say of it (rows dropped, disorder, pauses, coarse clocks).
+    input, output: tokens of prompts and answers. mean_context: tokens of a running sequence, mean over the time that it
+    decodes: E[o·(p + o/2)] / E[o]; KV memory follows from it. shared: share of the prompts' tokens whose content an
+    earlier prompt had, which an unbounded prefix cache would save. longest: prompt and answer together. notes: on how
+    the workload was made (rows dropped, disorder, pauses, coarse clocks).
     """
 
     requests: int
@@ -48,12 +47,12 @@ class Traffic:
 
 
 def analyze_traffic(workload: Workload) -> Traffic:
-    """The figures of a workload's entries; raises ValueError for none.
+    """Return the figures of a workload; raise ValueError for one without entries.
 
     For n requests at times t₁ … tₙ in seconds, with prompts of p and answers of o tokens: rate = (n - 1) / (tₙ - t₁)
     requests/s; peak_rate = the most requests within 300 s, / 300 s; gap_variation = Var(tᵢ₊₁ - tᵢ) / E(tᵢ₊₁ - tᵢ)², no
     unit; mean_context = Σ o·(p + o/2) / Σ o tokens; shared = tokens of whole blocks that an earlier prompt had at the
-    same place after the same beginning / Σ p. Later turns of conversations count at their earliest time.
+    same position after the same beginning / Σ p. Later turns of conversations count at their earliest time.
     """
     entries = workload.entries
     if not entries:
@@ -83,12 +82,11 @@ def analyze_traffic(workload: Workload) -> Traffic:
 def _peak_rate(times: list[float], rate: float) -> float:
     if times[-1] - times[0] <= PEAK_SECONDS:
         return rate
-    most = max(bisect.bisect_right(times, start + PEAK_SECONDS) - place for place, start in enumerate(times))
+    most = max(bisect.bisect_right(times, start + PEAK_SECONDS) - index for index, start in enumerate(times))
     return max(rate, most / PEAK_SECONDS)
 
 
 def _shared(workload: Workload) -> float:
-    """Blocks count as seen once an earlier prompt had them at the same place after the same beginning."""
     seen: set[tuple[int, int]] = set()
     found = total = 0
     for entry in workload.entries:

@@ -1,10 +1,9 @@
-"""Tuning: the settings of one engine that serve a demand best, found by trying, one setting at a time.
+"""Tuning: find the settings of one engine that serve a demand best, by trials, one setting at a time.
 
-Goodput decides (requests per second that keep all SLOs), and among equals the SLO that is nearest to being
-broken. Each setting is varied while the others stay (coordinate descent), so that every value in the end has been
-compared with its variants, and the reason beside it is what those did. The best few may be run on the real engine,
-which then has the last word, and tells whether the setting that the simulator chose is among the best there. Knows
-trials, measured runs and what a wrong choice costs; who runs a real engine is handed in.
+Goodput decides (requests per second that meet all SLOs), and among equals the SLO that is nearest to being missed.
+Each setting is varied while the others stay (coordinate descent), so that every value in the end has been compared with
+its variants, whose figures are the reason beside it. The best few may be run on the real engine, whose goodput then
+decides, and shows whether the simulator's choice is among the best there.
 """
 
 from __future__ import annotations
@@ -22,20 +21,27 @@ from inflight.metrics.summary import Summary
 from inflight.planning.demand import Demand
 from inflight.planning.engine_config import EngineConfig
 from inflight.planning.machine import Machine
-from inflight.planning.proposal import MOST_ROWS, Overrides, early_end, propose, step_limit
+from inflight.planning.proposal import MAX_ROWS, Overrides, early_end, propose, step_limit
+from inflight.planning.rendering import milliseconds
 from inflight.planning.search import badness
 from inflight.planning.simulation import Trial, try_out
 from inflight.planning.sizing import Progress, check_steps, quiet, requests_for
 from inflight.planning.steady import length, rows_at
 from inflight.planning.traffic import Traffic
-from inflight.workload.workload import Workload
+
+REQUESTS = 400
+ROUNDS = 2  # through all settings; the second sees what the first changed
+BETTER = 0.01  # of goodput that a change must bring
+ALIKE = 0.8  # share of the settings that must serve a load alike for it to be called so
+NEARER = 0.05  # of the worst SLO, where goodput is alike
+SPAN = 10.0  # seconds of arrivals, where that is not more than four times the requests
 
 Run = Callable[[EngineConfig], Summary]
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedConfig:
-    """One setting and what it did. measured: its runs on the real engine, none where it was not run there."""
+    """Settings and their trial. measured: their runs on the real engine."""
 
     config: EngineConfig
     trial: Trial
@@ -43,38 +49,38 @@ class EvaluatedConfig:
 
     @property
     def score(self) -> tuple[float, float]:
-        """Goodput in requests/s, of those sent in the window; then how far the worst SLO is from being broken
-        (more is better)."""
+        """Return the goodput in requests/s, of those sent in the window; then how far the worst SLO is from being
+        missed (more is better)."""
         return self.trial.summary.attained_per_s, -badness(self.trial)
 
     @property
     def goodput(self) -> float:
-        """Measured, in requests/s: the median of the runs."""
+        """Return the measured requests/s: the median of the runs."""
         return statistics.median(one.attained_per_s for one in self.measured)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Settings that were simulated and measured. chosen: the one that the simulator prefers."""
+    """Settings that were simulated and measured. chosen: the simulator's choice."""
 
     chosen: EvaluatedConfig
     judged: Sequence[EvaluatedConfig]
 
     @property
     def best(self) -> EvaluatedConfig:
-        """As measured; the simulator's choice where it is as good."""
+        """Return the best as measured; the simulator's choice where it is as good."""
         return max((self.chosen, *self.judged), key=lambda one: one.goodput)
 
     @property
     def loss(self) -> float:
-        """Share of the best measured goodput that the simulator's choice does not have."""
+        """Return the share of the best measured goodput that the simulator's choice misses."""
         best = self.best.goodput
         return 1 - self.chosen.goodput / best if best > 0 else 0.0
 
     @property
     def rank_correlation(self) -> float | None:
-        """Spearman's, between simulated and measured goodput: 1 where both order the settings alike. None where one of
-        them tells no settings apart."""
+        """Return Spearman's correlation of simulated and measured goodput: 1 where both order the settings alike; None
+        where one of them is the same for all."""
         simulated = ranks([one.trial.summary.attained_per_s for one in self.judged])
         measured = ranks([one.goodput for one in self.judged])
         try:
@@ -84,16 +90,16 @@ class Decision:
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """From 1 on; equal values share the mean of their ranks."""
+    """Return the rank of each value from 1 on; equal values share the mean of their ranks."""
     ordered = sorted(values)
-    return [statistics.fmean(place for place, other in enumerate(ordered, 1) if other == value) for value in values]
+    return [statistics.fmean(rank for rank, other in enumerate(ordered, 1) if other == value) for value in values]
 
 
 def take_turns(
-    chosen: Sequence[EvaluatedConfig], run: Run, repeats: int, progress: Callable[[str], None] = lambda sentence: None
+    chosen: Sequence[EvaluatedConfig], run: Run, repeats: int, progress: Progress = quiet
 ) -> list[EvaluatedConfig]:
-    """Each setting on the real engine, `repeats` times in turns (A B A B), so that a machine whose speed drifts drifts
-    for all of them."""
+    """Run each of the settings on the real engine, `repeats` times in turns (A B A B), so that a drift of the machine's
+    speed affects all of them."""
     measured: list[list[Summary]] = [[] for _ in chosen]
     for repeat in range(repeats):
         for one, runs in zip(chosen, measured, strict=True):
@@ -107,24 +113,16 @@ def take_turns(
 
 
 def describe(trial: Trial) -> str:
-    """The figures that decide."""
+    """Return the figures that decide."""
     parts = [f"goodput {trial.summary.attained_per_s:.3g}/s ({trial.summary.attainment:.0%})"]
-    parts += [f"{slo.name} {value * 1e3:,.0f} ms" for slo, value in trial.values.items() if math.isfinite(value)]
+    parts += [f"{slo.name} {milliseconds(value)}" for slo, value in trial.values.items() if math.isfinite(value)]
     return ", ".join(parts) + (", saturated" if trial.saturated else "")
-
-
-REQUESTS = 400
-ROUNDS = 2  # through all settings; the second sees what the first changed
-BETTER = 0.01  # of goodput that a change must bring
-MOST_ALIKE = 0.8  # share of the settings
-NEARER = 0.05  # of the worst SLO, where goodput is alike
-SPAN = 10.0  # seconds of arrivals, where that is not more than four times the requests
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """best: with reasons. tried: all settings, the best first. decision: what those did that ran on the real engine;
-    None where none did. saturated: the demand is more than any setting serves."""
+    """best: with reasons. tried: all settings, the best first. decision: of those on the real engine; None where none
+    was run there."""
 
     best: EvaluatedConfig
     tried: Sequence[EvaluatedConfig]
@@ -133,23 +131,24 @@ class Tuning:
 
     @property
     def saturated(self) -> bool:
+        """Whether the demand is more than any of the settings serves."""
         return self.best.trial.saturated
 
     @property
     def alike(self) -> int:
-        """Settings of those tried that serve this load as well as the best."""
-        most = self.best.trial.summary.attained_per_s
-        return sum(one.trial.summary.attained_per_s >= most * (1 - BETTER) for one in self.tried)
+        """Return how many of the settings serve this load as well as the best."""
+        best = self.best.trial.summary.attained_per_s
+        return sum(one.trial.summary.attained_per_s >= best * (1 - BETTER) for one in self.tried)
 
     @property
     def indifferent(self) -> bool:
-        """Whether the load is so small that it hardly matters which setting serves it."""
-        return not self.saturated and self.best.trial.met and self.alike >= MOST_ALIKE * len(self.tried)
+        """Whether the load is so small that nearly all settings serve it alike."""
+        return not self.saturated and self.best.trial.met and self.alike >= ALIKE * len(self.tried)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """On the real engine. settings: so many of the best. repeats: of each, in turns."""
+    """Runs on the real engine: of so many of the best settings, each `repeats` times."""
 
     run: Run
     settings: int = 3
@@ -157,30 +156,20 @@ class Check:
 
 
 class _Search:
-    """Trials of settings under one demand, none made twice."""
+    """Trials of settings by `trial`, each run once."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        workload: Workload,
-        measured: tuple[float, float],
-        slos: tuple[Slo, ...],
-        progress: Progress,
-    ):
-        self._machine, self._workload, self._measured, self._slos = machine, workload, measured, slos
-        self._progress = progress
+    def __init__(self, trial: Callable[[EngineConfig], Trial], progress: Progress):
+        self._trial, self._progress = trial, progress
         self._known: dict[str, EvaluatedConfig] = {}
         self.expected = 1  # trials in all, about
 
-    def trial(self, config: EngineConfig) -> EvaluatedConfig:
+    def evaluate(self, config: EngineConfig) -> EvaluatedConfig:
         key = _key(config)
         if key not in self._known:
-            found = try_out(
-                self._machine, config, self._workload, self._slos, targets=targets(self._slos), measured=self._measured
-            )
-            self._known[key] = EvaluatedConfig(config, found)
+            self._known[key] = EvaluatedConfig(config, self._trial(config))
             number = len(self._known)
-            self._progress(f"{number} of about {max(number, self.expected)}: {config}: {describe(found)}")
+            figures = describe(self._known[key].trial)
+            self._progress(f"{number} of about {max(number, self.expected)}: {config}: {figures}")
         return replace(self._known[key], config=config)
 
     @property
@@ -200,9 +189,18 @@ def tune(
     check: Check | None = None,
     progress: Progress = quiet,
 ) -> Tuning:
-    """demand: of one engine. overrides: where to begin; what they fix stays. requests: that a trial reads, at least;
-    None: as many as the promised percentiles need. check: the real engine, which then has the last word: the best
-    measured setting wins.
+    """Find the best settings of an engine.
+
+    Args:
+        machine: Of the engine.
+        demand: Of one engine.
+        traffic: Figures of the demand.
+        slos: At least one.
+        overrides: Settings that stay.
+        requests: Measured in a trial, at least; None: as many as the SLOs' percentiles need.
+        seed: Of the workload.
+        check: The real engine, on which the best measured settings win.
+        progress: Called with a sentence before and after each trial.
     """
     fixed = overrides or Overrides()
     requests = max(REQUESTS, requests_for(slos).decisive) if requests is None else requests
@@ -210,26 +208,29 @@ def tune(
     proposal = propose(machine, traffic, slos, fixed)
     residents = rows_at(machine.model, traffic, demand.rate, proposal.config.max_num_seqs)
     run = length(residents, max(requests, SPAN * demand.rate), 4 * requests)
-    search = _Search(machine, demand.workload(demand.rate, run.requests, seed), (run.begin, run.end), slos, progress)
+    workload, measured = demand.workload(demand.rate, run.requests, seed), (run.begin, run.end)
+
+    def trial(config: EngineConfig) -> Trial:
+        return try_out(machine, config, workload, slos, targets=targets(slos), measured=measured)
+
+    search = _Search(trial, progress)
     dimensions = list(_dimensions(machine, traffic, slos, fixed))
     search.expected = len({_key(one) for _, others in dimensions for one in others(proposal.config)})
     began = time.monotonic()
-    start = best = search.trial(proposal.config)
+    start = best = search.evaluate(proposal.config)
     seconds = (time.monotonic() - began) * search.expected
-    progress(
-        f"About {search.expected} settings are tried, in {seconds:.0f} s or so; which ones, those before them say."
-    )
+    progress(f"About {search.expected} settings are tried, in about {seconds:.0f} s, each chosen by those before it.")
     for round_number in range(ROUNDS):
         before = best.config
         for name, others in dimensions:
             if name == "preemption" and not best.trial.preemptions:
-                best = replace(best, config=best.config.because(name, "the default; nobody was preempted"))
+                best = replace(best, config=best.config.because(name, "the default; no sequence was preempted"))
             else:
-                best = _vary(search, best, name, list(others(best.config)))
+                best = _vary(search, best, name, others(best.config))
         if round_number and _key(best.config) == _key(before):
             break
     tuning = Tuning(best, search.all, start)
-    return tuning if check is None else _verified(tuning, check, progress)
+    return tuning if check is None else _verify(tuning, check, progress)
 
 
 # -- what is varied --------------------------------------------------------------------------------------------------
@@ -240,8 +241,8 @@ _Others = Callable[[EngineConfig], Iterator[EngineConfig]]
 def _dimensions(
     machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides: Overrides
 ) -> Iterator[tuple[str, _Others]]:
-    """Option name → the variants of a setting in it. What is fixed is left out."""
-    yield "early-end-tokens", _early_ends  # before the strategies: a bad one would speak against chunked
+    """Yield each option that is not fixed, with the variants of settings in it."""
+    yield "early-end-tokens", _early_ends  # before the strategies: a bad value would speak against chunked
     yield "strategy", lambda config: _strategies(config, slos, early_end(machine))
     if overrides.max_num_batched_tokens is None:
         yield "max-num-batched-tokens", _budgets
@@ -279,7 +280,7 @@ def _budgets(config: EngineConfig) -> Iterator[EngineConfig]:
 
 
 def _rows(config: EngineConfig, machine: Machine) -> Iterator[EngineConfig]:
-    most = min(MOST_ROWS, machine.state_rows or MOST_ROWS, machine.tokens, config.max_num_batched_tokens or MOST_ROWS)
+    most = min(MAX_ROWS, machine.state_rows or MAX_ROWS, machine.tokens, config.max_num_batched_tokens or MAX_ROWS)
     for other in (config.max_num_seqs // 4, config.max_num_seqs // 2, config.max_num_seqs * 2):
         if 1 <= other <= most:
             yield replace(config, max_num_seqs=other)
@@ -294,18 +295,16 @@ def _policies(config: EngineConfig, slos: tuple[Slo, ...], traffic: Traffic) -> 
 
 
 def _preemptions(config: EngineConfig, machine: Machine) -> Iterator[EngineConfig]:
-    yield replace(config, scheduling=replace(config.scheduling, preemption="recompute", swap_space=None))
-    for name in ("swap", "auto"):
-        scheduling = replace(config.scheduling, preemption=name, swap_space=machine.swap_gib)
-        yield replace(config, scheduling=scheduling)
+    for name, space in (("recompute", None), ("swap", machine.swap_gib), ("auto", machine.swap_gib)):
+        yield replace(config, scheduling=replace(config.scheduling, preemption=name, swap_space=space))
 
 
-def _vary(search: _Search, best: EvaluatedConfig, name: str, others: Sequence[EngineConfig]) -> EvaluatedConfig:
-    """The best of a setting and its variants in one option, with what they did as the reason."""
+def _vary(search: _Search, best: EvaluatedConfig, name: str, others: Iterator[EngineConfig]) -> EvaluatedConfig:
+    """Return the best of settings and their variants in one option, with the figures of all as the reason."""
     found = []
     for config in others:
         try:
-            found.append(search.trial(config))
+            found.append(search.evaluate(config))
         except SettingsError:  # two settings that do not go together
             continue
     chosen = best
@@ -320,7 +319,7 @@ def _vary(search: _Search, best: EvaluatedConfig, name: str, others: Sequence[En
 
 
 def _clearly_better(one: EvaluatedConfig, other: EvaluatedConfig) -> bool:
-    """Noise must not decide: the incumbent stays unless the other brings something that counts."""
+    """Whether a change is more than noise: the incumbent stays unless the other brings something that counts."""
     (goodput, distance), (old_goodput, old_distance) = one.score, other.score
     if goodput > old_goodput * (1 + BETTER):
         return True
@@ -328,7 +327,7 @@ def _clearly_better(one: EvaluatedConfig, other: EvaluatedConfig) -> bool:
 
 
 def _key(config: EngineConfig) -> str:
-    """The same for settings that differ in their reasons alone."""
+    """Return the same for settings that differ in their reasons alone."""
     return repr(replace(config, reasons={}))
 
 
@@ -337,18 +336,15 @@ def _value(config: EngineConfig, name: str) -> object:
     return None if option is None else option.value
 
 
-# -- on the real engine ----------------------------------------------------------------------------------------------
-
-
-def _verified(tuning: Tuning, check: Check, progress: Progress) -> Tuning:
-    """The best measured one wins, the simulator's choice where it is as good."""
+def _verify(tuning: Tuning, check: Check, progress: Progress) -> Tuning:
+    """Return the best on the real engine, the simulator's choice where it is as good."""
     others = [one for one in tuning.tried if _key(one.config) != _key(tuning.best.config)]
     measured = take_turns([tuning.best, *others][: check.settings], check.run, check.repeats, progress)
     decision = Decision(measured[0], measured)
     winner = decision.best
     if winner is not decision.chosen:
         reason = (
-            f"measured {winner.goodput:.3g}/s goodput on the real engine, the most of {len(measured)} settings; the "
+            f"measured {winner.goodput:.3g}/s goodput on the real engine, the highest of {len(measured)} settings; the "
             f"simulator's choice measured {decision.chosen.goodput:.3g}/s"
         )
         winner = replace(winner, config=winner.config.because("strategy", reason))

@@ -1,7 +1,5 @@
-"""Settings side by side: a column for every setting and load, with means over repeats and ratios to the first setting.
-
-Knows figures by key; what is sure about them, `metrics.confidence` says.
-"""
+"""Settings side by side: a column for every setting and load, with means over repeats and ratios to the first
+setting."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from inflight.report.run import Report, Run, Setting
 
 @dataclass(frozen=True)
 class Column:
-    """One setting at one load. baseline: the column that it is compared with: the first setting's at this load."""
+    """One setting at one load. baseline: the first setting's column at this load, for ratios."""
 
     name: str
     setting: Setting
@@ -27,7 +25,7 @@ class Column:
 
     @cached_property
     def figures(self) -> list[Figures]:
-        """Of each repeat."""
+        """Return the figures of each repeat."""
         return [figures_of(run) for run in self.runs]
 
     @cached_property
@@ -40,16 +38,17 @@ class Column:
         return found
 
     def figure(self, key: str) -> Figure | None:
-        """Of the first repeat that has it: its name, unit and samples."""
+        """Return the figure of the first repeat that has it: name, unit and samples."""
         return self._by_key.get(key, [None])[0]
 
     def mean(self, key: str) -> Estimate | None:
-        """Over the repeats."""
+        """Return the mean over the repeats."""
         values = self._values(key)
         return estimate(values) if values else None
 
     def ratio(self, key: str) -> Estimate | None:
-        """To the baseline, repeat by repeat; None where they cannot be paired, or one of them is not above zero."""
+        """Return the ratio to the baseline, paired by repeat; None where repeats cannot be paired, or a value is not
+        above zero."""
         if self.baseline is None:
             return None
         mine, theirs = self._values(key), self.baseline._values(key)
@@ -76,7 +75,7 @@ class Column:
 
 
 def columns_of(report: Report) -> list[Column]:
-    """Loads outside, settings inside, so that what is compared stands together."""
+    """Return the columns, loads outside and settings inside, so that compared ones are neighbours."""
     loads = list(dict.fromkeys(load for setting in report.settings for load in setting.loads))
     found = []
     for load in loads:
@@ -85,7 +84,8 @@ def columns_of(report: Report) -> list[Column]:
             runs = setting.repeats(load)
             if not runs:
                 continue
-            column = Column(_name(report, setting, load, len(loads)), setting, load, runs, baseline)
+            name = ", ".join(filter(None, (setting.name if len(report.settings) > 1 else "", load)))
+            column = Column(setting.name if len(loads) == 1 else name, setting, load, runs, baseline)
             baseline = baseline or column
             found.append(column)
     return found
@@ -99,7 +99,7 @@ def by_load(columns: Sequence[Column]) -> dict[str, list[Column]]:
 
 
 def catalogue(columns: Sequence[Column]) -> dict[str, list[Figure]]:
-    """Group → its figures, each once, in the order in which they are told."""
+    """Return the figures of each group, each once, in their order."""
     order: dict[str, Figure] = {}
     for column in columns:
         for figures in column.figures:
@@ -109,9 +109,3 @@ def catalogue(columns: Sequence[Column]) -> dict[str, list[Figure]]:
     for one in order.values():
         groups.setdefault(one.group, []).append(one)
     return groups
-
-
-def _name(report: Report, setting: Setting, load: str, loads: int) -> str:
-    if loads == 1:
-        return setting.name
-    return load if len(report.settings) == 1 else ", ".join(filter(None, (setting.name, load)))

@@ -1,7 +1,4 @@
-"""Figures of an engine's run, from its steps and its ended requests; by the metrics package's definitions.
-
-Knows steps and requests. Latency and throughput of requests are `metrics.summary`'s.
-"""
+"""Figures of an engine's run, from its steps and its ended requests, by the definitions of the metrics package."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from inflight.report.steps.engine_run import EngineRun
 from inflight.report.steps.over_time import waiting
 
 Part = Literal["queue_ms", "prefill_ms", "decode_ms", "preempted_ms", "other_ms"]
-PARTS: dict[str, Part] = {  # of a request's time; keys of its timings
+PARTS: dict[str, Part] = {  # of a request's time → key of its timings
     "queue": "queue_ms",
     "prefill": "prefill_ms",
     "decode": "decode_ms",
@@ -37,8 +34,9 @@ PARTS: dict[str, Part] = {  # of a request's time; keys of its timings
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFigures:
-    """Of recurrent state, where a model has any. snapshot_usage: slots that were ever written / all. snapshots_taken,
-    snapshots_evicted: all, and those whose slot another sequence's took. snapshot_hits: rows that began from one."""
+    """Figures of recurrent state. snapshot_usage: slots that were ever written / all. snapshots_taken,
+    snapshots_evicted: all, and the ones whose slot another sequence's took. snapshot_hits: sequences that began from
+    one."""
 
     snapshot_usage: float
     snapshots_taken: int
@@ -48,9 +46,9 @@ class SnapshotFigures:
 
 @dataclass(frozen=True, slots=True)
 class DraftFigures:
-    """Of a run with speculation. draft_tokens: drafts that were computed; accepted_share: of these, those that were
-    right. tokens_with_drafts: that a sequence with drafts had of a step, mean. draft_steps: share of steps that had
-    any. draft_time: share of steps' seconds in which executors made drafts."""
+    """Figures of speculation. draft_tokens: computed; accepted_share: of these. tokens_with_drafts: of a sequence with
+    drafts in a step, mean. draft_steps: share of steps that had any. draft_time: share of steps' seconds in which
+    executors made drafts."""
 
     draft_tokens: int
     accepted_share: float
@@ -61,15 +59,16 @@ class DraftFigures:
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """Seconds, tokens and blocks. busy: share of the time, from the first step to the last, with a step under way.
+    """Seconds, tokens and blocks.
 
-    occupancy: running rows / rows, mean over the busy time; occupancy_queued: the same while somebody waited, None
-    where nobody did; queued_share: share of the busy time in which somebody did. kv_usage: blocks held / all, mean over
-    the busy time, and kv_peak at most. padding_waste, kv_waste: over all steps, each weighing as much as it computed or
-    held. mixed_step: times of steps with prompt tokens beside decodes; decode_step: of those with decodes alone.
-    prefix_share: of ended requests' prompt tokens, found cached. time_in: seconds of all ended requests, by PARTS.
-    queued_by: of the queue's seconds, what was waited for. service: prompt and output tokens by tenant. snapshots: None
-    where the model keeps no recurrent state. drafts: None where nothing was drafted.
+    busy: share of the time, from the first step to the last, in steps. occupancy: running sequences / request slots,
+    mean over the busy time; occupancy_queued: the same while requests waited, None where none did; queued_share: share
+    of the busy time in which requests waited. kv_usage: blocks in use / all, mean over the busy time; kv_peak: at most.
+    padding_waste, kv_waste: over all steps, weighted by what they computed or allocated. mixed_step: times of steps
+    with prompt tokens beside decodes; decode_step: of steps of decodes alone. prefix_share: of ended requests' prompt
+    tokens, found cached. time_in: seconds of all ended requests, by PARTS. queued_by: of the queue's seconds, by
+    reason. service: prompt and output tokens by tenant. snapshots: None where the model keeps no recurrent state.
+    drafts: None without speculation.
     """
 
     steps: int

@@ -1,9 +1,5 @@
-"""Files → settings, whatever kind of file each is (told by its beginning); and of step records the lines, read as far
-as they go.
-
-Knows the record's schema and the metrics' observations; results of benches, `results` knows. A record that was cut off
-is read up to there and marked; what is no record at all is refused with what was looked for.
-"""
+"""Read files as settings: results of benches, and step records, as far as they go. The beginning of a file gives its
+kind."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from inflight.core.types.request import SLO
+from inflight.counted import counted
 from inflight.metrics.observation import Observation, Outcome, Targets
 from inflight.metrics.summary import summarize
 from inflight.records.result import KINDS
@@ -34,19 +31,20 @@ from inflight.report.results import read_results
 from inflight.report.run import Option, Run, Setting
 from inflight.report.steps.engine_run import EndedRequest, EngineRun
 
-TOGETHER = ("static", "dynamic")  # strategies that hand out a batch's answers when it ends
+TOGETHER = ("static", "dynamic")  # strategies that return a batch's answers when it ends
 _OUTCOMES: dict[str, Outcome] = {"stop": "completed", "length": "completed", "abort": "failed", "error": "failed"}
 _WORST_FIRST = ("error", "abort", "length", "stop")
 
 
 def read_record(path: Path) -> Setting:
-    """One setting with one run, named after the file. Raises RecordError for what is no record."""
+    """Read a record as one setting with one run, named after the file. A record that was cut off is read up to there
+    and marked. Raises RecordError for a file that is no record."""
     lines = read_records(path)
     header = header_of([next(lines)])
     options = _options(header)
     engine = EngineRun(header.capacity, keeps_content=bool(_value(options, "prefix_caching", True)))
     observations: list[Observation] = []
-    notes = []
+    notes: list[str] = []
     number = 1
     prefixes = Prefixes(header.capacity.block_size)
     together = _value(options, "strategy", "") in TOGETHER
@@ -59,18 +57,17 @@ def read_record(path: Path) -> Setting:
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         notes.append(f"Line {number} of the record cannot be understood ({error!r}). What comes before is shown.")
     engine.finish()
-    under_way = _unfinished(engine)
-    if under_way:
+    if running := _unfinished(engine):
         notes.append(
-            f"{len(under_way)} sequence{'s were' if len(under_way) > 1 else ' was'} under way when the record ended; "
-            "they count as unfinished, from their first step."
+            f"The record ended with {counted(len(running), 'sequence')} running, counted as unfinished from the first "
+            "step on."
         )
-    observations += under_way
+    observations += running
     observations.sort(key=lambda one: one.intended)
     if not engine.steps:
         raise RecordError(
-            f"{path} holds a header and {number - 1} more lines, but no step: nothing was computed. Record a run "
-            "that answers something."
+            f"{path} holds a header and {number - 1} more lines, but no step: nothing was computed. Record a run with "
+            "requests."
         )
     run = Run(observations, summarize(observations), engine=engine, notes=tuple(notes))
     return Setting(path.stem, [run], options, header.created or "")
@@ -80,7 +77,7 @@ def _take(record: Line, engine: EngineRun, observations: list[Observation], pref
     if isinstance(record, StepRecord):
         engine.step(record)
     elif isinstance(record, RequestRecord):
-        request = _ended_request(record, prefixes.seen(record.request.prompt_token_ids, record.request.cache_salt))
+        request = _ended_request(record, prefixes.add(record.request.prompt_token_ids, record.request.cache_salt))
         engine.requests.append(request)
         observations.append(_observation(record, request, engine, together))
     elif isinstance(record, RefusedRecord):
@@ -107,11 +104,12 @@ def _ended_request(record: RequestRecord, repeated_tokens: int) -> EndedRequest:
 
 
 def _observation(record: RequestRecord, request: EndedRequest, engine: EngineRun, together: bool) -> Observation:
-    """Tokens of all samples, by when they were given out: at the end of the step that drew them, or with the batch."""
+    """Return a request's times. Tokens of all samples come at the end of the step that sampled them, or with the
+    batch."""
     samples: list[Sequence[float]] = []
     for sample in record.samples:
         timeline = engine.sequences.timelines.get(sample.sequence_id)
-        # What was drawn ahead after its end was dropped.
+        # Tokens that were sampled ahead, after its end, were dropped.
         drawn = timeline.token_times[: len(sample.token_ids)] if timeline is not None else ()
         samples.append([request.ended] * len(drawn) if together else drawn)
     times = array("d", sorted(chain.from_iterable(samples)))
@@ -145,7 +143,7 @@ def _targets(slo: SLO) -> Targets:
 
 
 def _refused(record: RefusedRecord) -> Observation:
-    """For now, because too much was under way; or for good, because it can never be served."""
+    """Return a refused request: rejected, because the queue was full, or failed, because it can never be served."""
     return Observation(
         request_id=record.request_id,
         intended=record.arrival,
@@ -161,7 +159,7 @@ def _refused(record: RefusedRecord) -> Observation:
 
 
 def _unfinished(engine: EngineRun) -> list[Observation]:
-    """Sequences that were computed and whose request has no line."""
+    """Return the sequences that were computed and whose request has no line."""
     ended = engine.owner_of()
     end = engine.steps.end if engine.steps else 0.0
     found = []
@@ -181,14 +179,14 @@ def _unfinished(engine: EngineRun) -> list[Observation]:
                 prompt_tokens=timeline.prompt_tokens,
                 output_tokens=len(times),
                 longest_output=len(times),
-                error="under way when the record ended",
+                error="running when the record ended",
             )
         )
     return found
 
 
 def _options(header: Header) -> dict[str, Option]:
-    """Settings with their reasons; programs that record without reasons give the bare value."""
+    """Return the settings, with their reasons where the record has them."""
     return {
         name: Option(entry["value"], entry.get("reason", ""))
         if isinstance(entry, dict) and "value" in entry
@@ -202,16 +200,15 @@ def _value(options: Mapping[str, Option], name: str, default: Any) -> Any:
 
 
 class Prefixes:
-    """How much of a prompt's beginning came before: what a prefix cache without bounds would find. Knows prompts in the
-    order in which their requests ended, and keeps a number for each of their blocks."""
+    """Beginnings of prompts, as an unbounded prefix cache would find them, in the order in which requests ended."""
 
     def __init__(self, block_size: int):
         self._size = block_size
         self._known: set[int] = set()
 
-    def seen(self, token_ids: Sequence[int], salt: str) -> int:
-        """Leading tokens in whole blocks that an earlier prompt of the same salt began with; from now on this one is
-        known, too. The last token is never looked up, as the next one is sampled from it."""
+    def add(self, token_ids: Sequence[int], salt: str) -> int:
+        """Add a prompt, and return its leading tokens in whole blocks that an earlier prompt of the same salt began
+        with. The last token is never looked up, as the next one is sampled from it."""
         chain, found, is_known = hash(salt), 0, True
         for start in range(0, len(token_ids) - self._size, self._size):
             chain = hash((chain, tuple(token_ids[start : start + self._size])))
@@ -221,15 +218,15 @@ class Prefixes:
         return found
 
 
-_LOOK = 4096  # bytes of a file's beginning
+_BEGINNING = 4096  # bytes of a file
 
 
 class SourceError(ValueError):
-    """A file holds nothing that a report can be made of."""
+    """A file is neither a step record nor a result."""
 
 
 def read_sources(paths: Sequence[Path]) -> list[Setting]:
-    """A setting for each file, in their order, named after it; files of one name get their folder's before it."""
+    """Read a setting from each file, named after it; files of one name get their folder's before it."""
     names = Counter(path.stem for path in paths)
     settings = [(path, read_source(path)) for path in paths]
     return [
@@ -239,11 +236,11 @@ def read_sources(paths: Sequence[Path]) -> list[Setting]:
 
 
 def read_source(path: Path) -> Setting:
-    """Raises SourceError, RecordError or ResultError with what was looked for."""
+    """Read a setting from a file; raise SourceError, RecordError or ResultError."""
     with path.open("rb") as file:
-        beginning = file.read(_LOOK)
+        beginning = file.read(_BEGINNING)
     if not beginning.strip():
-        raise SourceError(f"{path} is empty: {len(beginning)} bytes; give {_LOOKED_FOR}.")
+        raise SourceError(f"{path} is empty: {len(beginning)} bytes; give {_KNOWN}.")
     kind = _kind(beginning)
     if kind in ("header", "step", "request"):
         return read_record(path)
@@ -252,10 +249,10 @@ def read_source(path: Path) -> Setting:
     found = (
         f"it has kind {kind!r}" if kind is not None else f"it begins with {beginning[:40].decode(errors='replace')!r}"
     )
-    raise SourceError(f"{path} is nothing that a report can be made of: {found}. Looked for {_LOOKED_FOR}.")
+    raise SourceError(f"{path} is neither a step record nor a result: {found}. Give {_KNOWN}.")
 
 
-_LOOKED_FOR = (
+_KNOWN = (
     'a step record (JSON lines, the first with "kind": "header", written by --record of inflight run or serve), or a '
     f'result (a JSON object with "kind": {", ".join(json.dumps(kind) for kind in KINDS)}, written by --output of '
     "inflight bench)"
@@ -263,7 +260,7 @@ _LOOKED_FOR = (
 
 
 def _kind(beginning: bytes) -> Any:
-    """Of the first object, which may go on for longer than was looked at: its `kind` is its first key."""
+    """Return the `kind` of the first object, which is its first key, since the object may be longer than this."""
     text = beginning.decode(errors="replace").lstrip("\ufeff \t\r\n")
     if not text.startswith("{"):
         return None

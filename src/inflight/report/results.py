@@ -1,4 +1,4 @@
-"""Result files of `inflight bench` → settings and runs. Knows `records.result`, and what its keys are called here."""
+"""Read result files of `inflight bench` as settings and runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _UNITS = {"rate": "requests/s", "concurrency": "at once"}
 
 
 def read_results(path: Path) -> Setting:
-    """One setting; a run for each point of a sweep. Raises ResultError for what is no result, or lacks a key."""
+    """Read a setting, with a run for each point of a sweep. Raises ResultError for a file that is no result, or lacks a
+    key."""
     record = read_result(path)
     try:
         if record["kind"] == "bench":
@@ -37,14 +38,14 @@ def read_results(path: Path) -> Setting:
     if not runs:
         raise ResultError(f"{path} holds no run: 0 points were measured.")
     if cut:
-        interrupted = "The series of runs was interrupted; what was measured is shown."
+        interrupted = "The series of runs was interrupted; the measured part is shown."
         runs[0] = replace(runs[0], notes=(interrupted, *runs[0].notes))
     named = {name: Option(value) for name, value in options.items() if value is not None}
     return Setting(path.stem, runs, named, record.get("created", ""), about)
 
 
 def about_of(records: Sequence[BenchRecord], loads: Sequence[str]) -> str:
-    """Endpoint, model and address; the loads, where there are several; and what the workloads of all have in common."""
+    """Describe endpoint, model and address; loads, where there are several; and the common part of all workloads."""
     if not records:
         return ""
     target = records[0]["target"]
@@ -57,10 +58,10 @@ def about_of(records: Sequence[BenchRecord], loads: Sequence[str]) -> str:
 
 
 def run_of(record: BenchRecord, load: str = "") -> Run:
-    """A measured run. Its figures are those of the file."""
+    """Return a measured run with the figures of the file."""
     observations = [_observation(row) for row in record.get("requests", ())]
     window = Window(record["window"]["start_s"], record["window"]["end_s"])
-    cut = ["The run was interrupted; what had come until then is shown."] if record["partial"] else []
+    cut = ["The run was interrupted; the part until then is shown."] if record["partial"] else []
     series = record["series"]
     groups = {
         f"{kind} {name or '(no name)'}": _summary(one)
@@ -91,7 +92,7 @@ def _summary(record: SummaryRecord, observations: Sequence[Observation] = (), wi
     if record["saturated_at_per_s"] is not None:
         trend = summarize(observations, window).ttft_trend if observations else None
         if trend is None or not trend.growing:
-            trend = Trend(math.inf, math.inf, 0.0)  # it grew, and the file does not say by how much
+            trend = Trend(math.inf, math.inf, 0.0)  # the file does not say by how much it grew
     return Summary(
         requests=record["completed"],
         failed=record["failed"],

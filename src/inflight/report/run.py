@@ -1,8 +1,4 @@
-"""What a report is about: settings, their runs, and what was seen of each. The input of every picture and table.
-
-Knows observations, and steps where an engine wrote them down; whoever measured (a record file, a load client, a
-comparison, a simulation) builds these, and nothing here knows which.
-"""
+"""The input of a report: settings and their runs, from a record file, a load client, a comparison or a simulation."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Series, Summary, Window, summarize, whole
 from inflight.report.steps.engine_run import EngineRun
 
-MOST = 12  # of a kind; those with most requests
+MAX_GROUPS = 12  # of a kind, by their requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +26,11 @@ class Option:
 class Run:
     """One run. Times of observations and of the engine are seconds on one clock.
 
-    window: the measured part; None: all of it. load: what was offered, in words, as "4 requests/s"; runs of one setting
-    with equal loads are repeats of each other, and runs of two settings are paired repeat by repeat.
-    engine: what its steps were, where they are known. notes: what a reader must know before believing the figures (cut
-    off, client too slow, trace thinned); valid: whether they are to be believed at all. series: the run
-    over time, where a load client counted that. groups: summaries of its lanes, tenants and classes of traffic by name,
-    where they were measured apart.
+    window: the measured part; None: all of it. load: its name, such as "4 requests/s"; runs of one setting with equal
+    loads are repeats of each other, and runs of two settings are paired repeat by repeat. engine: its steps, where
+    known. notes: shown before the figures (cut off, client too slow, trace thinned); valid: whether the figures are to
+    be believed at all. series: over time, where a load client counted it. groups: summaries of lanes, tenants and
+    classes of traffic by name, where measured.
     """
 
     observations: Sequence[Observation]
@@ -50,7 +45,7 @@ class Run:
 
     @property
     def span(self) -> Window:
-        """From the first thing that happened to the last, measured or not."""
+        """Return the time from the first event to the last, measured or not."""
         seen = whole(self.observations)
         if self.engine is None or not self.engine.steps:
             return seen
@@ -61,7 +56,7 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One way to run the engine (or one server), and its runs: repeats, and different loads in rising order. created:
-    when, ISO 8601. about: what was asked for and of whom, in words, where a load client knows that."""
+    ISO 8601. about: a load client's description of the workload and the server."""
 
     name: str
     runs: Sequence[Run]
@@ -71,7 +66,7 @@ class Setting:
 
     @property
     def loads(self) -> list[str]:
-        """In the order of the runs, each once."""
+        """Return the loads in the order of the runs, each once."""
         return list(dict.fromkeys(run.load for run in self.runs))
 
     def repeats(self, load: str) -> list[Run]:
@@ -80,7 +75,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """about: sentences on what was asked of all settings: workload, model, machine, command."""
+    """about: sentences on all settings: workload, model, machine, command."""
 
     title: str
     settings: Sequence[Setting]
@@ -88,7 +83,7 @@ class Report:
 
 
 def groups_of(run: Run) -> Mapping[str, Summary]:
-    """Of those kinds of which there are several; as measured, or from the requests."""
+    """Return the summaries of lanes, tenants and classes where there are several; as measured, or from the requests."""
     if run.groups or not run.observations:
         return run.groups
     window = run.window or whole(run.observations)
@@ -98,6 +93,6 @@ def groups_of(run: Run) -> Mapping[str, Summary]:
         for one in run.observations:
             by_name[getattr(one, attribute)].append(one)
         if len(by_name) > 1:
-            for name in sorted(by_name, key=lambda one: -len(by_name[one]))[:MOST]:
+            for name in sorted(by_name, key=lambda one: -len(by_name[one]))[:MAX_GROUPS]:
                 found[f"{kind} {name or '(no name)'}"] = summarize(by_name[name], window)
     return found

@@ -1,7 +1,6 @@
-"""The batch over time: rows as lanes, and in each what was computed there. The picture that explains batching.
+"""The batch over time: a lane for each row, with the work computed there.
 
-Draws runs as they are while they are few; more are merged to the width of a pixel, where each stretch shows what its
-row did for most of it.
+Few runs are drawn one by one; many are merged, so that each stretch shows what its row did for most of it.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from inflight.report.charts.quantity import quantity
 from inflight.report.charts.svg import Drawing, number, rectangle, tag, text
 from inflight.report.steps.rows import RowRun
 
-MOST_CELLS = 12_000
-MOST_ROWS = 96
+MAX_CELLS = 12_000
+MAX_ROWS = 96
 _STEP_SPACE = 6  # pixels that a step must have on average, to be drawn
 _QUEUE = 46  # height of the queue's strip
 _BELOW = 6  # pixels between the last row and the axis
@@ -43,14 +42,15 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A stretch of a row, seconds after the picture's beginning. padded: share of its token slots that are padding."""
+    """A stretch of a row, in seconds of the picture. padded: share of its token slots. begins: a sequence in this
+    row."""
 
     row: int
     state: Work
     start: float
     end: float
     padded: float = 0.0
-    begins: bool = False  # of a sequence in this row
+    begins: bool = False
 
 
 def batch_picture(
@@ -61,14 +61,14 @@ def batch_picture(
     steps: Sequence[float] = (),
     width: float = WIDE,
 ) -> Drawing | None:
-    """waiting: (time, sequences waiting from then on), for the strip above the rows. steps: when each began; drawn
-    where there is room for it, because whoever is in a step waits for all of it."""
+    """Draw the batch. waiting: (time, sequences waiting from then on), for the strip above the rows. steps: when each
+    began; drawn where there is room."""
     shown = [run for run in runs if run.end > span.start and run.start < span.end]
     if not shown:
         return None
     rows = sorted({run.row for run in shown})
     about = _about(rows, shown)
-    rows = rows[:MOST_ROWS]
+    rows = rows[:MAX_ROWS]
     height_of_row = max(5.0, min(22.0, 380.0 / len(rows)))
     cells, merged = _cells([run for run in shown if run.row <= rows[-1]], span, len(rows))
     has_queue = any(count for _, count in waiting)
@@ -79,8 +79,8 @@ def batch_picture(
     tall = strip + height_of_row * len(rows)
     frame = Frame(Axis(0.0, span.seconds, "time", "s"), keys, tall + _BELOW, width, label="" if has_queue else "row")
     top = frame.top + strip
-    places = {row: top + place * height_of_row for place, row in enumerate(rows)}
-    body = _lanes(frame, places, height_of_row) + _paths(frame, cells, places, height_of_row)
+    tops = {row: top + index * height_of_row for index, row in enumerate(rows)}
+    body = _lanes(frame, tops, height_of_row) + _paths(frame, cells, tops, height_of_row)
     if has_queue:
         body += _queue(frame, waiting, span, top)
     within = [time - span.start for time in steps if span.start <= time <= span.end]
@@ -92,19 +92,19 @@ def batch_picture(
 
 
 def _about(rows: list[int], runs: Sequence[RowRun]) -> str:
-    left_out = f" Of the {len(rows)} rows in use, the first {MOST_ROWS} are shown." if len(rows) > MOST_ROWS else ""
+    left_out = f" Of the {len(rows)} rows in use, the first {MAX_ROWS} are shown." if len(rows) > MAX_ROWS else ""
     sequences = len({run.sequence for run in runs})
     return (
-        f"Each lane is a row of the batch; {sequences:,} sequences took turns in them. Tall: prompts; low: "
-        f"single tokens.{left_out}"
+        f"Each lane is a row of the batch; {sequences:,} sequences ran in them. Tall: prompts; low: single "
+        f"tokens.{left_out}"
     )
 
 
 def _cells(runs: Sequence[RowRun], span: Window, rows: int) -> tuple[list[Cell], str]:
-    """As they are, or merged; and what to say of it."""
+    """Return cells, one by one or merged, and a sentence for the caption."""
     if len(runs) <= 4000:
         return [_cell(run, span) for run in _starts(runs)], ""
-    columns = max(60, min(440, MOST_CELLS // rows))
+    columns = max(60, min(440, MAX_CELLS // rows))
     width = span.seconds / columns
     said = f" Merged: each stretch of {quantity(width, 's')} shows what its row did for most of it."
     return _merged(runs, span, columns), said
@@ -150,25 +150,25 @@ def _merged(runs: Sequence[RowRun], span: Window, columns: int) -> list[Cell]:
     return cells
 
 
-def _lanes(frame: Frame, places: dict[int, float], height: float) -> str:
+def _lanes(frame: Frame, tops: dict[int, float], height: float) -> str:
     every = 1 if height >= 13 else 2 if height >= 8 else 4 if height >= 6 else 8
     names = [
-        text(frame.left - 6, y + height / 2 + 4, str(row), anchor="end") for row, y in places.items() if not row % every
+        text(frame.left - 6, y + height / 2 + 4, str(row), anchor="end") for row, y in tops.items() if not row % every
     ]
-    ground = [rectangle(frame.left, y + 0.5, frame.right - frame.left, height - 1) for y in places.values()]
+    ground = [rectangle(frame.left, y + 0.5, frame.right - frame.left, height - 1) for y in tops.values()]
     return tag("path", d="".join(ground), class_="area free") + "".join(names)
 
 
-def _paths(frame: Frame, cells: Sequence[Cell], places: dict[int, float], height: float) -> str:
-    """One path for each state; a sequence's beginning in a row is a fine gap. Where token slots of a row are padded, so
-    much of its height is."""
+def _paths(frame: Frame, cells: Sequence[Cell], tops: dict[int, float], height: float) -> str:
+    """Draw a path for each state. A sequence's beginning in a row is a fine gap; the padded share of a row's height is
+    the padded share of its token slots."""
     gap = min(1.0, height * 0.1)
     paths: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
         x, end = frame.at_x(cell.start), frame.at_x(cell.end)
         x += 0.8 if cell.begins and end - x > 2 else 0.0
         full = (height - gap) * (1.0 if cell.state in _TALL else _LOW)
-        y = places[cell.row] + height - gap / 2 - full
+        y = tops[cell.row] + height - gap / 2 - full
         own = full * (1 - cell.padded)
         paths[CLASSES[cell.state]].append(rectangle(x, y + full - own, end - x, own))
         if cell.padded:
@@ -178,16 +178,16 @@ def _paths(frame: Frame, cells: Sequence[Cell], places: dict[int, float], height
 
 
 def _queue(frame: Frame, waiting: Sequence[tuple[float, float]], span: Window, bottom: float) -> str:
-    """A strip: how many waited."""
-    floor, ceiling = bottom - 16, bottom - _QUEUE + 4
-    most = max(count for _, count in waiting)
+    """Draw a strip of how many waited."""
+    base, ceiling = bottom - 16, bottom - _QUEUE + 4
+    peak = max(count for _, count in waiting)
     d = []
     ends = [time for time, _ in waiting[1:]] + [span.end]
     for (time, count), end in zip(waiting, ends, strict=True):
         if count:
             x = frame.at_x(time - span.start)
-            height = (floor - ceiling) * count / most
-            d.append(rectangle(x, floor - height, frame.at_x(end - span.start) - x, height))
-    label = text(frame.left - 6, ceiling + 8, f"{most:,.0f}", anchor="end")
-    line = tag("path", d=f"M{frame.left} {floor}H{frame.right}", class_="grid")
+            height = (base - ceiling) * count / peak
+            d.append(rectangle(x, base - height, frame.at_x(end - span.start) - x, height))
+    label = text(frame.left - 6, ceiling + 8, f"{peak:,.0f}", anchor="end")
+    line = tag("path", d=f"M{frame.left} {base}H{frame.right}", class_="grid")
     return line + tag("path", d="".join(d), class_="area waiting") + label + text(2, bottom - 5, "row", "label")

@@ -1,4 +1,4 @@
-"""Memory over time: how many KV blocks each owner holds, what several share, what is cached, and what is free."""
+"""Memory over time: the KV blocks of each owner, shared ones, cached ones and free ones."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def blocks_picture(
     total: float,
     width: float = WIDTH,
 ) -> Drawing:
-    """bands: name, blocks, and the class of its colour, from the bottom up. total: what all add up to, with what is
-    free."""
+    """Draw stacked blocks. bands: name, blocks, and the class of its colour, from the bottom up. total: free ones
+    included."""
     keys = [Key(name, class_, "area") for name, _, class_ in bands if name]
     frame = Frame(Axis(0.0, span.seconds, "time", "s"), keys, _TALL, width, y=Axis(0.0, total, "blocks", "blocks"))
     number = int(frame.right - frame.left) // _COLUMN
@@ -41,7 +41,7 @@ def blocks_picture(
 
 
 def _area(frame: Frame, base: list[float], top: list[float]) -> str:
-    """Path data between two lines, in steps; stretches without height are left out."""
+    """Return path data between two stepped lines, without stretches that have no height."""
     width = (frame.right - frame.left) / len(top)
     found, index = [], 0
     while index < len(top):

@@ -1,8 +1,5 @@
-"""Charts as data: what uPlot draws of one on a page, and the table that says the same in numbers, to those who do not
-see it and where no script runs.
-
-Knows scales, series and how much of them a picture can show; how they are drawn, `page/charts.js` says.
-"""
+"""Charts as data: series and scales that `page/charts.js` draws with uPlot, and a table of the same numbers, for screen
+readers and where no script runs."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from msgspec import Struct
 from inflight.report.charts.palette import DASHES, SERIES
 from inflight.report.charts.quantity import scale_of
 
-# lines: over x, with bands. stack: steps over x that lie on each other. columns: a column for each name, of parts that
-# lie on each other. groups: for each name a column of every series, side by side. points: joined in their order.
+# lines: over x, with bands. stack: stacked steps over x. columns: a column of stacked parts for each name. groups: for
+# each name a column of every series, side by side. points: joined in their order.
 Kind = Literal["lines", "stack", "columns", "groups", "points"]
 MARKS = (  # shapes of points, SVG path data around their middle
     "M-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0 -7.2 0z",
@@ -28,8 +25,8 @@ MARKS = (  # shapes of points, SVG path data around their middle
 
 
 class Scale(Struct, frozen=True, omit_defaults=True):
-    """label: name and unit. factor: by what values are divided where they are told, in that unit. log: of values above
-    zero. high: where it ends, and that it begins at zero, if that is fixed."""
+    """label: name and unit. factor: that shown values are divided by, in that unit. log: of values above zero. high:
+    where it ends if it is fixed; then it begins at zero."""
 
     label: str
     unit: str = ""
@@ -39,7 +36,7 @@ class Scale(Struct, frozen=True, omit_defaults=True):
 
 
 class Point(Struct, frozen=True, omit_defaults=True):
-    """name: what it stands for, in words. hollow, crossed: how far it is to be believed, as the caption says."""
+    """name: its meaning. hollow, crossed: saturated and invalid, as the caption explains."""
 
     x: float
     y: float
@@ -49,8 +46,8 @@ class Point(Struct, frozen=True, omit_defaults=True):
 
 
 class Series(Struct, frozen=True, omit_defaults=True):
-    """colour: a class of the palette. dash: of a line. values: as many as xs; None: nothing there. low, high: of a band
-    or a whisker around each value. points: of a chart of points, instead of values; mark: their shape."""
+    """colour: a class of the palette. dash: of a line. values: as many as xs; None: no value. low, high: of a band or a
+    whisker around each value. points: in place of values; mark: their shape."""
 
     name: str
     colour: str
@@ -63,8 +60,8 @@ class Series(Struct, frozen=True, omit_defaults=True):
 
 
 class Plot(Struct, frozen=True, omit_defaults=True):
-    """xs: rising. names: of columns and groups, which have no xs. labels: above each column. limit: a value that is not
-    to be exceeded, drawn across. stepped: of lines whose values hold up to the next x."""
+    """xs: rising. names: of columns and groups, which have no xs. labels: above each column. limit: a line across.
+    stepped: whether values of lines hold up to the next x."""
 
     kind: Kind
     x: Scale
@@ -79,7 +76,7 @@ class Plot(Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An entry of a legend: a name and what stands for it: a line, an area, or a line with a mark on it."""
+    """An entry of a legend."""
 
     name: str
     class_: str
@@ -97,7 +94,7 @@ class ValueTable:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """description: what it shows, for the caption. table: its values, or what they come to."""
+    """description: the caption. table: its values, or their summary."""
 
     kind: ClassVar[str] = "chart"
     title: str
@@ -112,22 +109,22 @@ def series_class(index: int) -> str:
 
 
 def dash_of(colour: str) -> list[int]:
-    """Of a series' line."""
+    """Return the dashes of a series' line."""
     return [int(length) for length in DASHES[int(colour[1:]) - 1].split()]
 
 
 def scale(greatest: float, name: str, unit: str = "", log: bool = False, high: float | None = None) -> Scale:
-    """greatest: what is drawn; seconds are told in the unit that suits it."""
-    factor, told = (0.01, "%") if unit == "share" else scale_of(greatest, unit)
-    label = told if name and told.startswith(name) else ", ".join(filter(None, (name, told)))
-    return Scale(label, told, factor, log, high)
+    """Return a scale whose seconds are in the unit that suits the greatest value."""
+    factor, unit = (0.01, "%") if unit == "share" else scale_of(greatest, unit)
+    label = unit if name and unit.startswith(name) else ", ".join(filter(None, (name, unit)))
+    return Scale(label, unit, factor, log, high)
 
 
 def rounded(values: Iterable[float | None], digits: int = 4) -> list[float | None]:
-    """As finely as a pixel can show it; what is no number is not there."""
+    """Round values to what a pixel can show; a value that is not finite becomes None."""
     return [None if one is None or not math.isfinite(one) else float(f"{one:.{digits}g}") for one in values]
 
 
-def places(values: Iterable[float]) -> list[float]:
-    """Of the x axis, where a small difference of large values is seen."""
+def rounded_xs(values: Iterable[float]) -> list[float]:
+    """Round values of the x axis, where small differences of large values matter."""
     return [float(f"{one:.7g}") for one in values]

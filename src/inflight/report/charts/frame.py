@@ -1,6 +1,4 @@
-"""The frame of our own pictures: legend, time below, and where there is one a scale at the left; and from values to
-pixels. Knows nothing of what is drawn inside.
-"""
+"""The frame of our own pictures: legend, time axis, an optional scale at the left; and values as pixels."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ _LEGEND_LINE, _LABEL = 17, 19  # pixels: a line of the legend; a label between i
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """name: what is measured. unit: "s", "blocks", …"""
+    """name: of the measure. unit: "s", "blocks", …"""
 
     low: float
     high: float
@@ -34,8 +32,8 @@ class Axis:
             return unit
         return f"{self.name}, {unit}" if unit else self.name
 
-    def place(self, value: float) -> float:
-        """0 at the low end, 1 at the high end; values beyond are put on the end."""
+    def position(self, value: float) -> float:
+        """Return 0 at the low end, 1 at the high end; values beyond are put on the end."""
         share = (value - self.low) / max(self.high - self.low, 1e-300)
         return min(1.0, max(0.0, share))
 
@@ -45,11 +43,11 @@ class Axis:
         if step <= 0:
             return [(self.low, short(self.low / factor))]
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [(place * step, short(round(place * step / factor, 9))) for place in range(first, last + 1)]
+        return [(index * step, short(round(index * step / factor, 9))) for index in range(first, last + 1)]
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 2.5, 5 · 10ⁿ."""
+    """Round up to 1, 2, 2.5 or 5 · 10ⁿ."""
     if value <= 0:
         return 0.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -57,8 +55,8 @@ def _round_up(value: float) -> float:
 
 
 class Frame:
-    """left, top, right, bottom: of the plot. label: a word at the plot's upper left, by what the lanes are numbered;
-    a scale at the left has its own."""
+    """left, top, right, bottom: of the plot. label: at the plot's upper left, of lanes; a scale at the left has its
+    own."""
 
     def __init__(
         self,
@@ -70,7 +68,7 @@ class Frame:
         y: Axis | None = None,
         label: str = "",
     ):
-        """tall: pixels of the plot."""
+        """Lay out a picture. tall: pixels of the plot."""
         self._x, self._y, self._width = x, y, width
         self._label = y.label if y is not None else label
         self._legend, lines = _legend(keys, width)
@@ -80,15 +78,15 @@ class Frame:
         self.height = self.bottom + BOTTOM
 
     def at_x(self, x: float) -> float:
-        return self.left + self._x.place(x) * (self.right - self.left)
+        return self.left + self._x.position(x) * (self.right - self.left)
 
     def at_y(self, y: float) -> float:
-        """Where there is a scale at the left."""
-        assert self._y is not None, "lanes have places, not values"
-        return self.bottom - self._y.place(y) * (self.bottom - self.top)
+        """Return the pixel of a value of the scale at the left."""
+        assert self._y is not None, "lanes have no scale"
+        return self.bottom - self._y.position(y) * (self.bottom - self.top)
 
     def around(self, inside: str) -> str:
-        """The whole picture."""
+        """Return the whole picture, around what is drawn inside."""
         parts = [self._legend]
         if self._label:
             parts.append(text(2, self.top - 7, self._label, "label"))
@@ -114,13 +112,13 @@ class Frame:
         return [*parts, text(middle, self.bottom + 31, self._x.label, "label", "middle")]
 
 
-def text_width(words: str) -> float:
-    """In pixels, about: fonts differ from machine to machine."""
-    return sum(4.5 if one in _NARROW else 11 if one in _BROAD else 8.6 if one.isupper() else 7.6 for one in words)
+def text_width(text: str) -> float:
+    """Return about how many pixels a text takes: fonts differ from machine to machine."""
+    return sum(4.5 if one in _NARROW else 11 if one in _BROAD else 8.6 if one.isupper() else 7.6 for one in text)
 
 
 def _fitted(name: str, room: float) -> str:
-    """Its beginning and its end, where there is no room for all of it."""
+    """Return a name, or its beginning and its end where there is no room for all of it."""
     wide = text_width(name)
     if wide <= room:
         return name
@@ -129,7 +127,7 @@ def _fitted(name: str, room: float) -> str:
 
 
 def _legend(keys: Sequence[Key], width: float) -> tuple[str, int]:
-    """SVG, and how many lines it takes."""
+    """Return SVG, and how many lines it takes."""
     if not keys:
         return "", 0
     parts, x, line = [], 2.0, 0

@@ -1,6 +1,6 @@
-"""Colours, as CSS variables: light, dark, print. Told apart by people with any colour vision (blue, vermilion, green,
-purple and mustard after Okabe and Ito, darkened until they have 3 : 1 on the page), and never by colour alone: lines
-have dashes and marks, areas have patterns.
+"""Colours, as CSS variables: light, dark, print. Distinct with any colour vision (blue, vermilion, green, purple and
+mustard after Okabe and Ito, darkened until they have 3 : 1 on the page), and never alone: lines have dashes and marks,
+areas have patterns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DARK = {
     "waiting": "#c2ab3d", "idle": "#2d4e6b", "free": "#24292e", "good": "#46cfa3", "bad": "#ff9468",
 }  # fmt: skip
 
-# Of lines, as CSS has them and as a canvas wants them: "" is unbroken.
+# Dashes of lines, as CSS and canvases take them: "" is unbroken.
 DASHES = ("", "6 3", "2 2", "9 3 2 3", "12 4", "4 2 1 2", "1 3")
 
 _RULES = """

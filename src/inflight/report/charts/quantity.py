@@ -1,4 +1,4 @@
-"""Numbers as people read them: with a unit, and with three digits that matter; and names in little room."""
+"""Numbers with a unit and three significant digits, and shortened names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SECONDS = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 
 
 def scale_of(greatest: float, unit: str) -> tuple[float, str]:
-    """By what to divide, and the unit then; only seconds are told in smaller ones."""
+    """Return the divisor and the unit that suit a value; only seconds have smaller units."""
     if unit != "s":
         return 1.0, unit
     factor, name = _SECONDS[0]
@@ -20,7 +20,7 @@ def scale_of(greatest: float, unit: str) -> tuple[float, str]:
 
 
 def quantity(value: float | None, unit: str = "") -> str:
-    """ "12.3 ms", "4,210 tokens", "37 %"; shares (unit "share") are told in percent."""
+    """Return "12.3 ms", "4,210 tokens", "37 %"; the unit "share" is shown in percent."""
     if value is None or math.isnan(value):
         return MISSING
     if unit == "share":
@@ -31,7 +31,7 @@ def quantity(value: float | None, unit: str = "") -> str:
 
 
 def digits(value: float) -> str:
-    """Three that matter, and all before the point."""
+    """Return three significant digits, and all before the point."""
     if value == 0:
         return "0"
     size = abs(value)
@@ -46,7 +46,7 @@ def digits(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """For axes: 12k, 1.5M."""
+    """Return a number for axes: 12k, 1.5M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             divisor = 1e3 if letter == "k" else size
@@ -55,5 +55,5 @@ def short(value: float) -> str:
 
 
 def shortened(name: str) -> str:
-    """At most 11 characters. Of ids the end is kept, because their beginnings are all alike."""
+    """Return at most 11 characters of a name, with its end: beginnings of ids are all alike."""
     return name if len(name) <= 11 else f"{name[:4]}…{name[-6:]}"

@@ -1,4 +1,4 @@
-"""Requests over time: a lane for each, from its arrival to its end, with what it waited for and what it got."""
+"""Requests over time: a lane for each, from its arrival to its end, with its waiting and its work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = {
 def request_timelines(
     title: str, about: str, requests: Sequence[tuple[str, Sequence[Segment]]], span: Window
 ) -> Drawing | None:
-    """requests: name, and its segments; in the order of the lanes from the top."""
+    """Draw requests. requests: name and segments of each, in the order of the lanes from the top."""
     if not requests:
         return None
     used = {class_ for _, segments in requests for class_, _, _ in segments}
@@ -37,9 +37,9 @@ def request_timelines(
     paths: dict[str, list[str]] = defaultdict(list)
     names = []
     every = 1 if row >= 11 else 2
-    for place, (name, segments) in enumerate(requests):
-        y = frame.top + place * row
-        if place % every == 0:
+    for index, (name, segments) in enumerate(requests):
+        y = frame.top + index * row
+        if index % every == 0:
             names.append(text(frame.left - 6, y + row / 2 + 4, shortened(name), anchor="end"))
         for class_, start, end in segments:
             x = frame.at_x(start - span.start)

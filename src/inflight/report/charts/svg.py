@@ -1,6 +1,4 @@
-"""SVG as text: tags with escaped content, paths with as few digits as a pixel needs; and the finished picture: what is
-inside of it, for a page that brings the colours, or a file of its own. Knows nothing of axes and data.
-"""
+"""SVG as text: tags with escaped content, short paths, and the finished picture, for a page or as a file of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from inflight.report.charts.palette import PATTERNS, STANDALONE_RULES
 
 
 def tag(name: str, content: str = "", **attributes: object) -> str:
-    """content is SVG already. Names: class_ → class, stroke_width → stroke-width."""
+    """Return a tag. content: SVG. Names: class_ → class, stroke_width → stroke-width."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(number(value) if isinstance(value, float) else str(value))}"'
         for key, value in attributes.items()
@@ -22,12 +20,12 @@ def tag(name: str, content: str = "", **attributes: object) -> str:
     return f"<{name}{given}>{content}</{name}>" if content else f"<{name}{given}/>"
 
 
-def text(x: float, y: float, words: str, class_: str = "tick", anchor: str = "start") -> str:
-    return tag("text", escape(words), x=x, y=y, class_=class_, text_anchor=anchor)
+def text(x: float, y: float, content: str, class_: str = "tick", anchor: str = "start") -> str:
+    return tag("text", escape(content), x=x, y=y, class_=class_, text_anchor=anchor)
 
 
 def number(value: float) -> str:
-    """A tenth of a pixel at most."""
+    """Return a number of pixels, to a tenth at most."""
     rounded = f"{value:.1f}"
     return rounded[:-2] if rounded.endswith(".0") else rounded
 
@@ -38,12 +36,12 @@ class Point(NamedTuple):
 
 
 def polyline(points: Iterable[Point]) -> str:
-    """Path data through the points."""
+    """Return path data through the points."""
     return "M" + "L".join(f"{number(point.x)} {number(point.y)}" for point in points)
 
 
 def rectangle(x: float, y: float, width: float, height: float) -> str:
-    """Path data, so that many rectangles are one element."""
+    """Return path data, so that many rectangles are one element."""
     return f"M{number(x)} {number(y)}h{number(width)}v{number(height)}h{number(-width)}z"
 
 
@@ -53,8 +51,8 @@ _MARGIN = 10
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """width, height in pixels at full size. description: what it shows, for those who do not see it and for the
-    caption. body: SVG. wide: must not be shrunk to a phone's width, but scrolled."""
+    """width, height in pixels at full size. description: the caption, and for screen readers. body: SVG. wide: to be
+    scrolled on a phone, not shrunk."""
 
     kind: ClassVar[str] = "drawing"
     title: str
@@ -65,7 +63,7 @@ class Drawing:
     wide: bool = False
 
     def standalone(self) -> str:
-        """A file: with its title, on a ground of its own, so that it reads on light and dark pages."""
+        """Return a file: with its title, on a ground of its own, so that it reads on light and dark pages."""
         width, height = self.width + 2 * _MARGIN, self.height + _TITLE_SPACE + _MARGIN
         ground = tag("rect", width=width, height=height, rx=6, style="fill:var(--page)")
         head = text(_MARGIN + 4, 22, self.title, "title")

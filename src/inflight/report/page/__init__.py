@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it. Needs no network; without a script, charts are tables."""
+"""The page: one HTML file that needs no network; without a script, its charts are tables."""
 
 from inflight.report.page.page import render
 from inflight.report.page.templating import figures_alone

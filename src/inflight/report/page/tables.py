@@ -1,4 +1,5 @@
-"""Tables: figures of one setting or of several, settings with their reasons, the slowest requests. As text in cells."""
+"""Tables of a page as text in cells: figures of one setting or of several, settings with reasons, the slowest
+requests."""
 
 from __future__ import annotations
 
@@ -12,81 +13,72 @@ from inflight.report.charts.quantity import MISSING, digits, quantity, shortened
 from inflight.report.columns import Column, catalogue
 from inflight.report.engine_figures import PARTS
 from inflight.report.figures import LATENCIES, Figure
-from inflight.report.page.views import Below, Card, Cell, Table
+from inflight.report.page.views import Below, Cell, Table
 from inflight.report.run import Option, Run, Setting
 from inflight.report.steps.engine_run import EndedRequest
 
 SLOWEST = 15
-_IN_CELLS = ("s", "share", "")
+_IN_CELLS = ("s", "share", "")  # units beside values; others, which never change, are beside names
+_TILES = {
+    "output_tokens_per_s": "output",
+    "requests_per_s": "requests",
+    "goodput": "goodput",
+    "ttft_p50": "TTFT p50",
+    "ttft_p99": "TTFT p99",
+    "itl_p50": "ITL p50",
+    "itl_p99": "ITL p99",
+    "e2e_p99": "E2E p99",
+    "occupancy": "batch occupancy",
+    "preemptions": "preemptions",
+}
 
 
 def tiles(column: Column) -> list[tuple[str, str]]:
-    """The few figures that are read first; throughput and latency side by side."""
-    wanted = (
-        ("output_tokens_per_s", "output"),
-        ("requests_per_s", "requests"),
-        ("goodput", "goodput"),
-        ("ttft_p50", "TTFT p50"),
-        ("ttft_p99", "TTFT p99"),
-        ("itl_p50", "ITL p50"),
-        ("itl_p99", "ITL p99"),
-        ("e2e_p99", "E2E p99"),
-        ("occupancy", "batch occupancy"),
-        ("preemptions", "preemptions"),
-    )
-    shown = ((name, column.figure(key), column.mean(key)) for key, name in wanted)
+    """Return values and names of the main figures; throughput and latency side by side."""
+    shown = ((name, column.figure(key), column.mean(key)) for key, name in _TILES.items())
     return [
-        (_short(mean.mean, figure), name) for name, figure, mean in shown if figure is not None and mean is not None
+        (quantity(mean.mean, figure.unit).replace("requests/s", "req/s").replace("tokens/s", "tok/s"), name)
+        for name, figure, mean in shown
+        if figure is not None and mean is not None
     ]
 
 
-def _short(value: float, figure: Figure) -> str:
-    return quantity(value, figure.unit).replace("requests/s", "req/s").replace("tokens/s", "tok/s")
-
-
-def one_setting(column: Column) -> list[Card]:
-    """A card for each group, so that all is seen at once."""
-    cards: list[Card] = []
+def one_setting(column: Column) -> list[Table]:
+    """Return a card for each group of figures; latencies, with a column for each percentile, first."""
+    cards: list[Table] = []
     for group, figures in catalogue([column]).items():
         if group == "Latency":
-            cards.insert(0, Card(group, _latency(column), wide=True))
+            cards.insert(0, _latency(column))
             continue
         rows = tuple((_named(one), _cell(column, one.key)) for one in figures)
-        cards.append(Card(group, Table(("", "value"), rows)))
+        cards.append(Table(("", "value"), rows, title=group))
     return cards
 
 
 def _latency(column: Column) -> Table:
-    """A row for each kind, a column for each percentile."""
     levels = ("mean", "p50", "p95", "p99")
     rows = []
     for key, name, about in (*LATENCIES, ("delay", "schedule delay", "actual send − intended send")):
         first = column.figure(f"{key}_mean")
-        if first is None:
-            continue
-        said = Cell(name, (Below((f"{about}; {first.samples:,} samples",)),))
-        rows.append((said, *(_cell(column, f"{key}_{level}") for level in levels)))
-    return Table(("", *levels), tuple(rows))
+        if first is not None:
+            named = Cell(name, (Below((f"{about}; {first.samples:,} samples",)),))
+            rows.append((named, *(_cell(column, f"{key}_{level}") for level in levels)))
+    return Table(("", *levels), tuple(rows), title="Latency", wide=True)
 
 
 def several_settings(columns: Sequence[Column]) -> list[Table]:
-    """A column for each; below a value, how it compares with the first setting at this load."""
+    """Return a column for each; below a value, how it compares with the first setting at this load."""
     found = []
     one_load = len({column.load for column in columns}) == 1
     for group, figures in catalogue(columns).items():
         head = (group, *(column.setting.name if one_load else column.name for column in columns))
-        rows, said = [], ""
+        rows, shown = [], ""
         for one in figures:
-            shown = one if one.about != said else replace(one, about="")
-            rows.append((_named(shown), *(_cell(column, one.key) for column in columns)))
-            said = one.about
+            named = _named(one if one.about != shown else replace(one, about=""))
+            rows.append((named, *(_cell(column, one.key) for column in columns)))
+            shown = one.about
         found.append(Table(head, tuple(rows), "several"))
     return found
-
-
-def _plain(value: float, figure: Figure) -> str:
-    """Units that never change stand beside the name."""
-    return quantity(value, figure.unit if figure.unit in _IN_CELLS else "")
 
 
 def _named(figure: Figure) -> Cell:
@@ -106,19 +98,24 @@ def _cell(column: Column, key: str) -> Cell:
     return Cell(_plain(mean.mean, figure), below, struck=not column.valid)
 
 
+def _plain(value: float, figure: Figure) -> str:
+    return quantity(value, figure.unit if figure.unit in _IN_CELLS else "")
+
+
 def _interval(figure: Figure, mean: Estimate) -> tuple[Below, ...]:
-    """Of the mean over repeats where there are several, else of the percentile."""
-    ends = (mean.low, mean.high) if mean.repeats > 1 else figure.interval
-    if ends is None or ends[0] is None or ends[1] is None:
+    """Return the interval of the mean over repeats where there are several, else of the percentile."""
+    low, high = (mean.low, mean.high) if mean.repeats > 1 else figure.interval or (None, None)
+    if low is None or high is None:
         return ()
-    low, high = max(0.0, ends[0]), min(1.0, ends[1]) if figure.unit == "share" else ends[1]
-    if high - low < 1e-9 * abs(high) or high == low:
+    low, high = max(0.0, low), min(1.0, high) if figure.unit == "share" else high
+    if high == low or high - low < 1e-9 * abs(high):
         return ()
     return (Below((f"{_plain(low, figure)} …", _plain(high, figure))),)
 
 
 def _ratio(figure: Figure, ratio: Estimate | None) -> tuple[Below, ...]:
-    """In percent of the first setting; coloured, and with a sign, only where the interval says that they differ."""
+    """Return the difference from the first setting; coloured, and with a sign, only where the interval excludes
+    none."""
     if ratio is None or not figure.better or ratio.mean == 1.0:
         return ()
     change = _percent(ratio.mean, 1) + " %" if ratio.mean < 10 else f"× {digits(ratio.mean)}"
@@ -138,25 +135,17 @@ def _percent(ratio: float, places: int) -> str:
     return f"{(ratio - 1) * 100:+.{places}f}".replace("-", "−")
 
 
-# -- settings ---------------------------------------------------------------------------------------------------
-
-
 def options(setting: Setting) -> Table:
-    rows = tuple(
-        (Cell(name), Cell(_shown(option), code=True), Cell(option.reason)) for name, option in setting.options.items()
-    )
+    rows = tuple((Cell(name), Cell(_shown(one), code=True), Cell(one.reason)) for name, one in setting.options.items())
     return Table(("setting", "value", "why"), rows, "words")
 
 
 def differing_options(settings: Sequence[Setting]) -> Table | None:
-    """Those that are not the same in all; None where there are none."""
+    """Return the options that are not the same in all; None where there are none."""
     names = list(dict.fromkeys(name for setting in settings for name in setting.options))
-    rows = []
-    for name in names:
-        shown = [_shown(setting.options.get(name)) for setting in settings]
-        if len(set(shown)) > 1:
-            rows.append((Cell(name), *(Cell(one, code=True) for one in shown)))
-    return Table(("setting", *(setting.name for setting in settings)), tuple(rows)) if rows else None
+    every = ((name, [_shown(setting.options.get(name)) for setting in settings]) for name in names)
+    rows = tuple((Cell(name), *(Cell(one, code=True) for one in all_)) for name, all_ in every if len(set(all_)) > 1)
+    return Table(("setting", *(setting.name for setting in settings)), rows) if rows else None
 
 
 def _shown(option: Option | None) -> str:
@@ -164,7 +153,7 @@ def _shown(option: Option | None) -> str:
 
 
 def by_group(groups: Mapping[str, Summary]) -> Table:
-    """Throughput and latency of each lane, tenant and class."""
+    """Return throughput and latency of each lane, tenant and class."""
     head = ("", "offered", "completed", "attainment", "goodput, requests/s", "output, tokens/s")
     rows = []
     for name, one in groups.items():
@@ -176,11 +165,8 @@ def by_group(groups: Mapping[str, Summary]) -> Table:
     return Table((*head, "TTFT p50", "TTFT p99", "ITL p50", "ITL p99", "E2E p99"), tuple(rows))
 
 
-# -- requests ---------------------------------------------------------------------------------------------------
-
-
 def slowest(run: Run) -> Table | None:
-    """The requests with the longest E2E, and where their time went; None where none was completed."""
+    """Return the requests with the longest E2E, and where their time went; None where none was completed."""
     done = sorted((one for one in run.observations if one.outcome == "completed"), key=lambda one: -one.e2e)[:SLOWEST]
     if not done:
         return None

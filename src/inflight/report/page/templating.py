@@ -1,7 +1,4 @@
-"""Pages of views by Jinja's templates: one file with its styles, its script and nothing else to ask for.
-
-Escapes whatever is text. Knows the templates and what every page holds; what is told, the views hold.
-"""
+"""Pages of views by Jinja templates: one file with its styles and its script, which loads nothing. Text is escaped."""
 
 from __future__ import annotations
 
@@ -18,7 +15,8 @@ from markupsafe import Markup
 from inflight import page_policy, uplot
 from inflight.report.charts.chart import Plot
 from inflight.report.charts.palette import CHART_RULES, PAGE_VARIABLES, PATTERNS
-from inflight.report.page.views import Figure, PageView
+from inflight.report.page.views import Figure, Section
+from inflight.report.run import Report
 
 _FOLDER = Path(__file__).parent
 _OPTION = re.compile(
@@ -26,12 +24,12 @@ _OPTION = re.compile(
     r"(?: (?:sjf|deadline|fcfs|fair|prefix|chunked|continuous|dynamic|static|adaptive|slo|auto|paged)\b)?"
     r"|\[lanes\.NAME\])"
 )
-_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}  # in a script's element, in which nothing is escaped
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}  # in a script element, in which HTML escapes have no effect
 
 
 @dataclass(frozen=True, slots=True)
 class PageFiles:
-    """policy: what the page may do: run this script, and ask nobody for anything."""
+    """policy: the page runs this script and loads nothing."""
 
     style: str
     script: str
@@ -39,12 +37,13 @@ class PageFiles:
     policy: str
 
 
-def page(view: PageView) -> str:
-    return _environment().get_template("report.html").render(title=view.title, page=view, files=_files())
+def page(report: Report, notes: Sequence[str], sections: Sequence[Section]) -> str:
+    template = _environment().get_template("report.html")
+    return template.render(title=report.title, about=report.about, notes=notes, sections=sections, files=_files())
 
 
 def figures_alone(title: str, figures: Sequence[Figure], columns: int = 1) -> str:
-    """A page of these alone, to be looked at or photographed."""
+    """Return a page of figures alone, to be looked at or photographed."""
     template = _environment().get_template("figures_alone.html")
     return template.render(title=title, figures=figures, columns=columns, files=_files())
 
@@ -59,7 +58,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters["as_json"] = _as_json
-    made.filters["options_apart"] = _options_apart
+    made.filters["split_options"] = _split_options
     return made
 
 
@@ -82,6 +81,6 @@ def _as_json(plot: Plot) -> Markup:
     return Markup(text)
 
 
-def _options_apart(sentence: str) -> Iterator[tuple[str, bool]]:
-    """Pieces of the sentence, and whether each is an option."""
-    return ((piece, place % 2 == 1) for place, piece in enumerate(_OPTION.split(sentence)) if piece)
+def _split_options(sentence: str) -> Iterator[tuple[str, bool]]:
+    """Yield pieces of the sentence, and whether each is an option."""
+    return ((piece, index % 2 == 1) for index, piece in enumerate(_OPTION.split(sentence)) if piece)

@@ -1,23 +1,20 @@
-"""What templates are given: text, in the shape in which it stands on the page. Knows no HTML; templates escape it."""
+"""Views of a page: text in the shape in which it is shown, without HTML; templates escape it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from inflight.report.charts.chart import Chart
-from inflight.report.charts.parts import PartBars
 from inflight.report.charts.svg import Drawing
-from inflight.report.diagnosis import Diagnosis
 
-Figure = Drawing | Chart | PartBars
+Figure = Drawing | Chart
 Content = TypeVar("Content", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """A line under a cell's value, which breaks between its parts only. title: what its tone means."""
+    """A line below a cell's value, which breaks between its parts only. title: the meaning of its tone."""
 
     parts: tuple[str, ...]
     tone: Literal["", "good", "bad"] = ""
@@ -26,7 +23,7 @@ class Below:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """whole: all of a name that is too long to be shown, for those who unfold it. struck: not to be believed."""
+    """whole: an unfoldable name that is too long to be shown. struck: not to be believed."""
 
     text: str
     below: tuple[Below, ...] = ()
@@ -37,23 +34,19 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The first cell of a row names it. kind: how it is laid out, a class of the style sheet."""
+    """The first cell of a row names it. kind: a class of the style sheet. title: of a table in a card; wide: the card
+    takes a whole row."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     kind: Literal["", "several", "words", "requests"] = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    title: str
-    table: Table
+    title: str = ""
     wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Part(Generic[Content]):
-    """title: of a part that can be folded; "": of all there is. note: above it."""
+    """title: of a part that can be folded; "": of the only part. note: above it."""
 
     content: Content
     title: str = ""
@@ -62,67 +55,9 @@ class Part(Generic[Content]):
 
 
 @dataclass(frozen=True, slots=True)
-class RunView:
-    """settings: name and details. differing: options that are not the same in all."""
-
-    settings: Sequence[tuple[str, str]]
-    differing: Table | None
-    options: Sequence[Part[Table]]
-
-
-@dataclass(frozen=True, slots=True)
-class FiguresView:
-    """tiles: value and name, and cards: of one setting. groups: tables of several, side by side."""
-
-    note: str = ""
-    tiles: Sequence[tuple[str, str]] = ()
-    cards: Sequence[Card] = ()
-    groups: Sequence[Part[Sequence[Table]]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FiguresShown:
-    note: str
-    figures: Sequence[Figure]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchView:
-    wide: Sequence[Figure]
-    small: Sequence[Figure]
-
-
-@dataclass(frozen=True, slots=True)
-class TablesView:
-    note: str
-    tables: Sequence[Part[Table]]
-
-
-View = (
-    RunView
-    | FiguresView
-    | FiguresShown
-    | TablesView
-    | Sequence[Part[Diagnosis]]
-    | Sequence[Part[Table]]
-    | Sequence[Part[BatchView]]
-)
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
-    """place: its anchor, and its template's name."""
+    """name: its anchor, and its template. view: values of the template; an empty one leaves the section out."""
 
-    place: str
+    name: str
     title: str
-    view: View
-
-
-@dataclass(frozen=True, slots=True)
-class PageView:
-    """notes: what must be known before a figure is believed."""
-
-    title: str
-    about: Sequence[str]
-    notes: Sequence[str]
-    sections: Sequence[Section]
+    view: dict[str, Any]

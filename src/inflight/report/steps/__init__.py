@@ -1,4 +1,1 @@
-"""What an engine did, step by step, from its record: tokens, rows, KV blocks and queues over time.
-
-Each module takes the record's lines one by one and keeps what grows with changes, not with steps.
-"""
+"""An engine's steps from its record: tokens, rows, KV blocks and queues over time, read line by line."""

@@ -1,25 +1,24 @@
-"""All that a record tells of an engine's run. Knows the parts; pictures and figures are made of them elsewhere."""
+"""An engine's run, from the lines of its record."""
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 from inflight.core.types.plan import Capacity
 from inflight.core.types.timings import Timings
 from inflight.records.block_owners import BlockOwners
+from inflight.records.drafts import DraftCounts, verified
 from inflight.records.schema import StepRecord
-from inflight.report.steps.drafts import DraftHistory
 from inflight.report.steps.rows import BlockHistory, RowHistory, SequenceHistory
 from inflight.report.steps.series import StepSeries
-from inflight.report.steps.snapshots import SnapshotHistory
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRequest:
-    """One ended request, as the engine told it. sequences: numbers of its samples. arrival, ended: seconds on the
-    engine's clock. reason: how it ended, the worst of its samples'. outgrown: whether it ended because memory could not
-    hold it. repeated_tokens: of its prompt's beginning, that were the beginning of an earlier prompt too, in whole
-    blocks."""
+    """An ended request. sequences: numbers of its samples. arrival, ended: seconds on the engine's clock. reason: how
+    it ended, the worst of its samples'. outgrown: whether it ended because memory could not hold it. repeated_tokens:
+    of its prompt's beginning, that were the beginning of an earlier prompt too, in whole blocks."""
 
     request_id: str
     sequences: tuple[int, ...]
@@ -33,6 +32,47 @@ class EndedRequest:
     timings: Timings
     outgrown: bool = False
     repeated_tokens: int = 0
+
+
+class SnapshotHistory:
+    """Counts of snapshots of recurrent state so far.
+
+    taken: all. hits: sequences that began from one. evicted: overwritten by another sequence's. used: slots. A record
+    does not say when the prefix cache lost the blocks before a snapshot: a slot counts as used from its first one on.
+    """
+
+    def __init__(self) -> None:
+        self.taken = self.hits = self.evicted = 0
+        self._owners: dict[int, int] = {}  # slot → sequence
+
+    @property
+    def used(self) -> int:
+        return len(self._owners)
+
+    def step(self, record: StepRecord) -> None:
+        self.hits += sum(new.snapshot >= 0 for new in record.plan.new_requests)
+        for chunk in record.plan.chunks:
+            for _, slot in chunk.snapshots:
+                self.taken += 1
+                self.evicted += self._owners.get(slot, chunk.sequence_id) != chunk.sequence_id
+                self._owners[slot] = chunk.sequence_id
+
+
+class DraftHistory:
+    """drafted, accepted: drafts of each step. counts: of the run, by chunk. seconds: of executors making drafts."""
+
+    def __init__(self) -> None:
+        self.drafted, self.accepted = array("q"), array("q")
+        self.counts = DraftCounts()
+        self.seconds = 0.0
+
+    def step(self, record: StepRecord) -> None:
+        every = list(verified(record))
+        for one in every:
+            self.counts.add(one)
+        self.drafted.append(sum(one.drafts for one in every))
+        self.accepted.append(sum(one.accepted for one in every))
+        self.seconds += record.draft_seconds
 
 
 @dataclass(slots=True)
@@ -51,13 +91,12 @@ class EngineRun:
 
     def __post_init__(self) -> None:
         size, windows = self.capacity.block_size, self.capacity.windows
-        owners = BlockOwners(size, self.keeps_content, windows, self.capacity.num_blocks)
-        self.blocks = BlockHistory(owners)
+        self.blocks = BlockHistory(BlockOwners(size, self.keeps_content, windows, self.capacity.num_blocks))
 
     def step(self, record: StepRecord) -> None:
-        """Take in one line of a record. Raises KeyError, where a line before it is missing."""
-        steps, committed, seconds = self.steps, record.committed, record.seconds
-        moves_out, moves_back = record.plan.copies("store"), record.plan.copies("load")
+        """Read a line of a record. Raises KeyError where a line before it is missing."""
+        steps, plan = self.steps, record.plan
+        moved_out, moved_back = len(plan.copies("store")), len(plan.copies("load"))
         before = steps.ended[-1] if steps else record.planned
         began = max(record.planned, before)
         work = self.rows.step(record, began, before)
@@ -66,32 +105,31 @@ class EngineRun:
         self.snapshots.step(record)
         self.drafts.step(record)
         steps.began.append(began)
-        steps.ended.append(committed)
-        steps.seconds.append(seconds)
+        steps.ended.append(record.committed)
+        steps.seconds.append(record.seconds)
         steps.prompt.append(work.prompt)
         steps.recomputed.append(work.recomputed)
         steps.decode.append(work.decode)
         steps.padding.append(work.padding)
         steps.rejected.append(work.rejected)
         steps.rows.append(self.rows.held)
-        steps.served.append(len(record.plan.chunks))
         steps.held_blocks.append(self.blocks.allocated)
         steps.allocated.append(self.blocks.allocated * self.capacity.block_size)
         steps.used.append(self.blocks.used_slots)
-        steps.moved_out += len(moves_out)
-        steps.moved_back += len(moves_back)
+        steps.moved_out += moved_out
+        steps.moved_back += moved_back
         steps.failed += record.error is not None
 
     def finish(self) -> None:
-        """No line comes any more."""
+        """Free the blocks of ended sequences after the last line."""
         if self.steps:
             self.blocks.finish(self.owner_of(), self.steps.end)
 
     @property
     def preemptions(self) -> int:
-        """Returns to a row after having lost it."""
+        """Return how often sequences came back to a row after having lost it."""
         return sum(timeline.preemptions for timeline in self.sequences.timelines.values())
 
     def owner_of(self) -> dict[int, EndedRequest]:
-        """Whose each sequence is, of requests that have ended."""
+        """Return the request of each sequence, of requests that have ended."""
         return {number: request for request in self.requests for number in request.sequences}

@@ -1,8 +1,7 @@
-"""How many waited and how many ran, who was served, and who held the KV blocks, over time.
+"""Waiting and running sequences, service and owners of KV blocks over time.
 
-From sequences' joins and leaves: a request waits with all its samples from its arrival; one that lost its row waits
-again until it is back. Blocks are told by owner (tenants, lanes or single requests; the rest together), with what
-several share, what is cached and what is free: they add up to all blocks at every moment.
+A request waits with all its samples from its arrival; a preempted one waits again until it is back in a row. Blocks are
+counted by owner (tenants, lanes or single requests; the rest together), shared, cached and free: together always all.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ class SequencePhase:
 
 
 def phases(run: EngineRun) -> Iterable[SequencePhase]:
-    """In the order of the sequences. One without a line of its own (cut off) has no queue: its arrival is not known."""
+    """Yield phases in the order of the sequences. One without a line of its own (cut off) has no queue: its arrival is
+    not known."""
     owners = run.owner_of()
     end = run.steps.end
     for number, owner in owners.items():
@@ -46,24 +46,24 @@ def phases(run: EngineRun) -> Iterable[SequencePhase]:
 
 
 def waiting(run: EngineRun) -> StepFunction:
-    """Sequences without a row, before their first one or between two."""
+    """Return the sequences without a row, before their first one or between two."""
     return _count(run, ("queue", "preempted"))
 
 
 def running(run: EngineRun) -> StepFunction:
-    """Sequences with a row."""
+    """Return the sequences with a row."""
     return _count(run, ("row",))
 
 
 def service(run: EngineRun, owner: str = "tenant") -> dict[str, StepFunction]:
-    """Tokens served so far by tenant (or lane): prompts when their first token came, outputs as they came."""
+    """Return the tokens served so far by tenant (or lane): prompts at their first token, outputs as they came."""
     changes: dict[str, list[tuple[float, float]]] = {}
     for request in run.requests:
         mine = changes.setdefault(str(getattr(request, owner)), [])
-        for place, number in enumerate(request.sequences):
+        for index, number in enumerate(request.sequences):
             timeline = run.sequences.timelines.get(number)
             times = timeline.token_times if timeline is not None else ()
-            if times and place == 0:
+            if times and index == 0:
                 mine.append((times[0], request.prompt_tokens))
             mine += [(time, 1) for time in times]
     return {name: StepFunction.of_changes(mine) for name, mine in changes.items()}
@@ -74,15 +74,15 @@ def _count(run: EngineRun, kinds: tuple[str, ...]) -> StepFunction:
     return StepFunction.of_changes(one for phase in lasting for one in ((phase.start, 1), (phase.end, -1)))
 
 
-UNDER_WAY = "not ended"
+NOT_ENDED = "not ended"
 OTHERS = "others"
-SHARED_NAME, CACHED_NAME, FREE_NAME = "shared", "cached, held by nobody", "free"
+SHARED_NAME, CACHED_NAME, FREE_NAME = "shared", "cached, unused", "free"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockOwners:
-    """by: what the owners are ("tenant", "lane", "request"). owners: blocks that each alone holds, in the order in
-    which they came. All together are num_blocks."""
+    """by: the kind of owners ("tenant", "lane", "request"). owners: blocks of each alone, in the order in which they
+    came. All together are num_blocks."""
 
     by: str
     owners: dict[str, StepFunction]
@@ -92,7 +92,7 @@ class BlockOwners:
 
     @property
     def bands(self) -> list[tuple[str, StepFunction]]:
-        """From the bottom up."""
+        """Return names and blocks from the bottom up."""
         return [
             *self.owners.items(),
             (SHARED_NAME, self.shared),
@@ -102,13 +102,13 @@ class BlockOwners:
 
 
 def block_owners(run: EngineRun, most: int = 5) -> BlockOwners:
-    """Owners are tenants where there are several, else lanes where there are several, else single requests."""
+    """Return the blocks of tenants where there are several, else of lanes where there are several, else of requests."""
     by, names = _names(run)
     held: Counter[str] = Counter()
     peak: Counter[str] = Counter()
     for _, owner, change in run.blocks.changes:
         if owner >= 0:
-            name = names.get(owner, UNDER_WAY)
+            name = names.get(owner, NOT_ENDED)
             held[name] += change
             peak[name] = max(peak[name], held[name])
     named = {name for name, _ in peak.most_common(most if len(peak) > most + 1 else most + 1)}
@@ -124,7 +124,7 @@ def block_owners(run: EngineRun, most: int = 5) -> BlockOwners:
         elif owner == CACHED:
             cached.append((time, change))
         else:
-            name = names.get(owner, UNDER_WAY)
+            name = names.get(owner, NOT_ENDED)
             changes.setdefault(name if name in top else OTHERS, []).append((time, change))
     functions = {name: StepFunction.of_changes(mine) for name, mine in changes.items()}
     of_all = [StepFunction.of_changes(one) for one in (shared, cached, free)]

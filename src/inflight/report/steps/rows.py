@@ -1,9 +1,6 @@
-"""Who held which row when, and what was computed there: maximal runs, so that a thousand decodes are one entry.
+"""The rows of a batch, the times of sequences, and the KV blocks of owners, from the lines of a record.
 
-And when each sequence was computed and its tokens came, from chunks that sampled. Knows rows and the sequences in them,
-by number; nothing of queues or requests.
-
-And how many KV blocks each owner had, as changes; who that is, `records.block_owners` knows.
+Work in a row is kept as maximal runs, so that a thousand decodes are one entry; blocks are kept as changes.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from inflight.records.schema import StepRecord
 @dataclass(slots=True)
 class RowRun:
     """Consecutive steps in which a row did the same for the same sequence. padded: token slots beside its own tokens
-    that were computed for nothing (prompts shorter than the batch's longest)."""
+    (prompts shorter than the batch's longest)."""
 
     row: int
     sequence: int
@@ -43,7 +40,7 @@ class _Holder:
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """Token slots of one step by what they were for. rejected: drafts that were wrong."""
+    """Token slots of one step by kind. rejected: drafts."""
 
     prompt: int
     recomputed: int
@@ -56,7 +53,7 @@ class RowHistory:
     def __init__(self) -> None:
         self.runs: list[RowRun] = []
         self._held: dict[int, _Holder] = {}
-        self._computed: dict[int, int] = {}  # sequence → most tokens ever computed
+        self._computed: dict[int, int] = {}  # sequence → tokens ever computed at once
         self.left: dict[int, float] = {}  # sequences without a row → since when
 
     @property
@@ -64,7 +61,7 @@ class RowHistory:
         return len(self._held)
 
     def step(self, record: StepRecord, began: float, before: float) -> StepTokens:
-        """began: when the step did; before: when the one before it ended, which is when its rows were given up."""
+        """Read a step. began: its time; before: when the one before it ended and released its rows."""
         for row in record.plan.freed_rows:
             self.left[self._held.pop(row).sequence] = before
         prompts = {new.row: new.prompt_length for new in record.plan.new_requests}
@@ -112,8 +109,8 @@ class RowHistory:
 
 @dataclass(slots=True)
 class SequenceTimeline:
-    """joined: when it got a row, each time. left: when it lost it, each time; one fewer while it still has it.
-    token_times: when each of its tokens was there, in seconds. prompt_tokens: as its first row said."""
+    """joined: each time at which it got a row. left: each time at which it lost it; one fewer while it has one.
+    token_times: of its tokens, in seconds. prompt_tokens: as of its first row."""
 
     prompt_tokens: int
     joined: list[float] = field(default_factory=list)
@@ -123,7 +120,7 @@ class SequenceTimeline:
 
     @property
     def preemptions(self) -> int:
-        """Times that it came back to a row."""
+        """Return how often it came back to a row."""
         return len(self.joined) - 1
 
 
@@ -153,18 +150,18 @@ class SequenceHistory:
 
 class BlockHistory:
     def __init__(self, owners: BlockOwners):
-        # Of each change: when, whose, and how many blocks more or fewer. There may be millions.
+        # Time, owner and difference in blocks of each change. There may be millions.
         self._times, self._owned_by, self._blocks = array("d"), array("q"), array("q")
         self._owners = owners
 
     @property
     def changes(self) -> Iterator[tuple[float, int, int]]:
-        """Time, owner, blocks more (or fewer)."""
+        """Return (time, owner, difference in blocks) of each change."""
         return zip(self._times, self._owned_by, self._blocks, strict=True)
 
     @property
     def allocated(self) -> int:
-        """Blocks held, shared ones once."""
+        """Return the blocks in use, shared ones once."""
         return self._owners.allocated
 
     @property
@@ -176,7 +173,7 @@ class BlockHistory:
         self._note(began, self._owners.allocate(record))
 
     def finish(self, ended: Container[int], time: float) -> None:
-        """The record is over: sequences that have ended hold nothing any more, which no plan after them could say."""
+        """Free the blocks of ended sequences, which no later plan frees."""
         moved: Moved = Counter()
         for row, sequence in self._owners.sequences.items():
             if sequence in ended:

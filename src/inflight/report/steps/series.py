@@ -1,6 +1,4 @@
-"""Values over time: those that hold until they change (queue length, blocks held), and what each step computed and
-took, one column per quantity, an entry per step. Knows no pixels.
-"""
+"""Values over time: functions that hold until they change, and series with an entry for each step."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import NamedTuple
 
 
 class Column(NamedTuple):
-    """What a stretch of time held: its middle, and the least, the mean over time and the greatest value in it."""
+    """A stretch of time: its middle, and the least, the mean over time and the greatest value in it."""
 
     time: float
     low: float
@@ -21,7 +19,7 @@ class Column(NamedTuple):
 
 
 class StepFunction:
-    """Zero before its first change."""
+    """A function of time that is zero before its first change."""
 
     def __init__(self) -> None:
         self.times = array("d")
@@ -29,7 +27,7 @@ class StepFunction:
 
     @classmethod
     def of_changes(cls, changes: Iterable[tuple[float, float]]) -> StepFunction:
-        """From (time, by how much), in any order."""
+        """Make a function of (time, difference), in any order."""
         function, value = cls(), 0.0
         for time, change in sorted(changes):
             value += change
@@ -37,7 +35,7 @@ class StepFunction:
         return function
 
     def set(self, time: float, value: float) -> None:
-        """From this time on; times rise, and the last word on a time holds."""
+        """Set the value from this time on; times must rise, and of equal ones the last holds."""
         if self.times and time <= self.times[-1]:
             self.values[-1] = value
         elif not self.values or value != self.values[-1]:
@@ -48,33 +46,33 @@ class StepFunction:
         return len(self.times)
 
     def at(self, time: float) -> float:
-        place = bisect.bisect_right(self.times, time) - 1
-        return self.values[place] if place >= 0 else 0.0
+        index = bisect.bisect_right(self.times, time) - 1
+        return self.values[index] if index >= 0 else 0.0
 
     @property
     def greatest(self) -> float:
         return max(self.values, default=0.0)
 
     def mean(self, start: float, end: float) -> float:
-        """Over time."""
+        """Return the mean over time."""
         return self.columns(start, end, 1)[0].mean
 
     def columns(self, start: float, end: float, number: int) -> list[Column]:
-        """`number` equal stretches from start to end; nothing is dropped: each tells all that it held."""
+        """Return `number` equal stretches from start to end, each with all of its values."""
         width = (end - start) / number
         found = []
-        place = bisect.bisect_right(self.times, start)
-        value = self.values[place - 1] if place else 0.0
+        at = bisect.bisect_right(self.times, start)
+        value = self.values[at - 1] if at else 0.0
         for index in range(number):
             left = start + index * width
             right = end if index == number - 1 else left + width
             low = high = value
             total, since = 0.0, left
-            while place < len(self.times) and self.times[place] < right:
-                total += value * (self.times[place] - since)
-                since, value = self.times[place], self.values[place]
+            while at < len(self.times) and self.times[at] < right:
+                total += value * (self.times[at] - since)
+                since, value = self.times[at], self.values[at]
                 low, high = min(low, value), max(high, value)
-                place += 1
+                at += 1
             total += value * (right - since)
             found.append(Column((left + right) / 2, low, total / (right - left) if right > left else value, high))
         return found
@@ -93,9 +91,9 @@ class StepSeries:
     """began: when the step could begin: its plan, or the end of the step before it where that was later (depth 2).
     ended: its commit. Both in seconds on the engine's clock. seconds: as the executor measured it.
 
-    Token slots: prompt (first computed), recomputed (computed before a preemption), decode, padding, rejected (drafts
-    that were wrong).
-    rows: sequences with a row; served: of these, with a chunk. allocated, used: KV token slots, shared ones once.
+    Token slots: prompt (first computed), recomputed (computed before a preemption), decode, padding, rejected (drafts).
+    rows: sequences with a row. allocated, used: KV token slots, shared ones once. moved_out, moved_back: blocks copied
+    to the host and back. failed: steps that broke.
     """
 
     began: array[float] = field(default_factory=_floats)
@@ -107,13 +105,12 @@ class StepSeries:
     padding: array[int] = field(default_factory=_counts)
     rejected: array[int] = field(default_factory=_counts)
     rows: array[int] = field(default_factory=_counts)
-    served: array[int] = field(default_factory=_counts)
     allocated: array[int] = field(default_factory=_counts)
     used: array[int] = field(default_factory=_counts)
     held_blocks: array[int] = field(default_factory=_counts)
-    moved_out: int = 0  # blocks copied to the host
+    moved_out: int = 0
     moved_back: int = 0
-    failed: int = 0  # steps that broke
+    failed: int = 0
 
     def __len__(self) -> int:
         return len(self.ended)
@@ -128,16 +125,16 @@ class StepSeries:
 
     @property
     def busy(self) -> float:
-        """Seconds in which a step was under way."""
+        """Return the seconds in steps."""
         return sum(end - start for start, end in zip(self.began, self.ended, strict=True))
 
     def tokens(self, index: int) -> int:
-        """Token slots of a step, padding included."""
+        """Return the token slots of a step, padding included."""
         computed = self.prompt[index] + self.recomputed[index] + self.decode[index] + self.rejected[index]
         return computed + self.padding[index]
 
     def over_time(self, value: Callable[[int], float]) -> StepFunction:
-        """value(index of a step), as long as the step lasts; zero while none runs."""
+        """Return value(index of a step) for as long as the step lasts; zero while none runs."""
         function = StepFunction()
         for index in range(len(self)):
             function.set(self.began[index], value(index))

@@ -1,0 +1,46 @@
+"""Text of planning's results from the Jinja templates in `templates`: whole answers, and single sentences by name."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from inflight.config.engine import describe_engine
+from inflight.counted import counted
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        line=one_line, f=format, ms=milliseconds, counted=counted, finite=math.isfinite, engine_at=describe_engine
+    )
+    return made
+
+
+def render(template: str, **values: Any) -> str:
+    """Return the text of a template. Its filters: f (Python's format), ms, counted, finite, engine_at, line."""
+    return _environment().get_template(f"{template}.j2").render(values).rstrip("\n")
+
+
+def sentence(name: str, **values: Any) -> str:
+    """Return a sentence of `sentences.j2`, on one line."""
+    macro = getattr(_environment().get_template("sentences.j2").module, name)
+    return one_line(macro(**values))
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def milliseconds(seconds: float) -> str:
+    return "-" if math.isnan(seconds) else "endless" if math.isinf(seconds) else f"{seconds * 1e3:,.0f} ms"

@@ -1,0 +1,221 @@
+"""Plans and tunings as typed data, whose JSON `--json` prints: seconds, bytes, tokens; null where a value is not known
+or not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from msgspec import UNSET, Struct, UnsetType
+
+from inflight.config.setting import Resolved
+from inflight.metrics.slo import METRICS
+from inflight.planning.bottleneck import Bottleneck
+from inflight.planning.demand import Demand
+from inflight.planning.layout_verdict import LayoutsResult, layouts_result
+from inflight.planning.outlook import SpeculationOutlook, StrategyNeed
+from inflight.planning.plan import Cost, Infeasible, Plan
+from inflight.planning.rendering import sentence
+from inflight.planning.simulation import Trial
+from inflight.planning.tuning import EvaluatedConfig, Tuning
+
+
+class Interval(Struct, rename={"low": "from", "high": "to"}):
+    expected: float | None
+    low: float | None
+    high: float | None
+
+
+class ChangeResult(Struct):
+    name: str
+    kept: bool
+    replicas: int | None
+    values: dict[str, float | None]
+
+
+class StrategyResult(Struct):
+    strategy: str
+    replicas: int | None
+    rate_per_replica: float | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+
+
+class RouterResult(Struct):
+    router: str
+    replicas: int | None
+    cached_share: float
+
+
+class WithAndWithout(Struct, rename={"with_drafts": "with"}):
+    without: float | None
+    with_drafts: float | None
+
+
+class SpeculationResult(Struct):
+    acceptance: list[float]
+    tpot_s: WithAndWithout
+    output_tokens_per_busy_s: WithAndWithout
+    steps_with_drafts: float
+    tokens_with_drafts: float
+    worth_it: bool
+
+
+class PlanResult(Struct, kw_only=True, rename={"bottleneck": "binds", "warnings": "mistakes"}):
+    possible: bool = True
+    calibrated: bool
+    machine: str
+    device: str
+    steps_in_flight: int
+    replicas: int
+    replicas_interval: tuple[int, int | None]
+    gpus: int
+    nodes: int | None
+    tensor_parallel: int
+    settings: dict[str, Resolved]
+    kv_bytes_per_sequence: float | None
+    kv_bytes_per_gpu: float | None
+    max_concurrent_sequences: int
+    kept: bool
+    rate_per_replica: float
+    highest_rate_per_replica: float
+    utilisation: float
+    output_tokens_per_s: float
+    input_tokens_per_s: float
+    latency_s: dict[str, dict[str, Interval]]
+    bottleneck: Bottleneck
+    cost: Cost | None
+    changes: list[ChangeResult]
+    strategies: list[StrategyResult]
+    routers: list[RouterResult]
+    layouts: LayoutsResult | None
+    speculation: SpeculationResult | None
+    warnings: list[str]
+    notes: list[str]
+
+
+class BestResult(Struct):
+    machine: str
+    values: dict[str, float | None]
+
+
+class InfeasibleResult(Struct, kw_only=True):
+    """best: the lowest latencies of each machine."""
+
+    possible: bool = False
+    slos: list[str]
+    best: list[BestResult]
+
+
+def plan_result(answer: Plan | Infeasible) -> PlanResult | InfeasibleResult:
+    if isinstance(answer, Infeasible):
+        best = [BestResult(one.machine.name, _values(one.capacity.missed)) for one in answer.tried]
+        return InfeasibleResult(slos=[str(slo) for slo in answer.question.slos], best=best)
+    machine, traffic, demand = answer.chosen.machine, answer.traffic, answer.question.demand
+    memory = machine.memory
+    return PlanResult(
+        calibrated=machine.calibrated,
+        machine=machine.name,
+        device=machine.device,
+        steps_in_flight=machine.depth,
+        replicas=answer.replicas,
+        replicas_interval=(answer.replicas_low, answer.replicas_high),
+        gpus=answer.gpus,
+        nodes=answer.nodes,
+        tensor_parallel=machine.gpus,
+        settings=answer.config.options(),
+        kv_bytes_per_sequence=None if memory is None else memory.kv_bytes_per_token * traffic.mean_context,
+        kv_bytes_per_gpu=None if memory is None else memory.kv_bytes,
+        max_concurrent_sequences=int(machine.sequences(traffic.mean_context)),
+        kept=answer.trial.met,
+        rate_per_replica=demand.rate / answer.replicas,
+        highest_rate_per_replica=answer.chosen.rate,
+        utilisation=answer.utilisation,
+        output_tokens_per_s=demand.rate * traffic.output_mean,
+        input_tokens_per_s=demand.rate * traffic.input_mean,
+        latency_s={name: _latency(answer, name) for name in METRICS},
+        bottleneck=answer.bottleneck,
+        cost=answer.cost,
+        changes=[ChangeResult(one.name, one.trial.met, one.replicas, _values(one.trial)) for one in answer.changes],
+        strategies=[_strategy(one, demand) for one in answer.strategies],
+        routers=[RouterResult(one.router, one.replicas, one.cached) for one in answer.routers],
+        layouts=None if answer.layouts is None else layouts_result(answer.layouts),
+        speculation=None if answer.speculation is None else _speculation(answer.speculation),
+        warnings=list(answer.warnings),
+        notes=list(traffic.notes),
+    )
+
+
+def _speculation(outlook: SpeculationOutlook) -> SpeculationResult:
+    return SpeculationResult(
+        acceptance=list(outlook.drafts.acceptance.chances),
+        tpot_s=WithAndWithout(*map(_finite, outlook.tpot)),
+        output_tokens_per_busy_s=WithAndWithout(outlook.plain.busy_tokens_per_s, outlook.trial.busy_tokens_per_s),
+        steps_with_drafts=outlook.drafted.steps_share,
+        tokens_with_drafts=outlook.drafted.tokens,
+        worth_it=outlook.is_worth_it,
+    )
+
+
+def _latency(plan: Plan, name: str) -> dict[str, Interval]:
+    found = zip(("p50", "p95", "p99"), plan.trial.percentiles[name], plan.spans[name], strict=True)
+    return {label: Interval(*map(_finite, (value, *span))) for label, value, span in found}
+
+
+def _strategy(need: StrategyNeed, demand: Demand) -> StrategyResult:
+    if need.candidate is None or not need.candidate.rate:
+        reason = sentence("strategy_need", need=need, demand=demand)
+        return StrategyResult(need.strategy, None, reason=reason)
+    return StrategyResult(need.strategy, need.candidate.replicas(demand), need.candidate.rate)
+
+
+def _values(trial: Trial | None) -> dict[str, float | None]:
+    return {} if trial is None else {str(slo): _finite(value) for slo, value in trial.values.items()}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+class EvaluatedResult(Struct, kw_only=True):
+    """measured_goodput: on the real engine. reasons: of the best settings."""
+
+    settings: dict[str, str | int | float | bool]
+    goodput: float
+    attainment: float
+    saturated: bool
+    measured_goodput: float | None
+    reasons: Mapping[str, str] | UnsetType = UNSET
+
+
+class TuneResult(Struct):
+    """loss, rank_correlation: of the simulator's choice, where settings ran on the real engine."""
+
+    best: EvaluatedResult
+    start: EvaluatedResult
+    tried: list[EvaluatedResult]
+    verified: list[EvaluatedResult]
+    loss: float | None
+    rank_correlation: float | None
+
+
+def tune_result(tuning: Tuning) -> TuneResult:
+    best, decision = _evaluated(tuning.best), tuning.decision
+    best.reasons = tuning.best.config.reasons
+    return TuneResult(
+        best=best,
+        start=_evaluated(tuning.start),
+        tried=[_evaluated(one) for one in tuning.tried],
+        verified=[] if decision is None else [_evaluated(one) for one in decision.judged],
+        loss=None if decision is None else decision.loss,
+        rank_correlation=None if decision is None else decision.rank_correlation,
+    )
+
+
+def _evaluated(one: EvaluatedConfig) -> EvaluatedResult:
+    return EvaluatedResult(
+        settings={name: entry.value for name, entry in one.config.options().items()},
+        goodput=one.trial.summary.attained_per_s,
+        attainment=one.trial.summary.attainment,
+        saturated=one.trial.saturated,
+        measured_goodput=one.goodput if one.measured else None,
+    )
