@@ -42,12 +42,10 @@ def test_a_70b_model_for_five_hundred_requests_a_second(plan, tmp_path: Path) ->
     assert "nodes of 8 GPUs" in told.out
     assert "not calibrated on your hardware" in told.out
     assert "simulated: an engine on cuda with 2 steps in flight" in told.out
-    assert "TTFT p99 ≤ 1,000 ms gives way first" in told.out
+    assert "TTFT p99 ≤ 1,000 ms is missed first" in told.out
     assert "with all that is uncertain of step times at its fast and at its slow end" in told.out
-    assert (
-        "not looked at: replicas that span nodes" in told.out and "on GPUs of their own (--compare-layouts)" in told.out
-    )
-    assert "What binds:" in told.out and "What would change it:" in told.out
+    assert "not considered: replicas that span nodes" in told.out and "(--compare-layouts)" in told.out
+    assert "Bottleneck:" in told.out and "What would change it:" in told.out
     assert "$ per million output tokens" in told.out
     settings = tomllib.loads(config.read_text())
     assert settings["strategy"] == "chunked" and settings["max-num-seqs"] >= 8
@@ -67,10 +65,10 @@ def test_json_for_programs(plan) -> None:  # type: ignore[no-untyped-def]
     assert any("One replica" in sentence for sentence in answer["mistakes"])
 
 
-def test_an_impossible_promise_is_answered_with_what_is_possible(plan) -> None:  # type: ignore[no-untyped-def]
+def test_an_impossible_slo_is_answered_with_what_is_possible(plan) -> None:  # type: ignore[no-untyped-def]
     told = plan(*SMALL, "--slo", "ttft=1(p99)")
     assert told.code == 1
-    assert "No number of replicas keeps TTFT p99 ≤ 1 ms" in told.out
+    assert "No number of replicas meets TTFT p99 ≤ 1 ms" in told.out
     assert "Ask for --slo ttft=" in told.out and "with hardly any load" in told.out
 
 

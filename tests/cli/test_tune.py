@@ -82,7 +82,7 @@ def test_a_gpu_is_tuned_for_by_its_data_sheet(tune) -> None:  # type: ignore[no-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--model", "llama-3-8b", "--hardware", "h100", *DEMAND[:-2]), "give --slo"),
+        (("--model", "llama-3-8b", "--hardware", "h100", *DEMAND[:-2]), "give one such as --slo"),
         ((*DEMAND,), "give one of them"),
         (("--model", "llama-3-70b", "--hardware", "a100-80", *DEMAND), "KV memory for 0 tokens"),
         (("--model", "llama-3-8b", "--hardware", "h100", *DEMAND, "--verify", 1), "it goes with --step-model"),
