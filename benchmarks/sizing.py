@@ -150,7 +150,11 @@ def main() -> None:
     if arguments.write:
         answer = plan(question(workload), progress=log_line)
         assert isinstance(answer, Plan)
-        for name, figure in (("curve", curves(answer)), ("bottleneck", bottlenecks(answer)), ("changes", sensitivity(answer))):
+        for name, figure in (
+            ("curve", curves(answer)),
+            ("bottleneck", bottlenecks(answer)),
+            ("changes", sensitivity(answer)),
+        ):
             assert figure is not None
             photograph(PICTURES / f"planning-{name}.png", figure.title, [figure])
 
