@@ -147,7 +147,7 @@ def test_rounds_that_others_spoiled_are_left_out(others: list[float | None], kep
     assert [one.others for one in filter_noisy(rounds)] == kept
 
 
-def test_serving_adds_a_share_and_what_the_host_does() -> None:
+def test_serving_adds_a_share_of_the_middle_round_and_what_the_host_does() -> None:
     """Designed steps count with what serving adds to them; beyond what was served the model still knows them."""
     designed = [Step(Features(n, 1, 0, 0, 8.0 * n * n), 0.001 * n) for n in range(2, 65) for _ in range(3)]
     designed += [Step(Features(n, n, n, 300 * n, 0.0), 0.001 * n) for n in range(1, 33)]
@@ -155,9 +155,6 @@ def test_serving_adds_a_share_and_what_the_host_does() -> None:
     model = fit_rounds(designed, [training])
     assert model.seconds(Features(60, 1, 0, 0, 28_800.0)) == pytest.approx(0.092, rel=0.02)
     assert model.ranges["tokens"] == (1, 64)
-
-
-def test_the_middle_rounds_mean_counts() -> None:
     designed = [Step(Features(n, n, n, 300 * n, 0.0), 0.001 * n) for n in range(1, 33)]
     training = [[Step(one.features, slow * one.seconds) for one in designed] for slow in (1.0, 1.01, 3.0)]
     model = fit_rounds(designed, training)
@@ -197,7 +194,7 @@ def test_others_are_what_is_neither_idle_nor_ones_own() -> None:
     assert others_share(None, after) is None
 
 
-def test_a_processors_line_is_read(tmp_path: Path) -> None:
+def test_a_processors_line_is_read_and_where_the_system_does_not_say_nothing_is_known(tmp_path: Path) -> None:
     tick = os.sysconf("SC_CLK_TCK")
     stat = tmp_path / "stat"
     lines = [f"cpu{number} 10 20 30 100 40 5 6 7 9 0" for number in range(4096)]
@@ -207,9 +204,6 @@ def test_a_processors_line_is_read(tmp_path: Path) -> None:
     assert found is not None
     seconds = [218 * usable / tick, 71 * usable / tick, 7 * usable / tick]
     assert [found.total, found.worked, found.stolen] == pytest.approx(seconds)
-
-
-def test_where_the_system_does_not_say_nothing_is_known(tmp_path: Path) -> None:
     assert read_account(tmp_path / "none") is None
     (tmp_path / "short").write_text("cpu0 1 2 3\n")
     assert read_account(tmp_path / "short") is None

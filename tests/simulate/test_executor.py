@@ -19,7 +19,7 @@ from inflight.simulate.simulation import SimulationSetup, simulate
 from .setups import MODEL, Affine, chat, pool
 
 
-def test_a_step_takes_what_the_model_says() -> None:
+def test_a_step_takes_what_the_model_says_and_accepts_drafts_of_the_token() -> None:
     executor = SimulatedExecutor(Capacity(8, 16, 2, 64, 100), Affine())
     plan = BatchPlan(0, (Chunk(7, 0, 0, 5, (0,), True), Chunk(8, 1, 0, 3, (1,), False, range(0, 2))))
     result = executor.submit(plan).result()
@@ -27,9 +27,6 @@ def test_a_step_takes_what_the_model_says() -> None:
     assert [(one.sequence_id, one.token_ids) for one in result.sampled] == [(7, (0,))]
     assert [(one.sequence_id, one.start, len(one.logprobs)) for one in result.scored] == [(8, 1, 2)]
     assert (executor.steps, executor.busy) == (1, result.seconds)
-
-
-def test_drafts_of_the_token_are_accepted() -> None:
     executor = SimulatedExecutor(Capacity(8, 16, 2, 64, 100), Affine())
     given = [(0, 0), (0, 1, 0), (1,)]
     chunks = [Chunk(n, n, 5, 1 + len(one), (n,), 1 + len(one), draft_token_ids=one) for n, one in enumerate(given)]

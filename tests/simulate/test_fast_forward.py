@@ -176,10 +176,7 @@ def test_decodes_that_take_snapshots_are_in_no_plan_either() -> None:
         (_, (ended,), _), _ = both(workload, setup)
         decoded = [place for place in ended["found"] if place[1] in ended["snapshots"]["found"]]
         assert any(set(key[1:]) == {TOKEN} for key, _, _ in decoded)
-
-
-def test_a_slot_that_a_step_writes_is_not_reused_before_the_next() -> None:
-    """All come to the end of a block in the same step, and there is one slot."""
+    # All come to the end of a block in the same step, and there is one slot.
     workload = Workload(tuple(Entry(0.0, 8, 300) for _ in range(4)), "four")
     assert assert_same(workload, SimulationSetup(pool(state_snapshots=1))) > 0.8
 
@@ -217,11 +214,8 @@ def test_blocks_that_are_alike_are_found_as_the_first_of_them_has_them() -> None
         assert assert_same(Workload(tuple(entries), "six alike"), setup) > 0.7
 
 
-def test_recurrent_state_with_a_step_in_flight_steps() -> None:
+def test_schedulers_that_use_step_costs_or_state_ahead_take_every_step() -> None:
     assert assert_same(chat(10, 0.5), SimulationSetup(pool(depth=2, state_snapshots=4))) == 0
-
-
-def test_schedulers_that_use_step_costs_take_every_step() -> None:
     for asked in (
         SchedulingSettings.of(strategy="adaptive"),
         SchedulingSettings.of(policy="deadline"),

@@ -48,16 +48,14 @@ def test_a_busy_server_has_no_prompt_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", "no json", '{"start_times": [1], "ttfts": [], "itls": [], "input_lens": []}']
+    ("text", "sentence"),
+    [
+        *((text, "--save-detailed") for text in ("{}", "[]", "no json")),
+        ('{"start_times": [1], "ttfts": [], "itls": [], "input_lens": []}', "--save-detailed"),
+        ('{"start_times": [0.0], "ttfts": [0.1], "itls": [[0.01, 0.01]], "input_lens": [5]}', "has 2 gaps"),
+    ],
 )
-def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+def test_other_files_and_too_few_gaps_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
     (tmp_path / "r.json").write_text(text)
-    with pytest.raises(StepModelError, match="--save-detailed"):
-        fitted_on_result(tmp_path / "r.json")
-
-
-def test_too_few_gaps_are_refused(tmp_path: Path) -> None:
-    arrays = {"start_times": [0.0], "ttfts": [0.1], "itls": [[0.01, 0.01]], "input_lens": [5]}
-    (tmp_path / "r.json").write_text(json.dumps(arrays))
-    with pytest.raises(StepModelError, match="has 2 gaps"):
+    with pytest.raises(StepModelError, match=sentence):
         fitted_on_result(tmp_path / "r.json")
