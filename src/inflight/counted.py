@@ -48,6 +48,14 @@ def quoted(value: object) -> str:
     return shortened(repr(value))
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean …?` with the known name that is written most alike; "" where none is."""
+    import difflib  # here, as only errors need it
+
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
 def seconds_of_parts(parts: Iterable[tuple[str, float]]) -> str:
     """Return names with their seconds: `imports 0.31 s, weights 1.20 s`."""
     return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts)

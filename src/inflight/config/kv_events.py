@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from inflight.config.setting import SettingsError
-from inflight.counted import UNBOUNDED
+from inflight.counted import UNBOUNDED, did_you_mean
 from inflight.engine.kv_events import KVEventOptions
 
 OPTION = "--kv-events-config"
@@ -46,11 +46,7 @@ def _is_enabled(given: dict[str, Any]) -> bool:
 def _check(name: str, value: Any) -> None:
     """Check one key. Raises SettingsError."""
     if name not in _KNOWN:
-        import difflib  # here, as only errors need it
-
-        near = difflib.get_close_matches(name, _KNOWN, 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise SettingsError(f"{OPTION} has {name!r}; known are {', '.join(_KNOWN)}.{hint}")
+        raise SettingsError(f"{OPTION} has {name!r}; known are {', '.join(_KNOWN)}.{did_you_mean(name, _KNOWN)}")
     where = f"{OPTION}: {name} is {json.dumps(value)}"
     if name == _ENABLE and not isinstance(value, bool):
         raise SettingsError(f"{where}; give true or false.")

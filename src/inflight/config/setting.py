@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inflight.core.options import BadOption, Option, OptionValues
+from inflight.counted import did_you_mean
 
 Declared = Mapping[str, tuple[Option[Any], ...]]  # options of each entry of a registry, by its name
 
@@ -31,10 +32,7 @@ def one_of(name: str, value: str, known: Iterable[str], more: str = "") -> None:
     """Check that a value is known. more: other known forms. Raises SettingsError."""
     if value in (names := list(known)):
         return
-    import difflib  # here, as only errors need it
-
-    near = difflib.get_close_matches(str(value), names, 1)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(str(value), names)
     also = f", and {more}" if more else ""
     raise SettingsError(f"{option(name)} is {value!r}; known are {', '.join(names)}{also}.{hint}")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from inflight.counted import did_you_mean
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.gguf.choosing import model_in
@@ -55,13 +56,9 @@ def read_model(model: str, family: Family | None = None) -> ModelSpec:
                 "effect; leave it out, or give the folder or config.json of your model."
             )
         return known_model(name)
-    import difflib  # here, as it is for mistakes only
-
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f" Did you mean {near[0]}?" if near else ""
     raise ModelError(
-        f"The shape of the model {model!r} is not known; known are {', '.join(names)}.{hint} For any other model give "
-        "its folder, or its config.json."
+        f"The shape of the model {model!r} is not known; known are {', '.join(names)}.{did_you_mean(name, names)} For "
+        "any other model give its folder, or its config.json."
     )
 
 

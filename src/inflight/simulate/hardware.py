@@ -5,13 +5,13 @@ Quantized checkpoints keep tables and head in bf16, and so do the bytes of weigh
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from inflight.counted import did_you_mean
 from inflight.models.arithmetic import Packing
 
 # Storage of weights, keys and values; int4 is for weights alone, and computed in bf16.
@@ -139,8 +139,7 @@ def find_gpu(name: str, others: Iterable[Gpu] = ()) -> Gpu:
         return known[asked]
     if asked in sheets.aliases:
         return known[sheets.aliases[asked]]
-    near = difflib.get_close_matches(asked, [*known, *sheets.aliases], 1)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(asked, [*known, *sheets.aliases])
     raise HardwareError(f"The GPU {name!r} is not known; known are {', '.join(known)}.{hint} To add one, {_HOW}.")
 
 
