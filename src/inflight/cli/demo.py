@@ -53,9 +53,9 @@ def command(port: int, seconds: float | None, no_browser: bool, full_speed: bool
         raise click.UsageError(f"--seconds is {seconds:g}; give a number above 0, or leave it out and press Ctrl-C.")
     check_writable(record)
     # Loaded only now, so that a mistake above is told at once.
-    from inflight.cli.demonstration.server import PACE, DemoServer
+    from inflight.cli.demonstration.server import DemoServer
 
-    with Interrupt() as interrupt, DemoServer(port, None if full_speed else PACE, record) as server:
+    with Interrupt() as interrupt, DemoServer(port, not full_speed, record) as server:
         show = _Show(server, interrupt, seconds)
         url = show.ready()
         if url is None:

@@ -12,27 +12,27 @@ from inflight.config.engine import EngineSettings
 from inflight.config.kv_events import OPTION
 from inflight.config.setting import SettingsError
 from inflight.engine.kv_events import KVEventOptions
-from inflight.extras import pip_install
 
 if TYPE_CHECKING:
     from inflight.engine.kv_events.publisher import KVEventPublisher
 
 
-def open_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> KVEventPublisher | None:
-    """Raises SettingsError, KVEventAddressError."""
-    if options is None:
-        return None
-    if not engine.enable_prefix_caching:
+def check_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> None:
+    """Raise SettingsError where events were asked for that cannot be published."""
+    if options is not None and not engine.enable_prefix_caching:
         raise SettingsError(
-            f"{OPTION} tells what the prefix cache holds, and --no-prefix-caching leaves it empty; leave one of "
+            f"{OPTION} publishes changes of the prefix cache, and --no-prefix-caching leaves it empty; leave one of "
             "them out."
         )
-    try:
-        from inflight.engine.kv_events.publisher import KVEventPublisher
-    except ImportError:
-        raise SettingsError(
-            f"{OPTION} needs pyzmq, which is not installed; {pip_install('processes')}, or leave the option out."
-        ) from None
+
+
+def open_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> KVEventPublisher | None:
+    """Open the addresses. Raises SettingsError, KVEventAddressError."""
+    if options is None:
+        return None
+    from inflight.engine.kv_events.publisher import KVEventPublisher
+
+    check_kv_events(options, engine)
     publisher = KVEventPublisher(options)
     missed = "" if publisher.replayed is None else f", missed ones are asked for at {publisher.replayed}"
     listens = any(mark in options.endpoint for mark in ("*", "::"))

@@ -56,24 +56,18 @@ def command(name: str | None, **values: Any) -> int:
     if models is not None:
         return _serve_models(models, name, values, started)
     asked = settings_of(name, values)
-    # Loaded only now, so that a mistake above is told at once. The process that reads bodies is started first: it takes
-    # as long as the web's modules and the model's, and loads beside them.
-    from inflight.server.preprocessing.pool import PreprocessingPool
-    from inflight.server.tenants import load_tenants
+    from inflight.server.tenants import load_tenants  # now, so that a mistake above is told at once
 
     tenants = load_tenants(asked.api_keys, asked.keys_file)
     server = asked.server.for_tenants(len(tenants.names))
-    preprocessing = None if server.api_processes else PreprocessingPool()
     if asked.replicas is not None:
         from inflight.cli.serving_replicas import serve_replicas
 
-        assert preprocessing is not None, "checked"
         return serve_replicas(
             server,
             asked.engine,
             asked.scheduling,
             tenants,
-            preprocessing,
             replicas=asked.replicas,
             verbose=asked.verbose,
             started=started,
@@ -86,7 +80,6 @@ def command(name: str | None, **values: Any) -> int:
         asked.engine,
         asked.scheduling,
         tenants,
-        preprocessing,
         record=asked.record,
         verbose=asked.verbose,
         started=started,
@@ -122,7 +115,9 @@ def settings_of(name: str | None, values: dict[str, Any]) -> Asked:
 
 def _server_settings(values: dict[str, Any]) -> ServerSettings:
     """Takes the server's options out of the verb's arguments."""
-    return ServerSettings(**{item.name: values.pop(item.name) for item in fields(ServerSettings)})
+    given = {item.name: values.pop(item.name) for item in fields(ServerSettings)}
+    given["api_processes"] = given["api_processes"] or 1  # 0 meant the engine's process, which has no HTTP any more
+    return ServerSettings(**given)
 
 
 def _serve_models(file: Path, name: str | None, values: dict[str, Any], started: float) -> int:
@@ -136,7 +131,7 @@ def _serve_models(file: Path, name: str | None, values: dict[str, Any], started:
         ("--kv-events-config", values["kv_events_config"] is not None),
         ("--role", values["role"] is not None),
         ("--record", values["record"] is not None),
-        ("--api-processes", values["api_processes"] != 0),
+        ("--api-processes", values["api_processes"] > 1),
         ("--replicas", values["replicas"] is not None),
     ):
         if is_given:

@@ -41,9 +41,9 @@ server_options = stacked(
         click.option(
             "--api-processes",
             type=int,
-            default=0,
+            default=1,
             show_default=True,
-            help="Processes for HTTP, preprocessing and streams; 0: in the engine's.",
+            help="Processes for HTTP and streams, beside the engine's.",
         ),
         click.option(
             "--models",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from inflight.server.model_pool.pool import ModelPool
     from inflight.server.model_pool.pool_model import PoolModel
 
-WORKER = "inflight.cli.model_worker"
+WORKER = "inflight.cli.engine_process"
 MEMORY_SHARE = 0.8  # of what is free, where the models file gives no memory
 MIN_KV_BYTES = 1 << 28
 
@@ -106,22 +106,20 @@ def _pool(file: ModelsFile, folder: Path, worker_logs: WorkerLogs) -> ModelPool:
 def _pool_model(
     one: FileModel, nbytes: int, folder: Path, claims: ClaimTable, slot: int, worker_logs: WorkerLogs
 ) -> PoolModel:
-    from inflight.cli.model_worker import Setup
+    from inflight.cli.engine_setup import CoreSharing, EngineSetup
     from inflight.server.model_pool.pool_model import PoolModel
     from inflight.server.model_pool.resident import ModelNeeds
 
     def setup(serial: int) -> bytes:
         return encode(
-            Setup(
+            EngineSetup(
                 serial=serial,
                 folder=folder,
                 server=one.server,
                 engine=one.engine,
                 scheduling=one.scheduling,
                 nbytes=nbytes,
-                claims=claims.descriptor,
-                slot=slot,
-                weight=one.weight,
+                sharing=CoreSharing(claims.descriptor, slot, one.weight),
                 record=one.record,
                 verbose=worker_logs.verbose,
                 log_format=worker_logs.log_format,

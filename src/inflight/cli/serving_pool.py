@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from inflight import __version__
 from inflight.cli.engine_loading import Doing
@@ -15,10 +16,13 @@ from inflight.cli.serving import tell_ready_at
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.ingress.tls import tls_context
+from inflight.server.listening import listen
 from inflight.server.live.members import MembersSource
+from inflight.server.loader import LOADER
 from inflight.server.loading import make_jobs, make_live
 from inflight.server.metrics.pool_page import PoolMetrics
-from inflight.server.process import Process, listen
+from inflight.server.offload import in_own_thread
+from inflight.server.process import Process
 from inflight.server.served import ServedModels
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
@@ -51,6 +55,9 @@ def serve_pool(
             jobs.open()
         return load(doing, process.loop)
 
+    async def open_pool(doing: Doing) -> ServedModels:
+        return await in_own_thread(partial(load_here, doing), LOADER)
+
     async def begin() -> None:
         if jobs is not None:
             jobs.start(metrics.batch)
@@ -66,6 +73,6 @@ def serve_pool(
 
     members = MembersSource(page, metrics.label, f"{metrics.label.removesuffix('_name')}s", shown)
     live = make_live(service, lambda: None if metrics.pool is None else members)
-    process = Process(service, tenants, load_here, begin, end)
+    process = Process(service, tenants, open_pool, begin, end)
     app = make_app(service, tenants, page, __version__, metrics.observe_http, jobs, spans=tracer, live=live)
     return process.run(app, bound, tls)

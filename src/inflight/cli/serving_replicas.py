@@ -45,7 +45,6 @@ def serve_replicas(
     engine: EngineSettings,
     scheduling: SchedulingSettings,
     tenants: Tenants,
-    preprocessing: PreprocessingPool,
     *,
     replicas: Replicas,
     verbose: bool,
@@ -54,6 +53,7 @@ def serve_replicas(
     log_level: str,
 ) -> int:
     """Runs until it is told to stop; returns the exit code."""
+    preprocessing = PreprocessingPool()
     share_one_heap()
     logs.configure(log_format, log_level)
     metrics = PoolMetrics(version=__version__, label="replica")

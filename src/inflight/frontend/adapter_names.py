@@ -56,6 +56,10 @@ class AdapterNames:
         added = self._by_name[name] = Adapter(name, str(path), next(self._numbers))
         return added
 
+    def replace(self, adapters: Iterable[Adapter]) -> None:
+        """Have these alone, as the engine's process has them."""
+        self._by_name = {one.name: one for one in adapters}
+
     def remove(self, name: str) -> Adapter:
         """Requests under way go on with it. Raises AdapterNameError for one that is not there."""
         if name not in self._by_name:

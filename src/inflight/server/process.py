@@ -31,53 +31,17 @@ from inflight.server.ingress.connections import ConnectionLimits, Connections
 from inflight.server.ingress.descriptors import possible_connections, raise_descriptor_limit
 from inflight.server.ingress.listener import Listener
 from inflight.server.ingress.refusals import Refusals
-from inflight.server.loader import LOADER, SWITCH_SECONDS, leave_loader, log_failure
-from inflight.server.offload import in_own_thread
+from inflight.server.loader import SWITCH_SECONDS, leave_loader, log_failure
 from inflight.server.reloading import can_reload, reload_certificate, reload_keys
 from inflight.server.served import ServedModels
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
-Load = Callable[[Callable[[str], None]], ServedModels]  # given a function to say what it is doing; runs in a thread
+Open = Callable[[Callable[[str], None]], Awaitable[ServedModels]]  # given a function to report its progress
 
-
-BACKLOG = 2048  # connections that wait to be taken
-# What the kernel keeps of what a connection has sent and nobody has read. Left to itself it keeps some 6 MB of each,
-# and with some hundreds of them it has no memory left for others. At 50 ms 20 Mbit/s come through.
-RECEIVE_BYTES = 128 << 10
 
 log = logging.getLogger("inflight.server")
-
-
-class AddressError(ValueError):
-    """The address cannot be listened on."""
-
-
-def listen(settings: ServerSettings) -> socket.socket:
-    """Listen before anything is loaded, so that a port that is taken is an error at once. Raises AddressError,
-    DescriptorsError."""
-    raise_descriptor_limit()
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)  # connections inherit it
-    try:
-        bound.bind((settings.host, settings.port))
-        bound.listen(BACKLOG)
-    except OSError as error:
-        bound.close()
-        raise AddressError(
-            f"The address {settings.host}:{settings.port} cannot be used ({error.strerror or error}); choose another "
-            "with --host and --port."
-        ) from None
-    return bound
-
-
-def url(settings: ServerSettings, bound: socket.socket) -> str:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    scheme = "http" if settings.ssl_certfile is None else "https"
-    return f"{scheme}://{host}:{bound.getsockname()[1]}"
 
 
 def _limits(settings: ServerSettings) -> ConnectionLimits:
@@ -109,7 +73,7 @@ class Process:
         self,
         service: Service,
         tenants: Tenants,
-        load: Load,
+        open: Open,
         begin: Callable[[], Awaitable[None]],
         end: Callable[[], Awaitable[None]],
         *,
@@ -118,7 +82,7 @@ class Process:
         gives_way: Callable[[int], bool] = lambda connections: False,
     ):
         self._service, self._tenants = service, tenants
-        self._load = load
+        self._open_models = open
         self._begin, self._end = begin, end
         self._hears_signals, self._early, self._gives_way = hears_signals, early, gives_way
         self._server: _Server | None = None
@@ -158,7 +122,7 @@ class Process:
         self.loop = asyncio.get_running_loop()
         if self._hears_signals and threading.current_thread() is threading.main_thread():
             self._hear_hangup()
-        opening = self._start(self._open())
+        opening = self.start(self._open())
         if not self._early:
             await opening
         try:
@@ -172,14 +136,15 @@ class Process:
 
     async def _open(self) -> None:
         try:
-            models = await in_own_thread(partial(self._load, self._loading), LOADER)
+            models = await self._open_models(self._loading)
             self._settled.enter_context(settled())
             self._service.ready(models)
             await self._begin()
         except Exception as error:
             return self._fail(str(error), error)
-        self._start(self._watch(models))
-        self._start(give_back())
+        if self._hears_signals:
+            self.start(self._watch(models))
+        self.start(give_back())
 
     def _loading(self, doing: str) -> None:
         self._service.doing = doing
@@ -190,13 +155,17 @@ class Process:
             await asyncio.sleep(1.0)
         self._fail(stopped, None)
 
+    def fail(self, why: str) -> None:
+        """End, with calls in flight, since no engine is left."""
+        self._fail(why, None)
+
     def _fail(self, why: str, error: Exception | None) -> None:
         self._service.fail(why)
         log_failure(why, error)
         self._code = 1
         self._stop()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -215,7 +184,7 @@ class Process:
             self._stop()
         elif self._signals == 1:
             drain = partial(self._drain, signal.Signals(number).name)
-            self.loop.call_soon_threadsafe(lambda: self._start(drain()), context=Context())  # of no request
+            self.loop.call_soon_threadsafe(lambda: self.start(drain()), context=Context())  # of no request
         else:
             self.loop.call_soon_threadsafe(self._service.hurry)
 
@@ -223,7 +192,7 @@ class Process:
         """SIGHUP has files read again; where no option names one, it ends the server as SIGTERM does, unless it
         is ignored (nohup)."""
         if can_reload(self._service.settings, self._tenants):
-            self.loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._reload()))
+            self.loop.add_signal_handler(signal.SIGHUP, lambda: self.start(self._reload()))
         elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             self.loop.add_signal_handler(signal.SIGHUP, self.on_signal, signal.SIGHUP)
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -116,14 +117,25 @@ class ServedModels(Protocol):
     async def close(self) -> None: ...
 
 
+class AdapterLoading(Protocol):
+    """Loads and unloads adapters while the server runs."""
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        """Let requests name an adapter. Raises ApiError."""
+
+    async def unload_adapter(self, name: str) -> None:
+        """Let no request name an adapter any more; those in flight go on with it. Raises ApiError."""
+
+
 class OneModel:
     """`ServedModels` of a server that has one, under whatever name it is called: bodies' names are checked where they
     are read."""
 
     residency = None
 
-    def __init__(self, served: Served):
-        self.served = served
+    def __init__(self, served: Served, adapter_loading: AdapterLoading | None = None):
+        """adapter_loading: None where adapters are those of the start."""
+        self.served, self.adapter_loading = served, adapter_loading
 
     @property
     def stopped(self) -> str | None:

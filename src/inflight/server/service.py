@@ -100,6 +100,14 @@ class Service:
         if self._state == "loading":
             self._state = "ready"
 
+    def lose_engine(self, doing: str) -> ServedModels | None:
+        """Wait for the next engine, since the last one has ended; return its models. doing: for refused calls."""
+        models, self._models = self._models, None
+        if self._state == "ready":
+            self._state = "loading"
+        self.doing = doing
+        return models
+
     def fail(self, why: str) -> None:
         self._state, self.doing = "failed", why
 

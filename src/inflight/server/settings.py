@@ -30,7 +30,7 @@ _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_.:\[\]-]+")
 class ServerSettings:
     """Seconds, mebibytes, counts.
 
-    api_processes: that run HTTP, preprocessing and streams beside the engine's; 0: the engine's runs all.
+    api_processes: that run HTTP, preprocessing and streams.
     served_model_name: names by which requests may call the model, the first is the one in answers.
     max_n: most samples of one prompt. max_prompts: most prompts of one call. max_streams: most calls under way at once.
     request_timeout: a call that takes longer is ended. drain_timeout: what runs may go on so long after SIGTERM.
@@ -66,7 +66,7 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 8000
-    api_processes: int = 0
+    api_processes: int = 1
     served_model_name: tuple[str, ...] = ()
     max_n: int = 128
     max_prompts: int = 256
@@ -145,8 +145,8 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise SettingsError(f"--port is {self.port}; give a number from 1 to 65535, or 0 for a free one.")
-        if not 0 <= self.api_processes <= 64:
-            raise SettingsError(f"--api-processes is {self.api_processes}; give a number up to 64, or 0 for none.")
+        if not 1 <= self.api_processes <= 64:
+            raise SettingsError(f"--api-processes is {self.api_processes}; give a number from 1 to 64.")
         for name in _ABOVE_ZERO:
             value = getattr(self, name)
             if not 0 < value < 2**31:
@@ -162,11 +162,6 @@ class ServerSettings:
             raise SettingsError("--served-model-name is empty; give a name, or leave it out.")
         if self.lora_dir is not None and not self.lora_dir.is_dir():
             raise SettingsError(f"--lora-dir is {self.lora_dir}, which is no folder; give one that holds adapters.")
-        if self.lora_dir is not None and self.api_processes:
-            raise SettingsError(
-                f"--lora-dir needs one process that knows all adapters, and --api-processes is {self.api_processes}; "
-                "leave one of them out, or name adapters with --lora."
-            )
         endpoint = self.otlp_traces_endpoint
         if endpoint is not None and not _COLLECTOR.fullmatch(endpoint):
             raise SettingsError(

@@ -15,19 +15,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from inflight.bench.processes import on_interrupt
-from inflight.cli.demonstration.narrator import KINDS, Kind, Narrator, Sentence
+from inflight.cli.demonstration.narrator import Kind, Sentence
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.plan import Executor
 from inflight.server.settings import ServerSettings
-from inflight.testing.paced import Pace, PacedExecutor
+from inflight.testing.paced import Pace
 
 ROWS, STEP_TOKENS, BLOCKS = 8, 48, 112
+PIPE, PACE_OF_STEPS = "INFLIGHT_DEMO_PIPE", "INFLIGHT_DEMO_PACE"  # for the engine's process, in the environment
 PACE = Pace(step=0.025, token=0.0005)  # a step of 48 tokens takes 49 ms, one of 8 tokens 29 ms
 # The batch lane fills whatever a step has left: by default it would also keep steps as short as they are without it.
 LANES = {"batch": {"step_target": "off"}}
@@ -50,10 +49,10 @@ Message = Ready | Sentence | Counted
 
 
 class DemoServer:
-    """Started when entered, ended when left. pace None: steps take what they take."""
+    """Started when entered, ended when left. paced: steps take a while, so that they can be followed."""
 
-    def __init__(self, port: int, pace: Pace | None, record: Path | None):
-        self._arguments = (port, pace, record)
+    def __init__(self, port: int, paced: bool, record: Path | None):
+        self._arguments = (port, paced, record)
         self.code: int | None = None  # of a server that ended by itself
 
     def __enter__(self) -> DemoServer:
@@ -84,41 +83,28 @@ class DemoServer:
             self.code = self._process.exitcode or 0
 
 
-def _serve(pipe: Connection, port: int, pace: Pace | None, record: Path | None) -> None:
-    """The process."""
+def _serve(pipe: Connection, port: int, paced: bool, record: Path | None) -> None:
+    """Run the server. Its engine's process (`engine`) writes to the pipe, too."""
     os.setsid()  # a terminal's Ctrl-C is not for it
     from inflight.cli.serving import serve
-    from inflight.server.preprocessing.pool import PreprocessingPool
     from inflight.server.tenants import load_tenants
 
-    lock = threading.Lock()
-
-    def tell(message: Message) -> None:
-        with lock, contextlib.suppress(OSError):
-            pipe.send(message)
-
-    def say(sentence: Sentence | None) -> None:
-        if sentence is not None:
-            tell(sentence)
-        tell(Counted({kind: narrator.seen[kind] for kind in KINDS}))
-
-    narrator = Narrator(say)
     threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
+    os.environ[PIPE], os.environ[PACE_OF_STEPS] = str(pipe.fileno()), "paced" if paced else ""
     try:
         code = serve(
             ServerSettings(port=port, drain_timeout=2.0),
             EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=STEP_TOKENS, num_blocks=BLOCKS),
             SchedulingSettings(speculation="off", admission="auto", lanes=LANES),
             load_tenants((), None),
-            PreprocessingPool(),
             record=record,
             verbose=False,
             started=time.monotonic(),
             log_format="text",
             log_level="warning",
-            wrap=None if pace is None else partial(_paced, pace),
-            observers=(narrator,),
-            ready=lambda url: tell(Ready(url)),
+            engine="inflight.cli.demonstration.engine",
+            inherited=(pipe.fileno(),),
+            ready=lambda url: pipe.send(Ready(url)),
         )
     except ValueError as error:
         if not type(error).__module__.startswith("inflight."):
@@ -126,10 +112,6 @@ def _serve(pipe: Connection, port: int, pace: Pace | None, record: Path | None) 
         print(f"inflight: {error}", file=sys.stderr)
         code = 1
     sys.exit(code)
-
-
-def _paced(pace: Pace, executor: Executor, *_: object) -> Executor:
-    return PacedExecutor(executor, pace)
 
 
 def _end_with(pipe: Connection) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from inflight.engine.remote.client import RemoteClient
 from inflight.server.loader import LOADER
 from inflight.server.loading import make_prompts, make_served
-from inflight.server.model_pool.messages import Ready
+from inflight.server.model_pool.messages import EngineReady
 from inflight.server.model_pool.pool_model import PoolModel
 from inflight.server.model_pool.worker import Worker, WorkerError, Workers
 from inflight.server.offload import in_own_thread
@@ -103,7 +103,12 @@ class ModelLoader:
 
 
 def _served(
-    model: PoolModel, ready: Ready, client: RemoteClient, preprocessing: PreprocessingPool, serial: int, text: Text
+    model: PoolModel,
+    ready: EngineReady,
+    client: RemoteClient,
+    preprocessing: PreprocessingPool,
+    serial: int,
+    text: Text,
 ) -> Served:
     """Wait until the preprocessing has loaded, and put the parts together. Raises PreprocessingError."""
     prompts = make_prompts(*text, ready.engine, serial)

@@ -1,6 +1,5 @@
-"""What a model's process tells the server, and the server it, beside calls: what an API process and the engine's tell
-each other too (`processes.messages`), and that there is an engine, or is none. The first message, which says what is to
-be loaded, is the command line's (`cli.model_worker`). Knows shapes only."""
+"""Messages between an engine's process and the server, beside calls: frames of msgpack, both sides checking types. The
+first one, which says what to load, is the command line's (`cli.engine_process`)."""
 
 from __future__ import annotations
 
@@ -8,15 +7,47 @@ import msgspec
 from msgspec import Struct
 
 from inflight.server.loaded_engine import Described
-from inflight.server.processes.messages import AskFrames, AskPage, Model, Page, ShownFrames, typed
+from inflight.server.processes.messages import (
+    AdapterChanged,
+    AskFrames,
+    AskPage,
+    Count,
+    LoadAdapter,
+    Loading,
+    Model,
+    Page,
+    ShownFrames,
+    UnloadAdapter,
+    typed,
+)
 
 
-class Ready(Struct, frozen=True, tag=True):
-    """There is an engine at that address. nbytes: of memory that it takes."""
+class EngineReady(Struct, frozen=True, tag=True):
+    """The engine serves at an address.
+
+    Attributes:
+        nbytes: Memory that it takes.
+        parts: Of its start, with their seconds.
+        cpu_seconds: Of all threads of its process, until now.
+    """
 
     address: str
     engine: Described
     nbytes: int
+    parts: tuple[tuple[str, float], ...] = ()
+    cpu_seconds: float = 0.0
+
+
+class ClientDropped(Struct, frozen=True, tag=True):
+    """A client sent what is no message, or has read no answers for long: its requests are aborted."""
+
+    name: str
+
+
+class ClientLost(Struct, frozen=True, tag=True):
+    """A client's process has ended."""
+
+    name: str
 
 
 class Failed(Struct, frozen=True, tag=True):
@@ -25,9 +56,9 @@ class Failed(Struct, frozen=True, tag=True):
     sentence: str
 
 
-ToModel = AskPage | AskFrames
-FromModel = Model | Ready | Failed | Page | ShownFrames
+ToModel = AskPage | AskFrames | Count | LoadAdapter | UnloadAdapter | ClientLost
+FromModel = Loading | Model | EngineReady | ClientDropped | Failed | Page | ShownFrames | AdapterChanged
 
 _from_model: msgspec.msgpack.Decoder[FromModel] = msgspec.msgpack.Decoder(FromModel, dec_hook=typed)
-_to_model: msgspec.msgpack.Decoder[ToModel] = msgspec.msgpack.Decoder(ToModel)
+_to_model: msgspec.msgpack.Decoder[ToModel] = msgspec.msgpack.Decoder(ToModel, dec_hook=typed)
 decode_from_model, decode_to_model = _from_model.decode, _to_model.decode

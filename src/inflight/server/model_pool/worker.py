@@ -1,7 +1,7 @@
-"""A model's process, as the server sees it: it is started, tells how far it is, and ends with the socket to it.
+"""An engine's process, as the server sees it: it is started, reports its progress, and ends with the socket to it.
 
-Knows processes and messages; not which models there should be. A process is started ahead of its need (`Workers`), so
-that its modules, which take as long as a small model's weights, are there when a model is to be loaded.
+A process can be started ahead of its need (`Workers`), so that its modules, which take as long as a small model's
+weights, are there when a model is to be loaded.
 """
 
 from __future__ import annotations
@@ -12,12 +12,30 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from inflight.engine.event_stream import set_outcome
-from inflight.server.model_pool.messages import Failed, FromModel, Ready, decode_from_model
+from inflight.server.model_pool.messages import (
+    ClientDropped,
+    ClientLost,
+    EngineReady,
+    Failed,
+    FromModel,
+    decode_from_model,
+)
 from inflight.server.processes.control import Control
-from inflight.server.processes.messages import AskFrames, AskPage, Model, Page, ShownFrames
+from inflight.server.processes.messages import (
+    AdapterChanged,
+    AskFrames,
+    AskPage,
+    Count,
+    LoadAdapter,
+    Loading,
+    Model,
+    Page,
+    ShownFrames,
+    UnloadAdapter,
+)
 from inflight.server.processes.pending_replies import PendingReplies
 
 ENDING_SECONDS = 5.0  # until one that does not end is killed
@@ -43,6 +61,10 @@ class Worker:
             self._process = subprocess.Popen(command, pass_fds=handed_down, stdin=subprocess.DEVNULL)
         self._control = Control(ours, decode_from_model)
         self._pages, self._frames = PendingReplies[bytes | None](), PendingReplies[bytes | None]()
+        self._changes = PendingReplies[AdapterChanged | None]()
+        self._loading: Callable[[str], None] = lambda doing: None
+        self._dropped: Callable[[str], None] = lambda client: self.break_off("The server has read no answers for long.")
+        self.failed: str | None = None  # why it ends, if its process has said so, and logged it
         self._why = ""
         self._is_ending = False
 
@@ -50,11 +72,23 @@ class Worker:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def start(self, setup: bytes) -> None:
-        """setup: the first message."""
-        loop = asyncio.get_running_loop()
+    def start(
+        self,
+        setup: bytes,
+        loading: Callable[[str], None] = lambda doing: None,
+        dropped: Callable[[str], None] | None = None,
+    ) -> None:
+        """Send the first message.
+
+        Args:
+            setup: The message.
+            loading: Called with each part of the start that begins.
+            dropped: Called with the name of a client that is dropped; None: there is one client, and the process ends.
+        """
+        loop, self._loading = asyncio.get_running_loop(), loading
+        self._dropped = self._dropped if dropped is None else dropped
         self._found: asyncio.Future[Model] = loop.create_future()
-        self._ready: asyncio.Future[Ready] = loop.create_future()
+        self._ready: asyncio.Future[EngineReady] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()  # why, empty where it was asked to
         self._control.tell_encoded(setup)
         self._watching = loop.create_task(self._watch())
@@ -63,7 +97,7 @@ class Worker:
         """Where the model's files are. Raises WorkerError."""
         return await asyncio.shield(self._found)
 
-    async def ready(self) -> Ready:
+    async def ready(self) -> EngineReady:
         """Raises WorkerError."""
         return await asyncio.shield(self._ready)
 
@@ -86,6 +120,18 @@ class Worker:
             return await self._frames.ask(lambda question: tell(AskFrames(question, asked, name)), SHOWN_SECONDS)
         except TimeoutError:
             return None
+
+    def count(self, message: Count) -> None:
+        """Send what the metrics of its engine count."""
+        self._control.tell(message)
+
+    def client_lost(self, name: str) -> None:
+        """Abort the requests of a client whose process has ended."""
+        self._control.tell(ClientLost(name))
+
+    async def change_adapter(self, make: Callable[[int], LoadAdapter | UnloadAdapter]) -> AdapterChanged | None:
+        """Load or unload an adapter; None where the process ends meanwhile. make: the message, by its number."""
+        return await self._changes.ask(lambda question: self._control.tell(make(question)))
 
     async def end(self) -> None:
         """Returns when its memory is free."""
@@ -125,7 +171,7 @@ class Worker:
         """Whoever waits for something is told."""
         code = self._process.wait()
         why = "" if self._is_ending else self._why or _ending(code)
-        for replies in (self._pages, self._frames):
+        for replies in (self._pages, self._frames, self._changes):
             replies.end(None)
         fault = WorkerError(why or "The model was unloaded while it was being loaded.")
         for future in (self._found, self._ready):
@@ -138,10 +184,16 @@ class Worker:
         match message:
             case Model():
                 set_outcome(self._found, message)
-            case Ready():
+            case EngineReady():
                 set_outcome(self._ready, message)
+            case Loading():
+                self._loading(message.doing)
+            case ClientDropped():
+                self._dropped(message.name)
+            case AdapterChanged():
+                self._changes.came(message.question, message)
             case Failed():
-                self._why = message.sentence
+                self._why = self.failed = message.sentence
             case Page():
                 self._pages.came(message.question, message.text)
             case ShownFrames():
@@ -174,4 +226,4 @@ class Workers:
 
 def _ending(code: int) -> str:
     how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-    return f"The model's process ended {how}; the system's log may say why (memory that ran out, for instance)."
+    return f"The engine's process ended {how}; the system's log may say why (memory that ran out, for instance)."

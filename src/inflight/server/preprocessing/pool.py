@@ -75,7 +75,9 @@ class PreprocessingPool:
         self._spawn()
 
     def load(self, model_folder: Path) -> None:
-        """The first process loads the model's tokenizer and template; `configure` waits for that."""
+        """Have the first process load the model's tokenizer and template, unless it has; `configure` waits for that."""
+        if self._setup is not None:
+            return
         self._setup = Setup(str(model_folder), CPU_SECONDS)
         with contextlib.suppress(OSError):  # it is gone already, as `configure` tells
             send(self._control, encode(self._setup))
@@ -85,8 +87,10 @@ class PreprocessingPool:
 
         in_place: reads what is too short to be worth a process.
         """
+        is_loaded = self._in_place is not None  # for an engine before this one, of the same settings
         self._limits, self._in_place = limits, in_place
-        self._wait_until_loaded()
+        if not is_loaded:
+            self._wait_until_loaded()
 
     async def prepare(
         self, endpoint: EndpointName, body: bytes, owner: str = "", history: bytes = b""

@@ -1,21 +1,23 @@
 """An API process: `python -m inflight.server.processes.child CONTROL`, an open descriptor.
 
-Serves HTTP as the server in one process does, over an engine that is elsewhere. Obeys what comes over CONTROL instead
-of signals: those that go to all processes of a terminal or a service would end it before what runs is done. Ends when
-CONTROL does.
+Serves HTTP over an engine in another process. Obeys the messages that come over CONTROL instead of signals: those that
+go to all processes of a terminal or a service would end it before its calls are done. Ends when CONTROL does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 import signal
 import socket
 import ssl
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.remote.client import RemoteClient
@@ -26,11 +28,13 @@ from inflight.server.app import make_app
 from inflight.server.batch.checking import DatabaseError
 from inflight.server.batch.data import DataDirectoryError
 from inflight.server.call_counts import SharedCallCounts
-from inflight.server.heap import share_one_heap
+from inflight.server.errors import ApiError, invalid
 from inflight.server.ingress.tls import TlsError, tls_context
 from inflight.server.live.members import MembersSource
+from inflight.server.loader import LOADER
 from inflight.server.loading import make_jobs, make_live, make_prompts, make_served
 from inflight.server.metrics.batch import BatchCounts
+from inflight.server.offload import in_own_thread
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.worker import loaded
 from inflight.server.process import Process
@@ -39,6 +43,8 @@ from inflight.server.processes.folder import JOBS, remove
 from inflight.server.processes.forwarder import Forwarder
 from inflight.server.processes.messages import (
     NO_SUCCESSOR,
+    AdapterChanged,
+    Adapters,
     Answered,
     AskFrames,
     AskPage,
@@ -46,7 +52,9 @@ from inflight.server.processes.messages import (
     JobEnded,
     JobsCounted,
     LinesAnswered,
+    LoadAdapter,
     Loading,
+    Lost,
     Model,
     NotAsked,
     Page,
@@ -56,6 +64,7 @@ from inflight.server.processes.messages import (
     ShownFrames,
     Signal,
     ToChild,
+    UnloadAdapter,
     Up,
     decode_to_child,
 )
@@ -66,9 +75,10 @@ from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 from inflight.server.tracing.opening import close_tracer, open_tracer
+from inflight.text import ChatTemplate, Tokenizer
 
 READY_SECONDS = 0.02  # between two looks whether all processes are ready
-GONE = "The engine's process is gone; restart the server."
+GONE = "The server's first process is gone; restart the server."
 
 log = logging.getLogger("inflight.server")
 
@@ -83,7 +93,6 @@ def main() -> int:
     except (EOFError, OSError):
         return 1
     assert isinstance(setup, Setup), "the first message"
-    share_one_heap()
     logs.configure(setup.log_format, setup.log_level)
     try:
         return _Child(setup, control, preprocessing).run()
@@ -111,7 +120,7 @@ class _Child:
         self._process = Process(
             self._service,
             self._tenants,
-            self._load,
+            self._open,
             self._begin,
             self._end,
             hears_signals=False,
@@ -119,10 +128,9 @@ class _Child:
             gives_way=counts.has_more,
         )
         self._members = MembersSource(self._page, "", "engine", self._show)
-        self._news: queue.SimpleQueue[Model | Ready | None] = queue.SimpleQueue()
+        self._news: asyncio.Queue[Model | Ready | Lost | None] = asyncio.Queue()
         self._pages, self._frames = PendingReplies[tuple[bytes, str]](), PendingReplies[bytes]()
-        self._client: RemoteClient | None = None
-        self._is_alone = False  # the engine's process is gone
+        self._changes = PendingReplies[AdapterChanged]()
 
     def run(self) -> int:
         bound = socket.socket(fileno=self._setup.listening)
@@ -139,7 +147,7 @@ class _Child:
             jobs or other,
             None if inner is None else inner.before,
             self._tracer,
-            make_live(self._service, self._live_source),
+            make_live(self._service, self._live_source, setup.record),
         )
         code = self._process.run(self._app, bound, tls_context(self._setup.settings))
         return NO_SUCCESSOR if self._is_hopeless else code
@@ -150,48 +158,75 @@ class _Child:
 
     # -- the server's parts that are elsewhere --------------------------------------------------------------------
 
-    def _load(self, doing: Callable[[str], None]) -> OneModel:
-        """In the loader's thread, until the engine is ready. Raises EngineStopped."""
-        asyncio.run_coroutine_threadsafe(self._listen(), self._process.loop)  # now there is who obeys
-        self._open_jobs(doing)
-        model = self._next()
-        assert isinstance(model, Model), "comes before the engine"
-        self._preprocessing.load(model.folder)
-        tokenizer, template = loaded(model.folder)
-        ready = self._next()
-        assert isinstance(ready, Ready), "comes behind the model"
-        engine, serial = ready.engine, self._setup.serial
-        prompts = make_prompts(tokenizer, template, engine, serial)
-        prompts.check_chat()
+    async def _open(self, doing: Callable[[str], None]) -> OneModel:
+        """Wait for the first engine. Raises EngineStopped, DataDirectoryError, DatabaseError."""
+        self._following = asyncio.ensure_future(self._listen())  # now messages can be obeyed
+        if self._jobs is not None:
+            doing("checking the data directory")
+            await in_own_thread(self._open_jobs, LOADER)
+        return await self._next_engine()
 
-        async def connect() -> RemoteClient:
-            self._client = RemoteClient(ready.address, str(serial))
-            if self._is_alone:  # it went while tokenizer and templates were loaded; nobody would answer
-                self._client.stop(GONE)
-            return self._client
-
-        client = asyncio.run_coroutine_threadsafe(connect(), self._process.loop).result()
-        return OneModel(make_served(self._setup.settings, engine, client, self._preprocessing, prompts, tokenizer))
-
-    def _open_jobs(self, doing: Callable[[str], None]) -> None:
+    def _open_jobs(self) -> None:
         """Raises DataDirectoryError, DatabaseError."""
-        if self._jobs is None:
-            return
-        doing("checking the data directory")
+        assert self._jobs is not None
         try:
             self._jobs.open()
         except (DataDirectoryError, DatabaseError):
             self._is_hopeless = True
             raise
 
-    def _next(self) -> Model | Ready:
-        news = self._news.get()
+    async def _next_engine(self) -> OneModel:
+        """Connect to the next engine that serves. Raises EngineStopped where the server's first process is gone."""
+        while True:
+            model = await self._next()
+            if not isinstance(model, Model):
+                continue  # of an engine that is lost already
+            self._preprocessing.load(model.folder)
+            text = await in_own_thread(partial(loaded, model.folder), LOADER)
+            ready = await self._next()
+            if isinstance(ready, Ready):
+                return await self._connect(ready, *text)
+
+    async def _connect(self, ready: Ready, tokenizer: Tokenizer | None, template: ChatTemplate | None) -> OneModel:
+        engine = msgspec.structs.replace(ready.engine, adapters=ready.adapters)
+        prompts = make_prompts(tokenizer, template, engine, self._setup.serial)
+        prompts.check_chat()
+        client = RemoteClient(ready.address, str(self._setup.serial))
+        make = partial(make_served, self._setup.settings, engine, client, self._preprocessing, prompts, tokenizer)
+        return OneModel(await in_own_thread(make, LOADER), self)
+
+    async def _next(self) -> Model | Ready | Lost:
+        news = await self._news.get()
         if news is None:
             raise EngineStopped(GONE)
         return news
 
+    async def _follow(self) -> None:
+        """Connect to the engines that come after the first one."""
+        while True:
+            try:
+                models = await self._next_engine()
+            except EngineStopped as gone:
+                return self._process.fail(str(gone))
+            self._service.ready(models)
+
+    # -- adapters -------------------------------------------------------------------------------------------------
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        """Let requests name an adapter, in all processes. Raises ApiError."""
+        changed = await self._changes.ask(lambda question: self._tell(LoadAdapter(question, name, path)))
+        if changed.error is not None:
+            raise invalid(changed.error, changed.param)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Let no request name an adapter any more. Raises ApiError."""
+        changed = await self._changes.ask(lambda question: self._tell(UnloadAdapter(question, name)))
+        if changed.error is not None:
+            raise ApiError(404, changed.error, param="lora_name", code="model_not_found")
+
     async def _begin(self) -> None:
         self._tell(Up())
+        self._process.start(self._follow())
         if self._jobs is not None:
             while not self._service.counts.all_ready:  # before, their lines would be refused
                 await asyncio.sleep(READY_SECONDS)
@@ -228,31 +263,49 @@ class _Child:
         try:
             await self._control.listen(self._heard)
         except Exception:
-            log.exception("what the engine's process says is not understood")
-        self._is_alone = True
-        self._news.put(None)
-        remove(self._setup.folder)  # nobody else is left to do it
-        if self._client is not None:
-            self._client.stop(GONE)
-        for replies in (self._pages, self._frames):
+            log.exception("a message of the server's first process is not understood")
+        remove(self._setup.folder)  # no other process is left to do it
+        self._lose(GONE)
+        self._news.put_nowait(None)
+        for replies in (self._pages, self._frames, self._changes):
             replies.end(EngineStopped(GONE))
 
+    def _lose(self, sentence: str) -> None:
+        """End the calls of an engine that has ended."""
+        models = self._service.lose_engine(f"starting the engine again. {sentence}")
+        if isinstance(models, OneModel):
+            client = models.served.bridge
+            assert isinstance(client, RemoteClient)
+            client.stop(sentence)
+            client.close()
+
     def _heard(self, message: ToChild) -> None:
-        if isinstance(message, Loading):
-            if self._service.state == "loading":
-                self._service.doing = message.doing
-        elif isinstance(message, Signal):
-            self._process.on_signal(message.number)
-        elif isinstance(message, Reload):
-            self._counts.add(message.tenants)
-            self._tenants.take(Tenants(message.keys))
-            self._process.use(_certificate(self._setup.settings))
-        elif isinstance(message, Page):
-            self._pages.came(message.question, _shown(message))
-        elif isinstance(message, ShownFrames):
-            self._frames.came(message.question, message.data)
-        elif not isinstance(message, Setup):
-            self._news.put(message)
+        match message:
+            case Loading():
+                if self._service.state == "loading":
+                    self._service.doing = message.doing
+            case Model() | Ready():
+                self._news.put_nowait(message)
+            case Lost():
+                self._lose(message.sentence)
+                self._news.put_nowait(message)
+            case Adapters():
+                if isinstance(models := self._service.loaded, OneModel):
+                    models.served.translator.adapters.replace(message.adapters)
+            case AdapterChanged():
+                self._changes.came(message.question, message)
+            case Signal():
+                self._process.on_signal(message.number)
+            case Reload():
+                self._counts.add(message.tenants)
+                self._tenants.take(Tenants(message.keys))
+                self._process.use(_certificate(self._setup.settings))
+            case Page():
+                self._pages.came(message.question, _shown(message))
+            case ShownFrames():
+                self._frames.came(message.question, message.data)
+            case Setup():
+                raise ValueError("a second setup")
 
 
 class _Counts(BatchCounts):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from inflight.core.types.sampling import Adapter
 from inflight.server.loaded_engine import Described
 from inflight.server.logs import Format
 from inflight.server.settings import ServerSettings
@@ -23,7 +24,7 @@ class Setup(Struct, frozen=True, tag=True):
     before or after it, has the same. early: answer while there is no engine; else others do. listening, counts:
     descriptors of the socket that all listen on and of the table of calls under way. jobs: of the one by which others
     reach whoever has files and batch jobs, who is told alone. folder: of the sockets between
-    the processes. version: of this package."""
+    the processes. version: of this package. record: file that the engine writes its steps to."""
 
     settings: ServerSettings
     keys: tuple[tuple[bytes, Tenant], ...]
@@ -38,6 +39,7 @@ class Setup(Struct, frozen=True, tag=True):
     version: str
     log_format: Format
     log_level: str
+    record: Path | None = None
 
 
 class Loading(Struct, frozen=True, tag=True):
@@ -47,16 +49,39 @@ class Loading(Struct, frozen=True, tag=True):
 
 
 class Model(Struct, frozen=True, tag=True):
-    """Where tokenizer and template are."""
+    """The folder of tokenizer and template of an engine that is being loaded."""
 
     folder: Path
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """There is an engine at that address."""
+    """An engine serves at an address. adapters: all that requests may name."""
 
     address: str
     engine: Described
+    adapters: tuple[Adapter, ...]
+
+
+class Lost(Struct, frozen=True, tag=True):
+    """The engine has ended, and another one is started. sentence: why, for clients whose calls end with it."""
+
+    sentence: str
+
+
+class Adapters(Struct, frozen=True, tag=True):
+    """All adapters that requests may name from now on."""
+
+    adapters: tuple[Adapter, ...]
+
+
+class AdapterChanged(Struct, frozen=True, tag=True):
+    """The answer to `LoadAdapter` or `UnloadAdapter`. adapters: all that there are now. param: the field that is to
+    blame for an error."""
+
+    question: int
+    adapters: tuple[Adapter, ...] = ()
+    error: str | None = None
+    param: str | None = None
 
 
 class Signal(Struct, frozen=True, tag=True):
@@ -137,8 +162,24 @@ class AskFrames(Struct, frozen=True, tag=True):
     name: str = ""
 
 
-ToChild = Setup | Loading | Model | Ready | Signal | Reload | Page | ShownFrames
-FromChild = Up | Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered | AskPage | AskFrames
+class LoadAdapter(Struct, frozen=True, tag=True):
+    """Let requests name an adapter of these files."""
+
+    question: int
+    name: str
+    path: Path
+
+
+class UnloadAdapter(Struct, frozen=True, tag=True):
+    """Let no request name an adapter from now on."""
+
+    question: int
+    name: str
+
+
+Count = Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered  # for the metrics, which the engine's process has
+ToChild = Setup | Loading | Model | Ready | Lost | Adapters | AdapterChanged | Signal | Reload | Page | ShownFrames
+FromChild = Up | Count | AskPage | AskFrames | LoadAdapter | UnloadAdapter
 
 NO_SUCCESSOR = 3  # exit code of a process that cannot serve, and whose successor could not, either
 
@@ -156,5 +197,5 @@ def typed(kind: type, value: Any) -> Any:
 
 encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 _to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild, dec_hook=typed)
-_from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild)
+_from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild, dec_hook=typed)
 decode_to_child, decode_from_child = _to_child.decode, _from_child.decode

@@ -1,8 +1,7 @@
-"""The engine's process, where HTTP runs in others: starts them, tells them how far the engine is, shows the metrics,
-and starts anew what was killed.
+"""The server's first process: starts the engine's process and the API processes, tells each how far the others are, and
+starts those again that end.
 
-Knows processes and what each has to be told; the engine's calls go another way. One event loop, beside the engine's
-thread.
+It has neither engine nor HTTP. One event loop.
 """
 
 from __future__ import annotations
@@ -14,37 +13,30 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-
-import uvloop
+from typing import Any
 
 from inflight.counted import counted
-from inflight.extras import pip_install
 from inflight.server.call_counts import SharedCallCounts, shared_table
-from inflight.server.heap import give_back, settled
-from inflight.server.live.frame_shelf import FrameShelf
-from inflight.server.loaded_engine import LoadedEngine
-from inflight.server.loader import LOADER, SWITCH_SECONDS, leave_loader, log_failure
+from inflight.server.listening import BACKLOG
 from inflight.server.logs import Format
-from inflight.server.metrics import Metrics
-from inflight.server.offload import in_own_thread
-from inflight.server.process import BACKLOG
+from inflight.server.model_pool.messages import EngineReady
+from inflight.server.model_pool.worker import Worker, WorkerError
 from inflight.server.processes.control import Control
+from inflight.server.processes.engine_keeper import EngineKeeper
 from inflight.server.processes.folder import JOBS, private_folder
 from inflight.server.processes.messages import (
     NO_SUCCESSOR,
-    Answered,
+    AdapterChanged,
+    Adapters,
     AskFrames,
     AskPage,
     FromChild,
-    JobEnded,
-    JobsCounted,
-    LinesAnswered,
-    Loading,
+    LoadAdapter,
+    Lost,
     Model,
-    NotAsked,
     Page,
     Ready,
     Reload,
@@ -52,6 +44,7 @@ from inflight.server.processes.messages import (
     ShownFrames,
     Signal,
     ToChild,
+    UnloadAdapter,
     Up,
     decode_from_child,
 )
@@ -61,51 +54,56 @@ from inflight.server.tenants import Tenants
 
 SHORT_LIFE = 10.0  # seconds; a process that ends sooner is not started anew at once
 OWNER = 0  # the place whose process has files and batch jobs
-TRIES = 5  # short lives of one place, one after another, until the server gives up
+TRIES = 5  # short lives of one place, one after another, until the server ends
 ENDING_SECONDS = 10.0  # that a process which is to end may take beyond its calls
+ENGINE = "inflight.cli.engine_process"
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 log = logging.getLogger("inflight.server")
 
 
-class ProcessesError(ValueError):
-    """HTTP cannot be run in processes of its own; the sentence says why."""
-
-
-# To be told: what it does, the model's folder.
-Load = Callable[[Callable[[str], None], Callable[[Path], None]], LoadedEngine]
-
-
 class Supervisor:
-    """Runs until it is told to stop; returns the exit code."""
+    """Runs until a signal or a failure ends the server."""
 
     def __init__(
         self,
         settings: ServerSettings,
         tenants: Tenants,
         bound: socket.socket,
-        load: Load,
-        begin: Callable[[], None],
+        engine_setup: Callable[[int, Path], bytes],
+        ready: Callable[[EngineReady], None],
         *,
         version: str,
         log_format: Format,
         log_level: str,
+        record: Path | None = None,
+        engine: str = ENGINE,
+        inherited: Sequence[int] = (),
     ):
-        """bound: listens, and is handed down, so that what waits in it when a process ends is taken by another one, and
-        nobody else can have the port. load: runs in a thread. begin: called when all processes take calls for the first
-        time. Raises ProcessesError."""
-        try:
-            from inflight.engine.remote.server import EngineServer
-        except ImportError:
-            raise ProcessesError(
-                f"--api-processes needs pyzmq, which is not installed; {pip_install('processes')}, or leave the option "
-                "out."
-            ) from None
-        self._make_server = EngineServer
+        """Make a supervisor.
+
+        Args:
+            settings: Of the server.
+            tenants: That may call it.
+            bound: Listens. API processes inherit it: the connections that wait in it when one ends are taken by
+                another, and no other server can have the port.
+            engine_setup: Returns the first message to an engine's process. Is given how many were before it, and the
+                folder of the sockets between the processes.
+            ready: Called when the server takes calls for the first time.
+            version: Of this package.
+            log_format: Of all processes.
+            log_level: Of all processes.
+            record: The file that the engine writes its steps to.
+            engine: The module that is run as the engine's process.
+            inherited: Descriptors that it inherits.
+        """
         self._settings, self._tenants, self._bound = settings, tenants, bound
-        self._load, self._begin = load, begin
-        self._version = version
+        self._engine_setup, self._ready = engine_setup, ready
+        self._version, self._record = version, record
         self._log_format: Format = log_format
         self._log_level = log_level
+        self._engine_module, self._engine_inherited = engine, tuple(inherited)
         self._listeners = [bound]  # that are open while processes may be started
         self._jobs: socket.socket | None = None
         self._table = shared_table()
@@ -113,99 +111,75 @@ class Supervisor:
         self._children: dict[int, _Child] = {}
         self._short_lives = [0] * settings.api_processes
         self._news: list[ToChild] = []  # that one which is started now has missed
-        self._engine: LoadedEngine | None = None
-        self._shelf = FrameShelf(None)
-        self._server: EngineServer | None = None
         self._serial = self._signals = self._code = 0
-        self._is_ending = self._has_begun = self._has_broken = False
+        self._engine_ready: EngineReady | None = None  # the first one
+        self._is_ending = self._has_begun = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self) -> int:
-        sys.setswitchinterval(SWITCH_SECONDS)
-        with private_folder() as self._folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._run())
-        if self._engine is None:
-            leave_loader(self._code)
+        """Return the exit code."""
+        with private_folder() as self._folder:
+            asyncio.run(self._run())
         return self._code
 
     async def _run(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self._all_ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(number, self._on_signal, number)
+            loop.add_signal_handler(number, self._on_signal, number)
         if can_reload(self._settings, self._tenants):
-            self._loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._reload()))
+            loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._reload()))
         elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            self._loop.add_signal_handler(signal.SIGHUP, self._on_signal, signal.SIGHUP)
+            loop.add_signal_handler(signal.SIGHUP, self._on_signal, signal.SIGHUP)
         if self._settings.data_dir is not None:
             self._jobs = socket.socket(socket.AF_UNIX)
             self._listeners.append(self._jobs)
             self._jobs.bind(str(self._folder / JOBS))
             self._jobs.listen(BACKLOG)
+        self._keeper = EngineKeeper(
+            partial(Worker, self._engine_module, self._engine_inherited),
+            lambda before: self._engine_setup(before, self._folder),
+            self._tell_all,
+            self._dropped,
+            self._on_engine_ready,
+        )
         for place in range(self._settings.api_processes):
             self._spawn(place)
-        self._start(self._open())
+        keeping = self._start(self._keep_engine())
         await self._all_ended.wait()
+        keeping.cancel()
+        await self._keeper.worker.end()
         for task in self._tasks:
             task.cancel()
-        if self._server is not None:
-            self._server.close()
-        if self._engine is not None:
-            await asyncio.to_thread(self._engine.bridge.close)
 
     # -- the engine -----------------------------------------------------------------------------------------------
 
-    async def _open(self) -> None:
-        later = self._loop.call_soon_threadsafe
-
-        def doing(what: str) -> None:
-            later(self._tell_all, Loading(what))
-
-        def found(folder: Path) -> None:
-            later(self._tell_all, Model(folder))
-
+    async def _keep_engine(self) -> None:
         try:
-            engine = self._engine = await in_own_thread(partial(self._load, doing, found), LOADER)
-        except Exception as error:
-            log_failure(str(error), error)
-            return self._fail()
-        address = f"ipc://{self._folder}/engine"
-        self._server = self._make_server(engine.bridge, address, self._given_up)
-        self._shelf = FrameShelf(engine.shown)
-        self._tell_all(Ready(address, engine.described))
-        self._start(give_back())
-        with settled():
-            while not self._is_broken():
-                await asyncio.sleep(1.0)
-
-    def _is_broken(self) -> bool:
-        """Whether the engine works no more: then all is at its end, also where it was ending, since not all calls have
-        had their answers."""
-        stopped = None if self._engine is None else self._engine.bridge.stopped
-        if stopped is not None and self._server is not None and not self._has_broken:
-            self._has_broken = True
-            log.error(stopped)
-            self._server.stop(stopped)
+            await self._keeper.run()
+        except WorkerError as error:
+            if str(error):
+                log.error(str(error))
             self._fail()
-        return stopped is not None
+
+    def _on_engine_ready(self, ready: EngineReady) -> None:
+        self._engine_ready = self._engine_ready or ready
 
     async def _page(self, child: _Child, question: int) -> None:
-        engine = self._engine
-        assert engine is not None, "nobody asks before there is one"
-        try:
-            text, content_type = await engine.page()
-        except Exception:  # a mistake in counting is no reason to stop
-            log.exception("the metrics could not be told")
-            return child.tell(Page(question, None, ""))
-        child.tell(Page(question, text, content_type))
+        child.tell(Page(question, await self._keeper.worker.metrics(), CONTENT_TYPE))
 
     async def _show(self, child: _Child, asked: AskFrames) -> None:
-        try:
-            shown = await self._shelf.answer(asked.data, asked.name)
-        except Exception:  # a mistake in drawing is no reason to stop
-            log.exception("what the engine does could not be shown")
-            shown = b""
-        child.tell(ShownFrames(asked.question, shown))
+        child.tell(ShownFrames(asked.question, await self._keeper.worker.shown(asked.data, asked.name) or b""))
+
+    async def _change_adapter(self, child: _Child, asked: LoadAdapter | UnloadAdapter) -> None:
+        def change(question: int) -> LoadAdapter | UnloadAdapter:
+            if isinstance(asked, LoadAdapter):
+                return LoadAdapter(question, asked.name, asked.path)
+            return UnloadAdapter(question, asked.name)
+
+        changed = await self._keeper.change_adapter(asked.name, change)
+        error = "The engine is being started again; try again in a moment." if changed is None else changed.error
+        child.tell(AdapterChanged(asked.question, (), error, None if changed is None else changed.param))
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -221,7 +195,7 @@ class Supervisor:
                 self._counts.names,
                 place,
                 child.serial,
-                self._engine is None,
+                not self._has_begun,
                 self._bound.fileno(),
                 self._table,
                 jobs,
@@ -229,6 +203,7 @@ class Supervisor:
                 self._version,
                 self._log_format,
                 self._log_level,
+                self._record,
             )
         )
         for message in self._news:
@@ -236,14 +211,13 @@ class Supervisor:
         self._start(self._watch(child))
 
     async def _watch(self, child: _Child) -> None:
-        """From its start to its end."""
+        """Follow a process from its start to its end, and start another one."""
         await child.listen(partial(self._heard, child))
         code = await child.ended()
         left = self._counts.clear(child.place)
-        if self._server is not None:
-            self._server.lost(str(child.serial))
+        self._keeper.worker.client_lost(str(child.serial))
         del self._children[child.place]
-        if self._is_broken() or self._is_ending:
+        if self._is_ending:
             return self._end_if_last()
         if code == NO_SUCCESSOR:
             return self._fail()
@@ -254,51 +228,60 @@ class Supervisor:
         short = not child.is_up or time.monotonic() - child.started < SHORT_LIFE
         self._short_lives[child.place] = self._short_lives[child.place] + 1 if short else 0
         if self._short_lives[child.place] >= TRIES:
-            log.error(f"API process {child.place} ended {TRIES} times soon after its start; what it said stands above.")
+            log.error(f"API process {child.place} ended {TRIES} times soon after its start; its messages stand above.")
             return self._fail()
         await asyncio.sleep(min(0.1 * 2 ** self._short_lives[child.place], 2.0) if short else 0.0)
-        if self._is_broken() or self._is_ending:
+        if self._is_ending:
             return self._end_if_last()
         self._spawn(child.place)
 
     def _heard(self, child: _Child, message: FromChild) -> None:
-        if isinstance(message, AskPage):
-            self._start(self._page(child, message.question))
-        elif isinstance(message, AskFrames):
-            self._start(self._show(child, message))
-        elif isinstance(message, Up):
-            child.is_up = True
-            up = sum(one.is_up for one in self._children.values())
-            if not self._has_begun and not self._is_ending and up == self._settings.api_processes:
-                self._has_begun = True
-                self._counts.set_all_ready()
-                self._begin()
-        elif self._engine is not None:
-            _count(message, self._engine.metrics)
+        match message:
+            case AskPage():
+                self._start(self._page(child, message.question))
+            case AskFrames():
+                self._start(self._show(child, message))
+            case LoadAdapter() | UnloadAdapter():
+                self._start(self._change_adapter(child, message))
+            case Up():
+                child.is_up = True
+                self._begin_if_all_up()
+            case _:
+                self._keeper.worker.count(message)
 
-    def _given_up(self, name: str) -> None:
+    def _begin_if_all_up(self) -> None:
+        up = sum(one.is_up for one in self._children.values())
+        if self._has_begun or self._is_ending or up < self._settings.api_processes:
+            return
+        self._has_begun = True
+        self._counts.set_all_ready()
+        assert self._engine_ready is not None, "they are up when they have a client of it"
+        self._ready(self._engine_ready)
+
+    def _dropped(self, name: str) -> None:
         for child in self._children.values():
             if str(child.serial) == name:
                 child.kill()
 
     def _tell_all(self, message: ToChild) -> None:
-        self._news = [one for one in self._news if type(one) is not type(message)] + [message]
+        gone = (Model, Ready, Adapters) if isinstance(message, Lost) else (type(message),)
+        self._news = [one for one in self._news if not isinstance(one, gone)] + [message]
         for child in self._children.values():
             child.tell(message)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int) -> None:
-        """Each process lets its calls finish, and ends."""
+        """Have each process let its calls finish, and end."""
         self._signals += 1
         if self._signals == 1 and not self._is_ending:
             name, left = signal.Signals(number).name, self._counts.everywhere
             calls = counted(left, "call is", "calls are")
             log.info(f"{name}: taking no new work; {calls} under way." if left else f"{name}: stopping.")
-        self._end(number, self._settings.drain_timeout if self._engine is not None else 0.0)
+        self._end(number, self._settings.drain_timeout if self._has_begun else 0.0)
 
     async def _reload(self) -> None:
-        """Keys and certificate are checked here, once for all processes."""
+        """Check keys and certificate once, for all processes."""
         has_keys = await reload_keys(self._tenants, self._settings, self._counts.add)
         if has_keys | (await reload_certificate(self._settings) is not None):
             for child in self._children.values():
@@ -309,7 +292,7 @@ class Supervisor:
         self._end(signal.SIGTERM, 0.0)
 
     def _end(self, number: int, seconds: float) -> None:
-        """seconds: for calls that are under way."""
+        """Tell all processes to end. seconds: for calls in flight."""
         if not self._is_ending:
             self._start(self._kill_late(seconds + ENDING_SECONDS))
             for listener in self._listeners:  # the last process that ends closes them
@@ -329,10 +312,11 @@ class Supervisor:
             log.error(f"API process {child.place} has not ended in time, and is killed.")
             child.kill()
 
-    def _start(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -341,25 +325,11 @@ class Supervisor:
             self._fail()
 
 
-def _count(message: Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered, metrics: Metrics) -> None:
-    match message:
-        case Answered():
-            metrics.observe_http(message.route, message.status, message.seconds)
-        case NotAsked():
-            metrics.refused(message.code)
-        case JobsCounted():
-            metrics.batch.jobs(message.by_status)
-        case JobEnded():
-            metrics.batch.ended(message.status)
-        case LinesAnswered():
-            metrics.batch.lines(message.outcome, message.count)
-
-
 class _Child:
-    """One process, and the socket that is its life."""
+    """An API process, and the socket to it."""
 
     def __init__(self, place: int, serial: int, inherited: Sequence[int]):
-        """inherited: descriptors."""
+        """Start the process. inherited: descriptors."""
         self.place, self.serial = place, serial
         self.started = time.monotonic()
         self.is_up = False
@@ -372,15 +342,15 @@ class _Child:
         self.tell = self._control.tell
 
     async def listen(self, heard: Callable[[FromChild], None]) -> None:
-        """Until it closes its end, or says what is no message."""
+        """Read messages until it closes its end, or sends what is no message."""
         try:
             await self._control.listen(heard)
         except ValueError as error:
-            log.error(f"API process {self.place} said what is no message ({error}), and is killed.")
+            log.error(f"API process {self.place} sent what is no message ({error}), and is killed.")
             self.kill()
 
     async def ended(self) -> int:
-        """Its exit code; below 0: the signal that killed it. It has closed its end, and will not be long."""
+        """Return its exit code; below 0: the signal that killed it. It has closed its end, and ends soon."""
         self._control.close()
         return await asyncio.to_thread(self._process.wait)
 
