@@ -1,11 +1,15 @@
 """`inflight` with scripted answers, on a device that computes nothing: run by `test_scripted` in place of the command
-line. Who says one of these words last is answered by its text; any other answer ends at once."""
+line, and by that as the engine's process. A prompt that ends in one of these words is answered by its text; any other
+answer ends at once."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 from inflight import build
@@ -78,9 +82,14 @@ def scripted(executor: Executor, *_: object) -> Executor:
 
 
 if __name__ == "__main__":
-    plain = build.build_engine
-    build.build_engine = lambda *given, **named: plain(*given, **{**named, "wrap": scripted})
-    from inflight.cli import main
+    if sys.argv[1].isdigit():
+        from inflight.cli import engine_process
 
+        os._exit(engine_process.main(socket.socket(fileno=int(sys.argv[1])), scripted))
+    from inflight import cli
+    from inflight.cli import serving
+
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    serving.serve = partial(serving.serve, engine="scripted")
     sys.argv[0] = "inflight"
-    main()
+    cli.main()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from adapters import write_adapter
 from models import write_model
 
-from .conftest import Server
+from .conftest import Server, children
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
@@ -176,6 +178,25 @@ def test_options_that_exclude_each_other(folder: Path, start: Callable[..., Serv
     server = start(*options(folder), "--lora-dir", str(folder / "nowhere"), ready=False)
     server.process.wait(30)
     assert "is no folder" in "".join(server.log)
-    server = start(*options(folder), "--lora-dir", str(folder), "--api-processes", "2", ready=False)
-    server.process.wait(30)
-    assert "--api-processes is 2" in "".join(server.log)
+
+
+def test_all_processes_know_adapters_that_were_loaded_and_so_does_the_next_engine(
+    folder: Path, start: Callable[..., Server]
+) -> None:
+    server = start(*options(folder), "--lora-dir", str(folder / "lora"), "--api-processes", "2")
+    assert server.post(LOAD, {"lora_name": "d", "lora_path": "c"}).status_code == 200
+    assert server.post(UNLOAD, {"lora_name": "b"}).status_code == 200
+    assert server.post(LOAD, {"lora_name": "d", "lora_path": "c"}).status_code == 400, "it is there"
+    assert server.post(UNLOAD, {"lora_name": "b"}).status_code == 404
+
+    def listed() -> list[set[str]]:
+        return [{one["id"] for one in server.get("/v1/models").json()["data"]} for _ in range(8)]
+
+    assert server.settled(lambda: all(one >= {"a", "d"} and "b" not in one for one in listed()))
+    before = said(server.client(), "d")
+    [engine] = children(server, "inflight.cli.engine_process")
+    os.kill(engine, signal.SIGKILL)
+    assert server.settled(lambda: server.get("/health").status_code == 503)
+    assert server.settled(lambda: server.get("/health").status_code == 200)
+    assert all(one >= {"a", "d"} and "b" not in one for one in listed())
+    assert said(server.client(), "d") == before != said(server.client(), "a")

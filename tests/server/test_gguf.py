@@ -25,10 +25,9 @@ def test_a_file_is_served_under_its_name(start: Callable[..., Server], tiny: Pat
 
 NAMED = """
 import sys
-from inflight.cli import main
-from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE, PackagedModel
-CATALOGUE["tiny"] = {model!r}
-main()
+if "inflight" in " ".join(sys.orig_argv):
+    from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE, PackagedModel
+    CATALOGUE["tiny"] = {model!r}
 """
 
 
@@ -37,7 +36,8 @@ def test_a_packaged_model_is_served_under_its_short_name(
 ) -> None:
     file = convert(tiny, tmp_path / "Tiny-F32.gguf", "llama")
     model = packaged(tmp_path / "index", file.read_bytes(), file.name)
-    server = start("tiny", program=("-c", NAMED.format(model=model)), env=settings(tmp_path / "index"))
+    (tmp_path / "sitecustomize.py").write_text(NAMED.format(model=model), encoding="utf-8")  # in all processes
+    server = start("tiny", env={**settings(tmp_path / "index"), "PYTHONPATH": str(tmp_path)})
     assert [one["id"] for one in server.get("/v1/models").json()["data"]] == ["tiny"]
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, "model": "tiny"}
     assert server.post("/v1/chat/completions", body).json()["usage"]["completion_tokens"] > 0

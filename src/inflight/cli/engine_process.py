@@ -37,7 +37,7 @@ from inflight.limited_process import receive
 from inflight.models.errors import ModelError
 from inflight.server import logs
 from inflight.server.live.frame_shelf import FrameShelf
-from inflight.server.loaded_engine import LoadedEngine
+from inflight.server.loaded_engine import LoadedEngine, encode_described
 from inflight.server.loader import LOADER, leave_loader, log_failure
 from inflight.server.metrics import Metrics
 from inflight.server.model_pool.messages import (
@@ -148,7 +148,8 @@ class _EngineProcess:
         nbytes = max(self._setup.nbytes, _resident_bytes())
         gc.collect()
         gc.freeze()  # the collector need not look at the model's objects again
-        tell(EngineReady(address, engine.described, nbytes, self._parts, time.process_time()))
+        described = msgspec.Raw(encode_described(engine.described))
+        tell(EngineReady(address, described, self._adapters.all, nbytes, self._parts, time.process_time()))
         while (stopped := engine.bridge.stopped) is None:
             await asyncio.sleep(1.0)
         server.stop(stopped)

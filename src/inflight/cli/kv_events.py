@@ -5,9 +5,9 @@ Knows settings that do not go together, and what an operator is to hear; the eve
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from inflight.cli.engine_loading import tell
 from inflight.config.engine import EngineSettings
 from inflight.config.kv_events import OPTION
 from inflight.config.setting import SettingsError
@@ -15,6 +15,8 @@ from inflight.engine.kv_events import KVEventOptions
 
 if TYPE_CHECKING:
     from inflight.engine.kv_events.publisher import KVEventPublisher
+
+log = logging.getLogger("inflight.server")
 
 
 def check_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> None:
@@ -37,7 +39,9 @@ def open_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> KV
     missed = "" if publisher.replayed is None else f", missed ones are asked for at {publisher.replayed}"
     listens = any(mark in options.endpoint for mark in ("*", "::"))
     how = "published at" if listens else "sent to whoever listens at"
-    tell(f"KV events: {how} {publisher.published}{missed}.")
+    log.info(f"KV events: {how} {publisher.published}{missed}.")
     if listens:
-        tell("Whoever reaches that address hears the tokens of all prompts and answers; keep it within your network.")
+        log.info(
+            "Whoever reaches that address hears the tokens of all prompts and answers; keep it within your network."
+        )
     return publisher

@@ -19,7 +19,6 @@ from inflight.cli.serving_pool import serve_pool
 from inflight.config.setting import SettingsError
 from inflight.core.types.sampling import Adapter
 from inflight.engine.cpu_sharing import Claim, ClaimTable
-from inflight.extras import pip_install
 from inflight.models.errors import ModelError
 from inflight.server import logs
 from inflight.server.heap import share_one_heap
@@ -51,7 +50,6 @@ def serve_models(
     settings: ServerSettings, file: ModelsFile, tenants: Tenants, worker_logs: WorkerLogs, *, started: float
 ) -> int:
     """Run until a signal stops the server. Return the exit code."""
-    _check_zmq()
     share_one_heap()
     logs.configure(worker_logs.log_format, worker_logs.log_level)
     models = tuple(
@@ -73,15 +71,6 @@ def serve_models(
 
     with private_folder() as folder:
         return serve_pool(settings, tenants, metrics, load, started=started)
-
-
-def _check_zmq() -> None:
-    try:
-        import zmq  # noqa: F401
-    except ImportError:
-        raise SettingsError(
-            f"--models needs pyzmq, which is not installed; {pip_install('processes')}, or serve one model."
-        ) from None
 
 
 def _pool(file: ModelsFile, folder: Path, worker_logs: WorkerLogs) -> ModelPool:

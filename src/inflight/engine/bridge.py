@@ -285,7 +285,7 @@ def _is_large(consumer: Consumer) -> bool:
 
 
 def _sentence(error: BaseException) -> str:
-    return f"The engine stopped by an error: {type(error).__name__}: {error}. Restart it."
+    return f"The engine stopped by an error: {type(error).__name__}: {error}."
 
 
 def _post(parcels: dict[Consumer, list[Event]]) -> None:

@@ -94,9 +94,9 @@ class SharedCallCounts(CallCounts):
     def all_ready(self) -> bool:
         return bool(self._head[0])
 
-    def set_all_ready(self) -> None:
-        """Let all processes take calls from now on."""
-        self._head[0] = 1
+    def set_all_ready(self, are_ready: bool = True) -> None:
+        """Let all processes take calls from now on, or none."""
+        self._head[0] = are_ready
 
     @property
     def everywhere(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 from msgspec import Struct
 
 from inflight.core.types.sampling import Adapter, SamplingParams
@@ -50,6 +51,10 @@ class Described(Struct, frozen=True):
     adapters: tuple[Adapter, ...] = ()
     lanes: tuple[ServedLane, ...] = ()
     peering: KVPeering | None = None
+
+
+encode_described = msgspec.msgpack.Encoder().encode
+decode_described = msgspec.msgpack.Decoder(Described).decode
 
 
 @dataclass(frozen=True, slots=True)

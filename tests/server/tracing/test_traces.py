@@ -245,10 +245,9 @@ def test_the_end_does_not_wait_for_a_collector_that_is_away(start: Start) -> Non
     assert not any("secret" in line for line in server.log)
 
 
-@pytest.mark.parametrize("processes", ["0", "1"])
-def test_without_the_extra_it_is_said_what_to_install(start: Start, processes: str) -> None:
+def test_without_the_extra_it_is_said_what_to_install(start: Start) -> None:
     hidden = "import sys; sys.modules['opentelemetry.sdk'] = None; from inflight.cli import main; main()"
-    options = ("--otlp-traces-endpoint", "http://localhost:4318", "--api-processes", processes)
+    options = ("--otlp-traces-endpoint", "http://localhost:4318")
     server = start(*options, program=("-c", hidden), ready=False)
     assert server.process.wait(60) != 0
     assert server.settled(lambda: any("pip install 'inflight-llm[otel]'" in line for line in server.log)), server.log

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Callable
 from functools import partial
 
 import zmq
@@ -32,8 +33,15 @@ from inflight.engine.remote.messages import (
 class RemoteClient:
     """An `EngineClient`."""
 
-    def __init__(self, address: str, name: str):
-        """Connect to an engine. name: one that no other client of that engine has had."""
+    def __init__(self, address: str, name: str, on_stop: Callable[[str], None] = lambda sentence: None):
+        """Connect to an engine.
+
+        Args:
+            address: Of the engine's server.
+            name: One that no other client of that engine has had.
+            on_stop: Called with the reason when the engine has stopped.
+        """
+        self._on_stop = on_stop
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count()
         self._streams: dict[int, EventStream] = {}
@@ -71,6 +79,7 @@ class RemoteClient:
                 stream.accept(EngineStopped(sentence))
         self._streams.clear()
         self._accepted.clear()
+        self._on_stop(sentence)
 
     def close(self) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop is closed

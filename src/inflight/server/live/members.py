@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from inflight.live.distant import Asked, Shown, decode_shown, encode
 from inflight.live.engine_feed import Living
 from inflight.live.frames import Frame, Hello, Member, Rates
+from inflight.server.live.sources import IDLE_PERIOD, PERIOD
 from inflight.server.offload import offload
 
 COUNTS_PERIOD = 1.0
@@ -29,10 +30,58 @@ Ask = Callable[[bytes], Awaitable[Mapping[str, bytes]]]  # `Asked` → `Shown` o
 
 
 class _Known:
-    """An engine that has told something. last: the number of its last frame."""
+    """An engine that has sent frames. last: the number of the last one."""
 
     def __init__(self, hello: Hello, last: int):
         self.hello, self.last = hello, last
+
+    def follow(self, frames: Sequence[Frame]) -> None:
+        """Keep the requests that are alive behind these frames."""
+        self.last = frames[-1].number
+        every = (*self.hello.requests, *(one for frame in frames for one in frame.requests))
+        seen = {one.number: one for one in every}
+        ended = {one.info.request_id for frame in frames for one in frame.ended}
+        alive = [one for one in seen.values() if one.request_id not in ended]
+        self.hello = replace(self.hello, requests=alive)
+
+
+class RemoteEngineSource:
+    """The only engine, in another process: a `FeedSource` of its frames as they are."""
+
+    def __init__(self, ask: Ask):
+        self._ask = ask
+        self._known: _Known | None = None
+        self._is_idle = False
+
+    @property
+    def period(self) -> float:
+        return IDLE_PERIOD if self._is_idle else PERIOD
+
+    def hellos(self) -> Sequence[Hello]:
+        return () if self._known is None else (self._known.hello,)
+
+    async def news(self) -> Sequence[Hello | Frame]:
+        behind = {} if self._known is None else {"": self._known.last}
+        data = (await self._ask(encode(Asked(behind)))).get("")
+        shown = None if data is None else await asyncio.to_thread(_read, data)
+        if shown is None or not shown.frames:
+            return ()
+        self._is_idle = not any(one.steps or one.requests for one in shown.frames)
+        if shown.hello is None and self._known is not None:
+            self._known.follow(shown.frames)
+            return shown.frames
+        if shown.hello is None:
+            return ()
+        is_first, self._known = self._known is None, _Known(shown.hello, shown.frames[-1].number)
+        return shown.frames if is_first else (shown.hello, *shown.frames)
+
+    async def leave(self) -> None:
+        self._known = None
+
+    async def living(self, request_id: str) -> Living | None:
+        data = (await self._ask(encode(Asked(request_id=request_id)))).get("")
+        shown = None if data is None else _read(data)
+        return None if shown is None else shown.living
 
 
 class MembersSource:
@@ -89,12 +138,7 @@ class MembersSource:
         known = self._known.get(name)
         if known is None or not frames:
             return []
-        known.last = frames[-1].number
-        every = (*known.hello.requests, *(one for frame in frames for one in frame.requests))
-        told = {one.number: one for one in every}
-        ended = {one.info.request_id for frame in frames for one in frame.ended}
-        alive = [one for one in told.values() if one.request_id not in ended]
-        known.hello = replace(known.hello, requests=alive)
+        known.follow(frames)
         return list(frames)
 
     async def _counts(self) -> Frame:

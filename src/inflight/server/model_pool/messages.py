@@ -4,9 +4,9 @@ first one, which says what to load, is the command line's (`cli.engine_process`)
 from __future__ import annotations
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from inflight.server.loaded_engine import Described
+from inflight.core.types.sampling import Adapter
 from inflight.server.processes.messages import (
     AdapterChanged,
     AskFrames,
@@ -26,13 +26,16 @@ class EngineReady(Struct, frozen=True, tag=True):
     """The engine serves at an address.
 
     Attributes:
+        engine: Encoded `Described`: the processes in between pass it on unread.
+        adapters: All that requests may name.
         nbytes: Memory that it takes.
         parts: Of its start, with their seconds.
         cpu_seconds: Of all threads of its process, until now.
     """
 
     address: str
-    engine: Described
+    engine: Raw
+    adapters: tuple[Adapter, ...]
     nbytes: int
     parts: tuple[tuple[str, float], ...] = ()
     cpu_seconds: float = 0.0

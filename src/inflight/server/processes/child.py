@@ -30,7 +30,8 @@ from inflight.server.batch.data import DataDirectoryError
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.errors import ApiError, invalid
 from inflight.server.ingress.tls import TlsError, tls_context
-from inflight.server.live.members import MembersSource
+from inflight.server.live.members import RemoteEngineSource
+from inflight.server.loaded_engine import decode_described
 from inflight.server.loader import LOADER
 from inflight.server.loading import make_jobs, make_live, make_prompts, make_served
 from inflight.server.metrics.batch import BatchCounts
@@ -127,7 +128,7 @@ class _Child:
             early=setup.early,
             gives_way=counts.has_more,
         )
-        self._members = MembersSource(self._page, "", "engine", self._show)
+        self._feed = RemoteEngineSource(self._show)
         self._news: asyncio.Queue[Model | Ready | Lost | None] = asyncio.Queue()
         self._pages, self._frames = PendingReplies[tuple[bytes, str]](), PendingReplies[bytes]()
         self._changes = PendingReplies[AdapterChanged]()
@@ -152,9 +153,9 @@ class _Child:
         code = self._process.run(self._app, bound, tls_context(self._setup.settings))
         return NO_SUCCESSOR if self._is_hopeless else code
 
-    def _live_source(self) -> MembersSource | None:
-        """None while nothing is loaded."""
-        return None if self._service.loaded is None else self._members
+    def _live_source(self) -> RemoteEngineSource | None:
+        """Return None while nothing is loaded."""
+        return None if self._service.loaded is None else self._feed
 
     # -- the server's parts that are elsewhere --------------------------------------------------------------------
 
@@ -188,10 +189,10 @@ class _Child:
                 return await self._connect(ready, *text)
 
     async def _connect(self, ready: Ready, tokenizer: Tokenizer | None, template: ChatTemplate | None) -> OneModel:
-        engine = msgspec.structs.replace(ready.engine, adapters=ready.adapters)
+        engine = msgspec.structs.replace(decode_described(ready.engine), adapters=ready.adapters)
         prompts = make_prompts(tokenizer, template, engine, self._setup.serial)
         prompts.check_chat()
-        client = RemoteClient(ready.address, str(self._setup.serial))
+        client = RemoteClient(ready.address, str(self._setup.serial), self._lose)
         make = partial(make_served, self._setup.settings, engine, client, self._preprocessing, prompts, tokenizer)
         return OneModel(await in_own_thread(make, LOADER), self)
 
@@ -209,6 +210,7 @@ class _Child:
             except EngineStopped as gone:
                 return self._process.fail(str(gone))
             self._service.ready(models)
+            self._tell(Up())
 
     # -- adapters -------------------------------------------------------------------------------------------------
 
@@ -272,7 +274,7 @@ class _Child:
 
     def _lose(self, sentence: str) -> None:
         """End the calls of an engine that has ended."""
-        models = self._service.lose_engine(f"starting the engine again. {sentence}")
+        models = self._service.lose_engine("starting the engine again")
         if isinstance(models, OneModel):
             client = models.served.bridge
             assert isinstance(client, RemoteClient)

@@ -84,7 +84,7 @@ class EngineKeeper:
         try:
             self._tell_all(Model((await worker.found()).folder))
             ready = await worker.ready()
-            adapters = await self._change_again(worker, ready.engine.adapters)
+            adapters = await self._change_again(worker, ready.adapters)
             self.is_ready = True
             self._tell_all(Ready(ready.address, ready.engine, adapters))
             self._ready(ready)

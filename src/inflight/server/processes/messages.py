@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from inflight.core.types.sampling import Adapter
-from inflight.server.loaded_engine import Described
 from inflight.server.logs import Format
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
@@ -55,10 +54,11 @@ class Model(Struct, frozen=True, tag=True):
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """An engine serves at an address. adapters: all that requests may name."""
+    """An engine serves at an address. engine: encoded `Described`, see `described`. adapters: all that requests may
+    name."""
 
     address: str
-    engine: Described
+    engine: Raw
     adapters: tuple[Adapter, ...]
 
 

@@ -251,12 +251,13 @@ class Supervisor:
 
     def _begin_if_all_up(self) -> None:
         up = sum(one.is_up for one in self._children.values())
-        if self._has_begun or self._is_ending or up < self._settings.api_processes:
+        if self._is_ending or up < self._settings.api_processes:
             return
-        self._has_begun = True
         self._counts.set_all_ready()
-        assert self._engine_ready is not None, "they are up when they have a client of it"
-        self._ready(self._engine_ready)
+        if not self._has_begun:
+            self._has_begun = True
+            assert self._engine_ready is not None, "they are up when they have a client of it"
+            self._ready(self._engine_ready)
 
     def _dropped(self, name: str) -> None:
         for child in self._children.values():
@@ -264,7 +265,12 @@ class Supervisor:
                 child.kill()
 
     def _tell_all(self, message: ToChild) -> None:
-        gone = (Model, Ready, Adapters) if isinstance(message, Lost) else (type(message),)
+        gone: tuple[type[ToChild], ...] = (type(message),)
+        if isinstance(message, Lost):
+            gone = (Model, Ready, Adapters, Lost)
+            self._counts.set_all_ready(False)
+            for child in self._children.values():
+                child.is_up = False
         self._news = [one for one in self._news if not isinstance(one, gone)] + [message]
         for child in self._children.values():
             child.tell(message)
