@@ -114,7 +114,7 @@ class _EngineProcess:
         self._foreground: ForegroundRequests | None = None  # of an engine that shares its cores
         self._engine: LoadedEngine | None = None
         self._server: EngineServer | None = None
-        self._adapters = AdapterNames()
+        self._adapters, self._adapters_lock = AdapterNames(), asyncio.Lock()
         self._shelf = FrameShelf(None)
         self._parts: tuple[tuple[str, float], ...] = ()
         self._answering: set[asyncio.Task[None]] = set()
@@ -238,10 +238,11 @@ class _EngineProcess:
     async def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterChanged:
         question, names = message.question, self._adapters
         try:
-            if isinstance(message, LoadAdapter):
-                await asyncio.to_thread(names.add, message.name, message.path)
-            else:
-                names.remove(message.name)
+            async with self._adapters_lock:  # two of one name are not both new
+                if isinstance(message, LoadAdapter):
+                    await asyncio.to_thread(names.add, message.name, message.path)
+                else:
+                    names.remove(message.name)
         except AdapterNameError as error:
             return AdapterChanged(question, names.all, str(error), "lora_name")
         except ModelError as error:
