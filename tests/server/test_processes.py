@@ -256,7 +256,7 @@ def test_an_engine_that_is_killed_is_started_again(start: Callable[..., Server])
     assert children(server) == before and engines(server) not in ([], [engine])
     for client in spread(server):
         assert client.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).status_code == 200
-    assert server.get("/health").json()["detail"] == "0 calls under way"
+    assert server.settled(lambda: server.get("/health").json()["detail"] == "0 calls under way")
     assert server.stop() == 0
     log = "".join(server.log)
     assert "ended by SIGKILL" in log and "It is started again." in log and "Traceback" not in log
