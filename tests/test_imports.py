@@ -89,7 +89,9 @@ assert 10 < len(made) < 80, made
 
 
 def test_the_server_loads_no_torch_and_no_model_code() -> None:
-    whole = modules("import inflight.cli.serving")
+    first = {name.partition(".")[0] for name in modules("import inflight.cli.serving")}
+    assert first.isdisjoint({"starlette", "uvicorn", "uvloop", "zmq", "numpy"}), "it starts those that need them"
+    whole = modules("import inflight.server.processes.child")
     names = {name.partition(".")[0] for name in whole}
     assert names.isdisjoint({"torch", "transformers", "safetensors", "huggingface_hub", "numpy", "rich"})
     assert "opentelemetry.sdk" not in whole, "for those who want traces"
@@ -99,15 +101,3 @@ def test_the_server_loads_no_torch_and_no_model_code() -> None:
 def test_help_and_mistakes_load_no_model_code() -> None:
     program = "from inflight.cli import call\ncall(['run', '--help']); call(['run', '--max-tokens', '-1', 'x'])"
     assert loaded(program).isdisjoint({"numpy", "tokenizers", "jinja2", "rich"})
-
-
-def test_the_process_that_reads_bodies_is_started_before_the_web_is_loaded() -> None:
-    program = """
-import sys
-from inflight.cli import call
-from inflight.server.preprocessing.pool import PreprocessingPool
-PreprocessingPool.__init__ = lambda self: sys.exit(42 if "starlette" not in sys.modules else 1)
-call(["serve"])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 42, done.stderr
