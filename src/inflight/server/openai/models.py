@@ -15,8 +15,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from inflight.core.types.sampling import MAX_NAME_CHARS
-from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
-from inflight.models.errors import ModelError
 from inflight.server.common.decoding import BodyDecoder
 from inflight.server.common.fields import Name
 from inflight.server.common.limits import check_model
@@ -25,7 +23,7 @@ from inflight.server.json import JsonResponse, body_bytes, json_of
 from inflight.server.model_status import ModelStatus
 from inflight.server.routes import Routes, any_errors, check_operator, read_query, tenant_of
 from inflight.server.sending import ClientGone, until_gone
-from inflight.server.served import ListedModel, ModelResidency, OneModel, Served
+from inflight.server.served import AdapterLoading, ListedModel, ModelResidency, OneModel, Served
 from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
 
@@ -284,15 +282,16 @@ def _state_of(status: ModelStatus) -> Response:
 
 def adapter_routes(service: Service) -> Routes:
     """Return the routes by which operators load and unload adapters."""
-    routes, adding = Routes("model"), asyncio.Lock()
+    routes = Routes("model")
     folder = service.settings.lora_dir
     documented: dict[str, Any] = {"content": {"text/plain": {"type": "string"}}, "errors": any_errors()}
 
-    def adapters() -> AdapterNames:
+    def adapters() -> AdapterLoading:
+        """Raises ApiError."""
         models = service.models
-        if not isinstance(models, OneModel):
-            raise invalid("Adapters of several models are named in the models file, as lora = [...].", "lora_name")
-        return models.served.translator.adapters
+        if not isinstance(models, OneModel) or models.adapter_loading is None:
+            raise invalid("Adapters of several engines are named at the start, as lora = [...] or --lora.", "lora_name")
+        return models.adapter_loading
 
     @routes.post("/v1/load_lora_adapter", body=LoadAdapterBody, **documented)
     async def load(request: Request) -> Response:
@@ -300,13 +299,7 @@ def adapter_routes(service: Service) -> Routes:
         check_operator(tenant_of(request), "load and unload adapters")
         body = LOAD_ADAPTER.decode(await body_bytes(request))
         path = _within(folder, body)
-        async with adding:  # two of one name are not both new
-            try:
-                await asyncio.to_thread(adapters().add, body.lora_name, path)
-            except AdapterNameError as error:
-                raise invalid(str(error), "lora_name") from None
-            except ModelError as error:
-                raise invalid(str(error), "lora_path") from None
+        await adapters().load_adapter(body.lora_name, path)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
     @routes.post("/v1/unload_lora_adapter", body=UnloadAdapterBody, **documented)
@@ -314,10 +307,7 @@ def adapter_routes(service: Service) -> Routes:
         """Forget an adapter: no request may name it any more; those in flight go on with it."""
         check_operator(tenant_of(request), "load and unload adapters")
         body = UNLOAD_ADAPTER.decode(await body_bytes(request))
-        try:
-            adapters().remove(body.lora_name)
-        except AdapterNameError as error:
-            raise ApiError(404, str(error), param="lora_name", code="model_not_found") from None
+        await adapters().unload_adapter(body.lora_name)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
     return routes
