@@ -165,7 +165,7 @@ def test_a_client_that_goes_away_frees_the_engine(pair: Server) -> None:
             assert pair.metric("inflight_sequences_running") > 0
         assert pair.settled(lambda: pair.metric("inflight_sequences_running") == 0)
         client.close()
-    assert pair.settled(lambda: pair.get("/health").json()["detail"] == "0 calls under way")
+    assert pair.settled(lambda: pair.get("/health").json()["detail"] == "0 calls in flight")
 
 
 def test_metrics_are_of_all_processes(pair: Server) -> None:
@@ -194,7 +194,7 @@ def test_a_killed_process_costs_its_own_connections_only(start: Callable[..., Se
     for client in clients:
         assert client.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).status_code == 200
     for client in clients:  # a call is counted until its process has seen the end of its answer, after its client has
-        assert server.settled(lambda client=client: client.get("/health").json()["detail"] == "0 calls under way")
+        assert server.settled(lambda client=client: client.get("/health").json()["detail"] == "0 calls in flight")
     assert server.settled(lambda: server.metric("inflight_sequences_running") == 0)
     assert server.metric("inflight_http_requests_total") > requests, "counts outlive the process"
     log = "".join(server.log)
@@ -256,7 +256,7 @@ def test_an_engine_that_is_killed_is_started_again(start: Callable[..., Server])
     assert children(server) == before and engines(server) not in ([], [engine])
     for client in spread(server):
         assert client.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}).status_code == 200
-    assert server.settled(lambda: server.get("/health").json()["detail"] == "0 calls under way")
+    assert server.settled(lambda: server.get("/health").json()["detail"] == "0 calls in flight")
     assert server.stop() == 0
     log = "".join(server.log)
     assert "ended by SIGKILL" in log and "It is started again." in log and "Traceback" not in log
