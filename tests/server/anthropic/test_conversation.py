@@ -80,8 +80,8 @@ def test_results_in_blocks_and_errors(content: Any, is_error: bool | None, told:
 @pytest.mark.parametrize(
     ("messages", "param", "word"),
     [
-        ([user({"type": "image", "source": {}})], "messages[0].content[0].type", "images"),
-        ([user(text("a"), {"type": "document", "source": {}})], "messages[0].content[1].type", "documents"),
+        ([user({"type": "image", "source": {}})], "messages[0].content[0].type", "'image'; it may be one of: text"),
+        ([user(text("a"), {"type": "document", "source": {}})], "messages[0].content[1].type", "only text can be read"),
         ([user({"type": "hologram"})], "messages[0].content[0].type", "'hologram'"),
         ([user({"text": "a"})], "messages[0].content[0].type", "no type"),
         ([user({"type": "text"})], "messages[0].content[0].text", "text"),
@@ -91,7 +91,7 @@ def test_results_in_blocks_and_errors(content: Any, is_error: bool | None, told:
         (
             [user(text("a")), assistant(USE), user({**RESULT, "content": [{"type": "image"}]})],
             "messages[2].content[0].content[0].type",
-            "images",
+            "'image'; it may be one of: text",
         ),
         ([user(text("a")), assistant(USE)], "messages", "1 tool_use"),
         ([user(text("a")), assistant()], "messages", "without text"),

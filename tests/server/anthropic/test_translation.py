@@ -112,7 +112,7 @@ def test_what_is_counted_is_the_prompt_of_the_same_call() -> None:
         ({"thinking": {"type": "between_tools"}}, "thinking.type", "between_tools"),
         ({"stop_sequences": ["a", ""]}, "stop_sequences", "at 1"),
         ({"tools": [{"type": "web_search_20250305", "name": "x"}]}, "tools[0].type", "'web_search_20250305'"),
-        ({"tools": [{"name": "x"}]}, "tools[0]", "input_schema"),
+        ({"tools": [{"name": "x"}]}, "tools[0].input_schema", "input_schema"),
         ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading", "shown"),
         ({"tools": [{**TOOL, "allowed_callers": ["code_execution_20250825"]}]}, "tools[0].allowed_callers", "direct"),
         ({"tools": [{**TOOL, "input_examples": [{"city": "Bern"}]}]}, "tools[0].input_examples", "description"),

@@ -15,7 +15,7 @@ from msgspec.structs import fields as struct_fields
 
 from inflight.server.common.aliases import aliases_for, translated
 from inflight.server.common.values import UnknownFields, fields_of, read_value
-from inflight.server.errors import invalid
+from inflight.server.errors import ApiError, invalid
 
 B = TypeVar("B", bound=Struct)
 
@@ -31,16 +31,18 @@ class BodyDecoder(Generic[B]):
         kind: type[B],
         neutral: dict[str, tuple[tuple[Any, ...], str]] | None = None,
         hints: Set[str] = frozenset(),
+        type_code: str = "invalid_value",
     ):
         """Prepare decoders of the fields.
 
         Args:
             neutral: Fields of other servers, with the values that mean "not used" and why any other is refused.
             hints: Fields whose value changes no token, skipped unread.
+            type_code: Error code of a nested `type` that is not served.
         """
         self.kind = kind
         self._neutral = neutral or {}
-        self._hints = hints
+        self._hints, self._type_code = hints, type_code
         types = get_type_hints(kind, include_extras=True)
         self._decoders = {one.name: msgspec.json.Decoder(types[one.name]) for one in struct_fields(kind)}
         self._aliases = aliases_for(self._decoders.keys()) - self._decoders.keys() - self._neutral.keys() - self._hints
@@ -67,7 +69,7 @@ class BodyDecoder(Generic[B]):
         for name, raw in fields_of(body).items():
             decoder = self._decoders.get(name)
             if decoder is not None:
-                values[name] = read_value(name, decoder, raw, unknown)
+                values[name] = self._value(name, decoder, raw, unknown)
             elif name in self._neutral:
                 self._check_neutral(name, raw)
             elif bytes(memoryview(raw)[:5]) == b"null" or name in self._hints:
@@ -82,6 +84,14 @@ class BodyDecoder(Generic[B]):
             if name not in values:
                 raise invalid(f"The field {name!r} is missing.", name, "missing_field")
         return self.kind(**values)
+
+    def _value(self, name: str, decoder: msgspec.json.Decoder[Any], raw: Raw, unknown: UnknownFields) -> Any:
+        try:
+            return read_value(name, decoder, raw, unknown)
+        except ApiError as error:
+            if (error.param or "").endswith(".type") and error.code == "invalid_value":
+                error.code = self._type_code
+            raise
 
     def _read_alias(self, name: str, raw: Raw, values: dict[str, Any], unknown: UnknownFields) -> None:
         """Another server's name for a field of this one, whose own name counts where both are given."""

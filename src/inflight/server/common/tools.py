@@ -132,6 +132,15 @@ def _known(names: tuple[str, ...], tools: tuple[Tool, ...], field: str) -> tuple
     return names
 
 
+def check_offered(path: str, defer_loading: bool | None, allowed_callers: list[str] | None) -> None:
+    """Raises ApiError for a tool that is not to be shown to the model, or that only programs may call."""
+    if defer_loading:
+        raise invalid(f"{path}.defer_loading is true, but all tools are shown to the model.", f"{path}.defer_loading")
+    if allowed_callers is not None and "direct" not in allowed_callers:
+        sentence = f"{path}.allowed_callers leaves out 'direct', and no program calls tools here."
+        raise invalid(sentence, f"{path}.allowed_callers")
+
+
 def schema_text(schema: dict[str, Any] | str, place: str) -> str:
     """Return a JSON schema as text. Raises ApiError where it is too long, too deep, or refers to other documents."""
     if isinstance(schema, str):

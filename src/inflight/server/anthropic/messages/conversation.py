@@ -6,21 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Raw, structs
+from msgspec import structs
 
 from inflight.counted import shortened
 from inflight.server.anthropic.messages.schema import (
-    BLOCK_KINDS,
     SAME_IN_CHAT,
     AnyChoice,
     Block,
     ClientTool,
-    Content,
     CountedTokens,
     DisabledThinking,
     EnabledThinking,
     InputMessage,
-    Kind,
     MessagesBody,
     NamedChoice,
     NoneChoice,
@@ -29,6 +26,7 @@ from inflight.server.anthropic.messages.schema import (
     RedactedThinkingBlock,
     Role,
     TextBlock,
+    TextContent,
     ThinkingBlock,
     ToolChoiceField,
     ToolResultBlock,
@@ -48,8 +46,8 @@ from inflight.server.common.fields import (
 )
 from inflight.server.common.limits import check_model
 from inflight.server.common.prepared import PreparedAnswer, PreparedChat
-from inflight.server.common.values import read_value
-from inflight.server.errors import ApiError, invalid
+from inflight.server.common.tools import check_offered
+from inflight.server.errors import invalid
 
 if TYPE_CHECKING:
     from inflight.server.preprocessing.preprocessor import Preprocessor
@@ -64,8 +62,6 @@ FIELD_NAMES = {  # chat's → this endpoint's
     ".function.parameters": ".input_schema",
     ".function": "",
 }
-_KIND = msgspec.json.Decoder(Kind)
-_TOOL = msgspec.json.Decoder(ClientTool)
 
 
 def prepare(preprocessor: Preprocessor, body: MessagesBody, history: bytes | memoryview) -> PreparedChat:
@@ -101,7 +97,7 @@ def prompt_of(body: PromptFields) -> ChatBody:
     messages = messages_of(body.messages, body.system)
     if not messages:
         raise invalid("messages holds no text; give at least one message with some.", "messages")
-    tools = [_tool(raw, f"tools[{number}]") for number, raw in enumerate(body.tools or ())]
+    tools = [_tool(one, f"tools[{number}]") for number, one in enumerate(body.tools or ())]
     return ChatBody(
         model=body.model,
         messages=messages,
@@ -144,22 +140,8 @@ def _format(body: PromptFields) -> JsonSchemaFormat | None:
 # -- tools ------------------------------------------------------------------------------------------------------------
 
 
-def _tool(raw: Raw, path: str) -> ToolSpec:
-    kind = read_value(path, _KIND, raw).type
-    if kind not in (None, "custom"):
-        raise invalid(
-            f"{path} is of the type {shortened(kind)!r}, which is not served: nothing is run here, and no tool is "
-            "known by its type; give tools with a name and an input_schema, which the client runs.",
-            f"{path}.type",
-            "unsupported_value",
-        )
-    tool = read_value(path, _TOOL, raw)
-    if tool.defer_loading:
-        raise invalid(f"{path}.defer_loading is true, but all tools are shown to the model.", f"{path}.defer_loading")
-    if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
-        raise invalid(
-            f"{path}.allowed_callers leaves out 'direct', and no program calls tools here.", f"{path}.allowed_callers"
-        )
+def _tool(tool: ClientTool, path: str) -> ToolSpec:
+    check_offered(path, tool.defer_loading, tool.allowed_callers)
     if tool.input_examples:
         raise invalid(
             f"{path}.input_examples has {len(tool.input_examples)}, which no chat template shows to the model; put "
@@ -188,30 +170,29 @@ def _tool_choice(asked: ToolChoiceField | None) -> ToolChoiceSpec | None:
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
-_KIND = msgspec.json.Decoder(Kind)
-_DECODERS: dict[str, msgspec.json.Decoder[Block]] = {
-    name: msgspec.json.Decoder(kind) for name, kind in BLOCK_KINDS.items()
+_SAID_BY: dict[Role, tuple[type[Block], ...]] = {
+    "user": (TextBlock, ToolResultBlock),
+    "assistant": (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock),
+    "system": (TextBlock,),
 }
-_SAID_BY: dict[Role, tuple[str, ...]] = {
-    "user": ("text", "tool_result"),
-    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
-    "system": ("text",),
-}
-_NOT_TEXT = {"image": "images", "document": "documents", "search_result": "search results"}
 
 
-def messages_of(given: Sequence[InputMessage], system: Content | None = None) -> list[Message]:
-    """system: before everything. Raises ApiError."""
+def messages_of(given: Sequence[InputMessage], system: TextContent | None = None) -> list[Message]:
+    """Return the messages of a conversation. system: before everything. Raises ApiError."""
     turns = _Turns()
     if system:
-        turns.add_system(_texts(system, "system"))
+        turns.add_system(_texts(system))
     for number, message in enumerate(given):
-        path = f"messages[{number}].content"
+        path, content = f"messages[{number}].content", message.content
+        blocks: Sequence[Block] = [TextBlock(content)] if isinstance(content, str) else content
+        paths = [path if isinstance(content, str) else f"{path}[{index}]" for index in range(len(blocks))]
+        for block, where in zip(blocks, paths, strict=True):
+            _check_role(block, message.role, where)
         if message.role == "system":
-            turns.add_system(_texts(message.content, path))
+            turns.add_system([block.text for block in blocks if isinstance(block, TextBlock)])
             continue
         turn = turns.begin(message.role)
-        for where, block in _blocks(message.content, message.role, path):
+        for block, where in zip(blocks, paths, strict=True):
             turn = turns.add(turn, block, where)
     return turns.messages
 
@@ -289,45 +270,23 @@ class _Turns:
                 f"{path}.tool_use_id",
                 "invalid_value",
             )
-        content = "\n".join(_texts(block.content or "", f"{path}.content"))
+        content = "\n".join(_texts(block.content or ""))
         if block.is_error:  # which templates have no place for
             content = f"Error: {content}" if content else "Error"
         self.messages.append(Message(role="tool", content=content, tool_call_id=block.tool_use_id))
 
 
-def _blocks(content: Content, role: Role, path: str) -> list[tuple[str, Block]]:
-    """Return the blocks, with the path of each."""
-    if isinstance(content, str):
-        return [(path, TextBlock(content))]
-    paths = [f"{path}[{number}]" for number in range(len(content))]
-    return [(where, _block(raw, role, where)) for where, raw in zip(paths, content, strict=True)]
+def _texts(content: TextContent) -> list[str]:
+    return [content] if isinstance(content, str) else [block.text for block in content]
 
 
-def _texts(content: Content, path: str) -> list[str]:
-    """Return the texts of content that may hold nothing else. Raises ApiError."""
-    blocks = _blocks(content, "system", path)
-    return [block.text for _, block in blocks if isinstance(block, TextBlock)]
-
-
-def _block(raw: Raw, role: Role, path: str) -> Block:
-    kind = read_value(path, _KIND, raw).type
-    if kind is None:
-        raise invalid(f"{path} has no type; give one of {', '.join(_SAID_BY[role])}.", f"{path}.type", "missing_field")
-    if kind not in _SAID_BY[role]:
-        raise _not_served(kind, role, path)
-    return read_value(path, _DECODERS[kind], raw)
-
-
-def _not_served(kind: str, role: Role, path: str) -> ApiError:
-    may = ", ".join(_SAID_BY[role])
-    if kind in _NOT_TEXT:
-        why = f"this server reads no {_NOT_TEXT[kind]}"
-    elif kind in BLOCK_KINDS:
-        why = "it has no place here"
-    else:
-        why = "it is not served"
-    return invalid(
-        f"{path} is of the type {shortened(kind)!r}, but {why}; give blocks of the type {may}.",
-        f"{path}.type",
-        "unsupported_value",
-    )
+def _check_role(block: Block, role: Role, path: str) -> None:
+    """Raises ApiError for a block that is not of this role's messages."""
+    if not isinstance(block, _SAID_BY[role]):
+        may = ", ".join(str(one.__struct_config__.tag) for one in _SAID_BY[role])
+        raise invalid(
+            f"{path}.type is {block.__struct_config__.tag!r}, which has no place here; in messages of the role {role} "
+            f"it may be one of: {may}.",
+            f"{path}.type",
+            "unsupported_value",
+        )

@@ -1,14 +1,10 @@
-"""Schema of /v1/messages and /v1/messages/count_tokens: bodies, the blocks of their messages, and answers.
-
-Blocks and tools are read in two steps, since those that are not served are refused by their type, not by their first
-field.
-"""
+"""Schema of /v1/messages and /v1/messages/count_tokens: bodies, the blocks of their messages, and answers."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from inflight.server.common.decoding import BodyDecoder
 from inflight.server.common.fields import (
@@ -33,59 +29,45 @@ from inflight.server.common.fields import (
     Text,
 )
 
-_OBJECT = Meta(extra_json_schema={"type": "object"})
-Blocks = Annotated[list[Annotated[Raw, _OBJECT]], Meta(max_length=MAX_MESSAGES)]
-Content = Text | Blocks
 
-
-class Kind(Struct):
-    """The first look at a block or a tool."""
-
-    type: Name | None = None
-
-
-class TextBlock(Struct):
+class TextBlock(Struct, tag_field="type", tag="text"):
     """A text; other fields of it (cache_control, citations) change no token."""
 
     text: Text
 
 
-class ThinkingBlock(Struct):
+class ThinkingBlock(Struct, tag_field="type", tag="thinking"):
     """Reasoning of an earlier answer, whose signature is not read."""
 
     thinking: Text
 
 
-class RedactedThinkingBlock(Struct):
+class RedactedThinkingBlock(Struct, tag_field="type", tag="redacted_thinking"):
     """Reasoning that another server encrypted: it is not read, and no template would write it."""
 
 
-class ToolUseBlock(Struct):
+class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
     id: Name
     name: Name
     input: JsonObject
 
 
-class ToolResultBlock(Struct):
+TextContent = Text | Annotated[list[TextBlock], Meta(max_length=MAX_MESSAGES)]
+
+
+class ToolResultBlock(Struct, tag_field="type", tag="tool_result"):
     tool_use_id: Name
-    content: Content | None = None
+    content: TextContent | None = None
     is_error: bool | None = None
 
 
 Block = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
-BLOCK_KINDS: dict[str, type[Block]] = {
-    "text": TextBlock,
-    "thinking": ThinkingBlock,
-    "redacted_thinking": RedactedThinkingBlock,
-    "tool_use": ToolUseBlock,
-    "tool_result": ToolResultBlock,
-}
 Role = Literal["user", "assistant", "system"]
 
 
 class InputMessage(Struct):
     role: Role
-    content: Content
+    content: Text | Annotated[list[Block], Meta(max_length=MAX_MESSAGES)]
 
 
 class ClientTool(Struct, kw_only=True):
@@ -93,6 +75,7 @@ class ClientTool(Struct, kw_only=True):
     model writes it. defer_loading, allowed_callers, input_examples: have a value that means "not used". What else comes
     with it (cache_control, eager_input_streaming) changes no token."""
 
+    type: Literal["custom"] | None = None
     name: Name
     input_schema: JsonObject
     description: Text | None = None
@@ -164,8 +147,8 @@ class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
 
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     model: Name | None = None
-    system: Content | None = None
-    tools: Annotated[list[Annotated[Raw, _OBJECT]], Meta(max_length=MAX_TOOLS)] | None = None
+    system: TextContent | None = None
+    tools: Annotated[list[ClientTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoiceField | None = None
     thinking: ThinkingField | None = None
     output_config: OutputConfig | None = None
@@ -234,9 +217,11 @@ _NEUTRAL = {
     "user": ((), "it is given as metadata.user_id."),
 }
 _HINTS = COMMON_HINTS | {"cache_control", "user_profile_id", "workspace_id"}
-MESSAGES = BodyDecoder(MessagesBody, neutral=_NEUTRAL, hints=_HINTS)
+MESSAGES = BodyDecoder(MessagesBody, neutral=_NEUTRAL, hints=_HINTS, type_code="unsupported_value")
 _OF_THE_ANSWER = {*MessagesBody.__struct_fields__} - {*PromptFields.__struct_fields__}
-COUNT_TOKENS = BodyDecoder(CountTokensBody, neutral=_NEUTRAL, hints=_HINTS | _OF_THE_ANSWER)
+COUNT_TOKENS = BodyDecoder(
+    CountTokensBody, neutral=_NEUTRAL, hints=_HINTS | _OF_THE_ANSWER, type_code="unsupported_value"
+)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

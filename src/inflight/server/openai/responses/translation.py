@@ -27,6 +27,7 @@ from inflight.server.common.fields import (
 from inflight.server.common.limits import max_tokens_of
 from inflight.server.common.prepared import PreparedChat
 from inflight.server.common.prompts import fitting
+from inflight.server.common.tools import check_offered
 from inflight.server.common.values import read_value
 from inflight.server.errors import invalid
 from inflight.server.openai.responses.conversation import items_of, messages_of, written
@@ -220,12 +221,7 @@ def _tool(raw: Raw, path: str) -> FunctionTool:
             "unsupported_value",
         )
     tool = read_value(path, _TOOL, raw)
-    if tool.defer_loading:
-        raise invalid(f"{path}.defer_loading is true, but all tools are shown to the model.", f"{path}.defer_loading")
-    if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
-        raise invalid(
-            f"{path}.allowed_callers leaves out 'direct', and no program calls tools here.", f"{path}.allowed_callers"
-        )
+    check_offered(path, tool.defer_loading, tool.allowed_callers)
     if tool.output_schema:
         raise invalid(
             f"{path}.output_schema is given, which no chat template shows to the model; put it into the description.",
