@@ -71,8 +71,8 @@ def streamed(
 
 
 def test_a_stream_of_all_kinds_of_blocks() -> None:
-    told = streamed(ALL, Finish("stop"))
-    start, *middle, last, stop = told
+    sent = streamed(ALL, Finish("stop"))
+    start, *middle, last, stop = sent
     assert start["message"]["id"] == "msg_r" and start["message"]["content"] == []
     assert start["message"]["stop_reason"] is None and start["message"]["usage"]["input_tokens"] == 7
     assert [(one["type"].removeprefix("content_block_"), one["index"]) for one in middle] == [
@@ -114,8 +114,8 @@ def test_an_answer_without_a_word_has_no_blocks() -> None:
 
 
 def test_thinking_that_is_left_out_is_still_a_block() -> None:
-    told = streamed([ReasoningDelta("Hm."), ContentDelta("So")], Finish("stop"), include_reasoning=False)
-    kinds = [one["delta"]["type"] for one in told if one["type"] == "content_block_delta"]
+    sent = streamed([ReasoningDelta("Hm."), ContentDelta("So")], Finish("stop"), include_reasoning=False)
+    kinds = [one["delta"]["type"] for one in sent if one["type"] == "content_block_delta"]
     assert kinds == ["signature_delta", "text_delta"]
     block = msgspec.to_builtins(content_block(ReasoningDelta("Hm."), False))
     assert block == {"type": "thinking", "thinking": "", "signature": "unsigned"}
@@ -132,6 +132,6 @@ def test_life_and_errors_within_a_stream() -> None:
     writer, _ = serializer()
     assert events(writer.alive) == [{"type": "ping"}]
     error = ApiError(503, "The server was shut down.", type="server_error", code="draining")
-    (told,) = events(writer.failed(error))
-    assert told["type"] == "error" and told["error"]["type"] == "overloaded_error"
-    assert told["error"]["message"] == "The server was shut down."
+    (sent,) = events(writer.failed(error))
+    assert sent["type"] == "error" and sent["error"]["type"] == "overloaded_error"
+    assert sent["error"]["message"] == "The server was shut down."

@@ -64,7 +64,7 @@ def test_calls_and_results_stand_where_they_stood() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "is_error", "told"),
+    ("content", "is_error", "expected"),
     [
         ([text("a"), text("b")], False, "a\nb"),
         (None, None, ""),
@@ -72,9 +72,9 @@ def test_calls_and_results_stand_where_they_stood() -> None:
         (None, True, "Error"),
     ],
 )
-def test_results_in_blocks_and_errors(content: Any, is_error: bool | None, told: str) -> None:
+def test_results_in_blocks_and_errors(content: Any, is_error: bool | None, expected: str) -> None:
     result = {**RESULT, "content": content, "is_error": is_error}
-    assert conversation(user(text("x")), assistant(USE), user(result))[-1]["content"] == told
+    assert conversation(user(text("x")), assistant(USE), user(result))[-1]["content"] == expected
 
 
 @pytest.mark.parametrize(

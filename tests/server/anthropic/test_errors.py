@@ -8,7 +8,7 @@ from inflight.server.errors import ApiError, is_of_messages, messages_error, mes
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "told", "kind"),
+    ("status", "code", "expected", "kind"),
     [
         (400, None, 400, "invalid_request_error"),
         (401, "invalid_api_key", 401, "authentication_error"),
@@ -23,10 +23,10 @@ from inflight.server.errors import ApiError, is_of_messages, messages_error, mes
         (503, "draining", 529, "overloaded_error"),
     ],
 )
-def test_types_and_statuses(status: int, code: str | None, told: int, kind: str) -> None:
+def test_types_and_statuses(status: int, code: str | None, expected: int, kind: str) -> None:
     error = ApiError(status, "So.", code=code)
     body = messages_error(error, "req_1")
-    assert messages_status(error) == told and body["request_id"] == "req_1" and body["type"] == "error"
+    assert messages_status(error) == expected and body["request_id"] == "req_1" and body["type"] == "error"
     details = {"error_code": code or "invalid_request"}  # every error has a code
     assert body["error"] == {"type": kind, "message": "So.", "details": details}
 

@@ -62,7 +62,7 @@ def test_what_changes_no_token_passes(more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("decoder", "more", "param", "told"),
+    ("decoder", "more", "param", "sentence"),
     [
         (CHAT, {"length_penalty": 2}, "length_penalty", "beam search"),
         (CHAT, {"use_beam_search": True}, "use_beam_search", "beam search"),
@@ -104,9 +104,9 @@ def test_what_changes_no_token_passes(more: dict[str, Any]) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_is_wrong_is_named(decoder: Any, more: dict[str, Any], param: str, told: str) -> None:
+def test_what_is_wrong_is_named(decoder: Any, more: dict[str, Any], param: str, sentence: str) -> None:
     error = refused(decoder, (HELLO if decoder is CHAT else {"prompt": "x"}) | more)
-    assert error.param == param and told in error.message
+    assert error.param == param and sentence in error.message
     assert "Did you mean" not in error.message or param not in error.message.split("Did you mean")[1]
 
 

@@ -57,7 +57,7 @@ def refusal(of: Preprocessor, **body: Any) -> ApiError:
 
 
 @pytest.mark.parametrize(
-    ("body", "field", "told"),
+    ("body", "field", "sentence"),
     [
         ({"tools": [tool(), tool("no name")]}, "tools[1].function.name", "'no name', which is no name of a tool"),
         ({"tools": [tool(), tool()]}, "tools[1].function.name", "names must differ"),
@@ -82,9 +82,9 @@ def refusal(of: Preprocessor, **body: Any) -> ApiError:
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_what_is_wrong_is_told_with_its_place(body: dict[str, Any], field: str, told: str) -> None:
+def test_what_is_wrong_is_reported_with_its_path(body: dict[str, Any], field: str, sentence: str) -> None:
     error = refusal(preprocessor(MarkedChoice()), **body)
-    assert error.param == field and told in error.message
+    assert error.param == field and sentence in error.message
 
 
 def test_a_schema_has_a_depth() -> None:
@@ -204,7 +204,7 @@ def test_grammars_of_whole_answers_do_not_wait_for_the_end_of_reasoning() -> Non
     of = preprocessor(Whole())
     forced = prepared(of, tools=[tool()], tool_choice="required").grammar
     assert forced is not None and forced.source.startswith("forced") and not forced.after_token_ids
-    told = refusal(of, tools=[tool()], tool_choice="required", thinking_token_budget=9)
-    assert told.param == "thinking_token_budget"
+    error = refusal(of, tools=[tool()], tool_choice="required", thinking_token_budget=9)
+    assert error.param == "thinking_token_budget"
     free = prepared(of, tools=[tool()], response_format={"type": "json_object"})
     assert free.grammar is not None and free.grammar.after_token_ids

@@ -27,7 +27,7 @@ ANSWER = ["<r>", "why", "</r>", "Hi", "<c>", "f", "{", "}", "</c>"]
 
 
 class Words(AnswerParsing, frozen=True):
-    """Its parser is told the words of an answer in turn, one for each token."""
+    """Its parser is given the words of an answer in turn, one for each token."""
 
     words: tuple[str, ...] = ()
 
@@ -103,9 +103,9 @@ def test_streams_say_what_whole_answers_say_however_steps_fall() -> None:
     assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
     for each in (1, 2, 9):
         steps = [[one] for one in events(len(ANSWER), each=each)]
-        told = folded(streamed(call(ANSWER), [*steps, [end()]]))
-        assert (told["content"], told["reasoning"], told["finish_reason"]) == ("Hi", "why", "tool_calls")
-        (one,) = told["calls"].values()
+        answer = folded(streamed(call(ANSWER), [*steps, [end()]]))
+        assert (answer["content"], answer["reasoning"], answer["finish_reason"]) == ("Hi", "why", "tool_calls")
+        (one,) = answer["calls"].values()
         assert (one["name"], one["arguments"], len(one["ids"])) == ("f", "{}", 1)
 
 

@@ -1,4 +1,4 @@
-"""The order of an answer's parts: as the model wrote them, whole and streamed alike, at each endpoint that tells it."""
+"""The order of an answer's parts: as the model wrote them, whole and streamed alike, at each endpoint that shows it."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def streamed(one: Call, count: int, each: int) -> list[dict[str, Any]]:
     return [json.loads(frame.split("data: ")[1]) for frame in frames.decode().split("\n\n")[:-1]]
 
 
-def blocks_of(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def blocks_of(sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """As a client of /v1/messages puts them together."""
     blocks: list[dict[str, Any]] = []
-    for one in told:
+    for one in sent:
         if one["type"] == "content_block_start":
             blocks.append(
                 one["content_block"] | {"input": ""} if "input" in one["content_block"] else one["content_block"]
@@ -56,8 +56,8 @@ def blocks_of(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def plain(parts: list[dict[str, Any]]) -> list[str]:
-    """Kinds and texts: ids are drawn, and an input that is no object is told otherwise where it is whole."""
-    told = []
+    """Kinds and texts: ids are drawn, and an input that is no object is shown otherwise where it is whole."""
+    kinds = []
     for one in parts:
         text = one.get("text") or one.get("thinking") or one.get("arguments")
         for part in one.get("content") or ():
@@ -65,8 +65,8 @@ def plain(parts: list[dict[str, Any]]) -> list[str]:
         if one["type"] == "tool_use":
             text = one["input"] if isinstance(one["input"], str) else json.dumps(one["input"])
             text = re.sub(r'^\{"INVALID_JSON": (.*)\}$', lambda found: json.loads(found.group(1)), text) or "{}"
-        told.append(f"{one['type']}: {text or ''}")
-    return told
+        kinds.append(f"{one['type']}: {text or ''}")
+    return kinds
 
 
 def test_what_is_written_behind_a_call_is_told_behind_it() -> None:
@@ -88,12 +88,12 @@ def test_streams_tell_the_same_parts_in_the_same_order(parallel: bool, words: li
     taken = [*events(len(words)), end()]
     for kind in ("responses", "messages"):
         answer = whole(of_kind(kind, words, parallel), taken)
-        told = streamed(of_kind(kind, words, parallel), len(words), each)
+        sent = streamed(of_kind(kind, words, parallel), len(words), each)
         if kind == "messages":
-            assert plain(blocks_of(told)) == plain(answer["content"])
+            assert plain(blocks_of(sent)) == plain(answer["content"])
         else:
-            done = [event["item"] for event in told if event["type"] == "response.output_item.done"]
-            assert plain(done) == plain(answer["output"]) == plain(told[-1]["response"]["output"])
+            done = [event["item"] for event in sent if event["type"] == "response.output_item.done"]
+            assert plain(done) == plain(answer["output"]) == plain(sent[-1]["response"]["output"])
 
 
 def test_log_probabilities_stand_with_the_text_that_they_are_of() -> None:

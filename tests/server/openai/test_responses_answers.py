@@ -56,13 +56,13 @@ def test_a_stream_ends_with_the_whole_response() -> None:
     deltas = [ReasoningDelta("Hm"), ReasoningDelta("."), ContentDelta("So"), ToolCallDelta(0, "f", "{}", "call_1")]
     frames = writer.frames([Change(0, collector, begins=True, deltas=deltas)], NOTHING, SOME, False)
     frames += writer.frames([Change(0, collector, finish=Finish("stop", None))], SOME, SOME, True)
-    told = events(frames + writer.end(SOME))
-    assert [one["sequence_number"] for one in told] == list(range(len(told)))
-    assert [one["type"] for one in told[:2]] == ["response.created", "response.in_progress"]
-    assert told[0]["response"]["status"] == "in_progress" and told[0]["response"]["output"] == []
-    assert [one["delta"] for one in told if one["type"] == "response.reasoning_text.delta"] == ["Hm."]
-    last = told[-1]["response"]
-    assert told[-1]["type"] == "response.completed" and last["status"] == "completed" and last["completed_at"]
+    sent = events(frames + writer.end(SOME))
+    assert [one["sequence_number"] for one in sent] == list(range(len(sent)))
+    assert [one["type"] for one in sent[:2]] == ["response.created", "response.in_progress"]
+    assert sent[0]["response"]["status"] == "in_progress" and sent[0]["response"]["output"] == []
+    assert [one["delta"] for one in sent if one["type"] == "response.reasoning_text.delta"] == ["Hm."]
+    last = sent[-1]["response"]
+    assert sent[-1]["type"] == "response.completed" and last["status"] == "completed" and last["completed_at"]
     assert [item["type"] for item in last["output"]] == ["reasoning", "message", "function_call"]
     assert (last["instructions"], last["metadata"], last["temperature"]) == ("Be brief.", {"a": "b"}, 0.5)
     assert last["usage"] == {

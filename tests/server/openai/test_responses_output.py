@@ -1,4 +1,4 @@
-"""Items and events of an output, from what a parser tells apart."""
+"""Items and events of an output, from the parts that a parser separates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER: list[AnswerDelta] = [
 ]
 
 
-def told(deltas: list[AnswerDelta], cut_off: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def pushed(deltas: list[AnswerDelta], cut_off: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The events, and the items at the end."""
     output = Output("7")
     events = [event for delta in deltas for event in output.push(delta)]
@@ -29,7 +29,7 @@ def told(deltas: list[AnswerDelta], cut_off: bool = False) -> tuple[list[dict[st
 
 
 def test_events_come_in_their_order() -> None:
-    events, _ = told(ANSWER)
+    events, _ = pushed(ANSWER)
     text = ("content_part.added", *["TEXT.delta"] * 2, "TEXT.done", "content_part.done")
     expected = [
         *["output_item.added", *(one.replace("TEXT", "reasoning_text") for one in text), "output_item.done"],
@@ -42,7 +42,7 @@ def test_events_come_in_their_order() -> None:
 
 
 def test_the_items_are_what_the_events_told() -> None:
-    events, items = told(ANSWER)
+    events, items = pushed(ANSWER)
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert items == done
     assert [item["type"] for item in items] == ["reasoning", "message", "function_call", "function_call"]
@@ -61,19 +61,19 @@ def test_the_items_are_what_the_events_told() -> None:
 
 
 def test_an_answer_that_is_cut_off_says_so_of_its_last_item() -> None:
-    _, items = told(ANSWER[:6], cut_off=True)
+    _, items = pushed(ANSWER[:6], cut_off=True)
     assert [item["status"] for item in items] == ["completed", "completed", "incomplete"]
     assert items[2]["arguments"] == '{"city":'
-    _, thinking = told(ANSWER[:1], cut_off=True)
+    _, thinking = pushed(ANSWER[:1], cut_off=True)
     assert [(item["type"], item["status"]) for item in thinking] == [("reasoning", "incomplete")]
-    assert told([], cut_off=True) == ([], [])
+    assert pushed([], cut_off=True) == ([], [])
 
 
 def test_an_answer_that_says_nothing_is_an_empty_message() -> None:
-    events, items = told([])
+    events, items = pushed([])
     assert items[0]["type"] == "message" and items[0]["content"][0]["text"] == ""
     assert [event["type"] for event in events][:2] == ["response.output_item.added", "response.content_part.added"]
-    _, thought = told(ANSWER[:2])
+    _, thought = pushed(ANSWER[:2])
     assert [item["type"] for item in thought] == ["reasoning", "message"]
 
 
