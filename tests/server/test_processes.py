@@ -198,7 +198,7 @@ def test_a_killed_process_costs_its_own_connections_only(start: Callable[..., Se
     assert server.settled(lambda: server.metric("inflight_sequences_running") == 0)
     assert server.metric("inflight_http_requests_total") > requests, "counts outlive the process"
     log = "".join(server.log)
-    assert "ended by signal 9; its calls under way" in log and "is started anew" in log
+    assert "ended by signal 9; its calls in flight" in log and "is started anew" in log
     assert server.stop() == 0 and "Traceback" not in log
 
 

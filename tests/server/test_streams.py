@@ -64,15 +64,15 @@ def test_a_client_that_goes_away_frees_what_it_held(server: Server) -> None:
     with httpx.stream("POST", server.url + "/v1/completions", json={**ENDLESS, "n": 8}, timeout=60) as response:
         lines = response.iter_lines()  # kept: the stream is closed with it
         next(lines)
-        assert under_way(server) == "1 call under way"
-    assert server.settled(lambda: under_way(server) == "0 calls under way")
+        assert under_way(server) == "1 call in flight"
+    assert server.settled(lambda: under_way(server) == "0 calls in flight")
 
 
 def test_a_client_that_waits_for_a_whole_answer_and_goes_away_frees_it_too(server: Server) -> None:
     connection = raw_stream(server, {**ENDLESS, "stream": False, "n": 8})
-    assert server.settled(lambda: under_way(server) == "1 call under way")
+    assert server.settled(lambda: under_way(server) == "1 call in flight")
     connection.close()
-    assert server.settled(lambda: under_way(server) == "0 calls under way")
+    assert server.settled(lambda: under_way(server) == "0 calls in flight")
 
 
 @pytest.mark.wide
@@ -107,8 +107,8 @@ def test_a_reader_that_stands_still_does_not_hold_its_place_for_ever(start: Call
     server = start("--request-timeout", "1")
     body = {**ENDLESS, "n": 16, "logprobs": 20, "temperature": 1.0}
     stalled = raw_stream(server, body, SO_RCVBUF=4096)
-    assert server.settled(lambda: under_way(server) == "1 call under way")
-    assert server.settled(lambda: under_way(server) == "0 calls under way", 15)
+    assert server.settled(lambda: under_way(server) == "1 call in flight")
+    assert server.settled(lambda: under_way(server) == "0 calls in flight", 15)
     stalled.close()
 
 
@@ -120,7 +120,7 @@ def test_an_error_in_a_stream_has_the_wrapped_shape(start: Callable[..., Server]
     assert lines[-1] == "data: [DONE]"
     answer = server.post("/v1/completions", {**ENDLESS, "stream": False})
     assert answer.status_code == 408 and answer.json()["error"]["type"] == "timeout_error"
-    assert server.settled(lambda: under_way(server) == "0 calls under way")
+    assert server.settled(lambda: under_way(server) == "0 calls in flight")
 
 
 @pytest.mark.parametrize("count", [64])
