@@ -115,7 +115,7 @@ class SimulationSetup:
         disagg_mode: how requests are divided between them.
         seed: of routers.
         content_seed: of prompts.
-        fast_forward: whether foreseen decodes are left out of plans, where that gives the same result.
+        fast_forward: whether decodes whose outcome is known are omitted from plans, where the result is the same.
     """
 
     pool: Pool
@@ -169,9 +169,8 @@ def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = N
     made = []
     first = 0  # number of the pool's first replica in names of records
     for index, pool in enumerate(pools):
-        numbered = (record, first) if several else (record, None)
-        contents = None if pool.folder is None else FolderContents(pool.folder.blocks)
-        made.append(PoolBuilder(pool, setup.seed + index, fast, contents, exchange, *numbered).build())
+        path = None if record is None else partial(_record_path, record, first if several else None)
+        made.append(PoolBuilder(pool, setup.seed + index, fast, exchange, path).build())
         first += pool.replicas if pool.scaling is None else pool.scaling.max_replicas
     decode = None if exchange is None else DecodePool(made[1], exchange, setup.disagg_mode)
     requests = Requests(workload, setup.pool.capacity.vocab_size, setup.content_seed)
@@ -209,8 +208,8 @@ def best_split(
 
 
 def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
-    """Return whether decodes can be foreseen (first come, first served, without drafts and batch work), and the
-    scheduler uses no step costs and output lengths, which it does not learn from decodes that are left out."""
+    """Return whether the outcome of decodes is known (first come, first served, without drafts and batch work), and the
+    scheduler uses neither times of steps nor output lengths, which it does not learn from omitted decodes."""
     scheduling = pool.scheduling
     return (
         scheduling.strategy in ("chunked", "continuous")
@@ -229,26 +228,27 @@ def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
 class PoolBuilder:
-    """Builds the replicas and the router of a pool.
+    """Builds the replicas and the router of a pool."""
 
-    Attributes:
-        seed: of the router.
-        fast_forward: whether foreseen decodes are left out of plans.
-        contents: of the pool's folder.
-        exchange: of KV transfers with another pool.
-        record: file for step records.
-        first: number of the first replica's record; None: there is one record.
-    """
+    def __init__(
+        self,
+        pool: Pool,
+        seed: int = 0,
+        fast_forward: bool = False,
+        exchange: Exchange | None = None,
+        record: Callable[[int], Path] | None = None,
+    ):
+        """Prepare a pool.
 
-    pool: Pool
-    seed: int = 0
-    fast_forward: bool = False
-    contents: FolderContents | None = None
-    exchange: Exchange | None = None
-    record: Path | None = None
-    first: int | None = None
+        Args:
+            seed: of the router.
+            fast_forward: whether decodes whose outcome is known are omitted from plans.
+            exchange: of KV transfers with another pool.
+            record: returns the file for the step record of the k-th replica.
+        """
+        self.pool, self.seed, self.fast_forward, self.exchange, self.record = pool, seed, fast_forward, exchange, record
+        self._contents = None if pool.folder is None else FolderContents(pool.folder.blocks)
 
     def build(self) -> RoutedPool:
         pool, router = self.pool, make_router(self.pool.router, self.seed, self.pool.router_options)
@@ -273,8 +273,8 @@ class PoolBuilder:
         pool, capacity, clock = self.pool, self.pool.capacity, VirtualClock()
         drafts = None if pool.drafts is None else replace(pool.drafts, seed=pool.drafts.seed + 7919 * number)
         folder, peers = None, None
-        if pool.folder is not None and self.contents is not None:
-            folder = SimulatedFolder(pool.folder, self.contents, number, capacity.block_size, clock)
+        if pool.folder is not None and self._contents is not None:
+            folder = SimulatedFolder(pool.folder, self._contents, number, capacity.block_size, clock)
         if self.exchange is not None:
             peers = ExchangeSide(self.exchange, capacity.num_blocks, capacity.block_size)
         tiers: list[SimulatedTier] = [one for one in (folder, peers) if one is not None]
@@ -293,14 +293,12 @@ class PoolBuilder:
             identity=None if peers is None else lambda adapter: FINGERPRINT,
             sink=folder,
         )
-        observers = [] if self.record is None else [self._recorder(self.record, number)]
+        observers = []
+        if self.record is not None:
+            settings = resolved_settings(pool, self.exchange is not None)
+            observers.append(Recorder(open_record(self.record(number)), settings, capacity, created=CREATED))
         loop = EngineLoop(scheduler, executor, clock, depth=pool.depth, observers=observers)
         return Replica(loop, executor, scheduler if isinstance(scheduler, FastForward) else None, peers)
-
-    def _recorder(self, record: Path, number: int) -> Recorder:
-        path = record if self.first is None else _numbered(record, self.first + number)
-        settings = resolved_settings(self.pool, self.exchange is not None)
-        return Recorder(open_record(path), settings, self.pool.capacity, created=CREATED)
 
 
 def resolved_settings(pool: Pool, has_peers: bool = False) -> dict[str, Any]:
@@ -331,8 +329,9 @@ def resolved_settings(pool: Pool, has_peers: bool = False) -> dict[str, Any]:
 
 def record_paths(record: Path, replicas: int) -> list[Path]:
     """Return the record files of so many replicas; of several with their numbers before the suffix."""
-    return [record] if replicas == 1 else [_numbered(record, number) for number in range(replicas)]
+    return [_record_path(record, None if replicas == 1 else 0, number) for number in range(replicas)]
 
 
-def _numbered(record: Path, number: int) -> Path:
-    return record.with_name(f"{record.stem}.{number}{record.suffix}")
+def _record_path(record: Path, first: int | None, number: int) -> Path:
+    """Return the file of a replica. first: number of the first replica's file; None: there is one file."""
+    return record if first is None else record.with_name(f"{record.stem}.{first + number}{record.suffix}")

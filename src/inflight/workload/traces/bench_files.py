@@ -25,7 +25,7 @@ def _load_custom(source: Source, rows: Rows, reading: Reading) -> None:
     else:
         with source.open() as file:
             table = Table(file, rows)
-            time, prompt, output = (table.column(name) for name in _LENGTHS)
+            time, prompt, output = table.columns(*_LENGTHS)
             table.read(time, prompt, output)
 
 

@@ -15,12 +15,14 @@ from datetime import UTC, datetime
 from inflight.workload.traces.files import Source, Table, TraceFormat
 from inflight.workload.traces.rows import Reading, Rows
 
+_AZURE_COLUMNS = ("timestamp", "contexttokens", "generatedtokens")
+_BURSTGPT_COLUMNS = ("timestamp", "request tokens", "response tokens")
+
 
 def _load_azure(source: Source, rows: Rows, reading: Reading) -> None:
     with source.open() as file:
         table = Table(file, rows)
-        columns = (table.column(name) for name in ("timestamp", "contexttokens", "generatedtokens"))
-        time, prompt, output = columns
+        time, prompt, output = table.columns(*_AZURE_COLUMNS)
         images, seen = table.optional("numimages"), set()
 
         def watched(row: list[str]) -> str:
@@ -73,7 +75,7 @@ def _zoned(rest: str) -> float:
 AZURE = TraceFormat(
     "azure",
     "columns TIMESTAMP, ContextTokens, GeneratedTokens",
-    lambda head: head.has("timestamp", "contexttokens", "generatedtokens"),
+    lambda head: head.has(*_AZURE_COLUMNS),
     _load_azure,
 )
 
@@ -81,8 +83,7 @@ AZURE = TraceFormat(
 def _load_burstgpt(source: Source, rows: Rows, reading: Reading) -> None:
     with source.open() as file:
         table = Table(file, rows)
-        columns = (table.column(name) for name in ("timestamp", "request tokens", "response tokens"))
-        time, prompt, output = columns
+        time, prompt, output = table.columns(*_BURSTGPT_COLUMNS)
         session, model, log = (table.optional(name) for name in ("session id", "model", "log type"))
         names: dict[tuple[str, str], str] = {}  # one text for each kind, not one a row
 
@@ -96,6 +97,6 @@ def _load_burstgpt(source: Source, rows: Rows, reading: Reading) -> None:
 BURSTGPT = TraceFormat(
     "burstgpt",
     "columns Timestamp, Request tokens, Response tokens",
-    lambda head: head.has("timestamp", "request tokens", "response tokens"),
+    lambda head: head.has(*_BURSTGPT_COLUMNS),
     _load_burstgpt,
 )

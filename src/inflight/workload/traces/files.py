@@ -182,10 +182,12 @@ class Table:
         self._rows = rows
         self._columns = column_names(next(self._reader, []))
 
-    def column(self, name: str) -> int:
-        if name not in self._columns:
-            raise WorkloadError(f"{self._rows.path} has no column {name!r}; it has {', '.join(self._columns)}.")
-        return self._columns.index(name)
+    def columns(self, *names: str) -> list[int]:
+        """Return the indices of columns. Raises WorkloadError for one that is not there."""
+        for name in names:
+            if name not in self._columns:
+                raise WorkloadError(f"{self._rows.path} has no column {name!r}; it has {', '.join(self._columns)}.")
+        return [self._columns.index(name) for name in names]
 
     def optional(self, name: str) -> int | None:
         return self._columns.index(name) if name in self._columns else None
