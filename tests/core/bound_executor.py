@@ -16,6 +16,7 @@ from msgspec import structs
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from inflight.core.types.plan import BatchPlan, Chunk, Done, NewRequest, Sampled
+from inflight.core.types.request import Request
 from inflight.core.types.sampling import Grammar
 from inflight.execution.backends.protocol import Array
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
@@ -142,8 +143,8 @@ class BoundHarness(Harness):
 
     executor: BoundExecutor
 
-    def __init__(self, setup: Setup):
-        super().__init__(BoundSetup.of(setup))
+    def __init__(self, setup: Setup, *requests: Request):
+        super().__init__(BoundSetup.of(setup), *requests)
         self.forced = 0  # tokens that were told to follow alone
 
     def commit(self) -> Any:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from msgspec import structs
@@ -64,8 +63,9 @@ from inflight.core.types.plan import (
     WaitForTransfers,
     WaitUntil,
 )
-from inflight.core.types.request import Request, RequestRefused
-from inflight.core.types.sampling import Adapter, SamplingParams, TokenLogprob
+from inflight.core.types.request import SLO, Request, RequestRefused
+from inflight.core.types.sampling import Adapter, TokenLogprob
+from inflight.core.types.timings import Timings
 from inflight.counted import UNBOUNDED
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
@@ -119,6 +119,13 @@ class PluginPolicy(Ordered):
 Drafting = Literal["planned", "executor", "fickle", "measured", "measured executor"]
 
 
+# Of a setup, as a scheduler's configuration has them.
+CONFIGURED = (
+    *("token_budget", "prefix_caching", "watermark", "allocation", "preemption", "lane_floor", "longest_chunk"),
+    *("spacing", "host_is_tier", "session_eviction"),
+)
+
+
 @dataclass(frozen=True)
 class Setup:
     """An engine in miniature. Few blocks and rows, so that everything runs out all the time."""
@@ -147,9 +154,7 @@ class Setup:
     lane_floor: float = 0.0
     right_drafts: float | None = None  # share; None: nothing is drafted
     drafting: Drafting = "planned"
-    transfer_polls: tuple[
-        int, ...
-    ] = ()  # by transfer_id, in turn: how often asynchronous transfers are asked for in vain
+    transfer_polls: tuple[int, ...] = ()  # by transfer id, in turn: polls of asynchronous transfers before their ends
     lost_transfers: int = 0  # of so many one fails; 0: none
     windows: tuple[int, ...] = (0,)
     snapshots: int = 0  # slots for recurrent state; 0: the model has none
@@ -173,15 +178,14 @@ class Setup:
 
     @property
     def capacity(self) -> Capacity:
-        host = (self.host_blocks, self.copy_seconds, bool(self.transfer_polls))
-        sizes = (self.num_blocks, self.block_size, self.max_rows, self.max_model_len, VOCABULARY)
+        names = ("num_blocks", "block_size", "max_rows", "max_model_len", "host_blocks", "copy_seconds", "windows")
         return Capacity(
-            *sizes,
-            *host,
-            embedding_size=4,
-            windows=self.windows,
-            state_snapshots=self.snapshots,
+            **{name: getattr(self, name) for name in names},
+            vocab_size=VOCABULARY,
             adapter_slots=self.adapter_slots,
+            asynchronous_transfers=bool(self.transfer_polls),
+            embedding_size=4,
+            state_snapshots=self.snapshots,
         )
 
     def fate(self, transfer: Transfer | AdapterLoad) -> tuple[int, bool]:
@@ -201,30 +205,22 @@ class Setup:
         latency = LatencyModel()
         if speculation is None and self.right_drafts is not None:
             speculation = self._speculation(latency)
+        lanes = [
+            LaneSettings(name=lane.name, policy=policy_of(lane.policy, latency), **dict(lane.settings))
+            for lane in self.lanes
+        ]
         return Scheduler(
             SchedulerConfig(
                 self.capacity,
                 self._strategy(latency),
-                [
-                    LaneSettings(name=lane.name, policy=policy_of(lane.policy, latency), **dict(lane.settings))
-                    for lane in self.lanes
-                ],
-                token_budget=self.token_budget,
+                lanes,
+                **{name: getattr(self, name) for name in CONFIGURED},
                 end_token_ids=END_TOKENS,
                 stop_text=stop_text or Letters,
-                prefix_caching=self.prefix_caching,
-                watermark=self.watermark,
-                allocation=self.allocation,
-                preemption=self.preemption,
                 predictor=Oracle() if self.oracle else Quantiles(),
                 latency=latency,
-                lane_floor=self.lane_floor,
                 speculation=speculation,
-                longest_chunk=self.longest_chunk,
-                spacing=self.spacing,
                 kv_event_queue=self.journal,
-                host_is_tier=self.host_is_tier,
-                session_eviction=self.session_eviction,
                 sources=self._sources(),
                 sink=self.tier,
                 identity=identity if self.peers else None,
@@ -402,11 +398,22 @@ class Client:
     """What the events said about a request."""
 
     request: Request
+    number: int  # of its first sequence
     tokens: list[list[int]]
     finishes: list[Finish | None]
     scores: list[TokenLogprob] = field(default_factory=list)
     vector: tuple[float, ...] | None = None
     ended: FinishedEvent | None = None
+
+
+class Answer(NamedTuple):
+    tokens: list[list[int]]  # of each sample
+    finishes: tuple[Finish, ...]
+    scores: list[TokenLogprob]
+    vector: tuple[float, ...] | None
+
+
+_ALONE: dict[str, Answer] = {}
 
 
 @dataclass
@@ -419,16 +426,18 @@ class Compute:
     scored: int = 0  # leading prompt positions that plans scored
 
 
-@dataclass
-class Harness:
-    setup: Setup
-    now: float = 0.0
-    log: list[tuple] = field(default_factory=list)
-    plans: list[BatchPlan] = field(default_factory=list)
-    clients: list[Client] = field(default_factory=list)
+MADE: list[Harness] = []  # that have not been drained
 
-    def __post_init__(self) -> None:
-        self.scheduler = self.setup.scheduler()
+
+class Harness:
+    """A scheduler with its executor, and the mirror. What a test made is drained at its end, see `conftest`."""
+
+    def __init__(self, setup: Setup, *requests: Request, speculation: Speculation | None = None) -> None:
+        self.setup, self.now = setup, 0.0
+        self.log: list[tuple] = []
+        self.plans: list[BatchPlan] = []
+        self.clients: list[Client] = []
+        self.scheduler = self.setup.scheduler(speculation=speculation)
         self.executor = self.setup.executor()
         self.loading: dict[int, tuple[int, ...]] = {}  # device blocks of the loads that are out, by transfer_id
         self.adapter_loads: dict[int, AdapterLoad] = {}  # that are out, by transfer_id
@@ -443,6 +452,8 @@ class Harness:
         self.states: dict[int, StateCopy] = {}  # what the plans said about snapshots of recurrent state, by slot
         self.begun = 0  # rows that began from one
         self.drafted = [0, 0]  # drafts that were right, and all
+        MADE.append(self)
+        self.add(*requests)
 
     # -- verbs --------------------------------------------------------------------------------------------------
 
@@ -451,7 +462,7 @@ class Harness:
             self.log.append(("add", request, self.now))
             self.scheduler.add(request, self.now)
             n = request.params.n
-            client = Client(request, [[] for _ in range(n)], [None] * n)
+            client = Client(request, len(self.owners), [[] for _ in range(n)], [None] * n)
             self.clients.append(client)
             self.owners += [(client, index) for index in range(n)]
             self.alive[request.request_id] = client
@@ -482,7 +493,8 @@ class Harness:
 
     def abort(self, request_id: str) -> list[Event]:
         self.log.append(("abort", request_id, self.now))
-        is_open = any(one.finish is None for one in self._samples(request_id))
+        alive = inside.alive(self.scheduler)
+        is_open = any(one.request.request_id == request_id and one.finish is None for one in alive)
         together = inside.batches_together(self.scheduler)
         events = self.scheduler.abort(request_id, self.now)
         own = [event for event in events if event.request_id == request_id]
@@ -589,6 +601,25 @@ class Harness:
         self.now += 0.25
         return events
 
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
+    def serve(self, *requests: Request) -> list[int]:
+        """Serve these to their ends; return the cached tokens of each."""
+        self.add(*requests)
+        self.drain()
+        return [client.ended.timings.cached_tokens for client in self.clients[len(self.clients) - len(requests) :]]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the requests ended that have, in the order in which they came."""
+        return [client.ended.finishes[0].reason for client in self.clients if client.ended]
+
+    def timings(self, index: int) -> Timings:
+        """Return those of a request that has ended."""
+        return self.clients[index].ended.timings
+
     def until_preempted(self) -> None:
         """Steps until a sequence has been preempted."""
         for _ in range(50):
@@ -600,6 +631,8 @@ class Harness:
     def drain(self) -> list[Event]:
         """Steps until nothing is left (invariants 1, 2 and 9 at the end of a run)."""
         events = []
+        if self in MADE:
+            MADE.remove(self)
         for _ in range(8000):
             if self.scheduler.idle and not self.flights and not self.scheduler.transfers_out:
                 break
@@ -627,12 +660,6 @@ class Harness:
         """Whether nothing of the plan counts any more: all of it has ended, or is computed anew."""
         counts = {one.number for one in inside.alive(self.scheduler) if one.finish is None and not one.recomputes}
         return not any(chunk.sequence_id in counts for chunk in plan.chunks)
-
-    def _samples(self, request_id: str) -> list[Any]:
-        try:
-            return inside.samples(self.scheduler, request_id)
-        except KeyError:
-            return []
 
     # -- the mirror ---------------------------------------------------------------------------------------------
 
@@ -692,9 +719,8 @@ class Harness:
             assert self.adapters.get(new.adapter_slot) == sequence.request.adapter, "the row's slot holds another"
             chunk = of_row[new.row]
             assert chunk.start % size == 0, "only whole blocks are found in the cache"
-            self._rows[new.row] = Row(
-                chunk.sequence_id, [[] for _ in self.setup.windows], chunk.start, new.adapter_slot
-            )
+            tables = [[] for _ in self.setup.windows]
+            self._rows[new.row] = Row(chunk.sequence_id, tables, chunk.start, new.adapter_slot)
             if self.setup.snapshots:
                 self._check_state(new.snapshot, chunk.start, sequence)
         self._write_states(plan, by_number)
@@ -810,13 +836,10 @@ class Harness:
             if left is None and is_prompt and chunk.sample and index == 0:
                 lane = self.setup.lane(client.request.lane)
                 if not lane.get("background"):
-                    floors = sum(one.get("min_tokens") or 0 for one in self.setup.lanes)
-                    floors += (
-                        MinShare(self.setup.lane_floor).max_tokens(self.setup.token_budget)
-                        if self.setup.lane_floor
-                        else 0
-                    )
-                    left = max(0, self.setup.early_end - tokens) + floors
+                    kept = sum(one.get("min_tokens") or 0 for one in self.setup.lanes)
+                    if self.setup.lane_floor:
+                        kept += MinShare(self.setup.lane_floor).max_tokens(self.setup.token_budget)
+                    left = max(0, self.setup.early_end - tokens) + kept
         drafts = any(chunk.num_drafts for chunk in plan.chunks)
         assert left is None or not drafts or plan.tokens <= self.setup.early_end, "a first token waits for drafts"
 
@@ -827,9 +850,8 @@ class Harness:
             running = inside.running(self.scheduler)
             assert len(running) <= setup.batch_size, "a batch counts sequences"
             assert len(plan.padding) <= len(running) and plan.tokens == len(running) * max(lengths), "ragged padding"
-            assert sorted(plan.padding)[::-1][: len(running) - len(lengths)] == [max(lengths)] * (
-                len(running) - len(lengths)
-            ), "an ended row goes on as padding"
+            ended = len(running) - len(lengths)
+            assert sorted(plan.padding)[::-1][:ended] == [max(lengths)] * ended, "an ended row goes on as padding"
             return
         assert plan.padding == () and plan.tokens == sum(lengths)
         if setup.early_end and setup.strategy in ("chunked", "adaptive"):
@@ -926,6 +948,48 @@ class Harness:
         assert 0 <= timings.cached_tokens < len(client.request.prompt_token_ids)
         assert timings.ttft_ms is None or timings.ttft_ms <= timings.total_ms + 1e-6
         assert timings.lane == client.request.lane
+        if len(event.finishes) == 1 and event.finishes[0].reason not in ("abort", "error"):
+            compute = self.compute[client.number]
+            assert timings.cached_tokens == compute.first_start
+            assert timings.recomputed_tokens == compute.recomputed
+        self.check_answer(client)
+
+    def check_answer(self, client: Client) -> None:
+        """Invariants 7, 8 and 10: the same tokens as alone, or their beginning where something ended them early."""
+        alone = self.alone(client.request)
+        assert client.scores == alone.scores[: len(client.scores)]
+        assert client.vector is None or client.vector == alone.vector
+        for tokens, finish, expected, end in zip(client.tokens, client.ended.finishes, *alone[:2], strict=True):
+            if finish.reason in ("abort", "error"):
+                assert tokens == expected[: len(tokens)]
+            elif finish.detail is not None:
+                known = len(client.request.prompt_token_ids) + len(tokens)
+                assert finish.reason == "length" and known == self.setup.max_sequence_tokens + 1
+                assert tokens == expected[: len(tokens)]
+            else:
+                assert (tokens, finish) == (expected, end)
+
+    def alone(self, request: Request) -> Answer:
+        """Return the answer to a request that has a large engine to itself."""
+        asked = structs.replace(request, request_id="", arrival=0.0, lane="interactive", priority=0, tenant="")
+        asked = structs.replace(asked, session="", slo=SLO(), cache_salt="", kv_transfer=None)
+        key = f"{type(self)} {self.setup.max_model_len} {asked}"
+        if key not in _ALONE:
+            loop, tokens, scores, vector = self.loop_alone(), [[] for _ in range(request.params.n)], [], None
+            loop.add(asked)
+            for event in loop.run():
+                if isinstance(event, TokensEvent):
+                    tokens[event.sample_index] += event.token_ids
+                elif isinstance(event, PromptScoredEvent):
+                    scores += event.logprobs
+                elif isinstance(event, PooledEvent):
+                    vector = event.vector
+                else:
+                    _ALONE[key] = Answer(tokens, event.finishes, scores, vector)
+        return _ALONE[key]
+
+    def loop_alone(self) -> EngineLoop:
+        return Setup(500, 4, 8, 500, False, 0.0, self.setup.max_model_len, adapter_slots=1).loop()
 
     def _check_scores(self, client: Client) -> None:
         """All prompt tokens but the first are scored, once and in order, or none."""
@@ -936,58 +1000,3 @@ class Harness:
 
 def _lost_its_adapter(event: Event) -> bool:
     return isinstance(event, FinishedEvent) and any(finish.detail == "The copy failed." for finish in event.finishes)
-
-
-def scores_alone(request: Request) -> list[TokenLogprob]:
-    """What scoring its prompt yields, in one step of an engine of its own."""
-    alone = structs.replace(
-        request, params=replace(request.params, n=1, max_tokens=0, min_tokens=0), lane="interactive"
-    )
-    loop = Setup(500, 4, 8, 500, False, 0.0, 500, adapter_slots=1).loop(depth=1)
-    loop.add(structs.replace(alone, priority=0, forced_output_tokens=None))
-    return [entry for event in loop.run() if isinstance(event, PromptScoredEvent) for entry in event.logprobs]
-
-
-def vector_alone(request: Request) -> tuple[float, ...]:
-    """Of a pooled request, in one step of an engine of its own."""
-    loop = Setup(500, 4, 8, 500, False, 0.0, 500, adapter_slots=1).loop(depth=1)
-    loop.add(structs.replace(request, lane="interactive", priority=0))
-    (vector,) = [event.vector for event in loop.run() if isinstance(event, PooledEvent)]
-    return vector
-
-
-def outputs_alone(request: Request, max_model_len: int) -> tuple[list[list[int]], tuple[Finish, ...]]:
-    """The samples' tokens, and how they end, when the request has a large engine to itself."""
-    params = request.params
-    key = (
-        request.prompt_token_ids,
-        (params.n, params.temperature, params.max_tokens, params.min_tokens, params.stop, params.stop_token_ids),
-        params.ignore_eos,
-        request.seed,
-        request.forced_output_tokens,
-        request.adapter,
-        max_model_len,
-    )
-    return _outputs_alone(*key)
-
-
-@cache
-def _outputs_alone(prompt, settings, ignore_eos, seed, forced, adapter, max_model_len):  # type: ignore[no-untyped-def]
-    names = ("n", "temperature", "max_tokens", "min_tokens", "stop", "stop_token_ids")
-    params = SamplingParams(**dict(zip(names, settings, strict=True)), ignore_eos=ignore_eos)
-    request = Request(
-        request_id="alone",
-        prompt_token_ids=prompt,
-        params=params,
-        seed=seed,
-        forced_output_tokens=forced,
-        adapter=adapter,
-    )
-    loop = Setup(500, 4, 8, 500, False, 0.0, max_model_len, adapter_slots=1).loop()
-    loop.add(request)
-    tokens: list[list[int]] = [[] for _ in range(params.n)]
-    for event in loop.run():
-        if isinstance(event, FinishedEvent):
-            return tokens, event.finishes
-        tokens[event.sample_index] += event.token_ids
-    raise AssertionError("no terminal event")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import given
 
 from inflight.core.adapters import AdapterSlots
@@ -99,13 +98,6 @@ def test_one_name_with_other_files_is_another_adapter() -> None:
     slots.serve("1", A)
     assert not slots.acquire("2", Adapter("a", "", 1))
     assert slots.load() == ["2"] and len(slots.loaded) == 2
-
-
-def test_without_requests_there_is_nothing_to_leave() -> None:
-    slots = Slots(1)
-    slots.release("1", A)
-    with pytest.raises(KeyError):
-        slots.slot_of("1")
 
 
 @given(st.data(), st.integers(1, 3))

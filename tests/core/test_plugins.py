@@ -19,10 +19,10 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.sequence import SequenceView
 from inflight.core.strategies import StepShape, StepView
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, TokensEvent
+from inflight.core.types.features import Features
 from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
@@ -30,8 +30,8 @@ from inflight.engine.loop import EngineLoop
 from inflight.testing.null import NullExecutor
 
 from . import inspect_scheduler as inside
-from .builders import request
-from .harness import outputs_alone
+from .builders import request, view
+from .harness import Harness, Setup
 from .test_state_machine import requests
 
 CAPACITY = Capacity(num_blocks=8, block_size=4, max_rows=2, max_model_len=24, vocab_size=8)
@@ -110,44 +110,15 @@ LENGTHS: tuple[Callable[..., Any], ...] = (
 )
 
 
-class HostileStrategy:
-    name = "hostile"
-
-    def __init__(self, answers: list[Callable[[StepView], Any]]):
-        self._answers = cycle(answers)
-
-    def shape(self, view: StepView) -> Any:
-        return next(self._answers)(view)
-
-    def observe(self, features: object, seconds: float) -> None:
-        """It learns nothing."""
-
-
-class HostilePolicy(Ordered):
-    name = "hostile"
-
-    def __init__(self, ranks: list[Any], groups: list[Any], window: int, pushes: bool):
-        self._ranks, self._groups, self.window, self._pushes = cycle(ranks), cycle(groups), window, pushes
-
-    def rank(self, view: SequenceView, now: float) -> Any:
-        return next(self._ranks)(view, now)
-
-    def group(self, view: SequenceView) -> Any:
-        return next(self._groups)(view)
-
-    def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
-        return self._pushes
-
-
-class HostilePredictor:
-    def __init__(self, answers: list[Any]):
-        self._answers = cycle(answers)
-
-    def predict(self, request: Request, max_output_tokens: int, so_far: int) -> Any:
-        return next(self._answers)(request, max_output_tokens, so_far)
-
-    def observe(self, request: Request, output_tokens: int) -> None:
-        """It learns nothing."""
+def hostile(**answers: list[Any]) -> Any:
+    """A plugin whose methods answer so, in turn, over and over; the others of a policy do what they should."""
+    plugin = Ordered()
+    plugin.name = "hostile"
+    plugin.observe = lambda *given: None
+    for method, in_turn in answers.items():
+        turns = cycle(in_turn)
+        setattr(plugin, method, lambda *asked, turns=turns: next(turns)(*asked))
+    return plugin
 
 
 def some(answers: tuple[Any, ...]) -> st.SearchStrategy[list[Any]]:
@@ -178,18 +149,13 @@ def test_each_request_gets_its_own_tokens(
     depth: int,
 ) -> None:
     sentences: list[str] = []
-    policy = guard_policy(HostilePolicy(ranks, groups, window, pushes), sentences.append)
-    scheduler = Scheduler(
-        SchedulerConfig(
-            CAPACITY,
-            guard_strategy(HostileStrategy(shapes), Chunked(4), sentences.append),
-            [LaneSettings(name="interactive", policy=policy)],
-            token_budget=9,
-            predictor=guard_predictor(HostilePredictor(lengths), sentences.append),
-        )
-    )
-    executor = NullExecutor(CAPACITY, seconds=lambda plan: 0.01)
-    loop = EngineLoop(scheduler, executor, VirtualClock(), depth=depth)
+    policy = hostile(rank=ranks, group=groups, may_preempt=[lambda *pair: pushes])
+    policy.window = window
+    lane = LaneSettings(name="interactive", policy=guard_policy(policy, sentences.append))
+    strategy = guard_strategy(hostile(shape=shapes), Chunked(4), sentences.append)
+    predictor = guard_predictor(hostile(predict=lengths), sentences.append)
+    scheduler = Scheduler(SchedulerConfig(CAPACITY, strategy, [lane], token_budget=9, predictor=predictor))
+    loop = EngineLoop(scheduler, NullExecutor(CAPACITY, seconds=lambda plan: 0.01), VirtualClock(), depth=depth)
     asked: dict[str, Request] = {}
     for number, of in enumerate(wanted):
         plain = request(f"r{number}", of.prompt_token_ids, 1 + number, arrival=0.1 * number, n=of.params.n)
@@ -198,9 +164,9 @@ def test_each_request_gets_its_own_tokens(
     tokens, ends = run_watched(loop, scheduler)
     assert len(sentences) == len(set(sentences)) <= 3, "one sentence each"
     for name, one in asked.items():
-        alone, finishes = outputs_alone(one, CAPACITY.max_model_len)
-        assert ends[name] == finishes
-        assert [tokens[name, index] for index in range(one.params.n)] == alone
+        alone = Harness(Setup(max_model_len=CAPACITY.max_model_len)).alone(one)
+        assert ends[name] == alone.finishes
+        assert [tokens[name, index] for index in range(one.params.n)] == alone.tokens
 
 
 def run_watched(loop: EngineLoop, scheduler: Scheduler) -> tuple[dict[tuple[str, int], list[int]], dict[str, Any]]:
@@ -223,48 +189,146 @@ def run_watched(loop: EngineLoop, scheduler: Scheduler) -> tuple[dict[tuple[str,
     raise AssertionError("it does not end")
 
 
-class PushesOut(Ordered):
-    """Waiting sequences come before running ones."""
+# -- policies ---------------------------------------------------------------------------------------------------
 
-    name = "pushes-out"
 
-    def rank(self, view: SequenceView, now: float) -> Any:
-        return (view.is_running, view.arrival)
+class Noisy(Ordered):
+    """The last come, first served in two groups, whose method `fails_at` answers something else, or fails."""
 
-    def may_preempt(self, waiting: SequenceView, running: SequenceView) -> bool:
-        return True
+    name = "noisy"
+
+    def __init__(self, fails_at: str = "", answer: Any = None):
+        given = {
+            "rank": lambda view, now: (-view.number,),
+            "group": lambda view: view.number % 2,
+            "group_rank": lambda group, now: (0,),
+        }
+        if fails_at:
+            given[fails_at] = raising(KeyError("no idea")) if answer is None else lambda *asked: answer
+        for method, function in given.items():
+            setattr(self, method, function)
+
+
+class NoTruth:
+    def __bool__(self) -> bool:
+        raise TypeError("neither yes nor no")
+
+
+@pytest.mark.parametrize(
+    ("what", "answer", "words"),
+    [
+        ("rank", (float("nan"),), "must not hold NaN"),
+        ("rank", "first", "a rank must be a tuple of numbers, not 'first'"),
+        ("rank", (1, "a"), "a rank must be a tuple of numbers"),
+        ("group", ["unhashable"], "failed in group (TypeError"),
+        ("group_rank", (float("nan"),), "failed in group_rank"),
+        ("may_preempt", NoTruth(), "neither yes nor no"),
+        *(
+            (method, None, f"failed in {method} (KeyError: 'no idea')")
+            for method in ("rank", "group", "may_preempt", "arrived", "started", "preempted", "served", "left")
+        ),
+    ],
+)
+def test_a_policy_that_fails_is_replaced_with_one_sentence(what: str, answer: Any, words: str) -> None:
+    sentences: list[str] = []
+    capacity = Capacity(8, 2, 2, 24, 8)  # two rows, and too few blocks for both to their ends
+    lane = LaneSettings(name="interactive", policy=guard_policy(Noisy(what, answer), sentences.append))
+    loop = EngineLoop(Scheduler(SchedulerConfig(capacity, Chunked(8), [lane])), NullExecutor(capacity), VirtualClock())
+    for number in range(4):
+        loop.add(request(str(number), output=9, arrival=-4.0 + number))
+    loop.run()
+    (sentence,) = sentences
+    assert words in sentence and sentence.endswith("first come, first served has taken over.")
+
+
+def ranks(policy: Any) -> list[int]:
+    return sorted(range(3), key=lambda number: policy.rank(view(number), 0.0))
+
+
+def test_while_a_plugins_policy_works_it_is_followed() -> None:
+    policy = guard_policy(Noisy(), report=pytest.fail)
+    assert ranks(policy) == [2, 1, 0]
+    assert (policy.name, policy.window, policy.reads_priority) == ("noisy", 0, False)
+
+
+class WithoutWindow(Noisy):
+    reads_priority = True
+    window = property(raising(RuntimeError("no idea")))
+
+
+def test_a_policy_whose_settings_fail_is_replaced_at_once() -> None:
+    sentences: list[str] = []
+    policy = guard_policy(WithoutWindow(), sentences.append)
+    assert (policy.window, policy.reads_priority, ranks(policy)) == (0, False, [0, 1, 2])
+    assert len(sentences) == 1 and "failed in settings (RuntimeError: no idea)" in sentences[0]
 
 
 def test_a_policy_without_progress_is_replaced() -> None:
     """A step computes less than a block, so that a preempted sequence starts over."""
     sentences: list[str] = []
     capacity = Capacity(8, 4, 1, 24, 8)
-    lanes = [LaneSettings(name="interactive", policy=guard_policy(PushesOut(), sentences.append))]
+    pushing = hostile(rank=[lambda view, now: (view.is_running, view.arrival)], may_preempt=[lambda *pair: True])
+    lanes = [LaneSettings(name="interactive", policy=guard_policy(pushing, sentences.append))]
     scheduler = Scheduler(SchedulerConfig(capacity, Chunked(2), lanes, token_budget=2))
     loop = EngineLoop(scheduler, NullExecutor(capacity), VirtualClock())
-    loop.add(request("a", [0] * 6, output=2))
-    loop.add(request("b", [1] * 6, output=2))
+    for token, name in enumerate("ab"):
+        loop.add(request(name, [token] * 6, output=2))
     for _ in range(1100):
         loop.advance()
-    assert loop.idle
+    assert loop.idle and scheduler.stats().preemptions <= 1001
     assert sentences == [
-        "The policy 'pushes-out' lets sequences preempt each other, 1000 times without a new token; first come, first "
+        "The policy 'hostile' lets sequences preempt each other, 1000 times without a new token; first come, first "
         "served has taken over."
     ]
-    assert scheduler.stats().preemptions <= 1001
+
+
+# -- strategies -------------------------------------------------------------------------------------------------
+
+
+def guarded(*shapes: Any, **more: list[Any]) -> tuple[Any, list[str]]:
+    """Return a strategy that proposes so, before `chunked` of four tokens, and what is said of it."""
+    sentences: list[str] = []
+    return guard_strategy(hostile(shape=[*shapes], **more), Chunked(4), sentences.append), sentences
+
+
+def loop_of(strategy: Any) -> EngineLoop:
+    return EngineLoop(Scheduler(SchedulerConfig(CAPACITY, strategy, Fcfs())), NullExecutor(CAPACITY), VirtualClock())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        raising(ValueError("no idea")),
+        *(lambda view, one=one: one for one in ("chunked", StepShape(0, 4), None)),
+        SHAPES[11],
+    ],
+)
+def test_a_strategy_that_fails_is_replaced_by_chunked(answer: Any) -> None:
+    good = StepShape(token_budget=5, row_limit=2)
+    strategy, sentences = guarded(lambda view: good, answer, lambda view: good)
+    now = StepView(now=2.0, waiting=(), running=0, decodes=lambda: (0, 0), max_rows=4)
+    assert strategy.shape(now) is good
+    for _ in range(2):
+        assert strategy.shape(now) == StepShape(token_budget=4, row_limit=4)
+    assert len(sentences) == 1 and "'hostile' failed in shape" in sentences[0]
+
+
+def test_a_strategy_may_fail_while_it_learns() -> None:
+    strategy, sentences = guarded(observe=[raising(OSError("no place to write to"))])
+    strategy.observe(Features(1, 1, 1, 1, 0.0), 0.1)
+    assert "failed in observe (OSError: no place to write to)" in sentences[0]
 
 
 def test_a_strategy_that_puts_work_off_for_ever_is_replaced() -> None:
-    sentences: list[str] = []
-    strategy = guard_strategy(HostileStrategy([lambda view: WaitUntil(view.now + 1e-3)]), Chunked(4), sentences.append)
-    loop = EngineLoop(Scheduler(SchedulerConfig(CAPACITY, strategy, Fcfs())), NullExecutor(CAPACITY), VirtualClock())
+    strategy, sentences = guarded(lambda view: WaitUntil(view.now + 1e-3))
+    loop = loop_of(strategy)
     loop.add(request("a", output=2))
     loop.run()
     assert len(sentences) == 1 and f"delayed all work {MAX_WAITS} times" in sentences[0]
 
 
 def test_ctrl_c_within_a_plugin_is_not_its_failure() -> None:
-    strategy = guard_strategy(HostileStrategy([raising(KeyboardInterrupt()), SHAPES[0]]), Chunked(4), pytest.fail)
+    strategy, _ = guarded(raising(KeyboardInterrupt()), SHAPES[0])
     with pytest.raises(KeyboardInterrupt):
         strategy.shape(mock.Mock())
     assert strategy.shape(mock.Mock()) == StepShape(3, 2)
@@ -272,11 +336,8 @@ def test_ctrl_c_within_a_plugin_is_not_its_failure() -> None:
 
 def test_a_batch_goes_on_when_its_strategy_fails() -> None:
     """It had reserved memory to its end; others join when it is over."""
-    sentences: list[str] = []
-    shapes = [SHAPES[4], lambda view: StepShape(9, 2, True, (), True), raising(ValueError("no"))]
-    strategy = guard_strategy(HostileStrategy(shapes), Chunked(4), sentences.append)
-    scheduler = Scheduler(SchedulerConfig(CAPACITY, strategy, Fcfs()))
-    loop = EngineLoop(scheduler, NullExecutor(CAPACITY), VirtualClock())
+    strategy, sentences = guarded(SHAPES[4], SHAPES[5], raising(ValueError("no")))
+    loop = loop_of(strategy)
     plans: list[BatchPlan] = []
     loop.add_observer(mock.Mock(planned=plans.append))
     loop.add(request("a", [0] * 3, output=5))

@@ -1,8 +1,7 @@
 """Turns of conversations: how much of the turn before the next one finds, in models with windows and recurrent state.
 
 A client sends the whole conversation each turn. What could be found is all that begins like the turn before, but its
-last token, whose keys and values nobody computed; what is found is that in whole blocks. Each answer is also compared
-with that of the same prompt alone.
+last token, whose keys and values were never computed; what is found is that in whole blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.request import Request
 
 from .builders import request
-from .harness import Harness, Setup, outputs_alone
+from .harness import Harness, Setup
 
 SIZE = 2
 HYBRID = Setup(
@@ -36,22 +35,6 @@ SYSTEM = [0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0]
 ANSWER = 6
 
 
-def run(harness: Harness, *requests: Request) -> list[tuple[int, list[int]]]:
-    """Serve them to their ends; of each the tokens found in the cache, and its answer."""
-    harness.add(*requests)
-    harness.drain()
-    found = []
-    for client in harness.clients[-len(requests) :]:
-        assert client.tokens == outputs_alone(client.request, harness.setup.max_model_len)[0] and client.ended
-        found.append((client.ended.timings.cached_tokens, client.tokens[0]))
-    return found
-
-
-def ideal(before: Sequence[int], prompt: Sequence[int]) -> int:
-    alike = next((at for at, (one, other) in enumerate(zip(before, prompt, strict=False)) if one != other), len(before))
-    return min(alike, len(before) - 1, len(prompt) - 1)
-
-
 class Talk:
     """One conversation. before: the last prompt with its answer."""
 
@@ -66,39 +49,28 @@ class Talk:
         return request(f"{self.name}-{self._sent}", self.history, output=output, **params)
 
     def turn(self, message: Sequence[int], **params: object) -> int:
-        """Send one; returns how many tokens less than ideal were found."""
+        """Send one; return how many tokens less than ideal were found."""
         self.history += message
-        ((found, answer),) = run(self.harness, self.request(**params))
-        missed = ideal(self.before, self.history) - found if self.before else 0
-        self.before = self.history + answer
+        (found,) = self.harness.serve(self.request(**params))
+        missed = self._ideal() - found if self.before else 0
+        self.before = self.history + self.harness.clients[-1].tokens[0]
         return missed
+
+    def _ideal(self) -> int:
+        alike = (at for at, (one, other) in enumerate(zip(self.before, self.history, strict=False)) if one != other)
+        return min(next(alike, len(self.before)), len(self.before) - 1, len(self.history) - 1)
 
     def answered(self) -> None:
         self.history = list(self.before)
 
 
 @MODELS
-def test_the_next_turn_finds_all_but_a_block(setup: Setup) -> None:
+@pytest.mark.parametrize("message", [[1, 0, 1], [1, 0, 1] * 8], ids=["short", "longer than the window"])
+def test_the_next_turn_and_one_that_is_sent_again_find_all_but_a_block(setup: Setup, message: list[int]) -> None:
     talk = Talk("a", Harness(setup))
-    for turn in range(8):
-        assert talk.turn([turn % 8, 1, 0, 1]) <= SIZE
-        talk.answered()
-
-
-@MODELS
-def test_a_message_longer_than_the_window_makes_no_difference(setup: Setup) -> None:
-    talk = Talk("a", Harness(setup))
-    for turn in range(3):
-        assert talk.turn([turn, *[1, 0, 1] * 8]) <= SIZE
-        talk.answered()
-
-
-@MODELS
-def test_a_turn_that_is_sent_again_is_found_up_to_its_last_block(setup: Setup) -> None:
-    talk = Talk("a", Harness(setup))
-    for turn in range(3):
-        talk.turn([turn, 1, 0, 1])
-        assert talk.turn([]) <= SIZE
+    for turn in range(8 if len(message) < 12 else 3):
+        assert talk.turn([turn % 8, *message]) <= SIZE
+        assert turn % 2 or talk.turn([]) <= SIZE
         talk.answered()
 
 
@@ -148,10 +120,8 @@ def test_conversations_in_turn_find_theirs_in_memory_that_just_holds_them(setup:
     their last turn has left."""
     turns, added = 6, 4 + ANSWER
     length = 1 + len(SYSTEM) + turns * added
-    blocks = conversations * sum(
-        -(-min(length, window + added if window else length) // SIZE) + 1 for window in setup.windows
-    )
-    blocks = max(blocks, setup.max_blocks(length))
+    ends = [min(length, window + added if window else length) for window in setup.windows]
+    blocks = max(conversations * sum(-(-end // SIZE) + 1 for end in ends), setup.max_blocks(length))
     harness = Harness(replace(setup, num_blocks=blocks, snapshots=setup.snapshots and 2 * conversations + 1))
     talks = [Talk(str(number), harness, number) for number in range(conversations)]
     for turn in range(turns):
@@ -166,8 +136,8 @@ def test_the_turn_after_a_preemption_finds_what_was_computed_again(setup: Setup)
     """Two conversations come together, and one of them is preempted while it decodes."""
     harness = Harness(replace(setup, num_blocks=85 if len(setup.windows) > 1 else 60, max_rows=2))
     talks = [Talk(str(number), harness, number) for number in range(2)]
-    for talk, (_, answer) in zip(talks, run(harness, *(talk.request(output=50) for talk in talks)), strict=True):
-        talk.before = talk.history + answer
+    harness.serve(*(talk.request(output=50) for talk in talks))
     assert harness.scheduler.stats().preemptions > 0
+    talks[1].before = talks[1].history + harness.clients[1].tokens[0]
     talks[1].answered()
     assert talks[1].turn([3, 1]) <= SIZE + (setup.spacing.min_gap if setup.snapshots else 0)

@@ -25,23 +25,16 @@ def test_relative_error_share_within_twice_and_bias() -> None:
     assert tally.error() == PredictionError(4, pytest.approx((0 + 1 + 0.5 + 3) / 4), 0.75, pytest.approx(75 / 40 - 1))
 
 
-def test_the_oracle_errs_never_and_a_guess_does() -> None:
-    for oracle in (True, False):
-        harness = Harness(Setup(num_blocks=60, max_rows=4, oracle=oracle))
-        harness.add(*(request(f"{n}", [n % 8] * 3, output=2, max_tokens=16) for n in range(4)))
-        harness.drain()
-        error = harness.scheduler.stats().predictions
-        # The guess was half of max_tokens, when it came; what it became later, once it was outgrown, does not count.
-        assert error == (PredictionError(4, 0.0, 1.0, 0.0) if oracle else PredictionError(4, 3.0, 0.0, 3.0))
-
-
-def test_every_sample_counts_and_aborted_ones_do_not() -> None:
-    harness = Harness(Setup(num_blocks=60, max_rows=4, oracle=True))
-    harness.add(request("three", output=3, n=3), request("gone", [1] * 3, output=20))
+@pytest.mark.parametrize("oracle", [True, False])
+def test_every_sample_counts_that_was_not_aborted_by_what_was_predicted_when_it_came(oracle: bool) -> None:
+    harness = Harness(Setup(num_blocks=60, max_rows=4, oracle=oracle))
+    harness.add(request("three", output=2, max_tokens=16, n=3), request("gone", [1] * 3, output=20))
     harness.step()
     harness.abort("gone")
     harness.drain()
-    assert harness.scheduler.stats().predictions.samples == 3
+    # The guess was half of max_tokens; what it became once it was outgrown does not count.
+    error = PredictionError(3, 0.0, 1.0, 0.0) if oracle else PredictionError(3, 3.0, 0.0, 3.0)
+    assert harness.scheduler.stats().predictions == error
 
 
 def test_lengths_are_learnt_by_tenant_and_prompt() -> None:
@@ -58,8 +51,7 @@ def test_lengths_are_learnt_by_tenant_and_prompt() -> None:
 
 
 def test_histograms_are_kept_of_those_that_came_last() -> None:
-    predictor = Quantiles()
-    steady = request("steady", [0] * 9, tenant="steady")
+    predictor, steady = Quantiles(), request("steady", [0] * 9, tenant="steady")
     for number in range(3 * MAX_HISTOGRAMS):
         if number % 100 < MIN_SAMPLES + 5:
             predictor.observe(steady, 9)
@@ -71,7 +63,5 @@ def test_histograms_are_kept_of_those_that_came_last() -> None:
 def test_only_the_oracle_looks_at_forced_lengths() -> None:
     forced, unforced = request("a", output=7), request("a", output=None)
     assert Quantiles().predict(forced, 100, 0) == Quantiles().predict(unforced, 100, 0)
-    oracle = Oracle()
-    assert [oracle.predict(forced, limit, 0) for limit in (100, 5)] == [7, 5] and oracle.predict(
-        unforced, 100, 0
-    ) == 100
+    assert [Oracle().predict(forced, limit, 0) for limit in (100, 5)] == [7, 5]
+    assert Oracle().predict(unforced, 100, 0) == 100

@@ -12,11 +12,9 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types import kv_blocks
 from inflight.core.types.plan import BatchPlan, Capacity, Sampled, StepResult
-from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
 
 from .. import inspect_scheduler as inside
-from ..builders import sequence
+from ..builders import request, sequence
 
 SIZE = 4
 
@@ -26,20 +24,21 @@ def layout_of(blocks: int = 100, allocation: Allocation = "paged", windows: tupl
 
 
 @pytest.mark.parametrize(
-    ("allocation", "to_the_end", "blocks"),
-    [("paged", False, 2), ("paged", True, 4), ("reserve-request", False, 4), ("reserve-max", False, 10)],
+    ("allocation", "to_the_end", "pool", "blocks"),
+    [
+        ("paged", False, 100, 2),
+        ("paged", True, 100, 4),
+        ("reserve-request", False, 100, 4),
+        ("reserve-max", False, 100, 10),
+        ("reserve-max", False, 3, 3),  # no table is longer than the pool
+    ],
 )
-def test_a_table_at_admission(allocation: Allocation, to_the_end: bool, blocks: int) -> None:
+def test_a_table_at_admission(allocation: Allocation, to_the_end: bool, pool: int, blocks: int) -> None:
     """Give a prompt of 5 tokens, an output of up to 10, and a model of 40 their blocks."""
-    one = sequence(prompt=[0] * 5)
-    one.max_output_tokens = 10
-    assert layout_of(allocation=allocation).size(one, to_the_end) == blocks
-
-
-def test_no_table_is_longer_than_the_pool() -> None:
-    layout = layout_of(blocks=3, allocation="reserve-max")
-    assert layout.max_sequence_tokens == 3 * SIZE
-    assert layout.size(sequence(prompt=[0] * 5), to_the_end=False) == 3
+    one = sequence(prompt=[0] * 5, max_tokens=10, output=None)
+    layout = layout_of(pool, allocation)
+    assert layout.size(one, to_the_end) == blocks
+    assert layout.max_sequence_tokens == pool * SIZE
 
 
 def test_a_window_and_a_chunk_bound_the_length_of_a_table() -> None:
@@ -59,115 +58,20 @@ def test_tokens_that_come_with_a_request_count_in_whole_blocks_until_a_preemptio
     assert layout_of().external_tokens(one) == 0
 
 
-def test_a_shortage_is_reported_in_blocks_and_tokens() -> None:
-    assert layout_of(3).shortage(12) is None
-    assert layout_of(3).shortage(13) == (
-        "needs 4 KV blocks of 4 tokens, but there are 3 in all: it has 13 tokens, and there is room for 12"
-    )
-    layout = layout_of(12, windows=(0, 0, 0))
-    assert layout.shortage(17) == (
-        "needs 15 KV blocks of 4 tokens (at most 5 for each of 3 groups of layers), but there are 12 in all: it has 17 "
-        "tokens, and there is room for 16"
-    )
-
-
-BLOCK, WINDOW, CONTEXT, BUDGET = 16, 512, 8192, 512
-
-
-class Endless:
-    """Run a scheduler whose steps all yield the token 0."""
-
-    def __init__(self, num_blocks: int, windows: tuple[int, ...], budget: int = BUDGET):
-        capacity = Capacity(num_blocks, BLOCK, 256, CONTEXT + 1000, 100, windows=windows)
-        self.scheduler = Scheduler(
-            SchedulerConfig(capacity, Chunked(budget), Fcfs(), token_budget=budget, longest_chunk=budget, watermark=0.0)
-        )
-
-    def add(self, name: str, tokens: int = CONTEXT, first: int = 0, output: int = 900) -> None:
-        params = SamplingParams(max_tokens=output, ignore_eos=True)
-        prompt = (first, *[1] * (tokens - 1))
-        self.scheduler.add(Request(request_id=name, prompt_token_ids=prompt, params=params), 0.0)
-
-    def step(self) -> bool:
-        """Plan and commit a step; return whether there was one."""
-        plan = self.scheduler.plan(0.0)
-        if not isinstance(plan, BatchPlan):
-            return False
-        sampled = tuple(Sampled(chunk.sequence_id, (0,)) for chunk in plan.chunks if chunk.sample)
-        self.scheduler.commit(plan, StepResult(plan.step, sampled, 0.01), 0.0)
-        return True
-
-    def max_running(self, steps: int) -> int:
-        """Return the most sequences with computed prompts that ran at once, before a preemption."""
-        most = 0
-        for _ in range(steps):
-            self.step()
-            snapshot = self.scheduler.stats()
-            if snapshot.preemptions:
-                break
-            running = self.scheduler._running.sequences
-            most = max(most, sum(one.num_computed >= CONTEXT for one in running))
-        return most
-
-
-def test_five_groups_with_windows_to_one_without_fit_four_times_the_sequences() -> None:
-    """Sequences have 8k tokens, and four fit without windows; a block of a group has a sixth of the bytes."""
-    fit, each = 4, (CONTEXT + 320) // BLOCK
-    most = []
-    for num_blocks, windows in ((fit * each, (0,)), (6 * fit * each, (0, *[WINDOW] * 5))):
-        engine = Endless(num_blocks, windows)
-        for number in range(32):
-            engine.add(str(number), first=number, output=1000)
-        most.append(engine.max_running(320))
-    assert most[0] == fit and most[1] >= 4 * fit
-
-
-def test_a_sequence_holds_the_blocks_of_its_window_and_a_chunk() -> None:
-    windows = (0, WINDOW, 100)
-    engine = Endless(3000, windows)
-    engine.add("one")
-    most = kv_blocks.max_blocks(CONTEXT, BLOCK, windows, BUDGET)
-    assert most == 512 + 65 + 40
-    (sequence,) = inside.samples(engine.scheduler, "one")
-    while sequence.num_computed < CONTEXT + 100:
-        engine.step()
-        held = engine.scheduler._memory.blocks_of(sequence)
-        assert len(held) == len(set(held)) == engine.scheduler.stats().held_blocks <= most + 8
-    held_by_group = [
-        len(table) - at for table, at in zip(sequence.block_tables, sequence.num_freed_blocks, strict=True)
-    ]
-    assert held_by_group == [519, 33, 7]
-    snapshot = engine.scheduler.stats()
-    assert snapshot.used_slots <= snapshot.held_slots
-
-
-def test_a_prompt_that_can_never_fit_is_refused_with_the_blocks_it_needs() -> None:
-    windows = (0, WINDOW)
-    needed = kv_blocks.max_blocks(CONTEXT, BLOCK, windows, BUDGET)
-    Endless(needed, windows).add("fits")
-    with pytest.raises(
-        Exception,
-        match=f"needs {needed} KV blocks of 16 tokens .*of 2 groups.*, but there are {needed - 1} in all",
-    ):
-        Endless(needed - 1, windows).add("does not")
-
-
-def test_a_prefix_needs_only_the_last_blocks_of_a_window() -> None:
-    engine = Endless(700, (0, WINDOW))
-    engine.add("first", output=1)
-    while engine.step():
-        pass
-    memory = engine.scheduler._memory
-    engine.add("again", output=1)
-    (again,) = inside.samples(engine.scheduler, "again")
-    assert memory.num_cached_tokens(again) == CONTEXT - BLOCK  # one token is left to compute
-    chain = memory._sharing._lookups[again.number].chain.blocks
-    behind = [one for one in chain if memory._prefix.in_group(one.node, 1) is not None]
-    for one in behind[:-40]:
-        memory._prefix.drop(memory._prefix.in_group(one.node, 1))  # type: ignore[arg-type]
-    assert memory.num_cached_tokens(again) == CONTEXT - BLOCK, "the middle does not matter"
-    memory._prefix.drop(memory._prefix.in_group(chain[-5].node, 1))  # type: ignore[arg-type]
-    assert memory.num_cached_tokens(again) == (len(chain) - 5) * BLOCK
+@pytest.mark.parametrize(
+    ("blocks", "groups", "fits", "words"),
+    [
+        (3, 1, 12, "4 KV blocks of 4 tokens, but there are 3 in all: it has 13 tokens, and there is room for 12"),
+        (
+            *(12, 3, 16),
+            "15 KV blocks of 4 tokens (at most 5 for each of 3 groups of layers), but there are 12 in all: it has 17 "
+            "tokens, and there is room for 16",
+        ),
+    ],
+)
+def test_a_shortage_is_reported_in_blocks_and_tokens(blocks: int, groups: int, fits: int, words: str) -> None:
+    layout = layout_of(blocks, windows=(0,) * groups)
+    assert layout.shortage(fits) is None and layout.shortage(fits + 1) == f"needs {words}"
 
 
 @pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 100])
@@ -188,6 +92,93 @@ def test_the_longest_sequence_is_the_longest_that_fits(windows: tuple[int, ...],
     assert most == max(fitting, default=0)
 
 
+# -- windows of thousands of tokens -----------------------------------------------------------------------------
+
+BLOCK, WINDOW, CONTEXT, BUDGET = 16, 512, 8192, 512
+
+
+class Endless:
+    """Run a scheduler whose steps all yield the token 0."""
+
+    def __init__(self, num_blocks: int, windows: tuple[int, ...], budget: int = BUDGET):
+        capacity = Capacity(num_blocks, BLOCK, 256, CONTEXT + 1000, 100, windows=windows)
+        limits = {"token_budget": budget, "longest_chunk": budget, "watermark": 0.0}
+        self.scheduler = Scheduler(SchedulerConfig(capacity, Chunked(budget), Fcfs(), **limits))
+
+    def add(
+        self, name: str, tokens: int = CONTEXT, output: int = 900, first: int = 0, more: int = 0, arrival: float = 0.0
+    ) -> None:
+        """more: tokens behind those that any sequence with the same first one has."""
+        prompt = (first, *[1] * (tokens - 1), *[2] * more)
+        self.scheduler.add(request(name, prompt, None, max_tokens=output, arrival=arrival), 0.0)
+
+    def step(self) -> bool:
+        """Plan and commit a step; return whether there was one."""
+        plan = self.scheduler.plan(0.0)
+        if not isinstance(plan, BatchPlan):
+            return False
+        sampled = tuple(Sampled(chunk.sequence_id, (0,)) for chunk in plan.chunks if chunk.sample)
+        self.scheduler.commit(plan, StepResult(plan.step, sampled, 0.01), 0.0)
+        return True
+
+
+def test_five_groups_with_windows_to_one_without_fit_four_times_the_sequences() -> None:
+    """Sequences have 8k tokens, and four fit without windows; a block of a group has a sixth of the bytes."""
+    fit, each, most = 4, (CONTEXT + 320) // BLOCK, []
+    for num_blocks, windows in ((fit * each, (0,)), (6 * fit * each, (0, *[WINDOW] * 5))):
+        engine, counts = Endless(num_blocks, windows), [0]
+        for number in range(32):
+            engine.add(str(number), output=1000, first=number)
+        while engine.step() and not engine.scheduler.stats().preemptions and len(counts) < 320:
+            counts.append(sum(one.num_computed >= CONTEXT for one in inside.running(engine.scheduler)))
+        most.append(max(counts))
+    assert most[0] == fit and most[1] >= 4 * fit
+
+
+def test_a_sequence_holds_the_blocks_of_its_window_and_a_chunk() -> None:
+    windows = (0, WINDOW, 100)
+    engine = Endless(3000, windows)
+    engine.add("one")
+    most = kv_blocks.max_blocks(CONTEXT, BLOCK, windows, BUDGET)
+    assert most == 512 + 65 + 40
+    (one,) = inside.samples(engine.scheduler, "one")
+    while one.num_computed < CONTEXT + 100:
+        engine.step()
+        held = inside.held(engine.scheduler, one)
+        assert len(held) == len(set(held)) == engine.scheduler.stats().held_blocks <= most + 8
+    by_group = [len(table) - at for table, at in zip(one.block_tables, one.num_freed_blocks, strict=True)]
+    assert by_group == [519, 33, 7]
+    snapshot = engine.scheduler.stats()
+    assert snapshot.used_slots <= snapshot.held_slots
+
+
+def test_a_prompt_that_can_never_fit_is_refused_with_the_blocks_it_needs() -> None:
+    windows = (0, WINDOW)
+    needed = kv_blocks.max_blocks(CONTEXT, BLOCK, windows, BUDGET)
+    Endless(needed, windows).add("fits")
+    words = f"needs {needed} KV blocks of 16 tokens .*of 2 groups.*, but there are {needed - 1} in all"
+    with pytest.raises(Exception, match=words):
+        Endless(needed - 1, windows).add("does not")
+
+
+def test_a_prefix_needs_only_the_last_blocks_of_a_window() -> None:
+    engine = Endless(700, (0, WINDOW))
+    engine.add("first", output=1)
+    while engine.step():
+        pass
+    memory = engine.scheduler._memory
+    engine.add("again", output=1)
+    (again,) = inside.samples(engine.scheduler, "again")
+    assert memory.num_cached_tokens(again) == CONTEXT - BLOCK  # one token is left to compute
+    chain = memory._sharing._lookups[again.number].chain.blocks
+    behind = [one for one in chain if memory._prefix.in_group(one.node, 1) is not None]
+    for one in behind[:-40]:
+        memory._prefix.drop(memory._prefix.in_group(one.node, 1))
+    assert memory.num_cached_tokens(again) == CONTEXT - BLOCK, "the middle does not matter"
+    memory._prefix.drop(memory._prefix.in_group(chain[-5].node, 1))
+    assert memory.num_cached_tokens(again) == (len(chain) - 5) * BLOCK
+
+
 def test_a_prompt_whose_window_is_shared_preempts_the_lowest_ranked() -> None:
     """It slides past blocks that another sequence holds, and frees none; the last one is preempted, and all end."""
     engine = Endless(59, (0, 64), budget=32)
@@ -195,16 +186,12 @@ def test_a_prompt_whose_window_is_shared_preempts_the_lowest_ranked() -> None:
     engine.add("first", 300, output=200)
     for _ in range(14):
         engine.step()
-    engine.add("last", 60, first=1, output=300)
+    engine.add("last", 60, output=300, first=1)
     engine.step()
-    params = SamplingParams(max_tokens=5, ignore_eos=True)
-    prompt = (0, *[1] * 299, *[2] * 300)  # finds that of the first
-    scheduler.add(Request(request_id="second", prompt_token_ids=prompt, params=params, arrival=-1.0), 0.0)
+    engine.add("second", 300, output=5, more=300, arrival=-1.0)  # finds that of the first
     (second,) = inside.samples(scheduler, "second")
-    preempted_inside = 0
-    for _ in range(2000):
+    preempted_inside = before = 0
+    while engine.step():
+        preempted_inside += scheduler.stats().preemptions - before and 300 < second.num_computed < 600
         before = scheduler.stats().preemptions
-        if not engine.step():
-            break
-        preempted_inside += scheduler.stats().preemptions - before and 300 < second.num_computed < len(prompt)
     assert scheduler.idle and preempted_inside

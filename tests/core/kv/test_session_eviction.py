@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from msgspec import structs
 
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.session_eviction import RERANK_BATCH, SessionEviction, SessionMatcher
@@ -31,37 +31,40 @@ class Kept:
 
     def turn(self, name: str, count: int, at: float, tenant: str = "", awaits: Awaits = "") -> tuple[int, ...]:
         """Run a turn of a session, which allocates so many blocks and releases them."""
-        self.table.now = at
-        session = self.table.named(name, tenant)
-        self.table.begin_turn(session)
+        session = turn_of(self.table, name, at, count * 16, awaits, tenant)
         blocks = self.pool.allocate(count)
-        self.table.end_turn(session, count * 16, awaits)
         self.pool.release(reversed(blocks), session)
         return blocks
 
 
-def matcher_of_none() -> SessionMatcher:
-    table = SessionTable()
-    return SessionMatcher(table, SessionEviction(table), SessionEviction(table), 2)
+def turn_of(
+    table: SessionTable, name: str, at: float, tokens: int = 16, awaits: Awaits = "", tenant: str = ""
+) -> Session:
+    """Begin and end a turn of a session."""
+    session, table.now = table.named(name, tenant), at
+    table.begin_turn(session)
+    table.end_turn(session, tokens, awaits)
+    return session
 
 
-def learn(table: SessionTable, gap: float, times: int = 60, awaits: Awaits = "") -> None:
+def learn(table: SessionTable, gap: float, awaits: Awaits = "") -> None:
     """Have sessions of one turn come back after this gap."""
-    for number in range(times):
-        session = table.named(f"learnt {awaits} {number}", "")
-        table.now = 0.0
-        table.begin_turn(session)
-        table.end_turn(session, 16, awaits)
+    for number in range(60):
+        name = f"learnt {awaits} {number}"
+        turn_of(table, name, 0.0, awaits=awaits)
         table.now = gap
-        table.begin_turn(session)
-        session.running = 0
+        table.begin_turn(table.named(name, ""))
+        table.named(name, "").running = 0
 
 
-def test_the_session_that_has_rested_far_longest_is_evicted_first() -> None:
+@pytest.mark.parametrize("awaits", [("", ""), ("person", "tool")])
+def test_the_session_that_has_rested_far_longest_for_what_it_waits_for_is_evicted_first(awaits: Any) -> None:
     kept = Kept(4)
-    learn(kept.table, gap=4.0)
-    left = kept.turn("left", 2, at=100.0)
-    back = kept.turn("back", 2, at=1000.0)
+    learn(kept.table, gap=4.0, awaits=awaits[1])
+    if awaits[0]:
+        learn(kept.table, gap=120.0, awaits=awaits[0])
+    left = kept.turn("left", 2, at=1002.0 if awaits[0] else 100.0, awaits=awaits[0])
+    back = kept.turn("back", 2, at=1000.0, awaits=awaits[1])
     kept.table.now = 1003.0
     assert list(kept.order) == [left[1], left[0], back[1], back[0]], "ends before roots"
     kept.pool.allocate(2)
@@ -73,33 +76,30 @@ def test_some_sessions_in_steady_turns_stay_whole_where_lru_would_lose_all() -> 
 
     def hits(by_worth: bool) -> int:
         table = SessionTable()
-        order = SessionEviction(table) if by_worth else None
         content: dict[int, tuple[str, int]] = {}
+        order = SessionEviction(table) if by_worth else None
         pool = BlockPool(20, lambda block: content.pop(block, None) and None, content.__contains__, order)
         found = 0
-        for turn in range(40):
-            for at in range(10):
-                name, table.now = f"s{at}", turn * 10.0 + at
-                session = table.named(name, "")
-                table.begin_turn(session)
-                mine = {index: block for block, (owner, index) in content.items() if owner == name}
-                whole = [mine[index] for index in range(4) if all(one in mine for one in range(index + 1))]
-                found += len(whole)
-                for block in whole:
-                    pool.acquire(block)
-                new = pool.allocate(4 - len(whole))
-                content.update({block: (name, len(whole) + index) for index, block in enumerate(new)})
-                table.end_turn(session, 64)
-                pool.release(reversed([*whole, *new]), session)
+        for number in range(400):
+            name, table.now = f"s{number % 10}", float(number)
+            session = table.named(name, "")
+            table.begin_turn(session)
+            mine = {index: block for block, (owner, index) in content.items() if owner == name}
+            whole = [mine[index] for index in range(4) if all(one in mine for one in range(index + 1))]
+            found += len(whole)
+            for block in whole:
+                pool.acquire(block)
+            new = pool.allocate(4 - len(whole))
+            content.update({block: (name, len(whole) + index) for index, block in enumerate(new)})
+            table.end_turn(session, 64)
+            pool.release(reversed([*whole, *new]), session)
         return found
 
     assert hits(by_worth=False) == 0
-    assert hits(by_worth=True) > 0.25 * 40 * 10 * 4, "half of them would fit"
+    assert hits(by_worth=True) > 0.25 * 400 * 4, "half of them would fit"
 
 
-def test_coming_blocks_are_evicted_and_few_sessions_are_valued_at_each_look_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_coming_blocks_are_evicted_and_few_sessions_are_valued_at_each_look_up(monkeypatch: Any) -> None:
     kept = Kept(400)
     for number in range(100):
         kept.turn(f"s{number}", 1 + number % 4, at=number / 10, tenant=f"t{number % 3}")
@@ -108,9 +108,8 @@ def test_coming_blocks_are_evicted_and_few_sessions_are_valued_at_each_look_up(
     monkeypatch.setattr(SessionTable, "block_value", lambda self, one: asked.append(one) or value(self, one))
     for _ in range(50):
         coming = kept.pool.next_evicted(kept.pool.free + 3, ())
-        assert len(coming) == 3
         kept.pool.allocate(kept.pool.free + 3)
-        assert kept.evicted[-3:] == coming
+        assert len(coming) == 3 and kept.evicted[-3:] == coming
         kept.table.now += 0.001
     assert len(asked) <= RERANK_BATCH, "they were looked at within 0.05 s"
 
@@ -133,8 +132,7 @@ def test_shared_blocks_are_evicted_last() -> None:
     kept = Kept(4)
     (shared, mine) = kept.turn("a", 2, at=0.0)
     kept.pool.acquire(shared)
-    other = kept.table.named("b", "")
-    kept.pool.release([shared], other)
+    kept.pool.release([shared], kept.table.named("b", ""))
     kept.turn("c", 2, at=1.0)
     assert list(kept.order)[-1] == shared and mine in list(kept.order)[:-1]
 
@@ -148,104 +146,10 @@ def test_a_tenant_above_its_share_is_evicted_first() -> None:
 
 def test_evicted_content_has_no_owner() -> None:
     kept = Kept(2)
-    kept.turn("a", 2, at=0.0)
-    kept.turn("b", 2, at=1.0)
+    for at, name in enumerate("ab"):
+        kept.turn(name, 2, at=float(at))
     assert all(kept.order.owner(block) is kept.table.named("b", "") for block in kept.order)
     assert len(kept.order) == 2 == kept.pool.evictable
-
-
-def test_open_gaps_are_learnt_from() -> None:
-    gaps = ReuseGaps()
-    for _ in range(100):
-        gaps.end(2.0)
-    soon = gaps.hit_rate(0.0)
-    assert soon > 5 * gaps.hit_rate(60.0) and bucket(2.0) < bucket(60.0)
-    for _ in range(400):
-        for at in range(bucket(600.0)):
-            gaps.outlast(at)
-    assert gaps.hit_rate(0.0) < soon
-
-
-def test_a_request_that_continues_all_cached_text_of_a_session_is_its_next_turn() -> None:
-    harness = Harness(Setup(num_blocks=40, token_budget=40, max_model_len=40, session_eviction=True))
-    sessions = []
-
-    def serve(name: str, prompt: tuple[int, ...]) -> tuple[int, ...]:
-        """Serve a text; return it with its answer."""
-        harness.add(request(name, prompt, output=2))
-        harness.step()
-        sessions.append(inside.samples(harness.scheduler, name)[0].session)
-        harness.drain()
-        return (*prompt, *harness.clients[-1].tokens[0])
-
-    text = serve("a", A)
-    serve("a again", (*text, 0, 0, 0, 1))
-    serve("b", (*A[:4], 1, 1, 1, 1, 1))
-    serve("c", (*text, 1))
-    first, again, branch, other = sessions
-    assert again is first and first.turns == 2, "it goes on with the same text"
-    assert branch is not first, "of what there is it has the beginning alone"
-    assert other is not first, "it is shorter than what the session has come to"
-
-
-def test_session_names_are_within_a_tenant_and_a_salt() -> None:
-    harness = Harness(Setup(num_blocks=40, token_budget=40, session_eviction=True))
-    found = []
-    for at, (tenant, salt) in enumerate((("", ""), ("", ""), ("b", ""), ("", "salt"))):
-        name = f"r{at}"
-        harness.add(structs.replace(request(name, A, output=2, tenant=tenant, cache_salt=salt), session="same"))
-        harness.step()
-        found.append(inside.samples(harness.scheduler, name)[0].session)
-        harness.drain()
-    assert found[0] is found[1] and len({id(one) for one in found}) == 3
-
-
-def test_recovery_ends_all_turns() -> None:
-    harness = Harness(Setup(num_blocks=40, token_budget=40, session_eviction=True))
-    found = []
-    for name in ("broken off", "again"):
-        harness.scheduler.recover("broken", 0.0)
-        harness.scheduler.add(structs.replace(request(name, A, output=2), session="same"), 0.0)
-        harness.scheduler.plan(0.0)
-        found.append(inside.samples(harness.scheduler, name)[0].session)
-    assert [one.running for one in found] == [1, 1] and found[0] is not found[1]
-
-
-def test_a_session_that_waits_for_a_tool_outlives_one_that_waits_for_a_person() -> None:
-    kept = Kept(4)
-    learn(kept.table, gap=4.0, awaits="tool")
-    learn(kept.table, gap=120.0, awaits="person")
-    tool = kept.turn("tool", 2, at=1000.0, awaits="tool")
-    person = kept.turn("person", 2, at=1002.0, awaits="person")
-    kept.table.now = 1003.0
-    assert list(kept.order) == [person[1], person[0], tool[1], tool[0]]
-
-
-@pytest.mark.parametrize(
-    ("marks", "output", "awaits"),
-    [
-        (((1,),), (0, 1, 0), "tool"),
-        (((0, 1, 1), (1, 0, 1)), (0, 1, 0, 1), "tool"),
-        (((1, 1),), (1, 0, 1), "person"),
-        ((), (1, 1), ""),
-    ],
-)
-def test_an_answer_says_what_its_session_waits_for(
-    marks: tuple[tuple[int, ...], ...], output: tuple[int, ...], awaits: str
-) -> None:
-    one, matcher = sequence(call_marks=marks), matcher_of_none()
-    matcher.admit(one, [])
-    one.output[:], one.finish = output, Finish("stop")
-    matcher.end(one)
-    assert isinstance(one.session, Session) and one.session.awaits == awaits
-
-
-def test_an_aborted_answer_says_nothing() -> None:
-    one, matcher = sequence(call_marks=((1,),)), matcher_of_none()
-    matcher.admit(one, [])
-    one.finish = Finish("abort")
-    matcher.end(one)
-    assert isinstance(one.session, Session) and one.session.awaits == ""
 
 
 def test_the_first_session_owns_a_block_and_a_release_without_owner_changes_nothing() -> None:
@@ -263,19 +167,83 @@ def test_the_first_session_owns_a_block_and_a_release_without_owner_changes_noth
     assert list(kept.order) == [brought, mine] and set(kept.order.idle_blocks(session)) == {brought, mine}
 
 
+# -- which requests are turns of which session ------------------------------------------------------------------
+
+ROOMY = Setup(num_blocks=40, token_budget=40, max_model_len=40, session_eviction=True)
 HOST = Setup(num_blocks=6, token_budget=20, host_blocks=4, host_is_tier=True, session_eviction=True)
-OTHER = (1, 1, 0, 0, 0, 1, 1, 1, 0)
 
 
-def turn(harness: Harness, session: str, prompt: tuple[int, ...], salt: str = "") -> int:
-    """Serve a request; return its cached tokens."""
-    name = f"{session} {len(harness.clients)}"
-    harness.add(request(name, prompt, output=2, session=session, cache_salt=salt))
+def turn(harness: Harness, prompt: tuple[int, ...], output: int = 2, **params: Any) -> tuple[Session, tuple[int, ...]]:
+    """Serve a request; return its session, and the text with its answer."""
+    name = f"{len(harness.clients)}"
+    harness.add(request(name, prompt, output=output, **params))
+    while not (of := inside.samples(harness.scheduler, name)[0].session):
+        harness.step()
     harness.drain()
-    ended = harness.clients[-1].ended
-    assert ended is not None
-    cached: int = ended.timings.cached_tokens
-    return cached
+    return of, (*prompt, *harness.clients[-1].tokens[0])
+
+
+def test_a_request_that_continues_all_cached_text_of_a_session_is_its_next_turn() -> None:
+    harness = Harness(ROOMY)
+    first, text = turn(harness, A)
+    assert turn(harness, (*text, 0, 0, 0, 1))[0] is first and first.turns == 2, "it goes on with the same text"
+    assert turn(harness, (*A[:4], 1, 1, 1, 1, 1))[0] is not first, "of what there is it has the beginning alone"
+    assert turn(harness, (*text, 1))[0] is not first, "it is shorter than what the session has come to"
+
+
+def test_a_next_turn_need_not_repeat_the_answer() -> None:
+    """Templates leave out the reasoning."""
+    harness = Harness(ROOMY)
+    first, text = turn(harness, A, output=8)
+    assert turn(harness, (*A[:4], 1, 1, 1, 1, 1, 1))[0] is not first, "it has left out more than the answer"
+    assert turn(harness, (*A, (text[len(A)] + 1) % 8, 0, 1))[0] is first
+
+
+def test_a_request_that_continues_text_on_the_host_is_its_sessions_next_turn() -> None:
+    harness = Harness(replace(HOST, num_blocks=8, host_blocks=20))
+    first, text = turn(harness, A)
+    turn(harness, (1, 1, 0, 0, 0, 1, 1, 1, 0))
+    turn(harness, (0,) * 9)
+    assert inside.evictable_host_blocks(harness.scheduler) > 0 and first.turns == 1
+    assert turn(harness, (*text, 0, 1))[0] is first and harness.timings(-1).cached_tokens == 10
+
+
+def test_session_names_are_within_a_tenant_and_a_salt() -> None:
+    harness = Harness(ROOMY)
+    kinds = ({}, {}, {"tenant": "b"}, {"cache_salt": "salt"})
+    found = [turn(harness, A, session="same", **kind)[0] for kind in kinds]
+    assert found[0] is found[1] and len({id(one) for one in found}) == 3
+
+
+def test_recovery_ends_all_turns() -> None:
+    scheduler, found = ROOMY.scheduler(), []
+    for name in ("broken off", "again"):
+        scheduler.recover("broken", 0.0)
+        scheduler.add(request(name, A, output=2, session="same"), 0.0)
+        scheduler.plan(0.0)
+        found.append(inside.samples(scheduler, name)[0].session)
+    assert [one.running for one in found] == [1, 1] and found[0] is not found[1]
+
+
+@pytest.mark.parametrize(
+    ("marks", "output", "reason", "awaits"),
+    [
+        (((1,),), (0, 1, 0), "stop", "tool"),
+        (((0, 1, 1), (1, 0, 1)), (0, 1, 0, 1), "stop", "tool"),
+        (((1, 1),), (1, 0, 1), "stop", "person"),
+        ((), (1, 1), "stop", ""),
+        (((1,),), (), "abort", ""),
+    ],
+)
+def test_an_answer_says_what_its_session_waits_for(
+    marks: tuple[tuple[int, ...], ...], output: tuple[int, ...], reason: Any, awaits: str
+) -> None:
+    table, one = SessionTable(), sequence(call_marks=marks)
+    matcher = SessionMatcher(table, SessionEviction(table), SessionEviction(table), 2)
+    matcher.admit(one, [])
+    one.output[:], one.finish = output, Finish(reason)
+    matcher.end(one)
+    assert one.session.awaits == awaits
 
 
 def test_some_sessions_in_steady_turns_stay_on_the_host() -> None:
@@ -283,37 +251,35 @@ def test_some_sessions_in_steady_turns_stay_on_the_host() -> None:
 
     def hits(by_worth: bool) -> int:
         harness = Harness(replace(HOST, host_blocks=12, session_eviction=by_worth))
-        return sum(turn(harness, f"s{at}", A, salt=f"{at}") for _ in range(20) for at in range(6))
+        asked = [request(f"{at}", A, 2, session=f"s{at % 6}", cache_salt=f"{at % 6}") for at in range(120)]
+        return sum(harness.serve(one)[0] for one in asked)
 
     assert hits(by_worth=False) == 0
     assert hits(by_worth=True) > 0.2 * 20 * 6 * 8
 
 
-def test_a_request_that_continues_text_on_the_host_is_its_sessions_next_turn() -> None:
-    harness = Harness(replace(HOST, num_blocks=8, host_blocks=20))
-    turn(harness, "", A)
-    text = (*A, *harness.clients[-1].tokens[0])
-    order = harness.scheduler._memory._pool._evictable
-    first = order.owner(next(iter(order)))
-    turn(harness, "", OTHER)
-    turn(harness, "", (0,) * 9)
-    assert inside.evictable_host_blocks(harness.scheduler) > 0 and first.turns == 1
-    assert turn(harness, "", (*text, 0, 1)) == 10 and first.turns == 2
+# -- when they come back ----------------------------------------------------------------------------------------
+
+
+def test_open_gaps_are_learnt_from() -> None:
+    gaps = ReuseGaps()
+    for _ in range(100):
+        gaps.end(2.0)
+    soon = gaps.hit_rate(0.0)
+    assert soon > 5 * gaps.hit_rate(60.0) and bucket(2.0) < bucket(60.0)
+    for _ in range(400):
+        for at in range(bucket(600.0)):
+            gaps.outlast(at)
+    assert gaps.hit_rate(0.0) < soon
 
 
 def test_gaps_are_watched_after_their_session_lost_its_blocks() -> None:
     """One in eight of the sessions that rest for ten minutes comes back: the gaps of the others count, too."""
     table = SessionTable()
     for number in range(200):
-        session = table.named(f"{number}", "")
-        table.now = 100.0 * number
-        table.begin_turn(session)
-        table.end_turn(session, 16)
+        turn_of(table, f"{number}", 100.0 * number)
         if number >= 8 and not number % 8:
-            table.now += 1.0
-            back = table.named(f"{number - 8}", "")
-            table.begin_turn(back)
-            table.end_turn(back, 16)
+            turn_of(table, f"{number - 8}", 100.0 * number + 1.0)
     resting = Session("")
     table.begin_turn(resting)
     table.end_turn(resting, 16)
@@ -333,16 +299,3 @@ def test_gaps_of_unrecognisable_sessions_are_not_watched() -> None:
     table.now = 60.0
     table.block_value(named)
     assert len(table._watch) == 2 and left not in table._watch
-
-
-def test_a_next_turn_need_not_repeat_the_answer() -> None:
-    """Templates leave out the reasoning."""
-    harness = Harness(Setup(num_blocks=40, token_budget=40, max_model_len=40, session_eviction=True))
-    order = harness.scheduler._memory._pool._evictable
-    harness.add(request("a", A, output=8))
-    harness.drain()
-    first = order.owner(next(iter(order)))
-    turn(harness, "", (*A[:4], 1, 1, 1, 1, 1, 1))
-    assert first.turns == 1, "it has left out more than the answer"
-    turn(harness, "", (*A, (harness.clients[0].tokens[0][0] + 1) % 8, 0, 1))
-    assert first.turns == 2

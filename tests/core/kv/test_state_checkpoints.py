@@ -1,18 +1,18 @@
-"""State checkpoints: where they are taken, what is found, and what is computed again."""
+"""State checkpoints: where they are taken and found, what is computed again, and which slots are evicted."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from inflight.core.kv.state_checkpoints import CheckpointSpacing
+from inflight.core.kv.state_checkpoints import CheckpointKind, CheckpointSlots, CheckpointSpacing
 from inflight.core.types.kv_blocks import default_checkpoints
-from inflight.core.types.request import Request
 
 from .. import inspect_scheduler as inside
 from ..builders import request
-from ..harness import Harness, Setup, outputs_alone
+from ..harness import Harness, Setup
 
 SIZE = 2
 ROOMY = Setup(
@@ -27,17 +27,6 @@ ROOMY = Setup(
 SYSTEM = [0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0]
 
 
-def run(harness: Harness, *requests: Request) -> list[int]:
-    """Run requests to their ends, and check their tokens; return the cached tokens of each."""
-    harness.add(*requests)
-    harness.drain()
-    clients = harness.clients[-len(requests) :]
-    for client in clients:
-        assert client.tokens == outputs_alone(client.request, harness.setup.max_model_len)[0]
-        assert client.ended is not None
-    return [client.ended.timings.cached_tokens for client in clients if client.ended is not None]
-
-
 def taken(harness: Harness) -> list[int]:
     return [position for plan in harness.plans for chunk in plan.chunks for position, _ in chunk.snapshots]
 
@@ -45,49 +34,29 @@ def taken(harness: Harness) -> list[int]:
 def test_the_same_prompt_begins_behind_its_last_whole_block() -> None:
     harness = Harness(ROOMY)
     prompt = [1, 0] * 10
-    assert run(harness, request("a", prompt)) == [0]
+    assert harness.serve(request("a", prompt)) == [0]
     assert taken(harness) == [8, 14, 16, 18, 22], (
         "two marks, the late one, the end that leaves a token to compute, and one while decoding"
     )
-    assert run(harness, request("b", prompt)) == [18]
-    assert harness.begun == 1
+    assert harness.serve(request("b", prompt)) == [18]
     snapshot = harness.scheduler.stats()
-    assert (snapshot.state_hits, snapshot.state_missed_tokens) == (1, 0)
+    assert (harness.begun, snapshot.state_hits, snapshot.state_missed_tokens) == (1, 1, 0)
 
 
 def test_a_shared_beginning_is_found_from_the_third_request_on() -> None:
     """The first leaves blocks and a mark on the way; the second finds the branch, and takes a checkpoint there."""
     harness = Harness(ROOMY)
-    tails = [[2] * 10, [3] * 10, [4] * 10]
-    found = [run(harness, request(str(at), SYSTEM + tail))[0] for at, tail in enumerate(tails)]
-    assert found == [0, 8, 14]
+    found = [harness.serve(request(str(token), SYSTEM + [token] * 10)) for token in (2, 3, 4)]
+    assert found == [[0], [8], [14]]
     assert harness.scheduler.stats().state_missed_tokens == 14 - 8
 
 
-def test_a_conversation_continues_behind_its_answer() -> None:
-    harness = Harness(ROOMY)
-    run(harness, request("a", SYSTEM, output=21))
-    (answer,) = harness.clients[0].tokens
-    (found,) = run(harness, request("b", [*SYSTEM, *answer, 1, 1, 1], output=3))
-    known = len(SYSTEM) + 21
-    assert known - 1 - ROOMY.spacing.min_gap - SIZE < found <= known
-
-
-def test_a_turn_whose_history_renders_its_prompt_end_differently_begins_before_that() -> None:
-    """Templates drop the reasoning, and the tokens that opened it."""
-    harness = Harness(replace(ROOMY, spacing=CheckpointSpacing(interval=100, min_gap=40, tail=4)))
-    opened = [*SYSTEM, 5, 6, 7]
-    run(harness, request("a", opened, output=8))
-    (found,) = run(harness, request("b", [*SYSTEM, 3, 3, 3, 3, 3], output=3))
-    assert found == 12
-
-
-@pytest.mark.parametrize("edited", range(5, 11))
+@pytest.mark.parametrize("edited", [5, 8, 10])
 def test_a_message_edited_late_is_computed_again_from_shortly_before(edited: int) -> None:
     harness = Harness(replace(ROOMY, spacing=CheckpointSpacing(interval=100, min_gap=8, tail=1)))
     message = [0, 1, 2, 3, 4, 5, 6, 5, 4, 3, 2]
-    run(harness, request("a", SYSTEM + message))
-    (found,) = run(harness, request("b", [*SYSTEM, *message[:edited], 7, 7, 7]))
+    harness.serve(request("a", SYSTEM + message))
+    (found,) = harness.serve(request("b", [*SYSTEM, *message[:edited], 7, 7, 7]))
     alike = len(SYSTEM) + edited
     assert alike - 8 // 2 - SIZE < found <= alike
 
@@ -95,38 +64,29 @@ def test_a_message_edited_late_is_computed_again_from_shortly_before(edited: int
 @pytest.mark.parametrize(("slots", "found"), [(2, [18, 26]), (3, [18, 22, 26])])
 def test_a_late_mark_takes_free_slots_only(slots: int, found: list[int]) -> None:
     harness = Harness(replace(ROOMY, snapshots=slots, spacing=CheckpointSpacing(interval=100, min_gap=8, tail=1)))
-    run(harness, request("a", SYSTEM * 2, output=1))
+    harness.serve(request("a", SYSTEM * 2, output=1))
     assert taken(harness) == found
 
 
 def test_decoding_uses_one_slot_however_long_it_takes() -> None:
     harness = Harness(ROOMY)
-    run(harness, request("a", SYSTEM, output=60))
+    harness.serve(request("a", SYSTEM, output=60))
     assert len(taken(harness)) > 10
-    assert harness.scheduler.stats().used_state_snapshots == 4  # two marks, the prompt's end, and the newest
+    assert harness.scheduler.stats().used_state_snapshots == 4, "two marks, the prompt's end, and the newest"
 
 
 def test_one_of_equal_prompts_that_arrive_together_is_computed() -> None:
     """The others wait a step for its checkpoint."""
     harness = Harness(replace(ROOMY, token_budget=64))
-    found = run(harness, *(request(str(number), SYSTEM) for number in range(4)))
-    assert found == [0, 12, 12, 12]
+    assert harness.serve(*(request(str(number), SYSTEM) for number in range(4))) == [0, 12, 12, 12]
 
 
 @pytest.mark.parametrize("prefix_caching", [False, True])
 def test_samples_of_a_request_begin_from_the_first_ones_prompt(prefix_caching: bool) -> None:
     harness = Harness(replace(ROOMY, token_budget=64, prefix_caching=prefix_caching))
-    run(harness, request("a", SYSTEM, n=3, temperature=1.0, seed=7))
-    starts = [chunk.start for plan in harness.plans for chunk in plan.chunks if chunk.length > 1]
-    assert starts == [0, 12, 12]
-    used = harness.scheduler.stats().used_state_snapshots
-    assert bool(used) == prefix_caching
-
-
-def test_other_salts_find_no_checkpoint() -> None:
-    harness = Harness(ROOMY)
-    assert run(harness, request("a", SYSTEM), request("b", SYSTEM, cache_salt="other")) == [0, 0]
-    assert harness.begun == 0
+    harness.serve(request("a", SYSTEM, n=3, temperature=1.0, seed=7))
+    assert [chunk.start for plan in harness.plans for chunk in plan.chunks if chunk.length > 1] == [0, 12, 12]
+    assert bool(harness.scheduler.stats().used_state_snapshots) == prefix_caching
 
 
 SCARCE = replace(ROOMY, num_blocks=24, max_rows=2, max_model_len=48, spacing=CheckpointSpacing(8, 2, 1))
@@ -134,8 +94,7 @@ SCARCE = replace(ROOMY, num_blocks=24, max_rows=2, max_model_len=48, spacing=Che
 
 def scarce(**changes: object) -> Harness:
     """Run two requests that do not fit together until the later one is preempted while it decodes."""
-    harness = Harness(replace(SCARCE, **changes))  # type: ignore[arg-type]
-    harness.add(request("a", [0] * 10, output=25), request("b", [1] * 10, output=25))
+    harness = Harness(replace(SCARCE, **changes), request("a", [0] * 10, output=25), request("b", [1] * 10, output=25))
     harness.until_preempted()
     return harness
 
@@ -144,27 +103,17 @@ def scarce(**changes: object) -> Harness:
 def test_a_preempted_sequence_continues_from_its_newest_checkpoint(prefix_caching: bool) -> None:
     harness = scarce(prefix_caching=prefix_caching, preemption="swap", host_blocks=30)
     harness.drain()
-    for client in harness.clients:
-        assert client.tokens == outputs_alone(client.request, SCARCE.max_model_len)[0]
     assert harness.begun > 0
-    timings = harness.clients[1].ended.timings  # type: ignore[union-attr]
-    assert 0 < timings.recomputed_tokens <= SCARCE.spacing.min_gap + SIZE
+    assert 0 < harness.timings(1).recomputed_tokens <= SCARCE.spacing.min_gap + SIZE
 
 
 def test_blocks_beyond_the_newest_checkpoint_are_not_swapped() -> None:
-    """Blocks beyond the newest checkpoint are computed again in any case."""
-    sparse = CheckpointSpacing(interval=100, min_gap=6, tail=1)
-    harness = scarce(preemption="swap", host_blocks=30, spacing=sparse)
+    """They are computed again in any case."""
+    harness = scarce(preemption="swap", host_blocks=30, spacing=CheckpointSpacing(interval=100, min_gap=6, tail=1))
     (victim,) = (one for one in inside.alive(harness.scheduler) if inside.num_kept_blocks(harness.scheduler, one))
-    newest = max(
-        position
-        for plan in harness.plans
-        for chunk in plan.chunks
-        if chunk.sequence_id == victim.number
-        for position, _ in chunk.snapshots
-    )
+    chunks = [chunk for plan in harness.plans for chunk in plan.chunks if chunk.sequence_id == victim.number]
+    newest = max(position for chunk in chunks for position, _ in chunk.snapshots)
     assert inside.num_kept_blocks(harness.scheduler, victim) == newest // SIZE < (victim.num_tokens - 1) // SIZE
-    harness.drain()
 
 
 class Nowhere(CheckpointSpacing):
@@ -182,43 +131,19 @@ def test_without_a_checkpoint_no_block_is_swapped() -> None:
     assert harness.begun == 0
 
 
-def test_a_failed_step_drops_all_checkpoints() -> None:
-    harness = Harness(ROOMY)
-    run(harness, request("a", SYSTEM))
-    harness.add(request("b", [1] * 12))
-    harness.step(fail=True)
-    assert harness.scheduler.stats().used_state_snapshots == 0
-    assert run(harness, request("c", SYSTEM), request("d", [1] * 12)) == [0, 0]
-
-
-def test_one_slot_is_exact() -> None:
-    harness = Harness(replace(ROOMY, snapshots=1))
-    prompts = [SYSTEM, [1] * 12, SYSTEM, [1] * 12, [1] * 12]
-    found = [run(harness, request(str(at), prompt))[0] for at, prompt in enumerate(prompts)]
-    assert found[:4] == [0, 0, 0, 0]
-
-
-def test_a_record_without_state_is_as_it_was() -> None:
-    harness = Harness(replace(ROOMY, snapshots=0))
-    assert run(harness, request("a", SYSTEM), request("b", SYSTEM)) == [0, 12]
-    assert not taken(harness) and all(new.snapshot == -1 for plan in harness.plans for new in plan.new_requests)
-
-
 def test_drafts_are_refused_with_the_number() -> None:
     with pytest.raises(ValueError, match=r"recurrent state, which cannot be taken back .* 40 snapshots"):
         Harness(replace(ROOMY, right_drafts=1.0))
 
 
-def test_slots_are_two_for_each_row_in_a_quarter_of_the_memory_and_at_least_one() -> None:
-    assert default_checkpoints(32, 10, 6400) == 64
-    assert default_checkpoints(32, 10, 400) == 10
-    assert default_checkpoints(32, 10, 0) == 1
+@pytest.mark.parametrize(("memory_in_states", "slots"), [(0, 1), (400, 10), (6400, 64), (64_000, 100), (1e9, 16 * 32)])
+def test_slots_are_two_for_each_row_at_least_one_and_more_where_states_are_small(
+    memory_in_states: float, slots: int
+) -> None:
+    assert default_checkpoints(32, 10, memory_in_states) == slots
 
 
-def test_small_states_have_slots_for_more_conversations_than_run() -> None:
-    assert default_checkpoints(32, 10, 64_000) == 100
-    assert default_checkpoints(32, 10, 1e9) == 16 * 32
-
+# -- spacing ----------------------------------------------------------------------------------------------------
 
 BLOCK = 16
 SPACING = CheckpointSpacing(interval=256, min_gap=64, tail=4)
@@ -267,12 +192,154 @@ def test_a_late_mark_is_half_as_far_from_the_end(
 
 
 def test_a_short_answer_has_a_checkpoint_at_each_block_and_a_long_one_at_each_fourth() -> None:
-    prompt, newest, found = 100, 96, []
+    prompt, found = 100, [96]
     for end in range(101, 100 + 1024):
-        at = SPACING.decoded(newest, prompt, end - 1, end, BLOCK)
-        if at is not None:
-            found.append(at)
-            newest = at
-    gaps = [after - before for before, after in zip([96, *found], found, strict=False)]
-    assert found[:4] == [112, 128, 144, 160] and gaps == sorted(gaps)
+        at = SPACING.decoded(found[-1], prompt, end - 1, end, BLOCK)
+        found += [] if at is None else [at]
+    gaps = [after - before for before, after in pairwise(found)]
+    assert found[1:5] == [112, 128, 144, 160] and gaps == sorted(gaps)
     assert set(gaps) == {16, 32, 48, 64} and gaps[-8:] == [64] * 8
+
+
+# -- slots ------------------------------------------------------------------------------------------------------
+
+MARK, NEW = CheckpointKind.MARK, CheckpointKind.NEW
+
+
+class Slots(CheckpointSlots):
+    def keep(self, node: int, kind: CheckpointKind = NEW, taker: int = 0, uses: int = 0) -> int:
+        """Take a checkpoint in a complete plan, found by the node; rows begin from it so often."""
+        slot = self.take(taker, kind)
+        self.publish(slot, node)
+        self.finish_plan()
+        for _ in range(uses):
+            self.acquire(slot)
+            self.release(slot)
+        return slot
+
+    @property
+    def found(self) -> list[int]:
+        return [node for node in range(20) if self.find(node) is not None]
+
+    def evicted(self, count: int) -> list[int]:
+        """Return which nodes so many new checkpoints evict, one after the other."""
+        gone = []
+        for node in range(10, 10 + count):
+            before = self.found
+            self.keep(node)
+            gone += sorted(set(before) - set(self.found))
+        return gone
+
+
+def test_a_checkpoint_is_found_from_the_next_plan_on_once_its_tokens_are_known() -> None:
+    slots = Slots(2)
+    slot, later = slots.take(0, NEW), slots.take(0, NEW)
+    slots.publish(slot, 7)
+    assert slots.find(7) is None and slots.is_coming(7)
+    slots.finish_plan()
+    assert slots.find(7) == slot and not slots.is_coming(7)
+    slots.publish(later, 8)
+    assert slots.found == [7, 8] and slots.used == 2
+
+
+def test_marks_are_evicted_before_new_and_shared_checkpoints_each_oldest_first() -> None:
+    slots = Slots(6)
+    for node, kind in enumerate((NEW, NEW, MARK, NEW, MARK, NEW)):
+        slots.keep(node, kind)
+    for node in (1, 0):
+        slots.promote(slots.find(node))
+    assert slots.evicted(6) == [2, 4, 3, 5, 10, 11], "what is shared outlives as many new ones as come"
+
+
+def test_a_mark_evicts_no_shared_checkpoint() -> None:
+    slots = Slots(2)
+    slots.promote(slots.keep(1))
+    slots.keep(2)
+    slots.keep(3, MARK)
+    assert slots.found == [1, 3]
+    slots = Slots(1)
+    slots.promote(slots.keep(1))
+    assert slots.take(0, MARK) is None
+
+
+def test_one_use_does_not_make_a_checkpoint_newer_and_several_uses_do() -> None:
+    """A turn of a conversation uses the checkpoint of the turn before, and has newer ones afterwards."""
+    slots = Slots(4)
+    for node in range(4):
+        slots.keep(node)
+    for node, uses in enumerate((1, 3, 2, 0)):
+        for _ in range(uses):
+            slots.acquire(slots.find(node))
+            slots.release(slots.find(node))
+    assert slots.evicted(3) == [0, 3, 2]
+
+
+def test_a_used_mark_is_a_new_checkpoint() -> None:
+    slots = Slots(3)
+    slots.keep(1, MARK, uses=1)
+    slots.keep(2, MARK)
+    assert slots.evicted(2) == [2] and slots.found == [1, 10, 11]
+
+
+def test_a_missed_checkpoint_counts_as_used() -> None:
+    slots = Slots(2)
+    slot = slots.take(0, NEW)
+    slots.count_miss(slot)
+    slots.publish(slot, 1)
+    slots.finish_plan()
+    for _ in range(2):
+        slots.acquire(slot)
+        slots.release(slot)
+    assert slots.evicted(2) == [10] and slots.found == [1, 11]
+
+
+def test_at_most_half_of_the_slots_are_shared_checkpoints() -> None:
+    slots = Slots(4)
+    for node in range(4):
+        slots.promote(slots.keep(node))
+    assert slots.evicted(1) == [0], "the one that was used first is new again, and the oldest of these"
+
+
+def test_a_slot_that_a_row_will_begin_from_is_not_evicted() -> None:
+    slots = Slots(2)
+    held = slots.keep(1)
+    slots.acquire(held)
+    assert slots.evicted(2) == [10]
+    slots.drop(1)  # its node is lost: it is found no more, and still there for who holds it
+    assert slots.found == [11] and slots.used == 2
+    assert slots.take(0, NEW) != held and slots.take(0, NEW) is None
+    slots.release(held)
+    assert slots.take(0, NEW) == held
+
+
+def test_a_node_has_one_checkpoint_and_a_slot_is_not_written_twice_in_a_plan() -> None:
+    slots = Slots(2)
+    first = slots.keep(1)
+    slots.acquire(first)
+    again = slots.take(0, NEW)
+    slots.publish(again, 1)  # there is one already
+    assert slots.take(0, NEW) is None
+    slots.finish_plan()
+    assert (slots.find(1), slots.used, slots.take(0, NEW)) == (first, 1, again)
+
+
+def test_a_checkpoint_dropped_before_its_plan_is_complete_is_not_found() -> None:
+    slots = Slots(1)
+    slots.publish(slots.take(0, NEW), 1)
+    slots.drop(1)
+    slots.finish_plan()
+    assert slots.find(1) is None and slots.used == 0
+
+
+def test_a_sequence_replaces_its_own_unused_checkpoints_only() -> None:
+    slots = Slots(4)
+    mine, used, shared = slots.keep(1, taker=5), slots.keep(2, taker=5, uses=1), slots.keep(3, taker=5)
+    slots.promote(shared)
+    for slot, taker, kind in ((mine, 6, NEW), (mine, 5, MARK), (used, 5, NEW), (shared, 5, NEW)):
+        slots.replace(slot, taker, kind)
+    assert slots.found == [1, 2, 3]
+    slots.replace(mine, 5, NEW)
+    assert slots.found == [2, 3]
+    slots.keep(4, taker=6)  # in the same slot
+    slots.replace(mine, 5, NEW)
+    assert slots.found == [2, 3, 4]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -15,153 +15,138 @@ from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.stopping import StopText
 from inflight.core.strategies.chunked import Chunked
-from inflight.core.tenants import Backlog
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.features import Features
-from inflight.core.types.plan import BatchPlan, Capacity
+from inflight.core.types.plan import Capacity
 from inflight.core.types.request import SLO, Request, RequestRefused
 from inflight.testing.null import NullExecutor
 
+from .. import inspect_scheduler as inside
 from ..builders import request
 
 CAPACITY = Capacity(400, 4, 4, 200, 8)
 
 
+def scheduler_of(admission: Admission, **config: Any) -> Scheduler:
+    return Scheduler(SchedulerConfig(CAPACITY, Chunked(16), Fcfs(), token_budget=16, admission=admission, **config))
+
+
 class Engine:
-    def __init__(self, *settings: object, host: float = 0.0, **bounds: float) -> None:
+    def __init__(self, mode: Any, host: float = 0.0, **bounds: float) -> None:
         """host: seconds that a round takes beside its step, which no result reports."""
-        self.host = host
-        latency = LatencyModel()
-        self.scheduler = Scheduler(
-            SchedulerConfig(
-                CAPACITY,
-                Chunked(16),
-                Fcfs(),
-                token_budget=16,
-                prefix_caching=False,
-                predictor=Oracle(),
-                latency=latency,
-                admission=Admission(*settings[:1], latency, **bounds),  # type: ignore[arg-type]
-            )
-        )
+        self.host, self.now, latency = host, 0.0, LatencyModel()
+        self.admission = Admission(mode, latency, **bounds)
+        config = {"prefix_caching": False, "predictor": Oracle(), "latency": latency}
+        self.scheduler = scheduler_of(self.admission, **config)
         self.executor = NullExecutor(CAPACITY, seconds=lambda plan: 0.02 + plan.tokens / 500)
-        self.now = 0.0
         self.first: dict[str, float] = {}
 
-    def step(self) -> None:
-        plan = self.scheduler.plan(self.now)
-        assert isinstance(plan, BatchPlan)
-        result = self.executor.submit(plan).result()
-        self.now += result.seconds + self.host
-        for event in self.scheduler.commit(plan, result, self.now):
-            if not isinstance(event, FinishedEvent):
-                self.first.setdefault(event.request_id, self.now)
+    def add(self, name: object, tokens: int = 3, token: int = 0, **params: Any) -> None:
+        self.scheduler.add(request(f"{name}", [token % 8] * tokens, **params), self.now)
 
+    def refuse(self, words: str, *of: Any, **params: Any) -> RequestRefused:
+        with pytest.raises(RequestRefused, match=words) as refused:
+            self.add(*of, **params)
+        return refused.value
 
-def queued(engine: Engine) -> int:
-    """Tokens that wait in the lane of the probes."""
-    (lane,) = engine.scheduler._lanes.before("interactive")
-    return lane.queue.backlog.total.tokens
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            plan = self.scheduler.plan(self.now)
+            result = self.executor.submit(plan).result()
+            self.now += result.seconds + self.host
+            for event in self.scheduler.commit(plan, result, self.now):
+                if not isinstance(event, FinishedEvent):
+                    self.first.setdefault(event.request_id, self.now)
+
+    def load(self) -> Load:
+        """What is before a newcomer."""
+        return self.scheduler._load_before(request("probe"))
+
+    def expected(self) -> float:
+        """Seconds to the first token of a newcomer with 20 tokens."""
+        return self.admission.seconds_to_first_token(20, self.load())
 
 
 def test_while_there_is_room_the_queue_is_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine("auto", max_requests=4, max_tokens=40)
     monkeypatch.setattr(WaitingQueue, "everyone", lambda self: pytest.fail("a newcomer walked through the queue"))
     for number in range(4):
-        engine.scheduler.add(request(f"{number}", [0] * 10), 0.0)
+        engine.add(number, 10)
 
 
 def test_the_queue_is_bounded_by_requests_and_by_tokens() -> None:
     engine = Engine("queue", max_requests=2, max_tokens=30)
-    engine.scheduler.add(request("a", [0] * 50), 0.0)  # alone it may come in, however long
-    with pytest.raises(RequestRefused, match=r"50 tokens wait already.*more than the 30") as refused:
-        engine.scheduler.add(request("b", [0] * 2), 0.0)
-    assert refused.value.retry_after is not None and refused.value.retry_after > 0
+    engine.add("a", 50)  # alone it may come in, however long
+    assert engine.refuse(r"50 tokens wait already.*more than the 30", "b", 2).retry_after > 0
     engine = Engine("queue", max_requests=2)
     for name in "ab":
-        engine.scheduler.add(request(name), 0.0)
-    with pytest.raises(RequestRefused, match="2 requests wait already, and at most 2 may"):
-        engine.scheduler.add(request("c"), 0.0)
+        engine.add(name)
+    engine.refuse("2 requests wait already, and at most 2 may", "c")
 
 
 def test_samples_that_could_never_wait_together_are_refused_for_good() -> None:
     engine = Engine("queue", max_requests=4)
-    with pytest.raises(RequestRefused, match="asks for 5 samples, but at most 4 requests may wait") as refused:
-        engine.scheduler.add(request("a", n=5), 0.0)
-    assert (refused.value.field, refused.value.retry_after) == ("n", None)
-    engine.scheduler.add(request("a", n=3), 0.0)
-    with pytest.raises(RequestRefused, match=r"3 requests wait already.*these would be 2 more; try again") as refused:
-        engine.scheduler.add(request("b", n=2), 0.0)
-    assert refused.value.retry_after is not None
-    engine.scheduler.add(request("c"), 0.0)
+    refusal = engine.refuse("asks for 5 samples, but at most 4 requests may wait", "a", n=5)
+    assert (refusal.field, refusal.retry_after) == ("n", None)
+    engine.add("a", n=3)
+    assert engine.refuse(r"3 requests wait already.*these would be 2 more; try again", "b", n=2).retry_after > 0
+    engine.add("c")
 
 
 def test_all_samples_of_a_prompt_count_as_waiting_and_their_prompt_once() -> None:
     engine = Engine("queue", max_requests=100)
-    engine.scheduler.add(request("a", [0] * 20, n=6, output=9), 0.0)
-    load = engine.scheduler._load_before(request("probe"))
-    assert (load.ahead, queued(engine), load.prompt_tokens) == (6, 20, 20)
+    (lane,) = engine.scheduler._lanes.before("interactive")
+    engine.add("a", 20, n=6, output=9)
+    load = engine.load()
+    assert (load.ahead, lane.queue.backlog.total.tokens, load.prompt_tokens) == (6, 20, 20)
     assert load.remaining_ahead == [9.0] * 6
-    engine.step()  # 16 of the 20 tokens fit into a step
-    load = engine.scheduler._load_before(request("probe"))
-    assert (load.ahead, queued(engine), load.prompt_tokens) == (5, 0, 4)
-    while len(engine.scheduler._running) < CAPACITY.max_rows:
-        engine.step()
-    load = engine.scheduler._load_before(request("probe"))
-    assert (load.ahead, queued(engine)) == (2, 0)
+    engine.steps(1)  # 16 of the 20 tokens fit into a step
+    load = engine.load()
+    assert (load.ahead, lane.queue.backlog.total.tokens, load.prompt_tokens) == (5, 0, 4)
+    while len(inside.running(engine.scheduler)) < CAPACITY.max_rows:
+        engine.steps(1)
+    assert (engine.load().ahead, lane.queue.backlog.total.tokens) == (2, 0)
 
 
 def test_a_target_that_cannot_be_met_is_refused_with_the_time_to_wait() -> None:
     engine = Engine("slo")
-    engine.scheduler.add(request("early", [0] * 9, slo=SLO(ttft=1e-6), output=30), 0.0)  # nothing is known yet
-    for _ in range(30):
-        engine.step()
+    engine.add("early", 9, slo=SLO(ttft=1e-6), output=30)  # nothing is known yet
+    engine.steps(30)
     for number in range(12):
-        engine.scheduler.add(request(f"{number}", [number % 8] * 60, output=40), engine.now)
-    with pytest.raises(RequestRefused, match="12 requests and 720 prompt tokens are before it") as refused:
-        engine.scheduler.add(request("late", [0] * 9, slo=SLO(ttft=0.5)), engine.now)
-    assert refused.value.retry_after is not None and refused.value.retry_after > 0.5
-    engine.scheduler.add(request("patient", [0] * 9, slo=SLO(ttft=60.0)), engine.now)
+        engine.add(number, 60, number, output=40)
+    words = "12 requests and 720 prompt tokens are before it"
+    assert engine.refuse(words, "late", 9, slo=SLO(ttft=0.5)).retry_after > 0.5
+    engine.add("patient", 9, slo=SLO(ttft=60.0))
 
 
 def test_the_prediction_is_near_what_comes() -> None:
     engine = Engine("slo")
     for number in range(24):
-        engine.scheduler.add(request(f"{number}", [number % 8] * 20, output=15 + number % 9), 0.0)
-        engine.step()
-    for _ in range(20):
-        engine.step()
-    probe = request("probe", [0] * 20, output=2)
-    added, load = engine.now, engine.scheduler._load_before(probe)
-    expected = engine.scheduler._admission.seconds_to_first_token(20, load)
-    engine.scheduler.add(probe, added)
+        engine.add(number, 20, number, output=15 + number % 9)
+        engine.steps(1)
+    engine.steps(20)
+    added, expected = engine.now, engine.expected()
+    engine.add("probe", 20, output=2)
     while "probe" not in engine.first:
-        engine.step()
+        engine.steps(1)
     assert engine.first["probe"] - added == pytest.approx(expected, rel=0.5)
 
 
-def test_the_time_between_steps_counts_too() -> None:
-    quick, slow = Engine("slo"), Engine("slo", host=0.1)
+def test_the_time_between_steps_counts_too_but_none_without_work() -> None:
     expected = []
-    for engine in (quick, slow):
+    for engine in (Engine("slo"), Engine("slo", host=0.1)):
         for number in range(12):
-            engine.scheduler.add(request(f"{number}", [number % 8] * 20, output=15), engine.now)
-            engine.step()
-        for _ in range(20):
-            engine.step()
-        load = engine.scheduler._load_before(request("probe", [0] * 20))
-        expected.append(engine.scheduler._admission.seconds_to_first_token(20, load))
+            engine.add(number, 20, number, output=15)
+            engine.steps(1)
+        engine.steps(20)
+        expected.append(engine.expected())
     assert expected[1] > 2 * expected[0], "a step takes 0.02 to 0.05 s, and the host 0.1 s more"
-
-
-def test_time_without_work_is_no_part_of_a_round() -> None:
     engine = Engine("slo")
     for number in range(40):
-        engine.scheduler.add(request(f"{number}", [0] * 4, output=3), engine.now)
-        while not engine.scheduler.idle:
-            engine.step()
+        engine.add(number, 4, output=3)
+        engine.steps(3)
         engine.now += 60
-    assert engine.scheduler._admission.pace == pytest.approx(1.0, rel=0.2)
+    assert engine.admission.pace == pytest.approx(1.0, rel=0.2)
 
 
 def promising() -> tuple[Admission, Load, float]:
@@ -181,7 +166,7 @@ def test_predictions_that_fell_short_make_the_next_ones_more_careful() -> None:
         try:
             admission.on_admitted(admitted, admission.check(admitted, [], lambda: load))
         except RequestRefused as refusal:
-            assert refusal.retry_after is not None and refusal.retry_after > 0
+            assert refusal.retry_after > 0
             break
         admission.on_first_token(admitted, admitted.arrival + 3 * predicted)
     assert 1 < number < 20
@@ -203,7 +188,7 @@ def test_an_end_without_a_token_or_a_prediction_far_below_its_target_teaches_not
 class Predicting(Admission):
     """Lets all in, and predicts half a second."""
 
-    def check(self, request: Request, backlogs: Sequence[Backlog], load: Callable[[], Load]) -> float | None:
+    def check(self, *newcomer: object) -> float | None:
         return 0.5
 
 
@@ -212,9 +197,7 @@ def test_a_prediction_for_a_request_that_is_refused_later_is_not_kept() -> None:
         raise OSError("no such token")
 
     admission, late = Predicting("slo", LatencyModel()), request("late", stop=("ab",))
-    scheduler = Scheduler(
-        SchedulerConfig(CAPACITY, Chunked(16), Fcfs(), token_budget=16, stop_text=broken, admission=admission)
-    )
+    scheduler = scheduler_of(admission, stop_text=broken)
     with pytest.raises(RequestRefused, match="no such token"):
         scheduler.add(late, 0.0)
     admission.on_first_token(late, 1000.0)

@@ -1,4 +1,4 @@
-"""The waiting queue: order, removal, and siblings that wait apart."""
+"""The waiting queue: groups are served as by a walk through all of them, and few are looked at."""
 
 from __future__ import annotations
 
@@ -17,64 +17,8 @@ from inflight.core.sequence import Sequence, SequenceView
 from ..builders import sequence
 
 
-def queue_of(policy: Policy | None = None) -> WaitingQueue:
-    return WaitingQueue(policy or Fcfs(), cached_tokens=lambda one: 0, time=StepTime())
-
-
-def drained(queue: WaitingQueue) -> list[int]:
-    """Numbers in the order in which they are served, as the plan builder takes them."""
-    numbers = []
-    for one in queue.in_order():
-        queue.take(one)
-        numbers.append(one.number)
-    return numbers
-
-
-def test_first_come_first_served_by_arrival_then_by_number() -> None:
-    queue = queue_of()
-    for number, arrival in ((3, 1.0), (1, 2.0), (2, 1.0), (0, 3.0)):
-        queue.push(sequence(number, arrival=arrival))
-    assert len(queue) == 4
-    assert drained(queue) == [2, 3, 1, 0]
-    assert len(queue) == 0 and drained(queue) == []
-
-
-def test_removed_sequences_are_skipped_wherever_they_wait() -> None:
-    queue = queue_of()
-    all_of_them = [sequence(number) for number in range(4)]
-    for one in all_of_them:
-        queue.push(one)
-    queue.remove(all_of_them[0])
-    queue.remove(all_of_them[2])
-    queue.remove(all_of_them[2])
-    assert len(queue) == 2
-    assert drained(queue) == [1, 3]
-
-
-def test_siblings_wait_until_they_are_let_go_and_count_as_waiting() -> None:
-    queue = queue_of()
-    leader, first, second = (sequence(number, sample=number, n=3) for number in range(3))
-    queue.defer_siblings(leader, [first, second])
-    queue.push(leader)
-    assert len(queue) == 3
-    assert {one.number for one in queue.everyone()} == {0, 1, 2}
-    assert drained(queue) == [0]
-    assert len(queue) == 2
-    assert {one.number for one in queue.everyone()} == {1, 2}
-    queue.release_siblings(leader)
-    queue.release_siblings(leader)
-    assert len(queue) == 2
-    assert drained(queue) == [1, 2]
-
-
-def test_a_leader_that_is_removed_takes_its_siblings_along() -> None:
-    queue = queue_of()
-    leader, sibling = sequence(0, n=2), sequence(1, sample=1, n=2)
-    queue.defer_siblings(leader, [sibling])
-    queue.push(leader)
-    for one in (leader, sibling):
-        queue.remove(one)
-    assert len(queue) == 0 and drained(queue) == []
+def queue_of(policy: Policy) -> WaitingQueue:
+    return WaitingQueue(policy, cached_tokens=lambda one: 0, time=StepTime())
 
 
 class Counting(Fair):
@@ -134,21 +78,21 @@ def test_groups_are_served_as_by_a_walk_through_all(seed: int) -> None:
     draws = random.Random(seed)
     both = Served(Counting()), Served(Walking())
     for number in range(400):
-        verb, tenant, place = draws.choice("aaattpebo"), f"t{draws.randrange(9)}", draws.randrange(1000)
+        verb, tenant, index = draws.choice("aaattpebo"), f"t{draws.randrange(9)}", draws.randrange(1000)
         for one in both:
             waiting = sorted(one.queue.sequences(), key=lambda other: other.number)
             if verb == "a":
                 one.arrive(number, tenant)
             elif verb == "t":
-                one.take(place % 4)
+                one.take(index % 4)
             elif verb == "p" and one.running:
                 one.preempt()
             elif verb == "e" and one.running:
-                one.end(one.running.pop(place % len(one.running)))
+                one.end(one.running.pop(index % len(one.running)))
             elif verb == "b" and waiting:
-                one.end(waiting[place % len(waiting)])
+                one.end(waiting[index % len(waiting)])
             elif verb == "o" and one.running:
-                one.policy.served(SequenceView(one.running[place % len(one.running)]), 0, place % 5, 0.0)
+                one.policy.served(SequenceView(one.running[index % len(one.running)]), 0, index % 5, 0.0)
         assert both[0].taken == both[1].taken
     assert both[0].taken
 
@@ -172,3 +116,18 @@ def test_what_is_taken_out_of_order_leaves_nothing_behind() -> None:
         for other in queue.select([number]):
             queue.take(other)
     assert not queue._heaps
+
+
+def test_siblings_wait_until_they_are_released_and_count_as_waiting() -> None:
+    queue = queue_of(Fcfs())
+    leader, *siblings = (sequence(number, sample=number, n=3) for number in range(3))
+    queue.defer_siblings(leader, siblings)
+    queue.push(leader)
+    queue.take(leader)
+    assert len(queue) == 2 and [*queue.in_order()] == [] and {*queue.everyone()} == {*siblings}
+    for _ in range(2):
+        queue.release_siblings(leader)
+    assert len(queue) == 2
+    queue.remove(siblings[0])
+    queue.remove(siblings[0])
+    assert next(queue.in_order()) is siblings[1]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from inflight.core.kv.manager import KVCacheManager
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
@@ -12,60 +15,58 @@ from inflight.core.types.plan import BatchPlan, Chunk
 
 from .. import inspect_scheduler as inside
 from ..builders import request
-from ..harness import BATCH, Harness, LaneSetup, Setup
+from ..harness import BATCH, INTERACTIVE, Harness, LaneSetup, Setup
 
 ROOMY = Setup(num_blocks=40, block_size=4, max_rows=4, token_budget=8, max_model_len=64)
-
-
-def planned(harness: Harness) -> BatchPlan:
-    plan = harness.plan()
-    assert isinstance(plan, BatchPlan)
-    return plan
+TIGHT = Setup(num_blocks=5, block_size=2, max_rows=3, token_budget=12, prefix_caching=False)
 
 
 def lengths(plan: BatchPlan) -> dict[int, int]:
     return {chunk.sequence_id: chunk.length for chunk in plan.chunks}
 
 
+def next_lengths(harness: Harness) -> dict[int, int]:
+    """Return those of the next step, and run it."""
+    plan = harness.plan()
+    harness.commit()
+    return lengths(plan)
+
+
+# -- who joins --------------------------------------------------------------------------------------------------
+
+
 def test_decodes_come_first_and_prompts_get_the_rest_of_the_budget() -> None:
-    harness = Harness(ROOMY)
-    harness.add(request("a", [0] * 3, output=9))
+    harness = Harness(ROOMY, request("a", [0] * 3, output=9))
     harness.step()
     harness.add(request("b", [1] * 12), request("c", [2] * 5))
-    assert lengths(planned(harness)) == {0: 1, 1: 7}
-    harness.commit()
-    plan = planned(harness)
-    assert lengths(plan) == {0: 1, 1: 5, 2: 2}
-    assert [chunk.sample for chunk in plan.chunks] == [True, True, False]
-    assert [chunk.start for chunk in plan.chunks] == [4, 7, 0]
+    assert next_lengths(harness) == {0: 1, 1: 7}
+    plan = harness.plan()
+    assert [(chunk.start, chunk.length, chunk.sample) for chunk in plan.chunks] == [(4, 1, 1), (7, 5, 1), (0, 2, 0)]
 
 
 def test_a_newcomer_gets_its_whole_table_at_once_and_a_decode_a_block_when_it_crosses_one() -> None:
-    harness = Harness(ROOMY)
-    harness.add(request("a", [0] * 11, output=4))
-    assert planned(harness).chunks == (Chunk(0, 0, 0, 8, (0, 1, 2), False),)
-    harness.commit()
-    assert planned(harness).chunks == (Chunk(0, 0, 8, 3, (), True),)
-    harness.commit()
-    assert planned(harness).chunks == (Chunk(0, 0, 11, 1, (), True),)
-    harness.commit()
-    assert planned(harness).chunks == (Chunk(0, 0, 12, 1, (3,), True),)
+    harness = Harness(ROOMY, request("a", [0] * 11, output=4))
+    harness.drain()
+    assert [plan.chunks for plan in harness.plans[:4]] == [
+        (Chunk(0, 0, 0, 8, (0, 1, 2), 0),),
+        (Chunk(0, 0, 8, 3, (), 1),),
+        (Chunk(0, 0, 11, 1, (), 1),),
+        (Chunk(0, 0, 12, 1, (3,), 1),),
+    ]
 
 
-def test_rows_are_handed_on_in_one_plan() -> None:
-    harness = Harness(Setup(num_blocks=40, max_rows=1, token_budget=8))
-    harness.add(request("a", output=1), request("b", output=1))
-    assert [new.row for new in planned(harness).new_requests] == [0]
-    assert harness.scheduler.stats().waiting == 1
+def test_a_row_that_is_freed_has_a_newcomer_in_the_same_plan() -> None:
+    harness = Harness(replace(ROOMY, max_rows=1), request("a", output=1), request("b", output=1))
+    assert [new.row for new in harness.plan().new_requests] == [0] and harness.scheduler.stats().waiting == 1
     harness.commit()
-    plan = planned(harness)
+    plan = harness.plan()
     assert (plan.freed_rows, [new.row for new in plan.new_requests]) == ((0,), [0])
 
 
 def test_a_new_request_has_all_that_the_executor_needs() -> None:
     harness = Harness(ROOMY)
     harness.add(request("a", [5, 6], n=2, seed=7, min_tokens=2, stop_token_ids=[3, 1], ignore_eos=False))
-    first, second = planned(harness).new_requests
+    first, second = harness.plan().new_requests
     assert (first.token_ids, first.prompt_length, first.seed) == ((5, 6), 2, 7)
     assert first.banned_token_ids == (1, 3, 7)  # its own ends, and the model's
     assert (first.sample_index, second.sample_index) == (0, 1)
@@ -81,184 +82,137 @@ def test_the_strategys_row_limit_holds_newcomers_back() -> None:
     scheduler = Scheduler(SchedulerConfig(ROOMY.capacity, Two(), Fcfs()))
     for name in "abc":
         scheduler.add(request(name), 0.0)
-    plan = scheduler.plan(0.0)
-    assert isinstance(plan, BatchPlan) and len(plan.chunks) == 2
+    assert len(scheduler.plan(0.0).chunks) == 2
 
 
 def test_the_watermark_keeps_blocks_for_those_that_run() -> None:
-    setup = Setup(num_blocks=10, block_size=2, max_rows=4, token_budget=20, watermark=0.3)
-    harness = Harness(setup)
+    harness = Harness(Setup(num_blocks=10, block_size=2, max_rows=4, token_budget=20, watermark=0.3))
     harness.add(request("a", [0] * 8), request("b", [1] * 8), request("c", [2] * 2))
-    planned(harness)
     # a takes 4; b would leave 2 where 3 must stay; c would fit, but first come is first served
-    assert [sequence.number for sequence in inside.running(harness.scheduler)] == [0]
-    harness.drain()
+    assert lengths(harness.plan()) == {0: 8}
 
 
 def test_the_watermark_cannot_keep_out_one_that_has_the_engine_to_itself() -> None:
-    harness = Harness(Setup(num_blocks=4, block_size=2, watermark=1.0))
-    harness.add(request("a", [0] * 8, output=1))
-    assert planned(harness).new_requests
+    harness = Harness(Setup(num_blocks=4, block_size=2, watermark=1.0), request("a", [0] * 8, output=1))
+    assert harness.plan().new_requests
 
 
-def test_the_latest_arrival_gives_way_and_comes_back_before_newcomers() -> None:
-    harness = Harness(Setup(num_blocks=4, block_size=2, max_rows=3, token_budget=12, prefix_caching=False))
-    early = request("early", [0] * 3, output=5, arrival=-2)
-    late = request("late", [1] * 3, output=5, arrival=-1)
-    harness.add(late, early)
+def test_a_request_is_told_what_its_queue_stood_still_for() -> None:
+    harness = Harness(replace(TIGHT, num_blocks=8, max_rows=2, token_budget=4))
+    harness.serve(request("a", [0] * 3), request("b", [1] * 6, output=1), request("c", [2] * 6, output=1))
+    first, second, third = (harness.timings(index).queued_by for index in range(3))
+    assert sum(first.values()) == sum(second.values()) == 0
+    assert third["rows"] > 0 or third["blocks"] > 0
+
+
+# -- who is preempted -------------------------------------------------------------------------------------------
+
+
+def test_the_latest_arrival_is_preempted_and_comes_back_before_newcomers() -> None:
+    harness = Harness(replace(TIGHT, num_blocks=4))
+    harness.add(request("late", [1] * 3, output=5, arrival=-1), request("early", [0] * 3, output=5, arrival=-2))
     harness.step()
     harness.add(request("new", [2], output=1))
     harness.step()  # both fill their second block
-    plan = planned(harness)
-    assert lengths(plan) == {1: 1}
-    assert inside.waiting(harness.scheduler) == {0, 2}
-    assert harness.scheduler.stats().preemptions == 1
-    harness.commit()
+    assert next_lengths(harness) == {1: 1}
+    assert inside.waiting(harness.scheduler) == {0, 2} and harness.scheduler.stats().preemptions == 1
     harness.drain()
-    ends = [client.ended for client in harness.clients]
-    assert all(ends)
-    assert ends[0].timings.preempted_ms > 0 and ends[0].timings.recomputed_tokens == 4
-    assert ends[1].timings.preempted_ms == 0 and ends[1].timings.recomputed_tokens == 0
+    late, early = harness.timings(0), harness.timings(1)
+    assert late.preempted_ms > 0 and late.recomputed_tokens == 4
+    assert early.preempted_ms == 0 and early.recomputed_tokens == 0
 
 
-def test_nobody_joins_in_the_step_of_a_preemption() -> None:
+def test_no_request_joins_in_the_step_of_a_preemption() -> None:
     """Not even one that comes before the victim and would fit: it would only be in the way of the next token."""
-    harness = Harness(Setup(num_blocks=5, block_size=2, max_rows=3, token_budget=12, prefix_caching=False))
+    harness = Harness(TIGHT)
     harness.add(request("a", [0] * 2, output=4, arrival=-3), request("b", [1] * 5, output=5, arrival=-1))
-    harness.step()
-    harness.step()
+    harness.steps(2)
     harness.add(request("new", [2], output=1, arrival=-2))
-    while harness.scheduler.stats().preemptions == 0:
-        plan = planned(harness)
-        harness.commit()
-    assert lengths(plan) == {0: 1}
-    assert lengths(planned(harness)) == {0: 1, 2: 1}
-    harness.commit()
-    harness.drain()
+    harness.until_preempted()
+    assert lengths(harness.plans[-1]) == {0: 1}
+    assert next_lengths(harness) == {0: 1, 2: 1}
 
 
-def test_one_that_resumes_finds_its_own_blocks_while_nobody_took_them() -> None:
-    harness = Harness(Setup(num_blocks=5, block_size=2, max_rows=2, token_budget=12, max_model_len=12))
+def test_one_that_resumes_finds_its_own_blocks_while_no_other_took_them() -> None:
+    harness = Harness(replace(TIGHT, max_rows=2, prefix_caching=True, max_model_len=12))
     harness.add(request("a", [0] * 3, output=4), request("b", [1] * 5, output=3))
     harness.until_preempted()
     harness.drain()
-    timings = harness.clients[1].ended.timings
-    assert timings.recomputed_tokens == harness.compute[1].recomputed == 2  # a took the last of its three full blocks
-    assert timings.cached_tokens == 0
+    timings = harness.timings(1)
+    assert (timings.recomputed_tokens, timings.cached_tokens) == (2, 0), "a took the last of its three full blocks"
 
 
-def test_prompts_give_way_too() -> None:
-    """One in the middle of its prompt is preempted like any other, and starts over."""
-    harness = Harness(Setup(num_blocks=5, block_size=2, max_rows=2, token_budget=3, prefix_caching=False))
-    harness.add(request("a", [0] * 2, output=7))
+@pytest.mark.parametrize("samples", [1, 2])
+def test_a_prompt_that_is_not_computed_whole_is_preempted_like_any_other(samples: int) -> None:
+    """Its further samples stay held back, and share two blocks of the prompt afterwards."""
+    harness = Harness(replace(TIGHT, max_rows=2, token_budget=3), request("a", [0] * 2, output=7))
     harness.step()
-    harness.add(request("b", [1] * 6, output=1))
+    harness.add(request("b", [1] * 6, output=1, n=samples))
     harness.step()
     assert harness.compute[1].high_water == 2
     harness.until_preempted()
+    assert inside.waiting(harness.scheduler) == {1} and len(inside.held_back(harness.scheduler)) == samples - 1
     harness.drain()
-    ended = harness.clients[1].ended
-    assert ended.finishes[0].reason == "length"
-    assert ended.timings.recomputed_tokens == harness.compute[1].recomputed > 0
-
-
-def test_siblings_stay_held_back_while_their_leader_is_preempted() -> None:
-    harness = Harness(Setup(num_blocks=5, block_size=2, max_rows=2, token_budget=3, prefix_caching=False))
-    harness.add(request("a", [0] * 2, output=7))
-    harness.step()
-    harness.add(request("b", [1] * 6, output=1, n=2))
-    harness.until_preempted()
-    assert (inside.waiting(harness.scheduler), inside.held_back(harness.scheduler)) == ({1}, {2})
-    harness.drain()
-    assert harness.compute[2].first_start == 4  # it shares two blocks of the prompt
+    assert harness.compute[1].recomputed > 0
+    assert samples == 1 or harness.compute[2].first_start == 4
 
 
 class TestDepthTwo:
     """A sequence whose tokens are still in flight cannot be preempted at once."""
 
-    SETUP = Setup(num_blocks=4, block_size=2, max_rows=2, token_budget=12, prefix_caching=False, depth=2)
-
-    def test_the_victim_sits_out_until_nothing_of_it_is_in_flight(self) -> None:
-        harness = Harness(self.SETUP)
+    @pytest.fixture
+    def harness(self) -> Harness:
+        """The first one needs a block, and a token of the second is in flight."""
+        harness = Harness(replace(TIGHT, num_blocks=4, max_rows=2, depth=2))
         harness.add(request("a", [0] * 3, output=4), request("b", [1] * 3, output=4))
-        assert lengths(planned(harness)) == {0: 3, 1: 3}
-        assert lengths(planned(harness)) == {0: 1, 1: 1}
+        assert [lengths(harness.plan()) for _ in range(2)] == [{0: 3, 1: 3}, {0: 1, 1: 1}]
         harness.commit()
-        assert harness.plan() is None  # a needs a block, b's last token is in flight
-        assert inside.running(harness.scheduler)[1].preempt_pending
-        harness.commit()
-        assert lengths(planned(harness)) == {0: 1}
-        assert harness.scheduler.stats().preemptions == 1
-        harness.drain()
-        assert [client.ended.finishes[0].reason for client in harness.clients] == ["length", "length"]
+        assert harness.plan() is None and inside.running(harness.scheduler)[1].preempt_pending
+        return harness
 
-    def test_nobody_is_preempted_for_one_that_has_ended_meanwhile(self) -> None:
-        harness = Harness(self.SETUP)
-        harness.add(request("a", [0] * 3, output=2), request("b", [1] * 3, output=4))
-        planned(harness), planned(harness)
+    def test_the_victim_sits_out_until_nothing_of_it_is_in_flight(self, harness: Harness) -> None:
         harness.commit()
-        assert harness.plan() is None
-        harness.commit()  # a ends, and its blocks are there
-        assert lengths(planned(harness)) == {1: 1}
-        assert harness.scheduler.stats().preemptions == 0
-        harness.drain()
-
-    def test_nobody_is_preempted_for_one_that_was_aborted(self) -> None:
-        harness = Harness(self.SETUP)
-        harness.add(request("a", [0] * 3, output=4), request("b", [1] * 3, output=4))
-        planned(harness), planned(harness)
-        harness.commit()
-        assert harness.plan() is None
-        harness.abort("a")
-        harness.commit()
-        harness.drain()
-        assert harness.scheduler.stats().preemptions == 0
-        assert len(harness.clients[1].tokens[0]) == 4
-
-    def test_a_condemned_one_may_be_aborted(self) -> None:
-        harness = Harness(self.SETUP)
-        harness.add(request("a", [0] * 3, output=4), request("b", [1] * 3, output=4))
-        planned(harness), planned(harness)
-        harness.commit()
-        assert harness.plan() is None
-        harness.abort("b")
-        harness.drain()
-        assert harness.scheduler.stats().preemptions == 0
-
-    def test_no_step_is_planned_beyond_max_tokens(self) -> None:
-        harness = Harness(self.SETUP)
-        harness.add(request("a", output=None, max_tokens=2))
-        planned(harness), planned(harness)
-        harness.commit()
-        assert harness.plan() is None
-        harness.commit()
-        assert len(harness.plans) == 2 and harness.scheduler.idle
+        assert lengths(harness.plan()) == {0: 1} and harness.scheduler.stats().preemptions == 1
 
 
-@pytest.mark.parametrize("budget", [1, 2, 3, 5, 100])
-def test_budgets_of_any_size_do_the_same_work(budget: int) -> None:
-    harness = Harness(Setup(num_blocks=30, max_rows=4, token_budget=budget, prefix_caching=False))
-    harness.add(*(request(str(number), [number] * (number + 1), output=3) for number in range(5)))
-    harness.drain()
-    assert sum(plan.tokens for plan in harness.plans) == sum(number + 1 + 2 for number in range(5))
+# -- background work is preempted for newcomers -----------------------------------------------------------------
 
 
-def test_nobody_is_preempted_for_one_that_would_not_fit_anyway() -> None:
-    """Two background sequences share a prefix, which they give up once, not twice."""
-    harness = Harness(Setup(num_blocks=12, block_size=4, max_rows=4, token_budget=64, max_model_len=64))
-    harness.add(request("a", [0] * 9, output=20, lane="batch"))
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_victim_comes_back_behind_the_one_that_it_was_preempted_for(lost: int, depth: int) -> None:
+    """The background lane keeps all tokens of a step, and so comes first; but its row was taken for a request that
+    waits until the victim's blocks are stored. lost: no transfer fails, all do, or every second one."""
+    batch = LaneSetup("batch", settings=(("background", True), ("min_tokens", 4)))
+    setup = Setup(num_blocks=4, max_rows=1, depth=depth, lanes=(INTERACTIVE, batch), preemption="swap", host_blocks=4)
+    harness = Harness(replace(setup, transfer_polls=(1,), lost_transfers=lost))
+    harness.add(request("background", [0] * 6, output=3, lane="batch"))
     harness.step()
-    harness.add(request("b", [0] * 9, output=20, lane="batch"), request("c", [1] * 21, output=5))
+    harness.serve(request("foreground", [1] * 5, output=2))
+    assert harness.scheduler.stats().preemptions == 1
+    assert harness.timings(1).preempted_ms == harness.timings(1).recomputed_tokens == 0
+    assert (harness.timings(0).recomputed_tokens > 0) == (lost > 0)
+
+
+# -- how much is looked at --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blocks", [1, 7, 30, 50])
+def test_no_more_are_preempted_than_it_takes_and_few_numbers_are_tried(
+    blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = Harness(Setup(num_blocks=60, max_rows=61, token_budget=240, max_model_len=200, prefix_caching=False))
+    harness.add(*(request(f"b{number}", [0], output=2, lane="batch") for number in range(60)))
     harness.step()
-    harness.add(request("d", [2] * 25, output=1))
-    for _ in range(2):
-        harness.step()
-    snapshot = harness.scheduler.stats()
-    assert (snapshot.running, snapshot.waiting, snapshot.preemptions) == (3, 1, 0)
-    harness.drain()
+    assert harness.scheduler.stats().free_blocks == 0
+    asked, can_admit = [], KVCacheManager.can_admit
+    monkeypatch.setattr(KVCacheManager, "can_admit", lambda *given: asked.append(given) or can_admit(*given))
+    harness.add(request("foreground", [1] * (2 * blocks), output=1))
+    harness.plan()
+    assert harness.scheduler.stats().preemptions == blocks and len(asked) < 20
 
 
-class CountingDict(dict):  # type: ignore[type-arg]
+class CountingDict(dict):
     lookups = 0
 
     def get(self, key: object, default: object = None) -> object:
@@ -266,36 +220,39 @@ class CountingDict(dict):  # type: ignore[type-arg]
         return super().get(key, default)
 
 
-def counted(harness: Harness) -> CountingDict:
-    """The table of the prefix cache, which counts how often a block is looked up."""
-    prefix = harness.scheduler._memory._prefix
+def lookups_of_five_steps(setup: Setup, before: int, newcomers: int, *requests: object) -> int:
+    """Count the blocks that are looked up in the prefix cache: serve some requests, run some, let the others wait."""
+    scheduler, executor = setup.scheduler(), setup.executor()
+
+    def step() -> None:
+        plan = scheduler.plan(0.0)
+        scheduler.commit(plan, executor.submit(plan).result(), 0.0)
+
+    for index, one in enumerate(requests):
+        if index == before:
+            while not scheduler.idle:
+                step()
+        if index == len(requests) - newcomers:
+            step()
+        scheduler.add(one, 0.0)
+    prefix = scheduler._memory._prefix
     prefix._by_key = CountingDict(prefix._by_key)
-    return prefix._by_key
+    for _ in range(5):
+        step()
+    assert scheduler.stats().waiting == newcomers
+    return prefix._by_key.lookups
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "prefix"])
-def test_nobody_is_looked_up_while_there_is_no_row(policy: str) -> None:
-    lanes = (LaneSetup(policy=policy), BATCH)
-    harness = Harness(Setup(num_blocks=99, block_size=4, max_rows=2, token_budget=64, max_model_len=64, lanes=lanes))
-    harness.add(request("a", [0] * 32, output=30), request("b", [1] * 32, output=30))
-    harness.step()
-    harness.add(*(request(str(number), [0] * 40, output=1) for number in range(9)))
-    table = counted(harness)
-    for _ in range(5):
-        harness.scheduler.commit(plan := harness.scheduler.plan(0.0), harness.executor.submit(plan).result(), 0.0)
-    assert table.lookups == 0
+def test_no_waiting_request_is_looked_up_while_there_is_no_row(policy: str) -> None:
+    setup = replace(ROOMY, num_blocks=99, max_rows=2, token_budget=64, lanes=(LaneSetup(policy=policy), BATCH))
+    running = request("a", [0] * 32, output=30), request("b", [1] * 32, output=30)
+    newcomers = [request(str(number), [0] * 40, output=1) for number in range(9)]
+    assert lookups_of_five_steps(setup, 0, 9, *running, *newcomers) == 0
 
 
 def test_what_is_cached_of_the_first_in_the_queue_is_looked_up_once() -> None:
     """It lacks blocks; then only the block behind its chain is looked up in each plan."""
-    harness = Harness(Setup(num_blocks=30, block_size=4, max_rows=4, token_budget=64, max_model_len=120))
-    harness.add(request("first", [0] * 80, output=1))
-    harness.drain()
-    harness.add(request("a", [1] * 12, output=12))
-    harness.step()
-    harness.add(request("b", [0] * 112, output=1))
-    table = counted(harness)
-    for _ in range(5):
-        harness.scheduler.commit(plan := harness.scheduler.plan(0.0), harness.executor.submit(plan).result(), 0.0)
-    assert 20 < table.lookups <= 20 + 5
-    assert harness.scheduler.stats().waiting == 1
+    setup = replace(ROOMY, num_blocks=30, token_budget=64, max_model_len=120)
+    requests = request("first", [0] * 80, output=1), request("a", [1] * 12, output=12), request("b", [0] * 112)
+    assert 20 < lookups_of_five_steps(setup, 1, 1, *requests) <= 20 + 5

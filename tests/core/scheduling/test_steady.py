@@ -76,10 +76,8 @@ def test_it_changes_no_plan(setup: Setup) -> None:
 def test_it_goes_on_while_others_wait_for_a_row() -> None:
     plans: list[BatchPlan | None] = []
     with mock.patch.object(scheduling, "advance", lambda *given: plans.append(advance(*given)) or plans[-1]):
-        harness = Harness(replace(CALM, max_rows=2))
-        harness.add(*(request(f"{number}", [number], output=9) for number in range(4)))
-        for _ in range(4):
-            harness.step()
+        harness = Harness(replace(CALM, max_rows=2), *(request(f"{number}", [number], output=9) for number in range(4)))
+        harness.steps(4)
         assert plans[-1] is not None
         assert harness.scheduler.stats().lanes[0].stands_for == "rows"
         harness.drain()

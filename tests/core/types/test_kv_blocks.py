@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 
 from inflight.core.types.kv_blocks import block_hash, event_block_hash, event_root_hash
 
 FIRST = 6465794244802020909  # of tokens 0 … 15
-PROGRAM = (
-    "from inflight.core.types.kv_blocks import event_block_hash, event_root_hash\n"
-    "print(event_block_hash(event_root_hash('s', 'a'), (1, 2**31)).hex())"
-)
-
-
-def test_every_process_has_the_same() -> None:
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for seed in ("1", "2")
-    ]
-    assert {one.stdout.strip() for one in runs} == {event_block_hash(event_root_hash("s", "a"), (1, 2**31)).hex()}
 
 
 def test_hashes_do_not_change_from_version_to_version() -> None:
-    """Replicas of two versions serve side by side during an update."""
+    """Replicas of two versions serve side by side during an update, each process with a hash seed of its own."""
     assert int.from_bytes(event_block_hash(event_root_hash("", None), tuple(range(16)))) == FIRST
 
 

@@ -75,21 +75,21 @@ def test_what_is_refused(params: dict[str, Any], words: str) -> None:
 
 
 def test_what_callers_write_is_brought_into_one_form() -> None:
-    params = SamplingParams(stop="end", stop_token_ids=[1, 2], top_k=-1, logit_bias={"7": 1})  # type: ignore[arg-type]
+    params = SamplingParams(stop="end", stop_token_ids=[1, 2], top_k=-1, logit_bias={"7": 1})
     assert params.stop == ("end",)
     assert params.stop_token_ids == (1, 2)
     assert params.top_k == 0
     assert params.logit_bias == {7: 1.0}
-    assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
+    assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
 
 
 @pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
 def test_who_needs_the_history(name: str) -> None:
     assert not SamplingParams().needs_history
-    assert SamplingParams(**{name: 0.5}).needs_history  # type: ignore[arg-type]
+    assert SamplingParams(**{name: 0.5}).needs_history
 
 
 def test_a_switch_of_pooling_is_true_or_false() -> None:
     assert PoolingParams().normalize
     with pytest.raises(InvalidSampling, match="normalize is 1; give true or false"):
-        PoolingParams(normalize=1)  # type: ignore[arg-type]
+        PoolingParams(normalize=1)
