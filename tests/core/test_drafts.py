@@ -20,7 +20,6 @@ from .builders import request
 from .harness import BATCH, INTERACTIVE, VOCABULARY, Harness, Setup
 
 ROOMY = Setup(num_blocks=60, block_size=4, max_rows=4, token_budget=16, right_drafts=1.0)
-CROWDED = replace(ROOMY, num_blocks=8, block_size=2, max_rows=3, token_budget=8)
 
 
 class Answers:
@@ -71,22 +70,6 @@ def test_wrong_drafts_bring_one_token_a_step_and_are_computed_again() -> None:
     assert [chunk.start for plan in harness.plans for chunk in plan.chunks] == [0, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("right", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("preemption", ["recompute", "swap"])
-@pytest.mark.parametrize("caching", [False, True])
-@pytest.mark.parametrize("polls", [(), (2, 0, 5)])
-@pytest.mark.parametrize("drafting", ["planned", "executor", "fickle"])
-def test_in_a_crowd_tokens_are_those_of_decoding_alone(
-    right: float, depth: int, preemption: Any, caching: bool, polls: tuple[int, ...], drafting: Any
-) -> None:
-    setup = replace(CROWDED, right_drafts=right, depth=depth, preemption=preemption, prefix_caching=caching)
-    setup = replace(setup, host_blocks=20, transfer_polls=polls, drafting=drafting)
-    sampled = [request(f"r{n}", [0, 1] * 2 + [n % 2], output=9, n=1 + n % 2, temperature=1.0, seed=n) for n in range(5)]
-    harness = drained(setup, *sampled)
-    assert harness.drafted[1] > 0 and harness.scheduler.stats().preemptions > 0
-
-
 def test_a_stop_inside_of_drafts_drops_what_follows() -> None:
     """Found by trying prompts: one whose output meets a stop within the drafts of a step."""
     seen = 0
@@ -120,12 +103,6 @@ def test_drafts_have_what_the_step_has_left() -> None:
         harness.commit()
     harness.drain()
     assert asked[0] == 4 and asked[-1] <= 8 - 2
-
-
-def test_two_decodes_share_what_is_left() -> None:
-    harness = drained(replace(ROOMY, token_budget=8), request("a", output=20), request("b", output=20))
-    both = [drafts_of([plan]) for plan in harness.plans if len(plan.chunks) == 2]
-    assert both and all(first <= 3 for first, _ in both)
 
 
 def test_where_every_block_has_held_something_a_sequence_has_its_next_block_for_drafts() -> None:
@@ -187,18 +164,6 @@ def test_a_drafter_that_answers_nonsense_is_asked_no_more(answer: Any, why: str)
     (sentence,) = sentences
     assert why in sentence and sentence.endswith("decoding token by token has taken over.")
     assert sum(drafts_of(harness.plans)) == 1
-
-
-def test_a_drafter_sees_the_tokens_so_far() -> None:
-    seen: list[tuple[int, ...]] = []
-
-    def note(view: SequenceView, most: int) -> Proposal:
-        seen.append(view.token_slice(0, view.prompt_tokens + view.output_tokens))
-        return NOTHING
-
-    asked = request(prompt=[0, 1], output=4, max_tokens=4)
-    (tokens,) = drained(ROOMY, asked, speculation=EagerSpeculation(Answers(note))).clients[0].tokens
-    assert seen == [(0, 1, *tokens[:1]), (0, 1, *tokens[:2])]  # before the last token there is nothing to draft
 
 
 class HoldsFirst(EagerSpeculation):

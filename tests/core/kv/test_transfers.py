@@ -18,7 +18,6 @@ from inflight.testing.null import NullExecutor
 
 from ..builders import request
 from ..harness import BATCH, POLICIES, STRATEGIES, Harness, LaneSetup, Setup
-from ..test_state_machine import repeat
 from .test_host_tier import SCARCE, pressed
 
 SLOW = replace(SCARCE, transfer_polls=(4,))
@@ -154,27 +153,3 @@ def drawn(seed: int) -> tuple[Setup, random.Random]:
         transfer_polls=draw.choice([(0,), (1, 0, 3), (2, 5)]),
         lost_transfers=draw.choice([0, 1, 2, 3]),
     ), draw
-
-
-def test_under_pressure_tokens_are_those_without_transfers() -> None:
-    """Blocks are few, so that many transfers are in flight, end in any order, and are lost."""
-    plans: list[BatchPlan] = []
-    for seed in range(25):
-        setup, draw = drawn(seed)
-        harness = Harness(setup)
-        for number in range(12):
-            tokens = draw.randint(1, min(8, setup.num_blocks * setup.block_size))
-            prompt = [draw.randint(0, 1) for _ in range(tokens)]
-            lane = draw.choice(["interactive", "batch"])
-            harness.add(request(f"r{number}", prompt, output=draw.randint(1, 12), lane=lane))
-            harness.steps(draw.randint(0, 3))
-            if draw.random() < 0.1 and harness.alive:
-                harness.abort(draw.choice(list(harness.alive)))
-            if draw.random() < 0.05:
-                harness.step(fail=True)
-        harness.drain()
-        again = Harness(setup)
-        repeat(harness.log, again)
-        assert again.plans == harness.plans
-        plans += harness.plans
-    assert sum(len(plan.copies("store")) for plan in plans) > 10 < 2 * sum(len(plan.copies("load")) for plan in plans)

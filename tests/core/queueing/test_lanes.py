@@ -159,16 +159,6 @@ def test_tokens_that_are_kept_and_caps_and_chunks(
     assert tokens(harness) == expected
 
 
-def test_an_early_end_leaves_lanes_what_they_keep_and_background_decodes_their_token() -> None:
-    harness = harness_of(INTERACTIVE, lane("rerank", min_tokens=2), batch(min_tokens=1), early_end=3)
-    harness.add(request("old", [7], lane="batch", output=9))
-    harness.step()
-    harness.add(*(request(name, [n] * 40, lane=name) for n, name in enumerate(("rerank", "batch"))))
-    harness.add(request("chat", [3] * 3, output=2))
-    assert tokens(harness) == {"interactive": 3, "rerank": 2, "batch": 2}
-    assert tokens(harness)["interactive"] == 1
-
-
 def test_a_background_prompt_that_is_complete_ends_no_step() -> None:
     harness = harness_of(early_end=3)
     harness.add(*several("batch", 2, tokens=4, output=2))

@@ -97,14 +97,6 @@ def test_the_watermark_cannot_keep_out_one_that_has_the_engine_to_itself() -> No
     assert harness.plan().new_requests
 
 
-def test_a_request_is_told_what_its_queue_stood_still_for() -> None:
-    harness = Harness(replace(TIGHT, num_blocks=8, max_rows=2, token_budget=4))
-    harness.serve(request("a", [0] * 3), request("b", [1] * 6, output=1), request("c", [2] * 6, output=1))
-    first, second, third = (harness.timings(index).queued_by for index in range(3))
-    assert sum(first.values()) == sum(second.values()) == 0
-    assert third["rows"] > 0 or third["blocks"] > 0
-
-
 # -- who is preempted -------------------------------------------------------------------------------------------
 
 

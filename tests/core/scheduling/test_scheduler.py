@@ -12,7 +12,7 @@ from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Fixed, StepShape, StepView
 from inflight.core.strategies.chunked import Chunked
-from inflight.core.types.events import Finish, FinishedEvent, TokensEvent
+from inflight.core.types.events import Finish
 from inflight.core.types.plan import BatchPlan, Sampled, StepResult, WaitUntil
 
 from .. import inspect_scheduler as inside
@@ -97,29 +97,12 @@ def test_salts_share_nothing() -> None:
 # -- ends -------------------------------------------------------------------------------------------------------
 
 
-def test_tokens_events_then_one_terminal_event() -> None:
-    harness = Harness(ROOMY, request("a", output=2))
-    (first,) = harness.step()
-    second, end = harness.step()
-    assert isinstance(first, TokensEvent) and first.finish is None
-    assert isinstance(second, TokensEvent) and second.finish == Finish("length")
-    assert isinstance(end, FinishedEvent) and end.finishes == (Finish("length"),)
-
-
 def test_log_probabilities_pass_through_and_are_cut_with_the_tokens() -> None:
     scheduler = ROOMY.scheduler()
     scheduler.add(request("a", output=1), 0.0)
     result = StepResult(0, (Sampled(0, (5, 6), ("of 5", "of 6")),), 0.0)
     tokens, _ = scheduler.commit(scheduler.plan(0.0), result, 0.0)
     assert (tokens.token_ids, tokens.logprobs) == ((5,), ("of 5",))
-
-
-def test_a_request_ends_with_its_last_sample_and_is_timed_by_it() -> None:
-    harness = Harness(Setup(num_blocks=40, max_rows=1, token_budget=16), request("a", output=3, n=2))
-    events = harness.drain()  # one row: sample 1 runs after sample 0
-    (end,) = [event for event in events if isinstance(event, FinishedEvent)]
-    assert [event.sample_index for event in events if isinstance(event, TokensEvent)] == [0, 0, 0, 1, 1, 1]
-    assert end.timings.queue_ms > 0 and end.timings.queued_by["rows"] > 0
 
 
 def test_a_sample_that_was_aborted_late_times_the_request() -> None:
