@@ -73,8 +73,7 @@ from inflight.testing.eager_speculation import EagerSpeculation
 from inflight.testing.null import NullExecutor
 
 from . import inspect_scheduler as inside
-from .peering import Elsewhere, identity
-from .remembered import RememberingTier
+from .tiers import Elsewhere, RememberingTier, identity
 
 VOCABULARY = 8
 END_TOKENS = frozenset({VOCABULARY - 1})
@@ -270,15 +269,9 @@ class Setup:
 
 
 def policy_of(name: str, latency: LatencyModel) -> Policy:
-    match name:
-        case "deadline":
-            return Deadline(latency)
-        case "fair":
-            return Fair(WEIGHTS)
-        case "plugin":
-            return guard_policy(PluginPolicy(), report=lambda sentence: None)
-    simple: dict[str, type[Policy]] = {"fcfs": Fcfs, "sjf": Sjf, "priority": Priority, "prefix": Prefix}
-    return simple[name]()
+    simple = {"fcfs": Fcfs, "sjf": Sjf, "priority": Priority, "prefix": Prefix}
+    with_more = {"deadline": lambda: Deadline(latency), "fair": lambda: Fair(WEIGHTS)}
+    return {**simple, **with_more, "plugin": lambda: guard_policy(PluginPolicy(), report=lambda sentence: None)}[name]()
 
 
 def seconds(plan: BatchPlan) -> float:
@@ -510,7 +503,7 @@ class Harness:
         assert len(self.flights) < self.setup.depth
         self.log.append(("plan", fail, self.now))
         held, alive = inside.held, inside.alive(self.scheduler)
-        shared = [(s, b) for s in alive for b in held(self.scheduler, s) if self._ref_counts(b) > 1]
+        shared = [(s, b) for s in alive for b in held(self.scheduler, s) if inside.ref_count(self.scheduler, b) > 1]
         protected = inside.protected(self.scheduler)
         before, wanting = list(inside.running(self.scheduler)), inside.wanting(self.scheduler)
         plan = self.scheduler.plan(self.now)
@@ -521,7 +514,7 @@ class Harness:
             # Whoever gave way to others has given its blocks up, and so has a window that slid: theirs to write.
             told = {b for chunk in plan.chunks for blocks in (chunk.new_blocks, *chunk.window_blocks) for b in blocks}
             still = {b for s, b in shared if b in held(self.scheduler, s)}
-            self._check_plan(plan, {b for b in still if b not in told or self._ref_counts(b) > 1})
+            self._check_plan(plan, {b for b in still if b not in told or inside.ref_count(self.scheduler, b) > 1})
             self._check_protected(protected)
             beside = [one for one in plan.transfers if self.setup.transfer_polls or one.tier != HOST]
             self.loading |= {one.transfer_id: one.blocks for one in beside if one.kind in ("load", "receive")}
@@ -641,7 +634,7 @@ class Harness:
         snapshot = self.scheduler.stats()
         assert (snapshot.held_blocks, snapshot.running, snapshot.waiting) == (0, 0, 0)
         assert not self.alive, "a request got no terminal event"
-        assert inside.host_blocks_in_use(self.scheduler) == inside.evictable_host_blocks(self.scheduler)
+        assert snapshot.held_host_blocks == inside.evictable_host_blocks(self.scheduler)
         assert self.setup.host_is_tier or not inside.evictable_host_blocks(self.scheduler)
         assert self.setup.prefix_caching or not snapshot.used_state_snapshots, "a snapshot is kept that nobody finds"
         if not self.setup.prefix_caching:
@@ -689,9 +682,6 @@ class Harness:
             if load is not None and one.error is None:
                 self.adapters[load.slot] = load.adapter
         return ended
-
-    def _ref_counts(self, block: int) -> int:
-        return inside.ref_count(self.scheduler, block)
 
     def _check_plan(self, plan: BatchPlan, shared: set[int]) -> None:
         """Invariants 3 to 5 of one plan. shared: blocks in two tables before it, and in one of these yet."""

@@ -102,10 +102,6 @@ def with_unsent_blocks(scheduler: Scheduler) -> set[int]:
     }
 
 
-def host_blocks_in_use(scheduler: Scheduler) -> int:
-    return scheduler._memory._host.num_used
-
-
 def evictable_host_blocks(scheduler: Scheduler) -> int:
     """Host blocks with content for which no preempted sequence waits."""
     return scheduler._memory._host.num_evictable
@@ -124,10 +120,6 @@ def is_storing(scheduler: Scheduler) -> bool:
 def ref_count(scheduler: Scheduler, block: int) -> int:
     """Sequences and transfers that hold a block."""
     return scheduler._memory._pool.ref_count(block)
-
-
-def cached_blocks(scheduler: Scheduler) -> int:
-    return len(scheduler._memory._prefix)
 
 
 def _queues(scheduler: Scheduler) -> list[WaitingQueue]:

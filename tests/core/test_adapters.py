@@ -84,22 +84,6 @@ def test_a_slot_that_need_not_drain_lets_those_in_again_that_waited_for_it() -> 
     assert slots.acquire("4", A)
 
 
-def test_what_failed_to_load_is_tried_again_for_the_next() -> None:
-    slots = Slots(1)
-    assert not slots.acquire("1", A)
-    assert slots.load(done=False) == ["1"] and slots.loaded == ()
-    slots.release("1", A)
-    slots.serve("2", A)
-    assert slots.there == {"a"}
-
-
-def test_one_name_with_other_files_is_another_adapter() -> None:
-    slots = Slots(2)
-    slots.serve("1", A)
-    assert not slots.acquire("2", Adapter("a", "", 1))
-    assert slots.load() == ["2"] and len(slots.loaded) == 2
-
-
 @given(st.data(), st.integers(1, 3))
 def test_every_request_gets_its_adapter(data: st.DataObject, count: int) -> None:
     """However requests come and go, none waits for ever, and no more adapters are there than slots."""

@@ -17,8 +17,7 @@ from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, Adapter, PoolingParams, SamplingParams
 
 from .harness import POLICIES, STRATEGIES, Harness, LaneSetup, Setup
-from .peering import GIVES, TAKES
-from .remembered import RememberingTier
+from .tiers import GIVES, TAKES, RememberingTier
 
 MAX_ROWS, MAX_BUDGET = 4, 9
 ADAPTERS = [Adapter("a", ""), Adapter("a", "", 1), Adapter("b", ""), Adapter("c", "")]

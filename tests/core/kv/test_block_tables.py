@@ -122,19 +122,6 @@ class Endless:
         return True
 
 
-def test_five_groups_with_windows_to_one_without_fit_four_times_the_sequences() -> None:
-    """Sequences have 8k tokens, and four fit without windows; a block of a group has a sixth of the bytes."""
-    fit, each, most = 4, (CONTEXT + 320) // BLOCK, []
-    for num_blocks, windows in ((fit * each, (0,)), (6 * fit * each, (0, *[WINDOW] * 5))):
-        engine, counts = Endless(num_blocks, windows), [0]
-        for number in range(32):
-            engine.add(str(number), output=1000, first=number)
-        while engine.step() and not engine.scheduler.stats().preemptions and len(counts) < 320:
-            counts.append(sum(one.num_computed >= CONTEXT for one in inside.running(engine.scheduler)))
-        most.append(max(counts))
-    assert most[0] == fit and most[1] >= 4 * fit
-
-
 def test_a_sequence_holds_the_blocks_of_its_window_and_a_chunk() -> None:
     windows = (0, WINDOW, 100)
     engine = Endless(3000, windows)

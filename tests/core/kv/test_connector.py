@@ -16,7 +16,7 @@ from inflight.core.types.plan import WaitForTransfers
 from .. import inspect_scheduler as inside
 from ..builders import request
 from ..harness import Harness, LaneSetup, Setup
-from ..remembered import RememberingTier
+from ..tiers import RememberingTier
 
 PROMPT = (0, 1, 1, 0, 1, 0, 0, 1, 1)
 

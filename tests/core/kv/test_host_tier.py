@@ -36,13 +36,13 @@ def pressed(setup: Setup = SCARCE) -> Harness:
 def swapped() -> Harness:
     """Run two requests that do not fit together until a block of the preempted one is on the host."""
     harness = pressed()
-    while not inside.host_blocks_in_use(harness.scheduler):
+    while not harness.scheduler.stats().held_host_blocks:
         harness.step()
     return harness
 
 
 def test_swapped_blocks_come_back_and_only_partial_blocks_are_recomputed(swapped: Harness) -> None:
-    assert inside.host_blocks_in_use(swapped.scheduler) == 1, "of its two or three, one block was asked for"
+    assert swapped.scheduler.stats().held_host_blocks == 1, "of its two or three, one block was asked for"
     swapped.drain()
     moved = [(plan.copies("store"), plan.copies("load")) for plan in swapped.plans]
     assert sum(len(out) for out, _ in moved) == sum(len(back) for _, back in moved) > 0
@@ -80,7 +80,7 @@ def test_evicted_content_is_found_on_the_host() -> None:
 def test_the_content_stored_first_is_evicted_first() -> None:
     harness = Harness(replace(SMALL, host_blocks=5))
     cached(harness, *PROMPTS)
-    assert inside.host_blocks_in_use(harness.scheduler) == inside.evictable_host_blocks(harness.scheduler) == 5
+    assert harness.scheduler.stats().held_host_blocks == inside.evictable_host_blocks(harness.scheduler) == 5
     first, last = cached(harness, PROMPTS[0], PROMPTS[-1])
     assert first < 8 <= last
 

@@ -16,7 +16,7 @@ from inflight.core.types.sampling import Adapter
 
 from .. import builders
 from ..harness import Harness, Setup
-from ..peering import identity
+from ..tiers import identity
 
 GIVE, TAKE = KVTransfer(give="one"), KVTransfer(take=PeerAddress("10.0.0.1", 5000, "one"))
 PROMPT = (1, 0, 1, 1, 0, 0, 1, 1, 0)

@@ -71,34 +71,6 @@ def test_the_session_that_has_rested_far_longest_for_what_it_waits_for_is_evicte
     assert kept.evicted == [left[1], left[0]]
 
 
-def test_some_sessions_in_steady_turns_stay_whole_where_lru_would_lose_all() -> None:
-    """Ten sessions of four blocks take turns, and there is room for five of them."""
-
-    def hits(by_worth: bool) -> int:
-        table = SessionTable()
-        content: dict[int, tuple[str, int]] = {}
-        order = SessionEviction(table) if by_worth else None
-        pool = BlockPool(20, lambda block: content.pop(block, None) and None, content.__contains__, order)
-        found = 0
-        for number in range(400):
-            name, table.now = f"s{number % 10}", float(number)
-            session = table.named(name, "")
-            table.begin_turn(session)
-            mine = {index: block for block, (owner, index) in content.items() if owner == name}
-            whole = [mine[index] for index in range(4) if all(one in mine for one in range(index + 1))]
-            found += len(whole)
-            for block in whole:
-                pool.acquire(block)
-            new = pool.allocate(4 - len(whole))
-            content.update({block: (name, len(whole) + index) for index, block in enumerate(new)})
-            table.end_turn(session, 64)
-            pool.release(reversed([*whole, *new]), session)
-        return found
-
-    assert hits(by_worth=False) == 0
-    assert hits(by_worth=True) > 0.25 * 400 * 4, "half of them would fit"
-
-
 def test_coming_blocks_are_evicted_and_few_sessions_are_valued_at_each_look_up(monkeypatch: Any) -> None:
     kept = Kept(400)
     for number in range(100):

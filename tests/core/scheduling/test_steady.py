@@ -17,7 +17,7 @@ from inflight.core.types.request import RequestRefused
 from .. import inspect_scheduler as inside
 from ..builders import request
 from ..harness import INTERACTIVE, Harness, LaneSetup, Setup
-from ..remembered import RememberingTier
+from ..tiers import RememberingTier
 
 CALM = Setup(num_blocks=60, block_size=4, max_rows=4, token_budget=16, max_model_len=64, lanes=(INTERACTIVE,))
 SETUPS = [

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from core.builders import request
 from core.harness import Setup
-from core.remembered import RememberingTier
+from core.tiers import RememberingTier
 
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats
 from inflight.server.metrics.tiers import collect_folder, collect_handed_over

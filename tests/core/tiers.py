@@ -1,20 +1,40 @@
-"""A tier that remembers: a source and a sink of blocks whose content lies in the null executor, by the hash of a chain.
-
-What is in it outlives scheduler and executor, as a folder does, and may vanish at any time.
-"""
+"""Peers and a tier in miniature: what one stores, sends or exports lies in null executors, where others find it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from inflight.core.types.kv_blocks import KVMatch, SharedRoot, block_hash, root_hash
+from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_of, is_of_peers, peer_of
 from inflight.core.types.request import Request
+from inflight.core.types.sampling import Adapter
 
-from .peering import identity
+EXPORTS = ("one", "two", "three")
+GIVES = [KVTransfer(give=export) for export in EXPORTS]
+TAKES = [KVTransfer(take=PeerAddress("peer", 5000, export)) for export in EXPORTS]
+
+
+def identity(adapter: Adapter | None) -> bytes:
+    return b"" if adapter is None else str(adapter.number).encode()
+
+
+class Elsewhere(dict[str, dict[int, list[int]]]):
+    """Of a `NullExecutor`: the tier of a taker is that of the giver. What was given stays until it is lost."""
+
+    def setdefault(self, tier: str, default: dict[int, list[int]]) -> dict[int, list[int]]:
+        if is_of_peers(tier):
+            tier = f"export {export_of(tier) or peer_of(tier).export_id}"
+        return super().setdefault(tier, default)
+
+    def lose_peers(self) -> None:
+        for tier in [one for one in self if one.startswith("export ")]:
+            del self[tier]
 
 
 class RememberingTier:
-    """elsewhere: of the null executors that share it."""
+    """A source and a sink of blocks, by the hash of a chain; it outlives engines, as a folder does.
+
+    elsewhere: of the null executors that share it."""
 
     tier = "shelf"
 
