@@ -32,7 +32,9 @@ assert len(PIECES) == VOCABULARY - 1
 
 @cache
 def compiled() -> CompiledGrammars:
-    tokenizer = Tokenizer(models.BPE({piece: place for place, piece in enumerate(PIECES)}, [("a", "b"), ("c", "a")]))
+    tokenizer = Tokenizer(
+        models.BPE({piece: token_id for token_id, piece in enumerate(PIECES)}, [("a", "b"), ("c", "a")])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["END"])
@@ -62,7 +64,7 @@ class PatientRows(GrammarRows):
 
 
 class BoundExecutor(FaultyExecutor):
-    """Rows are told what a step has drawn when its result is asked for, as a runner's are, or when the next step draws
+    """Rows take in what a step has drawn when its result is asked for, as a runner's do, or when the next step draws
     behind it."""
 
     def __init__(self, *given: Any, **named: Any):
@@ -70,7 +72,7 @@ class BoundExecutor(FaultyExecutor):
         self._grammars = PatientRows(compiled(), VOCABULARY)
         self._flights: deque[tuple[BatchPlan, tuple[Sampled, ...]]] = deque()
         self._masks: list[Array | None] = []
-        self.told: dict[int, tuple[Sampled, ...]] = {}  # what steps have drawn, and what alone may follow
+        self.sampled: dict[int, tuple[Sampled, ...]] = {}  # what steps have drawn, and what alone may follow
 
     def submit(self, plan: BatchPlan) -> Done:
         for new in plan.new_requests:
@@ -81,15 +83,15 @@ class BoundExecutor(FaultyExecutor):
         self._flights.append((plan, done.result().sampled))
         return done
 
-    def settle(self, plan: BatchPlan | None = None) -> None:
+    def take_in(self, plan: BatchPlan | None = None) -> None:
         """The result of this plan is asked for; None: of all."""
         while self._flights and (plan is None or self._flights[0][0].step <= plan.step):
-            settled, sampled = self._flights.popleft()
-            self.told[settled.step] = self._grammars.sampled(settled, sampled)
+            taken, sampled = self._flights.popleft()
+            self.sampled[taken.step] = self._grammars.sampled(taken, sampled)
 
     def _sample(self, row: Any, chunk: Chunk) -> tuple[int, ...]:
         if self._grammars.awaits([chunk]):
-            self.settle()
+            self.take_in()
         masks = self._grammars.fill([chunk])
         self._masks = [None] * chunk.sample if masks is None else list(masks.take(chunk.sample))
         return super()._sample(row, chunk)
@@ -113,7 +115,7 @@ class SlowBoundExecutor(NullExecutor):
 
 
 def among(mask: Array | None, token_id: int) -> int:
-    """The token, or one that may be drawn, as it tells which."""
+    """Return the token, or one that may be drawn instead, which follows from it."""
     if mask is None:
         return token_id
     allowed = tokens_of(mask)
@@ -145,12 +147,12 @@ class BoundHarness(Harness):
 
     def __init__(self, setup: Setup, *requests: Request):
         super().__init__(BoundSetup.of(setup), *requests)
-        self.forced = 0  # tokens that were told to follow alone
+        self.forced = 0  # tokens that alone may follow
 
     def commit(self) -> Any:
         plan, result = self.flights[0]
-        self.executor.settle(plan)
-        told = self.executor.told.pop(plan.step)
-        self.flights[0] = plan, structs.replace(result, sampled=told)
-        self.forced += sum(len(one.forced_token_ids) for one in told)
+        self.executor.take_in(plan)
+        sampled = self.executor.sampled.pop(plan.step)
+        self.flights[0] = plan, structs.replace(result, sampled=sampled)
+        self.forced += sum(len(one.forced_token_ids) for one in sampled)
         return super().commit()

@@ -159,7 +159,7 @@ class Setup:
     snapshots: int = 0  # slots for recurrent state; 0: the model has none
     spacing: CheckpointSpacing = SPACING
     adapter_slots: int = 0
-    tier: RememberingTier | None = field(default=None, compare=False)  # shared by those that begin anew
+    tier: RememberingTier | None = field(default=None, compare=False)  # shared by engines that follow each other
     peers: bool = False  # prompts are given to other engines, and taken from them
     journal: KVEventQueue | None = field(default=None, compare=False)  # of one scheduler
 
@@ -172,7 +172,7 @@ class Setup:
 
     @property
     def max_sequence_tokens(self) -> int:
-        """Of a sequence that has all blocks."""
+        """Tokens of a sequence that has all blocks."""
         return max(n for n in range(1000) if self.max_blocks(n) <= self.num_blocks)
 
     @property
@@ -188,7 +188,7 @@ class Setup:
         )
 
     def fate(self, transfer: Transfer | AdapterLoad) -> tuple[int, bool]:
-        """Of an asynchronous transfer, or an adapter's load."""
+        """Return the polls before the end of an asynchronous transfer or an adapter's load, and whether it fails."""
         polls = self.transfer_polls[transfer.transfer_id % len(self.transfer_polls)] if self.transfer_polls else 0
         return polls, bool(self.lost_transfers) and not transfer.transfer_id % self.lost_transfers
 
@@ -242,7 +242,7 @@ class Setup:
         return Fickle(drafter) if self.drafting == "fickle" else EagerSpeculation(drafter)
 
     def draft(self) -> Callable[[NewRequest, int], tuple[int, ...]]:
-        """What the executor drafts, as the plans' drafts are."""
+        """Return the executor's drafter, which drafts as plans do."""
         drafts = self.drafts()
         return lambda new, count: drafts.behind(structs.replace(new, row=0), count)
 
@@ -315,7 +315,7 @@ class Drafts:
         return next_tokens(new, count)
 
     def finished(self, view: SequenceView) -> None:
-        """Nothing was kept."""
+        """Keep nothing."""
 
 
 class Fickle(EagerSpeculation):
@@ -332,7 +332,7 @@ class Fickle(EagerSpeculation):
 
 
 def next_tokens(new: NewRequest, count: int, kind: type[NullExecutor] = NullExecutor) -> list[int]:
-    """What the null executor draws behind these tokens."""
+    """Return the tokens that the null executor draws behind these."""
     tokens: list[int] = []
     new = structs.replace(new, adapter_slot=-1)
     executor = kind(Capacity(1, 1000, 1, 1000, VOCABULARY))
@@ -369,7 +369,7 @@ class FaultyExecutor(NullExecutor):
 
 @dataclass
 class Row:
-    """What the plans said about a row that is in use."""
+    """A row in use, as plans describe it."""
 
     sequence: int
     tables: list[list[int]]  # by KV group
@@ -388,7 +388,7 @@ class StateCopy:
 
 @dataclass
 class Client:
-    """What the events said about a request."""
+    """A request, as events describe it."""
 
     request: Request
     number: int  # of its first sequence
@@ -511,10 +511,10 @@ class Harness:
         self._check_preempted(plan, [one for one in before if one.row is None and one.finish is None], wanting, joined)
         if isinstance(plan, BatchPlan):
             assert plan.step == len(self.plans)
-            # Whoever gave way to others has given its blocks up, and so has a window that slid: theirs to write.
-            told = {b for chunk in plan.chunks for blocks in (chunk.new_blocks, *chunk.window_blocks) for b in blocks}
+            # A preempted sequence has released its blocks, and so has a window that slid: others may write them.
+            new = {b for chunk in plan.chunks for blocks in (chunk.new_blocks, *chunk.window_blocks) for b in blocks}
             still = {b for s, b in shared if b in held(self.scheduler, s)}
-            self._check_plan(plan, {b for b in still if b not in told or inside.ref_count(self.scheduler, b) > 1})
+            self._check_plan(plan, {b for b in still if b not in new or inside.ref_count(self.scheduler, b) > 1})
             self._check_protected(protected)
             beside = [one for one in plan.transfers if self.setup.transfer_polls or one.tier != HOST]
             self.loading |= {one.transfer_id: one.blocks for one in beside if one.kind in ("load", "receive")}
@@ -555,13 +555,13 @@ class Harness:
             if isinstance(event, FinishedEvent) and any(finish.reason == "error" for finish in event.finishes)
         }
         broken -= {id(clients[event.request_id]) for event in events if _lost_its_adapter(event)}
-        # What was planned after a broken step may build on it, and may end with it; nobody else may.
+        # What was planned after a broken step may build on it, and may end with it; no other request may.
         if together:
-            assert not events or not inside.running(self.scheduler), "told before the batch has ended"
+            assert not events or not inside.running(self.scheduler), "delivered before the batch has ended"
             self.doomed |= hit if result.error is not None else set()
         elif result.out_of_memory:
             assert broken <= at_risk, "who was not in flight goes on"
-            assert not broken if is_lost else broken, "somebody ends, for the others to have room, and only once"
+            assert not broken if is_lost else broken, "a request ends, for the others to have room, and only once"
         else:
             assert not broken if result.error is None else hit <= broken <= at_risk
         self._take(events)
@@ -571,12 +571,12 @@ class Harness:
         """Takes in the transfers that have ended."""
         self.log.append(("poll", self.now))
         events = self.scheduler.transferred(self._poll(), self.now)
-        assert all(map(_lost_its_adapter, events)), "transfers end nobody"
+        assert all(map(_lost_its_adapter, events)), "a transfer ends no request"
         self._take(events)
         return events
 
     def vanish(self, most: int) -> None:
-        """Somebody takes so many blocks out of the tier."""
+        """Remove so many blocks from the tier."""
         self.log.append(("vanish", most, self.now))
         assert self.setup.tier is not None
         self.setup.tier.vanish(most)
@@ -619,7 +619,7 @@ class Harness:
             self.step()
             if self.scheduler.stats().preemptions:
                 return
-        raise AssertionError("nobody was preempted")
+        raise AssertionError("no sequence was preempted")
 
     def drain(self) -> list[Event]:
         """Steps until nothing is left (invariants 1, 2 and 9 at the end of a run)."""
@@ -636,7 +636,9 @@ class Harness:
         assert not self.alive, "a request got no terminal event"
         assert snapshot.held_host_blocks == inside.evictable_host_blocks(self.scheduler)
         assert self.setup.host_is_tier or not inside.evictable_host_blocks(self.scheduler)
-        assert self.setup.prefix_caching or not snapshot.used_state_snapshots, "a snapshot is kept that nobody finds"
+        assert self.setup.prefix_caching or not snapshot.used_state_snapshots, (
+            "a checkpoint is kept that no request finds"
+        )
         if not self.setup.prefix_caching:
             assert snapshot.idle_blocks == 0, "what only its own request could find is kept"
         return events
@@ -650,22 +652,21 @@ class Harness:
         return {id(self.owners[chunk.sequence_id][0]) for chunk in plan.chunks if chunk.sequence_id in unfinished}
 
     def _is_lost(self, plan: BatchPlan) -> bool:
-        """Whether nothing of the plan counts any more: all of it has ended, or is computed anew."""
+        """Whether nothing of the plan counts any more: all of it has ended, or is computed again."""
         counts = {one.number for one in inside.alive(self.scheduler) if one.finish is None and not one.recomputes}
         return not any(chunk.sequence_id in counts for chunk in plan.chunks)
 
     # -- the mirror ---------------------------------------------------------------------------------------------
 
     def _verify(self, plan: BatchPlan, result: StepResult) -> None:
-        """Of drafts that are not what was sampled, nothing is computed. The null executor's word for that is checked
-        by the tokens that come."""
+        """Check that drafts are computed up to the first that is not what was sampled."""
         sampled = {one.sequence_id: one.token_ids for one in result.sampled}
         for chunk in plan.chunks:
             if not chunk.num_drafts or result.error is not None:
                 continue
             tokens = sampled[chunk.sequence_id]
             assert 1 <= len(tokens) <= 1 + chunk.num_drafts
-            if chunk.draft_token_ids:  # those of the executor nobody else sees
+            if chunk.draft_token_ids:  # those of the executor are in no plan
                 assert tokens[:-1] == chunk.draft_token_ids[: len(tokens) - 1]
                 assert chunk.draft_token_ids[len(tokens) - 1 : len(tokens)] != tokens[-1:]
             assert self._rows[chunk.row].sequence == chunk.sequence_id
@@ -687,7 +688,7 @@ class Harness:
         """Invariants 3 to 5 of one plan. shared: blocks in two tables before it, and in one of these yet."""
         size = self.setup.block_size
         beside = self.setup.transfer_polls or self.setup.tier is not None or self.setup.peers
-        # A window slides past a block behind the last token that is planned: what it gives up goes to the host, if that
+        # A window slides past a block behind the last token that is planned: what it frees goes to the host, if that
         # is a tier, in a plan of its own.
         beside = beside or (self.setup.host_is_tier and any(self.setup.windows))
         assert plan.chunks or (plan.transfers and beside) or plan.adapter_loads
@@ -723,12 +724,12 @@ class Harness:
             self._count(chunk)
             row.num_computed += chunk.length
             touched: set[int] = set()
-            told = (chunk.new_blocks, *(chunk.window_blocks or [()] * (len(row.tables) - 1)))
-            for group, (table, new_blocks) in enumerate(zip(row.tables, told, strict=True)):
+            sent = (chunk.new_blocks, *(chunk.window_blocks or [()] * (len(row.tables) - 1)))
+            for group, (table, new_blocks) in enumerate(zip(row.tables, sent, strict=True)):
                 table += new_blocks
                 seen = kv_blocks.first_seen(chunk.start, self.setup.windows[group]) // size
                 now = sequence.block_tables[group]
-                assert len(table) == len(now) and table[seen:] == now[seen:], "the plans do not tell the table"
+                assert len(table) == len(now) and table[seen:] == now[seen:], "the plans do not have the whole table"
                 assert self.setup.num_blocks not in table[seen:], "a block is missing that is seen"
                 assert not loading & set(table[seen:]), "it is computed on a block that is being loaded"
                 assert row.num_computed == sequence.num_computed <= len(table) * size
@@ -743,18 +744,18 @@ class Harness:
         self._check_early_sends(plan, by_number)
 
     def _check_early_sends(self, plan: BatchPlan, by_number: dict[int, Sequence]) -> None:
-        """What peers may have of a step while it is computed is what it makes whole of prompts that are for them."""
+        """Check that a step sends early the blocks that it completes of exported prompts, and no others."""
         whole: list[tuple[str, set[int]]] = []
         for chunk in plan.chunks:
-            handover = by_number[chunk.sequence_id].request.kv_transfer
+            transfer = by_number[chunk.sequence_id].request.kv_transfer
             table = self._rows[chunk.row].tables[0][: (chunk.start + chunk.length) // self.setup.block_size]
-            whole.append(("" if handover is None else handover.give, set(table)))
+            whole.append(("" if transfer is None else transfer.give, set(table)))
         for one in plan.early_sends:
             assert one.blocks and len(one.blocks) == len(one.remote_blocks)
             assert any(export_tier(give) == one.tier and {*one.blocks} <= blocks for give, blocks in whole if give)
 
     def _check_adapter_loads(self, plan: BatchPlan) -> None:
-        """A slot takes another adapter when nobody computes with it, nor is about to."""
+        """A slot takes another adapter when no row computes with it, nor is about to."""
         new = {one.row for one in plan.new_requests}
         computing = {self._rows[chunk.row].adapter_slot for chunk in plan.chunks if chunk.row not in new}
         loading = {load.slot for load in self.adapter_loads.values()}
@@ -779,7 +780,7 @@ class Harness:
             assert written.sequence.request.cache_salt == sequence.request.cache_salt
             assert written.sequence.request.adapter == sequence.request.adapter
         else:
-            assert written.sequence.request is sequence.request, "somebody else's state is found"
+            assert written.sequence.request is sequence.request, "another request's state is found"
 
     def _write_states(self, plan: BatchPlan, by_number: dict[int, Sequence]) -> None:
         """Rows began before the step writes; and it writes no slot twice."""
@@ -795,7 +796,7 @@ class Harness:
                 self.states[slot] = StateCopy(by_number[chunk.sequence_id], position, plan.step)
 
     def _check_preempted(self, plan: object, victims: list[Any], wanting: set[int], joined: set[int]) -> None:
-        """Invariant 9: nobody is preempted in vain, but somebody else gets blocks (whoever joined has, also where its
+        """Invariant 9: none is preempted in vain, but another sequence gets blocks (one that joined has, also where its
         first chunk waits for what is loaded into them); or a victim itself needed one."""
         numbers = {one.number for one in victims}
         if inside.is_storing(self.scheduler):
@@ -864,7 +865,7 @@ class Harness:
             assert sum(prompts) <= (lane.get("max_tokens") or sum(prompts))
 
     def _is_whole(self, chunk: Chunk) -> bool:
-        """Whether a chunk of the last plan computes all that its sequence has (`promised` counts what it samples)."""
+        """Return whether a chunk of the last plan computes all tokens of its sequence, which `num_pending` counts, too."""
         sequence = next(one for one in inside.running(self.scheduler) if one.number == chunk.sequence_id)
         drafts = chunk.num_drafts
         before = sequence.num_tokens + sequence.num_pending - (drafts or chunk.sample)
@@ -923,8 +924,8 @@ class Harness:
             self._check_scores(client)
             assert (client.vector is None) == (client.request.pooling is None), "it ends without its vector"
         silent = ("abort", "error", "length" if client.request.params.max_tokens == 0 else "")
-        for told, finish in zip(client.finishes, event.finishes, strict=True):
-            assert told == finish or (told is None and finish.reason in silent)
+        for before, finish in zip(client.finishes, event.finishes, strict=True):
+            assert before == finish or (before is None and finish.reason in silent)
         timings = event.timings
         parts = (timings.queue_ms, timings.prefill_ms, timings.decode_ms, timings.preempted_ms, timings.other_ms)
         assert all(part >= 0 for part in parts)

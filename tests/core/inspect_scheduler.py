@@ -37,7 +37,7 @@ def alive(scheduler: Scheduler) -> list[Sequence]:
 
 
 def row_of(view: SequenceView) -> NewRequest:
-    """What an executor is told of a sequence that takes a row."""
+    """Return what an executor has of a sequence that takes a row."""
     one = view._sequence
     tokens, request = one.token_slice(0, one.num_tokens), one.request
     prompt, grammar = len(one.prompt), request.grammar
@@ -55,8 +55,7 @@ def held_back(scheduler: Scheduler) -> set[int]:
 
 
 def findable(scheduler: Scheduler) -> list[tuple[SharedRoot, tuple[int, ...], bool]]:
-    """What a request to come could find in the prefix cache: its root, all tokens up to a block's end, and whether that
-    block is on the host."""
+    """Return the root, all tokens up to its end, and whether it is on the host, of each block in the prefix cache."""
     prefix, found = scheduler._memory._prefix, []
     for cached in prefix._by_node.values():
         tokens, at = (), cached
@@ -127,7 +126,7 @@ def _queues(scheduler: Scheduler) -> list[WaitingQueue]:
 
 
 def services(scheduler: Scheduler) -> list[float]:
-    """What each lane was served, by its weight."""
+    """Return the service of each lane, by its weight."""
     return [lane.service for lane in scheduler._lanes.all()]
 
 
@@ -143,7 +142,7 @@ def check(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]
     _check_rows(scheduler, capacity)
     _check_lanes(scheduler)
     _check_counters(scheduler, capacity, flights)
-    _check_places(scheduler)
+    _check_queues(scheduler)
     _check_backlogs(scheduler)
 
 
@@ -170,7 +169,7 @@ def _check_blocks(scheduler: Scheduler) -> None:
 
 def _check_sharing(scheduler: Scheduler, size: int) -> None:
     """Invariant 3: a block in two tables is full, and holds the same prefix for both."""
-    places: dict[int, tuple[int, tuple[int, ...], object]] = {}
+    contents: dict[int, tuple[int, tuple[int, ...], object]] = {}
     for sequence in alive(scheduler):
         tables = [(group, *entry) for group, table in enumerate(sequence.block_tables) for entry in enumerate(table)]
         for group, index, block in tables:
@@ -179,11 +178,11 @@ def _check_sharing(scheduler: Scheduler, size: int) -> None:
             end = (index + 1) * size
             assert end <= min(sequence.num_computed, sequence.num_tokens), f"block {block} is shared, but not full"
             content = (index, sequence.token_slice(0, end), (group, scheduler._memory._sharing.root(sequence)))
-            assert places.setdefault(block, content) == content, f"block {block} is shared by different prefixes"
+            assert contents.setdefault(block, content) == content, f"block {block} is shared by different prefixes"
 
 
 def _check_windows(scheduler: Scheduler, capacity: Capacity) -> None:
-    """What the next query sees is held, from there on and without gaps; what is not held stands in no table."""
+    """Tables have all blocks that the next query sees, without gaps, and no others."""
     for sequence in running(scheduler):
         computed = sequence.num_computed - sequence.num_drafts
         for group, (window, table) in enumerate(zip(capacity.windows, sequence.block_tables, strict=True)):
@@ -272,7 +271,7 @@ def _check_states(scheduler: Scheduler) -> None:
 
 
 def _check_lanes(scheduler: Scheduler) -> None:
-    """What a lane keeps for itself is there or in use; what it may have at most is not exceeded."""
+    """Rows that a lane keeps are free or in use, and none has more than it may."""
     held = scheduler._running
     for lane in scheduler._lanes.all():
         assert lane.running == sum(scheduler._lanes.of(one) is lane for one in held.sequences)
@@ -294,10 +293,10 @@ def _check_rows(scheduler: Scheduler, capacity: Capacity) -> None:
 def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[BatchPlan]) -> None:
     """Invariant 5."""
     in_flight = Counter(chunk.sequence_id for plan in flights for chunk in plan.chunks)
-    promised, drafted = Counter[int](), Counter[int]()
+    pending, drafted = Counter[int](), Counter[int]()
     for chunk in (chunk for plan in flights for chunk in plan.chunks):
         drafted[chunk.sequence_id] += chunk.num_drafts
-        promised[chunk.sequence_id] += chunk.num_drafts or chunk.sample
+        pending[chunk.sequence_id] += chunk.num_drafts or chunk.sample
     for sequence in alive(scheduler):
         assert sequence.in_flight == in_flight[sequence.number]
         assert 0 <= sequence.num_computed <= sequence.num_tokens + sequence.num_pending
@@ -307,11 +306,11 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
         assert sequence.scored <= last
         if sequence.recomputes:
             # Each plan in flight takes its scores back as it comes in, and the last one all that was computed with it.
-            assert sequence.in_flight, "it waits for nothing, and is not computed anew"
+            assert sequence.in_flight, "it waits for nothing, and is not computed again"
         else:
             assert min(sequence.num_computed, last) <= sequence.scored, "a computed position was not scored"
         if sequence.finish is None:
-            assert sequence.num_pending == promised[sequence.number]
+            assert sequence.num_pending == pending[sequence.number]
             assert sequence.num_drafts == drafted[sequence.number]
             assert not sequence.num_drafts or (sequence.in_flight == 1 and not sequence.num_uncomputed)
             assert len(sequence.output) + sequence.num_pending + bool(sequence.num_drafts) <= sequence.max_output_tokens
@@ -324,16 +323,16 @@ def _check_counters(scheduler: Scheduler, capacity: Capacity, flights: Iterable[
     assert set(scheduler._outputs.planned) == set(in_flight), "the scheduler and the flights disagree"
 
 
-def _check_places(scheduler: Scheduler) -> None:
-    """A sequence that has not ended is in exactly one place, and only running ones hold memory."""
+def _check_queues(scheduler: Scheduler) -> None:
+    """A sequence that has not ended is waiting, deferred or running, and only running ones hold memory."""
     inside, back = waiting(scheduler), held_back(scheduler)
     with_row = {sequence.number for sequence in running(scheduler)}
     for sequence in alive(scheduler):
-        places = (sequence.number in inside) + (sequence.number in back) + (sequence.number in with_row)
+        states = (sequence.number in inside) + (sequence.number in back) + (sequence.number in with_row)
         if sequence.finish is None:
-            assert places == 1, f"sequence {sequence.number} is in {places} places"
+            assert states == 1, f"sequence {sequence.number} is in {states} queues and rows"
         else:
-            assert places == (sequence.row is not None)
+            assert states == (sequence.row is not None)
         if sequence.number not in with_row:
             assert (sequence.row, sequence.blocks, sequence.num_computed) == (None, [], 0)
     snapshot = scheduler.stats()
@@ -348,7 +347,7 @@ def _check_places(scheduler: Scheduler) -> None:
 
 
 def _check_backlogs(scheduler: Scheduler) -> None:
-    """What is counted of a queue is what a walk through it finds."""
+    """Counts of a queue are those of a walk through it."""
     for queue in _queues(scheduler):
         waiting = Counter(one.request.tenant for one in queue.everyone())
         assert set(queue.backlog.tenants) == set(waiting)

@@ -35,7 +35,7 @@ class Answers:
         return answer(view, max_drafts) if callable(answer) else answer
 
     def finished(self, view: SequenceView) -> None:
-        """Nothing was kept."""
+        """Keep nothing."""
 
 
 def drafts(token_id: int, count: int) -> Proposal:

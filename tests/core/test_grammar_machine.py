@@ -35,7 +35,7 @@ WORDS: dict[Grammar, frozenset[str]] = {
     Grammar("lark", 'start: "<" (LETTER | inner) ">"\ninner: "<" LETTER LETTER ">"\nLETTER: /[abc]/'): frozenset(
         [f"<{one}>" for one in "abc"] + [f"<<{one}{two}>>" for one, two in product("abc", repeat=2)]
     ),
-    # Of which most can be told beforehand.
+    # Most of it follows alone.
     Grammar("choice", json.dumps(["<ccabbcaab>", "<caabbccab>a"])): frozenset(["<ccabbcaab>", "<caabbccab>a"]),
     Grammar("none"): frozenset(),
 }
@@ -78,9 +78,7 @@ def check_bound(tokens: list[int], grammar: Grammar) -> None:
     """Said once more, and otherwise: the beginning of what the grammar lets an output be."""
     opening, after, most = grammar.opening_token_ids, grammar.after_token_ids, grammar.max_tokens_before
     if after and tuple(tokens[: len(opening)]) == opening[: len(tokens)]:
-        ends = (
-            place for place in range(len(after), len(tokens) + 1) if tuple(tokens[place - len(after) : place]) == after
-        )
+        ends = (at for at in range(len(after), len(tokens) + 1) if tuple(tokens[at - len(after) : at]) == after)
         end = next(ends, None)
         before = len(tokens) if end is None else end
         assert most is None or before <= max(most, len(opening)) + len(after), "the budget is spent"
@@ -99,7 +97,7 @@ def check_bound(tokens: list[int], grammar: Grammar) -> None:
 
 @st.composite
 def setups(draw: st.DrawFn) -> Setup:
-    """Those of the other machine, with drafts more often than not, and room for an output."""
+    """Draw setups of the other machine, with drafts more often than not, and room for an output."""
     setup = draw(SETUPS)
     return replace(
         setup,

@@ -314,9 +314,9 @@ def test_a_strategy_that_fails_is_replaced_by_chunked(answer: Any) -> None:
 
 
 def test_a_strategy_may_fail_while_it_learns() -> None:
-    strategy, sentences = guarded(observe=[raising(OSError("no place to write to"))])
+    strategy, sentences = guarded(observe=[raising(OSError("the disk is full"))])
     strategy.observe(Features(1, 1, 1, 1, 0.0), 0.1)
-    assert "failed in observe (OSError: no place to write to)" in sentences[0]
+    assert "failed in observe (OSError: the disk is full)" in sentences[0]
 
 
 def test_a_strategy_that_puts_work_off_for_ever_is_replaced() -> None:

@@ -148,8 +148,8 @@ def fitted(request: Request, setup: Setup, **changes: Any) -> Request:
     lane = next((lane for lane in setup.lanes if lane.name == request.lane), setup.lanes[0])
     priority = request.priority if lane.policy == "priority" else 0
     adapter = request.adapter if setup.adapter_slots else None
-    handover = request.kv_transfer if setup.peers else None
-    return structs.replace(request, lane=lane.name, priority=priority, adapter=adapter, kv_transfer=handover, **changes)
+    transfer = request.kv_transfer if setup.peers else None
+    return structs.replace(request, lane=lane.name, priority=priority, adapter=adapter, kv_transfer=transfer, **changes)
 
 
 FAULTS: list[bool | str] = [False, False, True, "memory"]
@@ -243,7 +243,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.harness.setup.tier is not None)
     @rule()
     def restart(self) -> None:
-        """What is in the tier stays."""
+        """Restart the engine; the tier keeps its blocks."""
         self.finish()
         self.begin(self.harness.setup)
 

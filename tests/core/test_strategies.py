@@ -51,11 +51,11 @@ class TestStatic:
         harness = harness_of("static", batch_size=3)
         lengths = (("a", 7, 1), ("b", 3, 4), ("c", 5, 2))
         harness.add(*(request(name, [ord(name) % 8] * prompt, output=output) for name, prompt, output in lengths))
-        told = [[event.request_id for event in harness.step()] for _ in range(4)]
+        events = [[event.request_id for event in harness.step()] for _ in range(4)]
         assert [plan.padding for plan in harness.plans] == [(4, 2), (1,), (1, 1), (1, 1)]
         assert [plan.tokens for plan in harness.plans] == [21, 3, 3, 3]
         assert features(harness.plans[0]).tokens == 21 and features(harness.plans[2]).rows == 3
-        assert told[:3] == [[], [], []] and {*told[3]} == {"a", "b", "c"}
+        assert events[:3] == [[], [], []] and {*events[3]} == {"a", "b", "c"}
         a, b = harness.timings(0), harness.timings(1)
         assert a.ttft_ms == a.total_ms == b.total_ms and a.other_ms > 0
 
@@ -86,7 +86,7 @@ class TestStatic:
         harness = harness_of("static", request("a", output=1), request("b", output=9), batch_size=2)
         harness.step()
         assert "'a' is running already" in harness.refuse(request("a"))
-        assert harness.abort("a") == []  # it has ended, and is told with the others
+        assert harness.abort("a") == []  # it has ended, and its events come with the others'
         assert {event.request_id for event in harness.abort("b")} == {"a", "b"}
         assert harness.scheduler.idle and harness.scheduler.stats().held_blocks == 0
 
@@ -133,10 +133,10 @@ def test_continuous_prompts_are_whole_beside_decodes_and_a_long_one_goes_alone()
 
 
 class TestChunked:
-    """Of steps of eight tokens: where a prompt's end ends them."""
+    """A prompt's end ends a step of eight tokens early."""
 
     def lengths(self, harness: Harness) -> list[dict[str, int]]:
-        """Of the steps to come until all prompts are computed: their chunks by request."""
+        """Run steps until all prompts are computed; return the tokens of each by request."""
         steps: list[dict[str, int]] = []
         while harness.scheduler.stats().waiting or not steps or max(steps[-1].values()) > 1:
             steps.append({})

@@ -116,8 +116,7 @@ def test_a_turn_that_scores_its_prompt_finds_nothing_and_leaves_it_to_the_next(s
 @MODELS
 @pytest.mark.parametrize("conversations", [2, 6])
 def test_conversations_in_turn_find_theirs_in_memory_that_just_holds_them(setup: Setup, conversations: int) -> None:
-    """Of snapshots two each, and one for what they share; of blocks what all hold at their ends, and of windows what
-    their last turn has left."""
+    """There are two checkpoints for each and one for what they share, and the blocks that all hold at their ends."""
     turns, added = 6, 4 + ANSWER
     length = 1 + len(SYSTEM) + turns * added
     ends = [min(length, window + added if window else length) for window in setup.windows]

@@ -19,7 +19,7 @@ def identity(adapter: Adapter | None) -> bytes:
 
 
 class Elsewhere(dict[str, dict[int, list[int]]]):
-    """Of a `NullExecutor`: the tier of a taker is that of the giver. What was given stays until it is lost."""
+    """Tiers of a `NullExecutor` in which a taker's is the giver's. Exports stay until peers are lost."""
 
     def setdefault(self, tier: str, default: dict[int, list[int]]) -> dict[int, list[int]]:
         if is_of_peers(tier):
@@ -44,7 +44,7 @@ class RememberingTier:
         self.asked = 0
 
     def copy(self) -> RememberingTier:
-        """That goes on from here by itself."""
+        """Return a tier with the same blocks."""
         copied = RememberingTier(self.block_size, self.most)
         copied.held.update(self.held)
         return copied

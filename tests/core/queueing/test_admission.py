@@ -59,7 +59,7 @@ class Engine:
                     self.first.setdefault(event.request_id, self.now)
 
     def load(self) -> Load:
-        """What is before a newcomer."""
+        """Return the work before a newcomer."""
         return self.scheduler._load_before(request("probe"))
 
     def expected(self) -> float:

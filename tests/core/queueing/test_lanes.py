@@ -36,7 +36,7 @@ def several(lane: str, count: int, tokens: int = 1, output: int = 4) -> Any:
 
 
 def tokens(harness: Harness) -> dict[str, int]:
-    """Of the next step, by lane."""
+    """Run the next step; return its tokens by lane."""
     used: Counter[str] = Counter()
     for chunk in harness.plan().chunks:
         used[harness.owners[chunk.sequence_id][0].request.lane] += chunk.length
@@ -97,7 +97,7 @@ def waited(harness: Harness, name: str) -> tuple[dict[str, float], dict[str, flo
     ("scarce", "reason"),
     [({"max_rows": 3}, "rows"), ({"num_blocks": 18, "max_rows": 9, "watermark": 0.0}, "blocks")],
 )
-def test_the_account_names_the_lane_that_has_most_of_what_lacks(scarce: dict[str, Any], reason: str) -> None:
+def test_the_account_names_the_lane_with_most_rows_or_blocks(scarce: dict[str, Any], reason: str) -> None:
     harness = harness_of(token_budget=24, prefix_caching=False, **scarce)
     harness.add(request("short", [0] * 4, output=5), *several("interactive", 2, tokens=20, output=9))
     harness.steps(3)
