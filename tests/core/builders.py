@@ -40,7 +40,7 @@ def sequence(number: int = 0, prompt: Iterable[int] = (0, 1, 0), sample: int = 0
 def view(
     number: int = 0, *, predicted: float = 0.0, cached: int = 0, running: bool = False, **params: Any
 ) -> SequenceView:
-    """Return a policy's view of a sequence. predicted: its expected output; cached: tokens found in the prefix cache."""
+    """Return a policy's view of a sequence. predicted: expected output tokens; cached: tokens in the prefix cache."""
     one = sequence(number, **params)
     one.predicted, one.cached_hint, one.row = predicted, cached, 0 if running else None
     return SequenceView(one)

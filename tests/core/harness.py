@@ -865,7 +865,7 @@ class Harness:
             assert sum(prompts) <= (lane.get("max_tokens") or sum(prompts))
 
     def _is_whole(self, chunk: Chunk) -> bool:
-        """Return whether a chunk of the last plan computes all tokens of its sequence, which `num_pending` counts, too."""
+        """Return whether a chunk of the last plan computes all that its sequence has, pending tokens included."""
         sequence = next(one for one in inside.running(self.scheduler) if one.number == chunk.sequence_id)
         drafts = chunk.num_drafts
         before = sequence.num_tokens + sequence.num_pending - (drafts or chunk.sample)

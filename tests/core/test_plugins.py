@@ -128,10 +128,7 @@ def some(answers: tuple[Any, ...]) -> st.SearchStrategy[list[Any]]:
 
 @given(
     wanted=st.lists(requests(), min_size=1, max_size=6),
-    shapes=some(SHAPES),
-    ranks=some(RANKS),
-    groups=some(GROUPS),
-    lengths=some(LENGTHS),
+    answers=st.tuples(some(SHAPES), some(RANKS), some(GROUPS), some(LENGTHS)),
     window=st.sampled_from([0, 3]),
     pushes=st.booleans(),
     depth=st.integers(1, 2),
@@ -139,15 +136,9 @@ def some(answers: tuple[Any, ...]) -> st.SearchStrategy[list[Any]]:
 @settings(deadline=None)
 @mock.patch.object(plugin, "MAX_PREEMPTIONS", 20)
 def test_each_request_gets_its_own_tokens(
-    wanted: list[Request],
-    shapes: list[Any],
-    ranks: list[Any],
-    groups: list[Any],
-    lengths: list[Any],
-    window: int,
-    pushes: bool,
-    depth: int,
+    wanted: list[Request], answers: tuple[list[Any], ...], window: int, pushes: bool, depth: int
 ) -> None:
+    shapes, ranks, groups, lengths = answers
     sentences: list[str] = []
     policy = hostile(rank=ranks, group=groups, may_preempt=[lambda *pair: pushes])
     policy.window = window

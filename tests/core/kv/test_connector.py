@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inflight.core.kv.connector import OffloadWriter
-from inflight.core.kv.prefix_cache import PrefixCache
+from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
 from inflight.core.types.kv_blocks import SharedRoot
 from inflight.core.types.plan import WaitForTransfers
 
@@ -101,15 +101,15 @@ def test_no_sequence_is_preempted_for_one_that_then_waits_for_a_load() -> None:
 ROOT, TOKENS = SharedRoot("", None), (7,)
 
 
-class Writing:
-    """An `OffloadWriter` whose sink wants all blocks, and the blocks that it has begun to write."""
+class Writing(OffloadWriter):
+    """A writer whose sink wants all blocks; it has begun to write the blocks in `stored`."""
 
     tier = "shelf"
 
     def __init__(self) -> None:
         self.cache, self.stored = PrefixCache(1, lambda node: None), []
-        pool, transfers = SimpleNamespace(num_blocks=64), SimpleNamespace(begin=self._begin)
-        self.writer = OffloadWriter(pool, self.cache, transfers, self)
+        transfers = SimpleNamespace(begin=lambda kind, tier, blocks, *more: self.stored.append(blocks))
+        super().__init__(SimpleNamespace(num_blocks=64), self.cache, transfers, self)
 
     def name(self, before: bytes | SharedRoot, token_ids: tuple[int, ...]) -> bytes:
         return bytes(token_ids)
@@ -117,52 +117,46 @@ class Writing:
     def wants(self, name: bytes) -> bool:
         return True
 
-    def _begin(self, kind: str, tier: str, blocks: tuple[int, ...], *more: object) -> int:
-        self.stored.append(blocks)
-        return len(self.stored)
+    def plan_block(self, block: int) -> CachedBlock:
+        """Publish a block and have step 0 compute it; return what is cached of its content."""
+        self.begin_step(0)
+        node = self.cache.publish(ROOT, TOKENS, block)
+        self.add_planned(node, ROOT, TOKENS)
+        return self.cache.at_node(node)
 
 
 def test_a_block_is_written_after_its_step_is_committed() -> None:
-    writing = Writing()
-    writes = writing.writer
-    writes.begin_step(0)
-    writes.add_planned(writing.cache.publish(ROOT, TOKENS, 5), ROOT, TOKENS)
-    writes.begin_step(1)
-    assert not writing.stored
-    writes.commit_step(0)
-    writes.begin_step(2)
-    assert writing.stored == [(5,)]
+    writer = Writing()
+    writer.plan_block(5)
+    writer.begin_step(1)
+    assert not writer.stored
+    writer.commit_step(0)
+    writer.begin_step(2)
+    assert writer.stored == [(5,)]
 
 
 def test_content_that_another_block_is_loading_is_written_after_that_load() -> None:
     """The loading block is the cached one; a step that computes the same content does not fill it."""
-    writing = Writing()
-    writes, cache = writing.writer, writing.cache
-    node = cache.publish(ROOT, TOKENS, 3)
-    coming = cache.at_block(3)
-    coming.loading = 1
-    writes.begin_step(0)
-    assert cache.publish(ROOT, TOKENS, 5) == node
-    writes.add_planned(node, ROOT, TOKENS)
-    writes.commit_step(0)
-    writes.begin_step(1)
-    assert not writing.stored, "nothing is in block 3 yet"
+    writer = Writing()
+    writer.cache.publish(ROOT, TOKENS, 3)
+    writer.cache.at_block(3).loading = 1
+    coming = writer.plan_block(5)
+    writer.commit_step(0)
+    writer.begin_step(1)
+    assert coming.block == 3 and not writer.stored, "nothing is in block 3 yet"
     coming.loading = 0
-    writes.add_loaded(coming)
-    writes.begin_step(2)
-    assert writing.stored == [(3,)]
+    writer.add_loaded(coming)
+    writer.begin_step(2)
+    assert writer.stored == [(3,)]
 
 
 def test_a_block_that_returns_from_the_host_is_written_after_its_load() -> None:
-    writing = Writing()
-    writes = writing.writer
-    writes.begin_step(0)
-    writes.add_planned(writing.cache.publish(ROOT, TOKENS, 5), ROOT, TOKENS)
-    writes.commit_step(0)
-    back = writing.cache.at_block(5)
+    writer = Writing()
+    back = writer.plan_block(5)
+    writer.commit_step(0)
     back.loading = 1
-    writes.begin_step(1)
-    assert not writing.stored and writes.is_waiting
+    writer.begin_step(1)
+    assert not writer.stored and writer.is_waiting
     back.loading = 0
-    writes.begin_step(2)
-    assert writing.stored == [(5,)] and writes.num_missed == 0
+    writer.begin_step(2)
+    assert writer.stored == [(5,)] and writer.num_missed == 0
