@@ -12,6 +12,7 @@ from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies import Fixed, StepShape, StepView
 from inflight.core.types.plan import BatchPlan, Chunk
+from inflight.core.types.request import Request
 
 from .. import inspect_scheduler as inside
 from ..builders import request
@@ -212,39 +213,42 @@ class CountingDict(dict):
         return super().get(key, default)
 
 
-def lookups_of_five_steps(setup: Setup, before: int, newcomers: int, *requests: object) -> int:
-    """Count the blocks that are looked up in the prefix cache: serve some requests, run some, let the others wait."""
+def lookups_of_five_steps(setup: Setup, served: list[Request], running: list[Request], waiting: list[Request]) -> int:
+    """Serve some requests and begin others; count the blocks that are looked up in the cache while more wait."""
     scheduler, executor = setup.scheduler(), setup.executor()
+
+    def add(requests: list[Request]) -> None:
+        for one in requests:
+            scheduler.add(one, 0.0)
 
     def step() -> None:
         plan = scheduler.plan(0.0)
         scheduler.commit(plan, executor.submit(plan).result(), 0.0)
 
-    for index, one in enumerate(requests):
-        if index == before:
-            while not scheduler.idle:
-                step()
-        if index == len(requests) - newcomers:
-            step()
-        scheduler.add(one, 0.0)
+    add(served)
+    while not scheduler.idle:
+        step()
+    add(running)
+    step()
+    add(waiting)
     prefix = scheduler._memory._prefix
     prefix._by_key = CountingDict(prefix._by_key)
     for _ in range(5):
         step()
-    assert scheduler.stats().waiting == newcomers
+    assert scheduler.stats().waiting == len(waiting)
     return prefix._by_key.lookups
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "prefix"])
 def test_no_waiting_request_is_looked_up_while_there_is_no_row(policy: str) -> None:
     setup = replace(ROOMY, num_blocks=99, max_rows=2, token_budget=64, lanes=(LaneSetup(policy=policy), BATCH))
-    running = request("a", [0] * 32, output=30), request("b", [1] * 32, output=30)
-    newcomers = [request(str(number), [0] * 40, output=1) for number in range(9)]
-    assert lookups_of_five_steps(setup, 0, 9, *running, *newcomers) == 0
+    running = [request(f"{token}", [token] * 32, output=30) for token in range(2)]
+    waiting = [request(f"late {number}", [0] * 40, output=1) for number in range(9)]
+    assert lookups_of_five_steps(setup, [], running, waiting) == 0
 
 
 def test_what_is_cached_of_the_first_in_the_queue_is_looked_up_once() -> None:
     """It lacks blocks; then only the block behind its chain is looked up in each plan."""
     setup = replace(ROOMY, num_blocks=30, token_budget=64, max_model_len=120)
-    requests = request("first", [0] * 80, output=1), request("a", [1] * 12, output=12), request("b", [0] * 112)
-    assert 20 < lookups_of_five_steps(setup, 1, 1, *requests) <= 20 + 5
+    served, running = [request("first", [0] * 80, output=1)], [request("a", [1] * 12, output=12)]
+    assert 20 < lookups_of_five_steps(setup, served, running, [request("b", [0] * 112)]) <= 20 + 5
