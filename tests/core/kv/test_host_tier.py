@@ -32,21 +32,15 @@ def pressed(setup: Setup = SCARCE) -> Harness:
     return Harness(setup, request("a", [0] * 5, output=6), request("b", [1] * 5, output=6))
 
 
-@pytest.fixture
-def swapped() -> Harness:
-    """Run two requests that do not fit together until a block of the preempted one is on the host."""
+def test_swapped_blocks_come_back_and_only_partial_blocks_are_recomputed() -> None:
     harness = pressed()
-    while not harness.scheduler.stats().held_host_blocks:
+    while not (used := harness.scheduler.stats().held_host_blocks):
         harness.step()
-    return harness
-
-
-def test_swapped_blocks_come_back_and_only_partial_blocks_are_recomputed(swapped: Harness) -> None:
-    assert swapped.scheduler.stats().held_host_blocks == 1, "of its two or three, one block was asked for"
-    swapped.drain()
-    moved = [(plan.copies("store"), plan.copies("load")) for plan in swapped.plans]
+    assert used == 1, "of its two or three, one block was asked for"
+    harness.drain()
+    moved = [(plan.copies("store"), plan.copies("load")) for plan in harness.plans]
     assert sum(len(out) for out, _ in moved) == sum(len(back) for _, back in moved) > 0
-    timings = swapped.timings(1)
+    timings = harness.timings(1)
     assert timings.swapped_blocks == sum(len(back) for _, back in moved) and timings.recomputed_tokens < 2
 
 

@@ -150,22 +150,14 @@ def test_a_prompt_that_is_not_computed_whole_is_preempted_like_any_other(samples
     assert samples == 1 or harness.compute[2].first_start == 4
 
 
-class TestDepthTwo:
-    """A sequence whose tokens are still in flight cannot be preempted at once."""
-
-    @pytest.fixture
-    def harness(self) -> Harness:
-        """The first one needs a block, and a token of the second is in flight."""
-        harness = Harness(replace(TIGHT, num_blocks=4, max_rows=2, depth=2))
-        harness.add(request("a", [0] * 3, output=4), request("b", [1] * 3, output=4))
-        assert [lengths(harness.plan()) for _ in range(2)] == [{0: 3, 1: 3}, {0: 1, 1: 1}]
-        harness.commit()
-        assert harness.plan() is None and inside.running(harness.scheduler)[1].preempt_pending
-        return harness
-
-    def test_the_victim_sits_out_until_nothing_of_it_is_in_flight(self, harness: Harness) -> None:
-        harness.commit()
-        assert lengths(harness.plan()) == {0: 1} and harness.scheduler.stats().preemptions == 1
+def test_at_depth_2_the_victim_sits_out_until_nothing_of_it_is_in_flight() -> None:
+    harness = Harness(replace(TIGHT, num_blocks=4, max_rows=2, depth=2))
+    harness.add(request("a", [0] * 3, output=4), request("b", [1] * 3, output=4))
+    assert [lengths(harness.plan()) for _ in range(2)] == [{0: 3, 1: 3}, {0: 1, 1: 1}]
+    harness.commit()
+    assert harness.plan() is None and inside.running(harness.scheduler)[1].preempt_pending
+    harness.commit()
+    assert lengths(harness.plan()) == {0: 1} and harness.scheduler.stats().preemptions == 1
 
 
 # -- background work is preempted for newcomers -----------------------------------------------------------------

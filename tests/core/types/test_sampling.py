@@ -1,4 +1,4 @@
-"""Sampling settings: what they may be, and what the refusal says."""
+"""Sampling settings: their bounds, and the sentences of refusals."""
 
 from __future__ import annotations
 
@@ -13,25 +13,17 @@ from inflight.core.types.sampling import InvalidSampling, PoolingParams, Samplin
     "params",
     [
         {},
-        {"temperature": 0},
-        {"top_k": 0},
-        {"top_p": 1},
-        {"top_p": 0.001},
-        {"min_p": 1},
+        {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 1, "logprobs": 0, "seed": -(2**63), "n": 1024},
+        {"top_p": 0.001, "logprobs": 20, "prompt_logprobs": 20, "seed": 2**64 - 1},
         {"presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 0.1},
         {"max_tokens": None, "min_tokens": 1000},
         {"max_tokens": 5, "min_tokens": 5},
-        {"logprobs": 0},
-        {"logprobs": 20},
-        {"prompt_logprobs": 0, "max_tokens": 0},
-        {"prompt_logprobs": 20},
-        {"seed": -(2**63)},
-        {"seed": 2**64 - 1},
-        {"n": 1024},
+        {"max_tokens": 0, "prompt_logprobs": 0},
     ],
 )
-def test_what_may_be_said(params: dict[str, Any]) -> None:
-    assert SamplingParams(**params) == SamplingParams(**params)
+def test_bounds_are_allowed(params: dict[str, Any]) -> None:
+    made = SamplingParams(**params)
+    assert all(getattr(made, name) == value for name, value in params.items())
 
 
 @pytest.mark.parametrize(
@@ -68,13 +60,13 @@ def test_what_may_be_said(params: dict[str, Any]) -> None:
         ({"logit_bias": dict.fromkeys(range(301), 0)}, "logit_bias has 301 entries; at most 300"),
     ],
 )
-def test_what_is_refused(params: dict[str, Any], words: str) -> None:
+def test_refusals_name_the_field_and_its_value(params: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidSampling) as refusal:
         SamplingParams(**params)
     assert words in str(refusal.value)
 
 
-def test_what_callers_write_is_brought_into_one_form() -> None:
+def test_settings_have_one_form() -> None:
     params = SamplingParams(stop="end", stop_token_ids=[1, 2], top_k=-1, logit_bias={"7": 1})
     assert params.stop == ("end",)
     assert params.stop_token_ids == (1, 2)
@@ -83,10 +75,10 @@ def test_what_callers_write_is_brought_into_one_form() -> None:
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
 
 
-@pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
-def test_who_needs_the_history(name: str) -> None:
+def test_penalties_need_the_history() -> None:
     assert not SamplingParams().needs_history
-    assert SamplingParams(**{name: 0.5}).needs_history
+    for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+        assert SamplingParams(**{name: 0.5}).needs_history
 
 
 def test_a_switch_of_pooling_is_true_or_false() -> None:
