@@ -162,7 +162,7 @@ async def rendered_json(served: Served, prepared: Renderable, tenant: Tenant) ->
 def _rendered(served: Served, prepared: Renderable, tenant: Tenant) -> list[RenderedRequest]:
     body = prepared.settings
     endpoint = ENDPOINTS["completion" if isinstance(prepared, PreparedCompletion) else prepared.kind]
-    params, (model, _) = served.translator.params(prepared), served.translator.called(body.model, tenant)
+    params, (model, _) = served.translator.params(body), served.translator.called(body.model, tenant)
     rendered = []
     for prompt in prepared.prompts:
         token_ids = prompt.ids()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, UnsetType
+from msgspec import Struct
 
 from inflight.counted import shortened
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
-from inflight.server.common.fields import ChatSettings, CompletionSettings
 from inflight.server.common.values import UnknownFieldPolicy
 from inflight.server.errors import ApiError, invalid
 
-DEFAULT_MAX_TOKENS = 16  # of /v1/completions, as OpenAI has it
 MAX_BODY_MEMORY_BYTES = 112 << 20  # that a process may take for a body, beyond what it has
 
 
@@ -96,13 +94,3 @@ def check_logprobs(
             f"{limits.max_logprobs:,} are allowed; lower n, max_tokens or logprobs.",
             "logprobs",
         )
-
-
-def max_tokens_of(body: CompletionSettings | ChatSettings) -> int | None:
-    """Return the limit of output tokens that the body names; None: what there is room for."""
-    if isinstance(body, CompletionSettings):
-        return DEFAULT_MAX_TOKENS if isinstance(body.max_tokens, UnsetType) else body.max_tokens
-    for value in (body.max_completion_tokens, body.max_tokens):
-        if not isinstance(value, UnsetType) and value is not None:
-            return value
-    return None

@@ -24,9 +24,9 @@ from inflight.server.common.fields import (
     ToolChoiceSpec,
     ToolSpec,
 )
-from inflight.server.common.limits import max_tokens_of
 from inflight.server.common.prepared import PreparedChat
 from inflight.server.common.prompts import fitting
+from inflight.server.common.sampling import max_tokens_of
 from inflight.server.common.tools import check_offered
 from inflight.server.common.values import read_value
 from inflight.server.errors import invalid
