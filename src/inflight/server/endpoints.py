@@ -91,10 +91,9 @@ class _Calls:
         client would cost more than reading it."""
         body = await body_bytes(request)
         passed(request.scope, "receive_body")
+        watches = is_long(body) or self._service.models.residency is not None
         reading = self._call_of(request, name, body)
-        if not is_long(body) and self._service.models.residency is None:
-            return await reading
-        return await until_gone(request.receive, reading, asyncio.Event())
+        return await (until_gone(request.receive, reading, asyncio.Event()) if watches else reading)
 
     async def _call_of(self, request: Request, name: EndpointName, body: bytes) -> tuple[Call, Borrowed]:
         tenant, hints = tenant_of(request), hints_of(request.scope["headers"])
@@ -127,8 +126,8 @@ class _Calls:
     async def _prepared(self, request: Request, name: EndpointName, tenant: Tenant) -> bytes:
         owner, body = request.state.body_lease.owner, await body_bytes(request)
         read_as, service = ENDPOINTS[name].renders or name, self._service
+        waits = service.models.residency is not None
         borrowing = service.borrow(read_as, body)
-        waits = service.loaded is not None and service.loaded.residency is not None
         borrowed = await (until_gone(request.receive, borrowing, asyncio.Event()) if waits else borrowing)
         try:
             reading = borrowed.served.preprocessing.prepare(read_as, body, owner)
