@@ -307,19 +307,17 @@ class Rounds:
 
 
 STAT = Path("/proc/stat")
-IDLE, WAITING, STOLEN = 3, 4, 7  # indices in a processor's line: user nice system idle iowait irq softirq steal …
+IDLE, WAITING = 3, 4  # indices in a processor's line: user nice system idle iowait irq softirq steal …
 COUNTED = 8  # what follows is part of user's time
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Seconds of the usable processors up to now: in all, worked, and worked by this process. stolen: that they wanted
-    to work while the host gave the time to others, part of neither."""
+    """Seconds of the usable processors up to now: in all, and worked for others than this process, other guests of the
+    host among them."""
 
     total: float
-    worked: float
-    own: float
-    stolen: float
+    others: float
 
 
 def read_account(stat: Path = STAT) -> Account | None:
@@ -334,15 +332,13 @@ def read_account(stat: Path = STAT) -> Account | None:
     if not ticks or any(len(one) < COUNTED for one in ticks):
         return None
     total = sum(map(sum, ticks)) / second
-    stolen = sum(one[STOLEN] for one in ticks) / second
     idle = sum(one[IDLE] + one[WAITING] for one in ticks) / second
-    times = os.times()
-    return Account(total, total - idle - stolen, times.user + times.system, stolen)
+    own = os.times()
+    return Account(total, total - idle - own.user - own.system)
 
 
 def others_share(before: Account | None, after: Account | None) -> float | None:
     """Return the share of the processors' time between the two that others had."""
     if before is None or after is None or after.total <= before.total:
         return None
-    others = (after.worked - before.worked) - (after.own - before.own) + (after.stolen - before.stolen)
-    return max(0.0, others) / (after.total - before.total)
+    return max(0.0, after.others - before.others) / (after.total - before.total)

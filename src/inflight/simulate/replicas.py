@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from inflight.config.scheduling import SchedulingSettings
@@ -32,11 +32,13 @@ from inflight.simulate.transfers import TimedTransfers
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFigures:
-    """Counts of a replica at the end of a run. busy: seconds of steps. last: the scheduler's."""
+    """Counts of a replica at the end of a run. busy: seconds of steps. last: the scheduler's. extrapolated: sentence of
+    steps outside of the step model's ranges → number of steps."""
 
     steps: int
     busy: float
     last: SchedulerStats
+    extrapolated: Mapping[str, int]
 
 
 class Replica:
@@ -151,12 +153,9 @@ class Replica:
         if self._loop.observer_error is not None:
             raise self._loop.observer_error
 
-    @property
-    def extrapolated(self) -> dict[str, int]:
-        return self._executor.extrapolated
-
     def figures(self) -> ReplicaFigures:
-        return ReplicaFigures(self._executor.steps, self._executor.busy, self._loop.stats())
+        executor = self._executor
+        return ReplicaFigures(executor.steps, executor.busy, self._loop.stats(), executor.extrapolated)
 
 
 class RoutedPool:

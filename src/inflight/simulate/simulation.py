@@ -132,16 +132,22 @@ class Simulation:
     """The result of a simulation.
 
     Attributes:
-        extrapolated: sentence of steps outside of the step models' ranges → number of steps.
         scaled: of each pool, its replicas over time, where it scales.
         first: replicas of the first pool.
     """
 
     observations: list[Observation]
     replicas: list[ReplicaFigures]
-    extrapolated: dict[str, int] = field(default_factory=dict)
     scaled: tuple[ScalingResult | None, ...] = (None,)
     first: int = 1
+
+    @property
+    def extrapolated(self) -> dict[str, int]:
+        """Sentence of steps outside of the step models' ranges → number of steps."""
+        found = Counter[str]()
+        for one in self.replicas:
+            found.update(one.extrapolated)
+        return found
 
     @property
     def preemptions(self) -> int:
@@ -180,14 +186,9 @@ def simulate(workload: Workload, setup: SimulationSetup, record: Path | None = N
     replicas = [one for pool in made for one in pool.replicas]
     for one in replicas:
         one.close()
-    extrapolated = Counter[str]()
-    for one in replicas:
-        extrapolated.update(one.extrapolated)
     end = max((one.ended for one in observations), default=0.0)
     scaled = tuple(ScalingResult(pool.lifetimes, end) if isinstance(pool, ScaledPool) else None for pool in made)
-    return Simulation(
-        observations, [one.figures() for one in replicas], extrapolated, scaled, first=len(made[0].replicas)
-    )
+    return Simulation(observations, [one.figures() for one in replicas], scaled, first=len(made[0].replicas))
 
 
 def best_split(
