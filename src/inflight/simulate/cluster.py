@@ -194,14 +194,11 @@ class Cluster:
     def _send(self, index: int, intended: float, now: float) -> None:
         request, decode = self._request(index, intended), self._decode
         routed = self._routed(index, request)
-        try:
-            if decode is None:
-                sent = self._route(index, request, self._first, now, routed)
-            else:
-                sent = self._route(index, for_prefill(request), self._first, now, routed, request)
-        except _Refused as error:
-            self._pacer.ended(index, error.at)
-            self._collector.refused(index, error.refusal, intended, error.at)
+        if decode is None:
+            sent = self._route(index, request, self._first, now, routed, intended)
+        else:
+            sent = self._route(index, for_prefill(request), self._first, now, routed, intended, request)
+        if sent is None:
             return
         self._collector.sent(index, request, intended, sent.replica.now)
         if (
@@ -218,16 +215,19 @@ class Cluster:
         pool: RoutedPool,
         now: float,
         routed: RoutedRequest,
+        intended: float,
         whole: Request | None = None,
-    ) -> _Sent:
-        """Add a request to the replica that the pool's router chooses. Raises _Refused."""
+    ) -> _Sent | None:
+        """Add a request to the replica that the pool's router chooses; None where that refuses it, which ends it."""
         routed.request_id = request.request_id
         replica = pool.send(request, routed)
         try:
             replica.add(request, now)
         except RequestRefused as refusal:
             pool.ended(request.request_id, now)
-            raise _Refused(refusal, replica.now) from None
+            self._pacer.ended(index, replica.now)
+            self._collector.refused(index, refusal, intended, replica.now)
+            return None
         finally:
             self._queue.update(replica)
         sent = self._sent[request.request_id] = _Sent(index, request, replica, pool, whole)
@@ -302,13 +302,10 @@ class Cluster:
         """Send a request to the decode pool, which loads its prompt's blocks from the first."""
         routed = RoutedRequest.of(request, self._entries[index].session)
         routed.num_external_tokens = len(request.prompt_token_ids) - 1
-        try:
-            self._route(index, for_decode(request), decode.pool, now, routed)
-        except _Refused as error:
+        intended = self._collector.pending[request.request_id].intended
+        if self._route(index, for_decode(request), decode.pool, now, routed, intended) is None:
             self._has_first.discard(request.request_id)
-            pending = self._collector.pending.pop(request.request_id)
-            self._pacer.ended(index, error.at)
-            self._collector.refused(index, error.refusal, pending.intended, error.at)
+            del self._collector.pending[request.request_id]
 
     def _with_first_cached(self, event: FinishedEvent) -> FinishedEvent:
         """Return the event with the tokens that neither pool computed as cached ones."""
@@ -316,9 +313,3 @@ class Cluster:
         if cached is None:
             return event
         return structs.replace(event, timings=replace(event.timings, cached_tokens=cached))
-
-
-class _Refused(Exception):
-    def __init__(self, refusal: RequestRefused, at: float):
-        super().__init__(str(refusal))
-        self.refusal, self.at = refusal, at
