@@ -42,9 +42,9 @@ def test_an_open_loop_sends_without_waiting_for_answers(stub: StubServer) -> Non
 
 def test_a_bound_on_an_open_loop_holds_back_but_does_not_stop_the_clock(stub: StubServer) -> None:
     sent = play(stub, [{"tokens": 1, "first_s": 0.05}] * 8, entries(8, 0.001), concurrency=2)
-    under_way = [(one.sent, 1) for one in sent.observations] + [(one.ended, -1) for one in sent.observations]
+    in_flight = [(one.sent, 1) for one in sent.observations] + [(one.ended, -1) for one in sent.observations]
     level = most = 0
-    for _, change in sorted(under_way):
+    for _, change in sorted(in_flight):
         level += change
         most = max(most, level)
     assert most <= 2
@@ -135,7 +135,7 @@ def test_progress_is_told_while_it_runs_and_at_the_end(stub: StubServer) -> None
     play(stub, scripts, entries(14, 0.06), progress=told.append, processes=2)
     last = told[-1]
     assert (last.offered, last.sent, last.completed, last.rejected, last.failed) == (14, 14, 12, 1, 1)
-    assert (last.output_tokens, last.under_way) == (24, 0)
+    assert (last.output_tokens, last.in_flight) == (24, 0)
     assert len(told) > 2
     for before, after in pairwise(told):
         assert before.sent <= after.sent and before.elapsed_s <= after.elapsed_s

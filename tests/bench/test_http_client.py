@@ -102,8 +102,8 @@ def test_an_answer_in_one_piece_has_its_tokens_at_its_end(stub: StubServer) -> N
         ("close", 2, "after 2 tokens: the server closed it within the answer."),
         ("end", 2, "after 2 tokens with neither a finish_reason nor [DONE]"),
         ("garbage", 0, "not HTTP"),
-        ("garbage", 2, "after 2 tokens: what came is not HTTP"),
-        ("bad_json", 1, "After 1 token the server sent what is no part of an answer"),
+        ("garbage", 2, "after 2 tokens: the data is not HTTP"),
+        ("bad_json", 1, "After 1 token the server sent data that is no part of an answer"),
         ("error", 2, "After 2 tokens the server said: the engine fell over"),
     ],
 )

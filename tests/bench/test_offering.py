@@ -40,13 +40,13 @@ def test_a_closed_loop_of_a_given_time_sends_nothing_after_it():
     assert workload.until == 3.0
     pacer = Pacer(workload)
     now, begun = 0.0, 0
-    under_way: list[int] = []
+    in_flight: list[int] = []
     while not pacer.done:
-        under_way += [index for index, _ in pacer.take_due(now)]
-        begun = max(begun, len(under_way))
-        if under_way:
+        in_flight += [index for index, _ in pacer.take_due(now)]
+        begun = max(begun, len(in_flight))
+        if in_flight:
             now += 0.25
-            pacer.ended(under_way.pop(0), now)
+            pacer.ended(in_flight.pop(0), now)
     assert now == pytest.approx(3.25)  # what was under way at 3 s comes to its end
 
 

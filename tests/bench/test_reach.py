@@ -56,7 +56,7 @@ def test_an_answer_that_breaks_off_is_told(status: int) -> None:
                 connection.sendall(b"HTTP/1.1 %d X\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe" % status)
 
         threading.Thread(target=answer, daemon=True).start()
-        assert "broke off its answer" in refused(f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert "ended within its answer" in refused(f"http://127.0.0.1:{server.getsockname()[1]}")
 
 
 def test_a_server_that_lists_no_models_but_is_well_will_do() -> None:
@@ -67,10 +67,10 @@ def test_a_server_that_lists_no_models_but_is_well_will_do() -> None:
 @pytest.mark.parametrize(
     ("pages", "said"),
     [
-        ({"/v1/models": (401, '{"error": {"message": "no key"}}')}, "wants a key (HTTP 401: no key)"),
+        ({"/v1/models": (401, '{"error": {"message": "no key"}}')}, "needs a key (HTTP 401: no key)"),
         ({"/v1/models": (503, '{"error": {"message": "still loading"}}')}, "not ready: HTTP 503 to /v1/models (still"),
-        ({"/v1/models": (200, "<html>")}, "no list of models: '<html>'"),
-        ({"/v1/models": (200, '["a"]')}, "no list of models"),
+        ({"/v1/models": (200, "<html>")}, "does not answer with a list of models: '<html>'"),
+        ({"/v1/models": (200, '["a"]')}, "does not answer with a list of models"),
         ({}, "HTTP 404 to /v1/models and 404 to /health"),
     ],
 )
@@ -87,7 +87,7 @@ def test_an_address_that_is_none_is_told(url: str) -> None:
 def test_nobody_there_is_told_at_once() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        assert "Nobody is at http://127.0.0.1" in refused(f"http://127.0.0.1:{free.getsockname()[1]}")
+        assert "No server answers at http://127.0.0.1" in refused(f"http://127.0.0.1:{free.getsockname()[1]}")
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_max_completion_tokens_where_max_tokens_is_unknown():
             if "max_tokens" in body
             else (200, server._stream(body))
         )
-        assert learnt(server, "chat").most_field == "max_completion_tokens"
+        assert learnt(server, "chat").limit_field == "max_completion_tokens"
 
 
 def test_the_users_own_fields_win():

@@ -118,7 +118,7 @@ def test_a_server_beside_an_engine(inflight: Caller) -> None:
         (["--setting", "a=", "--setting", "a="], "2 times"),
         (["--server", "http://localhost:1"], "write NAME=URL"),
         (["--setting", "a=", "--server", "a=http://localhost:1"], "give each its own"),
-        (["--server", "a=http://127.0.0.1:1"], "Nobody is at http://127.0.0.1:1"),
+        (["--server", "a=http://127.0.0.1:1"], "No server answers at http://127.0.0.1:1"),
         (["--repeats", "0"], "--repeats is 0"),
         (["--rate", "1,x"], "--rate is '1,x'"),
         (["--rate", "1", "--concurrency", "1"], "one after the other"),

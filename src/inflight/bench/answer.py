@@ -1,7 +1,6 @@
-"""One answer as it comes in: when its tokens came, how many they are, how it ended.
+"""One answer of completions or chat as it comes in: times and number of its tokens, and how it ended.
 
-Knows the JSON of completions and chat, in frames or whole; sans-IO: times are arguments. Answers are of one sample
-(`n` 1).
+Sans-IO: times are arguments. Answers are of one sample (`n` 1).
 """
 
 from __future__ import annotations
@@ -14,29 +13,29 @@ from typing import Any
 from inflight.counted import counted
 
 _SHOWN = 120  # characters of something unexpected that an error quotes
-_MOST_TOKENS = 10_000_000  # of one answer; a server that tells of more does not count
+_MAX_TOKENS = 10_000_000  # of one answer; a larger number is ignored
 
 
 class Answer:
-    """tokens: how many have come so far, as far as can be told. frames: that brought them. prompt_tokens,
-    cached_tokens: None, 0 where usage did not tell. done: whether the server said that this was all. error: a sentence,
-    once something was wrong. text, token_ids: kept if `keep`, where told.
+    """tokens: received so far, as far as known. frames: with tokens. prompt_tokens, cached_tokens: None, 0 where usage
+    did not report them. done: whether the server ended the answer. error: a sentence. text, token_ids: stored if
+    `keep`, where the server sends them.
 
-    What a frame brings is told by usage that counts along, if the server sends that, else by `token_ids`; a frame with
-    text and neither counts as one token until the final usage tells the sum.
+    The tokens of a frame are counted by usage in the frame, if the server sends that, else by `token_ids`; a frame with
+    text and neither counts as one token until the final usage reports the sum.
     """
 
     def __init__(self, keep: bool = False):
         self._keep = keep
         self._times = array("d")  # of each token
-        self._every_frame_counted = True  # whether the server told how many each frame brought
+        self._every_frame_counted = True  # whether the server reported the tokens of each frame
         self._whole = False
         self._reported: int | None = None  # output tokens, by usage
         self.prompt_tokens: int | None = None
         self.cached_tokens = 0
         self._texts: list[str] = []
         self.frames = 0
-        self.vectors = 0  # that came in the place of tokens
+        self.vectors = 0  # in place of tokens
         self.token_ids: list[int] = []
         self.id = ""
         self.done = False
@@ -60,42 +59,42 @@ class Answer:
 
     @property
     def counted(self) -> bool:
-        """Whether the server told the number of tokens."""
+        """Whether the server reported the number of tokens."""
         return self._reported is not None or (self._every_frame_counted and bool(self._times))
 
     @property
     def output_tokens(self) -> int:
-        """What the final usage says, or without it what was counted."""
+        """Return the number in the final usage, or without it the counted one."""
         return self._reported or self.tokens
 
     def token_times(self) -> Sequence[float]:
-        """Of each output token; none for an answer that was not streamed. Where the final usage tells another number
-        than was counted, that many are spread evenly over the times that were seen."""
+        """Return the time of each output token; none for an answer that was not streamed. Where the final usage reports
+        another number than was counted, that many are spread evenly over the times of frames."""
         if self._whole or not self._times:
             return ()
         return spread(self._times, self.output_tokens)
 
     def take(self, data: bytes, now: float) -> None:
-        """One event of a stream, whose bytes came at `now`."""
+        """Read an event of a stream, whose bytes came at `now`."""
         if data == b"[DONE]":
             self.done = True
             return
         self._take(data, now)
 
     def take_whole(self, data: bytes, now: float) -> None:
-        """An answer that was not streamed: all of its tokens came at `now`."""
+        """Read an answer that was not streamed: all of its tokens came at `now`."""
         self._whole = True
         self._take(data, now)
         self.done = True
 
     def problem(self) -> str:
-        """Why this is no answer, now that nothing more comes; empty: it is one."""
+        """Return why the ended answer failed; empty where it did not."""
         if self.error:
             return self.error
         if not self.done:
             return f"The stream ended after {self._so_far()} with neither a finish_reason nor [DONE]."
         if not self._times and not self.vectors:
-            return "The answer ended properly but has no token; such a one would only flatter the figures."
+            return "The answer ended properly but has no token, which is not counted as completed."
         return ""
 
     def _so_far(self) -> str:
@@ -116,10 +115,10 @@ class Answer:
                 if choice.get("finish_reason"):
                     self.done = True
         except (ValueError, AttributeError, TypeError, RecursionError):
-            self.error = f"After {self._so_far()} the server sent what is no part of an answer: {shown(data)}"
+            self.error = f"After {self._so_far()} the server sent data that is no part of an answer: {shown(data)}"
 
     def _note(self, usage: dict[str, Any]) -> int | None:
-        """How many tokens have come, if this tells it."""
+        """Return the number of tokens so far, if usage reports it."""
         reported = _count(usage.get("completion_tokens"))
         if usage:
             self._reported = reported
@@ -147,7 +146,7 @@ class Answer:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else None
+    return value if isinstance(value, int) and 0 <= value <= _MAX_TOKENS else None
 
 
 def _beside(delta: dict[str, Any]) -> bool:
@@ -156,7 +155,7 @@ def _beside(delta: dict[str, Any]) -> bool:
 
 
 def spread(times: array[float], total: int) -> array[float]:
-    """`total` times, the first and the last among them, as even a selection or repetition of `times` as there is."""
+    """Return `total` times, the first and the last among them, as an even selection or repetition of `times`."""
     seen = len(times)
     if total == seen:
         return times
@@ -166,7 +165,7 @@ def spread(times: array[float], total: int) -> array[float]:
 
 
 def message(body: dict[str, Any]) -> str:
-    """What an error's body says, in OpenAI's shape or near it."""
+    """Return the message of an error's body, in OpenAI's shape or near it."""
     inside = body.get("error") or body
     text = inside.get("message") if isinstance(inside, dict) else inside
     return str(text or body)[: 2 * _SHOWN]

@@ -1,8 +1,4 @@
-"""The JSON bodies of a workload's requests, in the words that the server understands.
-
-Knows entries, conversations and fields; which fields a server takes, `server_capabilities` has found out. Pickles,
-because each process of the client writes its own.
-"""
+"""The JSON bodies of a workload's requests, with the fields that the server accepts (`server_capabilities`)."""
 
 from __future__ import annotations
 
@@ -22,7 +18,8 @@ TIERS = {"interactive": "default", "batch": "flex"}  # lanes that a request can 
 
 @dataclass(frozen=True)
 class RequestBodies:
-    """prompts None: every entry brings its own. extra: the user's fields, which win; null takes one away."""
+    """Bodies for each process of the client. prompts None: every entry has its own. extra: the user's fields, which
+    win; null removes one."""
 
     entries: tuple[Entry, ...]
     model: str
@@ -35,7 +32,7 @@ class RequestBodies:
         entry = self.entries[index]
         conversation = self._conversation(index, entry, before)
         if self.endpoint == "embeddings":
-            body: dict[str, Any] = {"input": conversation, "encoding_format": "base64", **self._told(entry)}
+            body: dict[str, Any] = {"input": conversation, "encoding_format": "base64", **self._about(entry)}
         else:
             prompt = {"messages": conversation} if self.endpoint == "chat" else {"prompt": conversation}
             body = {**prompt, "stream": True, **self._fields(entry)}
@@ -43,7 +40,8 @@ class RequestBodies:
         return json.dumps(body, separators=(",", ":")).encode(), conversation
 
     def answered(self, conversation: Transcript, text: str, token_ids: tuple[int, ...]) -> Transcript:
-        """Token ids that the server does not tell are missing: the next turn then has as many fresh ones more."""
+        """Append an answer. Token ids that the server does not send are missing: the next turn has as many fresh ones
+        more."""
         if isinstance(conversation, str):
             return conversation + text
         if isinstance(conversation, tuple):
@@ -71,11 +69,11 @@ class RequestBodies:
     @property
     def _written(self) -> TextPrompts:
         if not isinstance(self.prompts, TextPrompts):
-            raise BenchError("The prompts are token ids, but this server is asked with text; use --prompt-text.")
+            raise BenchError("The prompts are token ids, but this server takes text; use --prompt-text.")
         return self.prompts
 
     def _tokens_before(self, entry: Entry) -> int:
-        """What the turns before it have come to, if each was as long as it was to be."""
+        """Return the tokens of the turns before, if each had its planned length."""
         if entry.after is None:
             return 0
         turn = self.entries[entry.after]
@@ -88,10 +86,10 @@ class RequestBodies:
             "return_token_ids": True,
         }
         taken = {name: value for name, value in values.items() if name in self.capabilities.fields}
-        return self._lengths(entry) | taken | self._told(entry)
+        return self._lengths(entry) | taken | self._about(entry)
 
-    def _told(self, entry: Entry) -> dict[str, Any]:
-        """Whose request it is, and what it was promised."""
+    def _about(self, entry: Entry) -> dict[str, Any]:
+        """Return the fields for lane, tenant, priority and SLO."""
         limits = {"ttft_ms": entry.targets.ttft, "itl_ms": entry.targets.pace}
         slo = {name: limit * 1e3 for name, limit in limits.items() if limit is not None}
         values = {
@@ -104,11 +102,12 @@ class RequestBodies:
         return {name: value for name, value in values.items() if name in self.capabilities.fields}
 
     def _lengths(self, entry: Entry) -> dict[str, Any]:
-        """Where a server can only be kept from ending early, the most that it may answer is what it shall answer."""
+        """Return the fields that force the length of an answer. Where a server can only be kept from ending early, the
+        limit on the answer is its length."""
         shall = max(entry.output_tokens, 1)
         if self.capabilities.forces_length == "output_tokens":
-            return {self.capabilities.most_field: max(entry.max_tokens or shall, shall), "output_tokens": shall}
-        values: dict[str, Any] = {self.capabilities.most_field: shall}
+            return {self.capabilities.limit_field: max(entry.max_tokens or shall, shall), "output_tokens": shall}
+        values: dict[str, Any] = {self.capabilities.limit_field: shall}
         if self.capabilities.forces_length == "ignore_eos":
             values["ignore_eos"] = True
             if "min_tokens" in self.capabilities.fields:

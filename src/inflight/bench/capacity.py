@@ -1,7 +1,4 @@
-"""The highest load that meets the targets: doubled until they are missed, then bisected on a logarithmic scale.
-
-Knows when a run has met them; what a run is, its caller knows.
-"""
+"""Find the highest load that meets the targets: double it until they are missed, then bisect on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from inflight.bench.run import Measured
 
 SHARE = 0.99  # of the offered requests that must meet all of their targets
 PRECISION = 0.05  # the search ends when the bounds are that close, relative to each other
-MOST_PROBES = 24
+MAX_PROBES = 24
 SHARE_OF_CLOSED = 0.7  # of a closed loop's throughput, at which targets on latency are usually about to be missed
 _FURTHEST = 4096.0  # times below or above the first value
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """value: requests/s, or concurrency. why: what decided, in words with its figure."""
+    """value: requests/s, or concurrency. why: the reason of the verdict, with its figure."""
 
     value: float
     measured: Measured
@@ -42,7 +39,7 @@ class Capacity:
 
 
 def judge(measured: Measured, share: float) -> tuple[bool, str]:
-    """Whether the targets were met, and why (not). Of the offered requests in the window."""
+    """Return whether the offered requests in the window met the targets, and why (not)."""
     summary = measured.summary
     if not summary.requests:
         return False, "nothing was completed"
@@ -62,17 +59,25 @@ def find_capacity(
     begin: Callable[[float, int | None], None] = lambda value, left: None,
     report: Callable[[Probe], None] = lambda probe: None,
 ) -> Capacity:
-    """run: measures one value. whole: values are whole numbers (concurrency). begin(value, probes that follow it): told
-    before every probe; None while that is not known. report: called with every probe.
+    """Search the capacity from `start`.
 
-    Ends early, and says why, where the client could not keep up, twice, or was interrupted. What was measured is taken
-    as it is: near the capacity chance decides, so that a repeated search ends a few percent elsewhere.
+    It ends early, with the reason, where the client could not keep up twice, or was interrupted. One run decides at
+    each value: near the capacity chance decides, so that a repeated search ends a few percent elsewhere.
+
+    Args:
+        run: Measures one value.
+        start: The first value.
+        share: Of the offered requests that must meet all of their targets.
+        whole: Whether values are whole numbers (concurrency).
+        precision: The search ends when the bounds are that close, relative to each other.
+        begin: Called before every probe with its value and the number of probes after it; None: not known.
+        report: Called after every probe.
     """
     if not 0 < start < math.inf:
         raise BenchError(f"The search for the capacity begins at {start:g}; give a number above 0.")
     found = Capacity(share)
     value: float | None = max(1, round(start)) if whole else start
-    while value is not None and len(found.probes) < MOST_PROBES:
+    while value is not None and len(found.probes) < MAX_PROBES:
         begin(value, probes_after(found, precision))
         measured = run(value)
         if not measured.valid and not measured.partial:
@@ -92,8 +97,8 @@ def find_capacity(
 
 
 def probes_after(found: Capacity, precision: float = PRECISION) -> int | None:
-    """How many follow the next one, at most: each halves what lies between, on a logarithmic scale. None while the
-    capacity has a bound on one side only."""
+    """Return how many probes follow the next one, at most: each halves the interval on a logarithmic scale. None while
+    the capacity has a bound on one side only."""
     if found.met is None or found.missed is None or found.missed <= found.met:
         return None
     between = math.log(found.missed / found.met) / math.log1p(precision)
@@ -101,8 +106,8 @@ def probes_after(found: Capacity, precision: float = PRECISION) -> int | None:
 
 
 def starting_rate(measured: Measured) -> float | None:
-    """Where a search may begin, by what a server got through of a closed loop: near its capacity, since doubling from
-    one request a second takes a probe for each factor of two. None where the run tells nothing."""
+    """Return where a search may begin, near the capacity, by the throughput of a closed loop: doubling from one request
+    a second takes a probe for each factor of two. None where the run has no valid figure."""
     rate = measured.summary.requests_per_s
     return SHARE_OF_CLOSED * rate if measured.believed and not measured.partial and rate > 0 else None
 

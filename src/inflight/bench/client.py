@@ -1,8 +1,4 @@
-"""The load client: sends a workload to a server and tells what came of it.
-
-Knows how the results of several processes become one; one process's work is `sender`'s, and whether a server is there
-at all, `served_model` tells.
-"""
+"""The load client: send a workload to a server by several processes, and return what was observed."""
 
 from __future__ import annotations
 
@@ -29,22 +25,26 @@ def send(
 ) -> RunResult:
     """Send every entry of the workload at its time, and watch every answer to its end. Blocks until the last one.
 
-    bodies: what is sent; asked for the body of entry i by its index in `workload.entries`, in other processes.
-    processes: over which the entries are spread, conversations (`Entry.after`) whole, and the bound on concurrency
-    divided; more than one when `RunResult.health` says that one cannot keep up. progress: called about four times a
-    second, and once at the end, in the calling thread. interrupt: asked about twenty times a second; once it says True
-    (without it: after Ctrl-C), nothing more is sent, what is under way is ended as "unfinished", and what has come so
-    far is returned with `interrupted` set.
+    An open loop never waits for an answer before it sends. A turn of a conversation whose turn before failed is sent
+    all the same, with the part of the answer that came. A server that is down, disconnects or sends garbage makes
+    failed observations, not an exception: call `served_model.look` first.
 
-    A turn of a conversation whose turn before failed is sent all the same, with what there was of the answer.
+    Args:
+        workload: Requests with their times.
+        target: The server.
+        bodies: Makes the body of entry i by its index in `workload.entries`, in other processes.
+        processes: Over which the entries are spread, conversations (`Entry.after`) whole, and the bound on concurrency
+            divided; more than one when `RunResult.health` says that one cannot keep up.
+        progress: Called about four times a second, and once at the end, in the calling thread.
+        interrupt: Called about twenty times a second; once it returns True (without it: after Ctrl-C), no more requests
+            are sent, those in flight end as "unfinished", and the result so far has `interrupted` set.
 
-    An open loop never waits for an answer before it sends. A server that is down, breaks off or sends garbage makes
-    failed observations, not an exception: call `served_model.look` first. Raises BenchError where no run is
-    possible, as when a process of the client ends by itself; what `bodies` raises is raised here.
+    Raises:
+        BenchError: where no run is possible, as when a process of the client ends by itself; errors of `bodies` too.
     """
     shards = shards_of(workload, processes)
     with contextlib.ExitStack() as stack:
-        asked = stack.enter_context(_heard()) if interrupt is None else interrupt
+        asked = stack.enter_context(_interrupts()) if interrupt is None else interrupt
         pool = stack.enter_context(WorkerPool(shards, target, bodies))
         results = pool.run(progress, asked)
     return RunResult(
@@ -65,8 +65,8 @@ def _in_order(shards: list[Shard], results: list[ShardResult], count: int) -> tu
 
 
 @contextlib.contextmanager
-def _heard() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed meanwhile; pressed again, it stops at once."""
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether Ctrl-C was pressed; pressed again, it stops at once."""
     heard = False
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -1,8 +1,8 @@
-"""Whether the client kept up: how late it looked at what came, how late it sent, and whose fault that was.
+"""Whether the client kept up: how late it read and sent, and whether its own work or another process caused that.
 
-A tick that ought to run every 10 ms shows how late everything else that came meanwhile was noticed. Of that lateness is
-subtracted for how long the process was ready to run while others had its core, which Linux tells
-(Documentation/scheduler/sched-stats: the second figure of schedstat); the rest is the client's own. Knows no HTTP.
+A tick that should run every 10 ms shows how late all other events were noticed. The time in which the process was ready
+to run while others had its core is subtracted (the second figure of Linux's schedstat, Documentation/scheduler/
+sched-stats); the rest is the client's own.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from inflight.metrics.definitions import quantile
 TICK_S = 0.010
 OWN_LIMIT_S = 0.005
 """p99 of lateness through the client's own work. A tenth of 50 ms, a strict target for gaps between tokens: above it
-the client's part begins to show in what it reports of a server."""
+the client's part begins to show in its figures of a server."""
 MACHINE_LIMIT_S = 0.025
 """p99 of lateness when others had the cores. Some slices of 3 to 4 ms of the kernel's scheduler are a normal share of a
 machine where server and client live together, and the server pays them too; beyond, the figures are the machine's."""
 BUSY_LIMIT = 0.95
 """Share of a core above which a closed loop, which sends when it has read an answer, runs at the client's own pace."""
-_TELLING_S = 0.001  # lateness from which it is asked whose fault it was
+_NOTABLE_S = 0.001  # lateness from which its cause is looked up
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerHealth:
-    """Of one process; p99 in seconds. lag: of looking, delay: of sending after it was due; own: the greater of the two,
-    where only its own work counts. worst: greatest lag. busy: share of a core."""
+    """Lateness of one process; p99 in seconds. lag: of reading, delay: of sending after it was due; own: the greater of
+    the two, counting only its own work. worst: greatest lag. busy: share of a core."""
 
     lag: float = 0.0
     delay: float = 0.0
@@ -41,7 +41,7 @@ class WorkerHealth:
 
 
 class HealthMonitor:
-    """Times are seconds of one clock that only goes forward. Belongs to one thread."""
+    """Measures one thread. Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._lags, self._own_lags = array("d"), array("d")
@@ -54,12 +54,12 @@ class HealthMonitor:
         self._waited = self._waited_before = self._run_queue.waited()  # at the last tick, at the one before
 
     def tick(self, now: float) -> None:
-        """Called TICK_S after the last call, or as soon after that as the loop manages."""
+        """Note a tick, TICK_S after the last one, or as soon after that as the loop ran it."""
         lag = max(now - self._last - TICK_S, 0.0)
         self._last = now
         self._waited_before, self._waited = self._waited, self._run_queue.waited()
         own = max(lag - (self._waited - self._waited_before), 0.0)
-        while True:  # looks that were to be had in the meantime were late too
+        while True:  # reads that were due in the meantime were late too
             self._lags.append(lag)
             self._own_lags.append(own)
             if lag <= TICK_S:
@@ -67,9 +67,9 @@ class HealthMonitor:
             lag, own = lag - TICK_S, max(own - TICK_S, 0.0)
 
     def sent(self, late: float) -> None:
-        """A request, so late after it was due and allowed to go."""
+        """Note a request that was sent so late after it was due and had room."""
         own = late
-        if late > _TELLING_S:
+        if late > _NOTABLE_S:
             own = max(late - (self._run_queue.waited() - self._waited_before), 0.0)
         self._delays.append(late)
         self._own_delays.append(own)
@@ -82,16 +82,16 @@ class HealthMonitor:
 
 
 class RunQueueDelay:
-    """For how long the thread that made this has waited for a core, while it could have run."""
+    """Seconds in which the thread that made this waited for a core, while it could have run."""
 
     def __init__(self) -> None:
         try:
             self._file: int | None = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        except OSError:  # no such figure here: all lateness is taken for the client's own
+        except OSError:  # no such figure here: all lateness counts as the client's own
             self._file = None
 
     def waited(self) -> float:
-        """Seconds, since the thread began."""
+        """Return the seconds since the thread began."""
         return 0.0 if self._file is None else int(os.pread(self._file, 96, 0).split()[1]) / 1e9
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class RunQueueDelay:
 
 
 def assess(workers: Sequence[WorkerHealth], closed: bool) -> Health:
-    """closed: whether the workload is a closed loop."""
+    """Judge the lateness of all processes. closed: whether the workload is a closed loop."""
     worst = max(workers, key=lambda one: one.own)
     lag, delay, busy = (max(getattr(one, name) for one in workers) for name in ("lag", "delay", "busy"))
     count = len(workers)
@@ -109,7 +109,7 @@ def assess(workers: Sequence[WorkerHealth], closed: bool) -> Health:
     if worst.own > OWN_LIMIT_S:
         faults.append(
             f"The client was overloaded: its own work made it {_ms(worst.own)} late at p99 (limit {_ms(OWN_LIMIT_S)}) "
-            f"to send and to notice what came, so that latencies are partly its own. {more}"
+            f"to send and to read, so that latencies are partly its own. {more}"
         )
     elif closed and busy > BUSY_LIMIT:
         faults.append(

@@ -1,7 +1,5 @@
-"""How many tokens a text has: by a tokenizer that lies here, or by asking the server.
-
-Knows tokenizer files and /tokenize as ours, vLLM, SGLang and llama.cpp have it; not what is counted, and why.
-"""
+"""Count the tokens of a text, by a local tokenizer or by the server's /tokenize (ours, vLLM's, SGLang's,
+llama.cpp's)."""
 
 from __future__ import annotations
 
@@ -17,15 +15,15 @@ Messages = Sequence[dict[str, str]]
 
 
 class Counter(Protocol):
-    """local: whether it answers at once, so that every single prompt can be checked."""
+    """local: whether counting is fast enough to check every prompt."""
 
     local: bool
 
     def text(self, text: str) -> int:
-        """Tokens of a prompt, with what the tokenizer adds around one."""
+        """Return the tokens of a prompt, with those that the tokenizer adds around one."""
 
     def chat(self, messages: Messages) -> int | None:
-        """Tokens of what the chat template makes of messages; None where that cannot be told."""
+        """Return the tokens of messages in the chat template; None where the template is not known."""
 
 
 class LocalCounter:

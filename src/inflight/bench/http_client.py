@@ -1,8 +1,5 @@
-"""One request over HTTP, what came of it, and when its bytes came: noted as the event loop reads them, and not when
-somebody gets round to them.
-
-Knows aiohttp, statuses and what can go wrong on the way; what an answer means, `Answer` knows.
-"""
+"""One request over HTTP with its outcome, and the times of its bytes: when the event loop reads them, not when a task
+handles them."""
 
 from __future__ import annotations
 
@@ -28,9 +25,9 @@ from inflight.metrics.observation import Outcome
 
 
 class TimestampingProtocol(asyncio.Protocol):
-    """Stands between a transport and its protocol. received_at: when the last bytes came, on time.perf_counter.
-    content: of the response under way, whose reader is told when the connection is lost: aiohttp leaves it waiting
-    where it closed the connection itself because a chunk was not HTTP."""
+    """A protocol around another. received_at: when the last bytes came, on time.perf_counter. content: of the current
+    response, whose reader gets an exception when the connection is lost: aiohttp leaves it waiting where it closed the
+    connection itself because a chunk was not HTTP."""
 
     def __init__(self, inner: asyncio.Protocol):
         self._inner = inner
@@ -48,7 +45,7 @@ class TimestampingProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._inner.connection_lost(exc)
         if self.content is not None and not self.content.is_eof() and self.content.exception() is None:
-            self.content.set_exception(aiohttp.ClientPayloadError("what came is not HTTP"))
+            self.content.set_exception(aiohttp.ClientPayloadError("the data is not HTTP"))
 
     def pause_writing(self) -> None:
         self._inner.pause_writing()
@@ -77,7 +74,7 @@ class TimestampedResponse(aiohttp.ClientResponse):
 
     @property
     def received_at(self) -> float:
-        """On time.perf_counter."""
+        """Return the time on time.perf_counter."""
         return self._timestamps.received_at if self._timestamps is not None else time.perf_counter()
 
 
@@ -90,7 +87,7 @@ _LARGE = 1 << 20  # aiohttp warns of plain bytes above it
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How it ended. retry_after: seconds, where the server told when to come again. error: a sentence if it failed."""
+    """The outcome of a request. retry_after: seconds, where the server sent them. error: a sentence if it failed."""
 
     outcome: Outcome
     status: int = 0
@@ -99,7 +96,7 @@ class Reply:
 
 
 def open_session(target: Target) -> aiohttp.ClientSession:
-    """Connections without limit, kept for the next request; one look-up of the name; no cookies, nothing packed."""
+    """Open a session with unlimited kept-alive connections, one DNS look-up, no cookies and no compression."""
     connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=None, keepalive_timeout=_KEEP_ALIVE_S)
     headers = {
         "Content-Type": "application/json",
@@ -117,7 +114,7 @@ def open_session(target: Target) -> aiohttp.ClientSession:
 
 
 class CompletionClient:
-    """Asks one target, over and over. begin: of the answers' times, on time.perf_counter."""
+    """Sends requests to one target. begin: of the answers' times, on time.perf_counter."""
 
     def __init__(self, session: aiohttp.ClientSession, target: Target, begin: float):
         self._session = session
@@ -126,8 +123,8 @@ class CompletionClient:
         self._begin = begin
 
     async def ask(self, body: bytes, answer: Answer, patience: float) -> Reply:
-        """patience: seconds until it has failed. What arrived stays in `answer`, whatever happens."""
-        # A total of 0 would mean for ever.
+        """Send a request. patience: seconds until it has failed. Received data stays in `answer` in any case."""
+        # A total of 0 would mean no timeout.
         timeout = aiohttp.ClientTimeout(total=max(patience, 0.001), sock_connect=self._target.connect_timeout_s)
         data = body if len(body) < _LARGE else io.BytesIO(body)
         status = 0
@@ -174,19 +171,19 @@ class CompletionClient:
         if isinstance(problem, aiohttp.ClientConnectorError):
             return f"No connection: {refusal(problem)}."
         if isinstance(problem, aiohttp.ClientResponseError):
-            return f"What came back is not HTTP: {problem.message}"
+            return f"The answer is not HTTP: {problem.message}"
         when = f"after {counted(answer.tokens, 'token')}" if answer.tokens else "before the first token"
         return f"The connection broke off {when}: {_plain(problem)}."
 
 
 def refusal(problem: aiohttp.ClientConnectorError) -> str:
-    """Why there is no connection, in the system's words."""
+    """Return why there is no connection, as the system reports it."""
     number = problem.os_error.errno
     return os.strerror(number) if number is not None and number > 0 else str(problem.os_error)
 
 
 def _plain(problem: Exception) -> str:
-    """What aiohttp wraps in names of its classes, some of them in the text of others."""
+    """Return the cause without the names of aiohttp's classes around it."""
     if getattr(problem, "errno", None) == errno.ECONNRESET or "ConnectionResetError" in str(problem):
         return "it was reset"
     if isinstance(problem, aiohttp.ServerDisconnectedError):
@@ -196,10 +193,10 @@ def _plain(problem: Exception) -> str:
     return str(problem) or type(problem).__name__
 
 
-async def _read(content: aiohttp.StreamReader, most: int) -> bytes:
-    """Return a body to its end, or up to the piece with which it exceeds `most` bytes."""
+async def _read(content: aiohttp.StreamReader, limit: int) -> bytes:
+    """Return a body to its end, or up to the piece with which it exceeds `limit` bytes."""
     body = bytearray()
-    while len(body) <= most and (data := await content.readany()):
+    while len(body) <= limit and (data := await content.readany()):
         body += data
     return bytes(body)
 
@@ -215,8 +212,8 @@ async def _refusal(response: aiohttp.ClientResponse) -> Reply:
 
 
 def retry_after(response: aiohttp.ClientResponse) -> float | None:
-    """Seconds from Retry-After, which holds seconds or a date (RFC 9110, 10.2.3). A date is measured by the server's
-    own `Date`, since this machine's wall clock may differ."""
+    """Return the seconds of Retry-After, which holds seconds or a date (RFC 9110, 10.2.3). A date is compared with the
+    server's own `Date`, since this machine's wall clock may differ."""
     value = response.headers.get("Retry-After", "").strip()
     if re.fullmatch(r"\d+(\.\d+)?", value):
         return float(value)

@@ -1,7 +1,4 @@
-"""The workload that is offered: from lengths, classes or a trace, at a load that a sweep or a search may set.
-
-Knows which options go together and which contradict; how entries are drawn and traces read, `inflight.workload` knows.
-"""
+"""The workload that is offered: from lengths, classes or a trace, at a load that a sweep or a search may set."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from inflight.workload.synthetic import synthesize
 from inflight.workload.traces.rows import Trace
 from inflight.workload.workload import Entry, Workload
 
-REQUESTS, CONCURRENCY, SECONDS = 64, 8, 30.0  # where nothing is said
+REQUESTS, CONCURRENCY, SECONDS = 64, 8, 30.0  # defaults
 _FEWEST = 100  # requests at a rate that a sweep or a search sets
-_EACH = 8  # requests for each of a closed loop's places, at least
-_FASTEST = 200.0  # requests/s of one place in a closed loop of a given time; a faster one ends before its time
-_MOST_PREPARED = 200_000  # entries of such a loop
+_EACH = 8  # requests for each of a closed loop's concurrent ones, at least
+_FASTEST = 200.0  # requests/s of one in a closed loop of a given time; a faster one ends before its time
+_MAX_PREPARED = 200_000  # entries of such a loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of a trace: from start_s on for seconds, the first `requests`; speed: faster by that factor; spread: times within
-    their raster drawn anew."""
+    """A part of a trace: `seconds` from start_s on, the first `requests`; speed: faster by that factor; spread: times
+    within their raster drawn at random."""
 
     start_s: float = 0.0
     seconds: float = math.inf
@@ -51,9 +48,8 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Offer:
     """classes, or a trace. arrivals None: the trace's own; of classes, and of a trace without times, a closed loop of
-    `concurrency`, or without one the default. requests, duration_s: whichever comes first. targets: of entries that
-    state none. max_model_len: what is longer is left out. answers: whether tokens come back; without, each prompt is
-    all that there is.
+    `concurrency` or the default. requests, duration_s: whichever comes first. targets: of entries that state none.
+    max_model_len: longer requests are left out. answers: whether answers are tokens.
     """
 
     classes: Sequence[TrafficClass] = ()
@@ -70,13 +66,13 @@ class Offer:
     answers: bool = True
 
     def workload(self, load: Load | None = None) -> Workload:
-        """load: instead of the offer's own. Raises BenchError, WorkloadError."""
+        """Make the workload. load: in place of the offer's own. Raises BenchError, WorkloadError."""
         found = self._of_trace(load) if self.trace is not None else self._of_classes(load)
-        return self._fitted(self._promised(found if self.answers else _unanswered(found)))
+        return self._fitted(self._with_targets(found if self.answers else _unanswered(found)))
 
     @property
     def rate(self) -> float | None:
-        """Requests per second that are asked for, where that is one number."""
+        """Return the requests per second, where that is one number."""
         return self.arrivals.rate if isinstance(self.arrivals, Poisson | Gamma | Constant) else None
 
     def _of_classes(self, load: Load | None) -> Workload:
@@ -108,7 +104,7 @@ class Offer:
 
     def _closed(self, concurrency: int, requests: int | None, duration: float | None) -> Workload:
         if requests is None and duration is not None:  # how many there will be is not known: until the time is over
-            requests = min(_MOST_PREPARED, math.ceil(concurrency * duration * _FASTEST) + concurrency)
+            requests = min(_MAX_PREPARED, math.ceil(concurrency * duration * _FASTEST) + concurrency)
         drawn = synthesize(
             self.classes,
             requests=requests or max(REQUESTS, _EACH * concurrency),
@@ -142,14 +138,14 @@ class Offer:
             return replace(closed, until=self.duration_s)
         return trace.workload(name, self.concurrency)
 
-    def _promised(self, workload: Workload) -> Workload:
+    def _with_targets(self, workload: Workload) -> Workload:
         if not self.targets:
             return workload
         entries = tuple(entry if entry.targets else replace(entry, targets=self.targets) for entry in workload.entries)
         return replace(workload, entries=entries)
 
     def _fitted(self, workload: Workload) -> Workload:
-        """Without what the model cannot take, and the turns after it."""
+        """Leave out requests that the model cannot take, and the turns after them."""
         most = self.max_model_len
         if most is None or all(_length(entry) <= most for entry in workload.entries):
             return workload
@@ -171,14 +167,14 @@ class Offer:
 
 
 def span_of(workload: Workload) -> float:
-    """Seconds in which its requests are sent, as far as they are known before: of a closed loop, only a given time."""
+    """Return the seconds in which its requests are sent, as far as known: of a closed loop, only a given time."""
     if workload.closed:
         return workload.until or 0.0
     return max((entry.arrival for entry in workload.entries), default=0.0)
 
 
 def at_rate(arrivals: Arrivals | None, rate: float) -> Arrivals:
-    """The same process at another rate; Poisson where none was given."""
+    """Return the same process at another rate; Poisson where none was given."""
     match arrivals:
         case Poisson() | Gamma() | Constant():
             return replace(arrivals, rate=rate)
@@ -189,14 +185,14 @@ def at_rate(arrivals: Arrivals | None, rate: float) -> Arrivals:
 
 def _rate_of(trace: Trace) -> float:
     if not trace.span_s:
-        raise BenchError("All requests of the trace come at once, so that it has no rate to vary; give --arrivals.")
+        raise BenchError("All requests of the trace come at once, so that there is no rate to vary; give --arrivals.")
     return len(trace.entries) / trace.span_s
 
 
 def _unanswered(workload: Workload) -> Workload:
-    """Raises BenchError for conversations, which answers are a part of."""
+    """Return the workload without answers; raise BenchError for conversations, which need them."""
     if any(entry.after is not None for entry in workload.entries):
-        raise BenchError("The workload has conversations of several turns, and vectors answer none; leave --turns out.")
+        raise BenchError("--turns makes conversations, which vectors cannot answer; leave it out.")
     entries = tuple(replace(entry, output_tokens=0, max_tokens=None) for entry in workload.entries)
     return replace(workload, entries=entries)
 

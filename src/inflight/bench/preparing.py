@@ -1,7 +1,4 @@
-"""What must be known before a run: the server's model, the fields it takes, how prompts of exact length are written.
-
-Asks the server a few questions, none of them while something is measured; says in notes what it found.
-"""
+"""Prepare a run: find the server's model, the fields that it accepts, and how to write prompts of exact length."""
 
 from __future__ import annotations
 
@@ -27,15 +24,15 @@ from inflight.bench.server_capabilities import (
 from inflight.workload.contents import Contents
 from inflight.workload.workload import Workload
 
-# A size that nobody tells is tried from the largest on; most models have more tokens than the first.
+# Sizes to try where none is known, from the largest on; most models have more tokens than the first.
 _VOCAB_SIZES = (32_000, 16_000, 8_000, 4_000, 2_000, 1_000, 500, 256)
-_REMOTE_WORDS = 48  # words that are learnt where each costs questions to the server
+_REMOTE_WORDS = 48  # words that are measured where each takes requests to the server
 _SAMPLE = "the the the the"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """What the user says of bodies and prompts. model None: the server's first. tokenizer: a model's folder or its
+    """The user's options for bodies and prompts. model None: the server's first. tokenizer: a model's folder or its
     tokenizer.json. prompt_text: text where token ids would do. extra: fields for every body."""
 
     model: str | None = None
@@ -47,7 +44,7 @@ class RequestOptions:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """How the server is asked. prompts None: entries bring their own. notes: what a reader of results must know."""
+    """A prepared server. prompts None: entries have their own. notes: for the reader of results."""
 
     target: Target
     served: ServedModel
@@ -57,7 +54,8 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
     def bodies(self, workload: Workload, seed: int) -> RequestBodies:
-        """seed: of the prompts' contents; runs that are not to find each other's prompts cached take different ones."""
+        """Return the bodies of a workload. seed: of the prompts' contents; with different ones, runs do not find each
+        other's prompts cached."""
         prompts: Contents | TextPrompts | None
         match self.prompts:
             case TokenRange():
@@ -72,7 +70,7 @@ class Prepared:
 
 
 def prepare(target: Target, served: ServedModel, workload: Workload, options: RequestOptions) -> Prepared:
-    """workload: one like those that will be run. Raises BenchError."""
+    """Probe the server for workloads like this one. Raises BenchError."""
     client = ProbeClient(target)
     local = LocalCounter(options.tokenizer) if options.tokenizer is not None else None
     own = all(entry.prompt is not None for entry in workload.entries)
@@ -99,7 +97,7 @@ def prepare(target: Target, served: ServedModel, workload: Workload, options: Re
 def _range(
     client: ProbeClient, target: Target, served: ServedModel, options: RequestOptions, local: LocalCounter | None
 ) -> TokenRange | None:
-    """The ids that prompts are drawn from; None where the server takes none."""
+    """Return the ids that prompts are drawn from; None where the server accepts none."""
     if local is not None and options.vocab_size is None:
         return TokenRange(0, local.tokenizer.vocab_size, local.tokenizer.special_token_ids)
     size = options.vocab_size or served.vocab_size
@@ -115,7 +113,7 @@ def _range(
 
 
 def _wanted(workload: Workload, token_ids: bool) -> frozenset[str]:
-    """Fields that this workload would use."""
+    """Return the fields that this workload would use."""
     entries = workload.entries
     unused = {
         "service_tier": not any(entry.lane in TIERS for entry in entries),
@@ -170,24 +168,24 @@ def _template(
     counter: Counter,
     vocabulary: Vocabulary,
 ) -> tuple[int, str]:
-    """Tokens of the chat template with one message, and who told."""
+    """Return the tokens of the chat template with one message, and where they are known from."""
     words = counter.text(_SAMPLE) - vocabulary.around
     counted = counter.chat([{"role": "user", "content": _SAMPLE}])
     if counted is not None:
         return counted - words, "the tokenizer's template" if counter.local else "the server's /tokenize"
     probe = Question(question.model, question.wanted, question.extra, text=_SAMPLE)
     answer = client.post(target.path, probe_body(target, probe, capabilities))
-    told = answer.usage.get("prompt_tokens")
-    if not isinstance(told, int):
+    reported = answer.usage.get("prompt_tokens")
+    if not isinstance(reported, int):
         raise BenchError(
-            "How many tokens the chat template adds is not known: the server tells no usage. Give the model's folder "
-            "with --tokenizer, or use --endpoint completions."
+            "How many tokens the chat template adds is not known: the server reports no usage. Give the model's "
+            "folder with --tokenizer, or use --endpoint completions."
         )
-    return told - words, "the usage of one request"
+    return reported - words, "the usage of one request"
 
 
 def _each_turn(counter: Counter, vocabulary: Vocabulary, around: int) -> int:
-    """Tokens that the template adds to one more answer and question, beside their words."""
+    """Return the tokens that the template adds to one more answer and question, beside their words."""
     said = [{"role": role, "content": _SAMPLE} for role in ("user", "assistant", "user")]
     counted = counter.chat(said)
     words = counter.text(_SAMPLE) - vocabulary.around

@@ -1,9 +1,5 @@
-"""Single questions to a server, one after another, before a run: whether anybody is there, what it serves, what it
-understands. So a wrong address is one sentence, and not a thousand failed requests.
-
-Knows HTTP and how the errors of OpenAI-compatible servers look; not what is asked. Never used while something is
-measured.
-"""
+"""Single requests to a server before a run, so that a wrong address is one sentence and not a thousand failed
+requests."""
 
 from __future__ import annotations
 
@@ -24,8 +20,8 @@ _SHOWN = 300  # characters of a server's words that are repeated in a sentence
 
 @dataclass(frozen=True, slots=True)
 class ProbeResponse:
-    """status: of HTTP. body: what its JSON holds, None where it was none. text: as it came. ignored: fields that the
-    server says it has ignored."""
+    """status: of HTTP. body: parsed JSON, None where it is none. text: as received. ignored: fields that the server
+    reports as ignored."""
 
     status: int
     body: Any
@@ -38,7 +34,7 @@ class ProbeResponse:
 
     @property
     def error(self) -> dict[str, Any]:
-        """OpenAI's wrapped error, or the flat one of some servers; empty where there is neither."""
+        """Return OpenAI's wrapped error, or the flat one of some servers; empty where there is neither."""
         found = self.body.get("error", self.body) if isinstance(self.body, dict) else {}
         return found if isinstance(found, dict) else {"message": str(found)}
 
@@ -49,7 +45,7 @@ class ProbeResponse:
 
     @property
     def frames(self) -> list[dict[str, Any]]:
-        """The JSON objects of an event stream."""
+        """Return the JSON objects of an event stream."""
         found = []
         for line in self.text.splitlines():
             data = line.removeprefix("data:").strip()
@@ -59,7 +55,7 @@ class ProbeResponse:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Of an event stream, as it was told last; empty where it was not."""
+        """Return the last usage of an event stream; empty where there is none."""
         usages = [frame["usage"] for frame in self.frames if isinstance(frame.get("usage"), dict)]
         return usages[-1] if usages else {}
 
@@ -68,7 +64,7 @@ class ProbeClient:
     def __init__(self, target: Target, patience_s: float = 60.0):
         self._target = target
         self._patience = min(patience_s, target.timeout_s)
-        # As in a run: no proxy that the environment names stands between.
+        # As in a run: without the environment's proxies.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str) -> ProbeResponse:
@@ -80,7 +76,7 @@ class ProbeClient:
         return self._ask(urllib.request.Request(self._target.url + path, data, headers))
 
     def _ask(self, request: urllib.request.Request) -> ProbeResponse:
-        """Raises BenchError where there is no answer at all; statuses are the caller's to judge."""
+        """Send a request; raise BenchError where there is no answer at all. The caller judges the status."""
         try:
             with self._opened(request) as answer:
                 return _answer(answer.status, self._read(answer), answer.headers.get(_IGNORED, ""))
@@ -106,17 +102,17 @@ class ProbeClient:
         return bytes(body)
 
     def _why(self, url: str, cause: object) -> str:
-        advice = "Start it (ours: inflight serve), or mend the address."
+        advice = "Start it (ours: inflight serve), or correct the address."
         if isinstance(cause, TimeoutError):
             return f"{url} did not answer within {self._patience:g} s. {advice}"
         if isinstance(cause, http.client.IncompleteRead):
-            return f"{url} broke off its answer. {advice}"
+            return f"{url} ended within its answer. {advice}"
         if isinstance(cause, http.client.HTTPException) and not isinstance(cause, ConnectionError):
-            return f"What is at {self._target.url} does not speak HTTP: {str(cause) or type(cause).__name__}"
+            return f"The server at {self._target.url} does not speak HTTP: {str(cause) or type(cause).__name__}"
         if isinstance(cause, http.client.RemoteDisconnected | ConnectionResetError):
             return f"{url} gave no answer: {cause}."
         why = cause.strerror if isinstance(cause, OSError) and cause.strerror else cause
-        return f"Nobody is at {self._target.url}: {why}. {advice}"
+        return f"No server answers at {self._target.url}: {why}. {advice}"
 
 
 def _answer(status: int, content: bytes, ignored: str = "") -> ProbeResponse:

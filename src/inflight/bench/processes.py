@@ -1,7 +1,6 @@
-"""A workload spread over processes that begin together, and what they found in one piece.
+"""Spread a workload over processes that begin together, and collect their results.
 
-Knows pipes and order; what a process does, `sender` knows. Each has an interpreter of its own, so that neither pictures
-of the progress nor another's work holds up its clock.
+Each process has its own interpreter, so that neither a progress display nor another's work delays its clock.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from inflight.bench.client_types import BenchError, Bodies, Progress, Target
 from inflight.bench.sender import Sender, Shard, ShardResult
 from inflight.workload.workload import Entry, Workload
 
-_LEAD_S = 0.05  # from the word to begin until the workload's beginning: so long it may take to reach every process
-_PATIENCE_S = 30.0  # for a process that was told to stop
+_LEAD_S = 0.05  # from the order to begin until the workload's beginning: it may take so long to reach every process
+_PATIENCE_S = 30.0  # for a process to stop
 
 
 def shards_of(workload: Workload, processes: int) -> list[Shard]:
-    """Conversations whole, in turn to each process; the bound on concurrency divided, and no process without a part of
-    it."""
+    """Divide a workload among processes: conversations whole, in turn to each; the bound on concurrency divided, with a
+    part for each process."""
     count = max(1, min(processes, len(workload.entries), workload.concurrency or processes))
     turn = itertools.count()
     home: dict[int, int] = {}  # of each conversation, by its first entry
@@ -48,10 +47,10 @@ def shards_of(workload: Workload, processes: int) -> list[Shard]:
 
 
 def _shard(workload: Workload, indexes: list[int], number: int, count: int) -> Shard:
-    places = {index: place for place, index in enumerate(indexes)}
+    positions = {index: position for position, index in enumerate(indexes)}
 
     def moved(entry: Entry) -> Entry:
-        return entry if entry.after is None else dataclasses.replace(entry, after=places[entry.after])
+        return entry if entry.after is None else dataclasses.replace(entry, after=positions[entry.after])
 
     bound = workload.concurrency
     part = None if bound is None else bound // count + (number < bound % count)
@@ -60,14 +59,14 @@ def _shard(workload: Workload, indexes: list[int], number: int, count: int) -> S
 
 
 class WorkerPool:
-    """The processes of one run. Ended, whatever happens, when the context is left."""
+    """The processes of one run, which end with the context."""
 
     def __init__(self, shards: Sequence[Shard], target: Target, bodies: Bodies):
         self._shards = shards
         self._pipes: list[Connection] = []
         self._processes: list[SpawnProcess] = []
         context = multiprocessing.get_context("spawn")
-        # They never hear Ctrl-C, which a terminal tells all: they end when they are told.
+        # They ignore Ctrl-C, which a terminal sends to all; the pool stops them.
         with on_interrupt(signal.SIG_IGN):
             for shard in shards:
                 ours, theirs = context.Pipe()
@@ -91,7 +90,7 @@ class WorkerPool:
             pipe.close()
 
     def run(self, progress: Callable[[Progress], None] | None, interrupted: Callable[[], bool]) -> list[ShardResult]:
-        """In the order of the shards."""
+        """Run all shards, and return their results in order."""
         reported = stopped = 0.0
         ready = 0
         while len(self._results) < len(self._shards):
@@ -108,13 +107,13 @@ class WorkerPool:
                 stopped = now
                 self._order(("stop", 0.0))
             if stopped and now - stopped > _PATIENCE_S:
-                raise BenchError(f"A process of the load client did not stop within {_PATIENCE_S:g} s when told to.")
+                raise BenchError(f"A process of the load client did not stop within {_PATIENCE_S:g} s.")
         if progress is not None:
             progress(self._sum())
         return [self._results[number] for number in range(len(self._shards))]
 
     def _messages(self) -> Iterator[object]:
-        """What has come, results and counts already taken note of."""
+        """Yield received messages, with results and counts stored."""
         open_pipes = [pipe for number, pipe in enumerate(self._pipes) if number not in self._results]
         for pipe in wait(open_pipes, timeout=0.05):
             number = self._pipes.index(pipe)  # type: ignore[arg-type]
@@ -124,7 +123,7 @@ class WorkerPool:
                 self._processes[number].join()
                 raise BenchError(
                     f"Process {number + 1} of {len(self._shards)} of the load client ended by itself, with code "
-                    f"{self._processes[number].exitcode}; what it wrote stands above. Was there too little memory?"
+                    f"{self._processes[number].exitcode}; its messages are above. Was there too little memory?"
                 ) from None
             if isinstance(message, Exception):
                 raise message
@@ -147,7 +146,8 @@ class WorkerPool:
 
 @contextlib.contextmanager
 def on_interrupt(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    """What Ctrl-C does meanwhile. Signals belong to the main thread: in another nothing is heard of them."""
+    """Set the handler of Ctrl-C in the context; without effect in other threads than the main one, which gets
+    signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -159,23 +159,23 @@ def on_interrupt(handler: Callable[[int, FrameType | None], None] | signal.Handl
 
 
 def _main(pipe: Connection, shard: Shard, target: Target, bodies: Bodies) -> None:
-    """One process."""
+    """Run one process."""
     _lift_file_limit()
     try:
         sender = Sender(shard, target, bodies)
         sender.prepare()
         gc.collect()
-        gc.freeze()  # what lives through the whole run is not looked at again and again
+        gc.freeze()  # objects that live through the whole run are not traversed again
         gc.set_threshold(20_000, 20, 100)
         pipe.send("ready")
         order, start = pipe.recv()
-        if order == "begin":  # what comes after that is the word to stop, or the end of whom waits for it
+        if order == "begin":  # a message after that is the order to stop, or the end of the parent
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 pipe.send(runner.run(sender.run(start, pipe.poll, lambda counts: _send(pipe, counts))))
         else:
             pipe.send(sender.unsent())
     except EOFError:
-        return  # nobody is left to tell
+        return  # the parent has ended
     except Exception as problem:
         _send(pipe, problem)
 
@@ -194,7 +194,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _lift_file_limit() -> None:
-    """A connection is an open file, and the usual limit of 1,024 is soft."""
+    """Raise the limit of open files, such as connections: the usual 1,024 is soft."""
     if sys.platform != "win32":
         import resource
 

@@ -1,10 +1,9 @@
 """Prompts of exact length: token ids, or texts that have as many tokens as an entry says.
 
-Knows what entries share (equal blocks of a prefix are equal tokens or words) and what a conversation already holds; not
-how a body is written. Texts are written in words whose joins do not merge: of a tokenizer, whichever it is, it is
-learnt what each word of a list costs behind another one; a text is then words until the number is reached, and is
-corrected until counting agrees. Contents come from a seed and the entry's place, so that every process of the client
-writes the same; those of token ids are made by `workload.contents`.
+Equal blocks of a prefix are equal tokens or words. Texts are made of words whose joins do not merge: the tokens of
+each word of a list behind another one are measured with the tokenizer; a text is then words up to the number of tokens,
+and is corrected until counting agrees. Contents follow from a seed and the entry's index, so that every process of the
+client writes the same; those of token ids are made by `workload.contents`.
 """
 
 from __future__ import annotations
@@ -31,17 +30,16 @@ project activity star table need court oil situation cost industry figure street
 piece land product doctor wall patient worker news test movie north love support technology step baby computer
 type attention film tree source
 """
-WORDS = tuple(_LIST.split())
-FIRST = "the"  # that texts begin with; what it costs there is learnt with what comes around
+NOUNS = tuple(_LIST.split())
+FIRST = "the"  # of every text; its tokens there are measured with those around a text
 _FILLERS = (*" abcdefghijklmnopqrstuvwxyz", *".,;:!?0123456789", " a", " I", " the", " of")  # to correct by one
 _CORRECTIONS = 200
-_TIMES = 4  # that a word is repeated to learn what it costs
+_TIMES = 4  # repetitions of a word, to measure its tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """units: words, each with the tokens that it costs behind another one. around: tokens that the tokenizer adds to
-    every text."""
+    """units: words, each with its tokens behind another one. around: tokens that the tokenizer adds to every text."""
 
     units: tuple[tuple[str, int], ...]
     around: int
@@ -51,13 +49,13 @@ class Vocabulary:
         return tuple(word for word, cost in self.units if cost == 1)
 
 
-def learn_words(count: Callable[[str], int], most: int = len(WORDS)) -> Vocabulary:
-    """Asks `count` about 2 × most times; most: fewer words where counting is a question to a server."""
+def learn_words(count: Callable[[str], int], limit: int = len(NOUNS)) -> Vocabulary:
+    """Measure words by about 2 × limit calls of `count`. limit: fewer words where counting is a request to a server."""
     sample = " ".join([FIRST] * 3)
     start = count(sample)
     around = start - 3 * (count(f"{sample} {FIRST}") - start)
     units = []
-    for word in WORDS[:most]:
+    for word in NOUNS[:limit]:
         cost, rest = divmod(count(sample + f" {word}" * _TIMES) - start, _TIMES)
         if not rest and cost > 0:
             units.append((word, cost))
@@ -71,7 +69,7 @@ def learn_words(count: Callable[[str], int], most: int = len(WORDS)) -> Vocabula
 
 
 def write(vocabulary: Vocabulary, tokens: int, random: Random) -> str:
-    """Words of about `tokens` tokens behind others: exactly as many where one of them costs one. May be empty."""
+    """Return words of about `tokens` tokens behind others: exactly as many where one of them has one. May be empty."""
     text: list[str] = []
     left = tokens
     cheapest = min(cost for _, cost in vocabulary.units)
@@ -84,7 +82,7 @@ def write(vocabulary: Vocabulary, tokens: int, random: Random) -> str:
 
 
 def corrected(text: str, tokens: int, count: Callable[[str], int], prefix: str = "") -> str:
-    """The text, until `prefix` and it together have exactly `tokens` tokens by `count`. Raises BenchError."""
+    """Change the text until it has exactly `tokens` tokens together with `prefix`, by `count`. Raises BenchError."""
     have = count(prefix + text)
     for _ in range(_CORRECTIONS):
         if have == tokens:
@@ -106,7 +104,7 @@ def _shorter(text: str, by: int, prefix: str, count: Callable[[str], int]) -> tu
 
 
 def _longer(text: str, prefix: str, have: int, count: Callable[[str], int]) -> tuple[str, int]:
-    """By one token if any sign brings exactly one; else by what the first brings more."""
+    """Lengthen by one token if any sign adds exactly one; else by the first that adds more."""
     found: tuple[str, int] | None = None
     for sign in _FILLERS:
         now = count(prefix + text + sign)
@@ -119,7 +117,7 @@ def _longer(text: str, prefix: str, have: int, count: Callable[[str], int]) -> t
 
 @dataclass(frozen=True, slots=True)
 class TokenRange:
-    """Ids that prompts are drawn from: from first to below last, but those to avoid."""
+    """Ids that prompts are drawn from: from first to below last, without `avoid`."""
 
     first: int
     last: int
@@ -130,29 +128,28 @@ class TokenRange:
 
     @property
     def some(self) -> list[int]:
-        """Four of them, from both ends."""
+        """Return four of them, from both ends."""
         usable = [token for token in range(self.first, self.last) if token not in self.avoid]
         return [usable[place * (len(usable) - 1) // 3] for place in range(4)]
 
 
 def ordinary(vocab_size: int) -> TokenRange:
-    """Without those at both ends, where tokenizers keep special tokens."""
+    """Return a vocabulary's ids without both ends, where special tokens are."""
     return TokenRange(min(1000, vocab_size // 10), vocab_size - vocab_size // 10)
 
 
 def continued(contents: Contents, index: int, before: tuple[int, ...]) -> tuple[int, ...]:
-    """The prompt of entry `index` behind the conversation so far: as long as the entry says, one token at least new."""
+    """Return the prompt of entry `index` behind the conversation so far, with the entry's length and at least one new
+    token."""
     prompt = contents.prompt(index)
     return (*before, *prompt[min(len(before), len(prompt) - 1) :]) if before else prompt
 
 
 @dataclass(frozen=True)
 class TextPrompts:
-    """vocabulary: of the model's tokenizer. counter: checks every text, where it lies here; None: texts are as long as
-    the vocabulary says, and the server's own count tells whether that was right.
-
-    around: tokens that come to a prompt's text (beginning token, or the chat template with one message). each_turn:
-    that come to every further turn of a conversation.
+    """vocabulary: of the model's tokenizer. counter: checks every text; None: lengths follow from the vocabulary, and
+    the server's usage shows whether they are right. around: tokens around a prompt's text (beginning token, or the chat
+    template with one message). each_turn: around every further turn of a conversation.
     """
 
     vocabulary: Vocabulary
@@ -162,9 +159,9 @@ class TextPrompts:
     counter: Counter | None = None
 
     def text(self, index: int, entry: Entry, tokens: int) -> str:
-        """About `tokens` tokens of content; those of the entry's prefix first.
+        """Return about `tokens` tokens of content, the entry's prefix first.
 
-        It always begins with the same word, because only of that one it is known what it costs without a word before.
+        It always begins with the same word, whose tokens without a word before are known.
         """
         parts = [FIRST]
         left = tokens - 1
@@ -179,7 +176,7 @@ class TextPrompts:
         return " ".join(filter(None, parts))
 
     def completion(self, index: int, entry: Entry, before: str, before_tokens: int) -> str:
-        """What follows `before`; together they have the entry's tokens."""
+        """Return a text behind `before`; together they have the entry's tokens."""
         if before:
             entry = _alone(entry)
         fresh = " " * bool(before) + self.text(index, entry, self._left(entry, before_tokens or self.around))
@@ -190,7 +187,7 @@ class TextPrompts:
         return corrected(fresh, entry.prompt_tokens, self.counter.text, before)
 
     def chat(self, index: int, entry: Entry, before: Messages, before_tokens: int) -> str:
-        """The content of the user's next message."""
+        """Return the content of the user's next message."""
         if before:
             entry = _alone(entry)
         overhead = before_tokens + self.each_turn if before else self.around
@@ -213,5 +210,5 @@ class TextPrompts:
 
 
 def _alone(entry: Entry) -> Entry:
-    """A later turn: what its prefix stands for is the conversation itself."""
+    """Return a later turn without its prefix, which is the conversation itself."""
     return replace(entry, prefix=())

@@ -1,7 +1,7 @@
 """A measured run as files: the record (`records.result` has its keys), CSV with a line a request, and the names of
 `vllm bench serve --save-result --save-detailed`, for programs that read those.
 
-Knows names and shapes; figures come from `inflight.metrics`. vLLM's names have vLLM's units, but the meanings stay our
+vLLM's names have vLLM's units, but the meanings stay our
 own: latencies count from the intended send time (vLLM's from the actual one), gaps are between tokens (vLLM's between
 frames), figures are of the measured window, and lists of all requests.
 """
@@ -38,7 +38,7 @@ PROGRAM = f"inflight {release.VERSION}"
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a record says of a run beside what was measured. settings: the options in force. save_requests: keep a row
+    """The part of a record that is not measured. settings: the options in force. save_requests: whether there is a row
     for each."""
 
     prepared: Prepared
@@ -84,7 +84,7 @@ def bench_record(measured: Measured, about: About) -> BenchRecord:
 
 
 def sweep_record(by: str, points: Sequence[PointRecord], partial: bool, **capacity: Any) -> SweepRecord:
-    """capacity: the keys of a search for one."""
+    """Return the record of several runs. capacity: the keys of a search for one."""
     record: SweepRecord = {
         "kind": "capacity" if capacity else "sweep",
         "version": VERSION,
@@ -103,7 +103,7 @@ def created() -> str:
 
 
 def summary_record(summary: Summary) -> SummaryRecord:
-    """Latencies are left out where they were still growing: they would tell how long the run was."""
+    """Return a summary, without latencies where they were still growing and would measure the length of the run."""
     steady = not summary.saturated
     return {
         "offered": summary.offered,
@@ -157,7 +157,7 @@ def request_row(one: Observation) -> RequestRow:
 
 
 def write_csv(path: Path, observations: Sequence[Observation]) -> None:
-    """A line for each: the keys of RequestRow but its targets and the tokens' times, and the latencies."""
+    """Write a line for each: the keys of RequestRow without its targets and token times, and the latencies."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer: csv.DictWriter[str] | None = None
         for one in observations:
@@ -200,7 +200,7 @@ def _series(observations: Sequence[Observation]) -> SeriesRecord:
 
 
 def vllm_record(measured: Measured, prepared: Prepared, rate: float | None, burstiness: float) -> dict[str, Any]:
-    """rate: requests/s that were asked for; None: as fast as they were taken."""
+    """Return the record of `vllm bench serve`. rate: requests/s as set; None: as fast as possible."""
     summary, every = measured.summary, measured.observations
     counted = [one for one in every if measured.window.holds(one.intended) and one.outcome == "completed"]
     with_targets = any(one.targets for one in every)
@@ -232,7 +232,7 @@ def vllm_record(measured: Measured, prepared: Prepared, rate: float | None, burs
 
 
 def _latencies(name: str, figures: Percentiles, values: Sequence[float]) -> dict[str, float]:
-    """Milliseconds; 0 where there are none, as vLLM writes."""
+    """Return milliseconds; 0 where there are none, as vLLM writes."""
     found = {
         "mean": figures.mean,
         "median": figures.p50,
@@ -244,7 +244,7 @@ def _latencies(name: str, figures: Percentiles, values: Sequence[float]) -> dict
 
 
 def _lists(every: Sequence[Observation]) -> dict[str, Any]:
-    """Of every request, in their order; seconds."""
+    """Return lists over all requests in order, in seconds."""
     done = [one.outcome == "completed" for one in every]
     return {
         "input_lens": [one.prompt_tokens for one in every],

@@ -1,10 +1,5 @@
-"""Measured runs: sent, cut to the part that counts, and summed up as a whole and by class, lane and tenant; one after
-another against the same server, each with prompts that the runs before have not cached; and the throughput-latency
-curve, one run at each of several rates or concurrencies.
-
-Knows how a run is sent, when it can be believed and which part of it is measured; figures are `inflight.metrics`' own.
-Which workloads are run, and what their figures decide, others know.
-"""
+"""Measured runs: one after another against the same server, each with fresh prompts, cut to the measured window and
+summarized as a whole and by class, lane and tenant; and sweeps over several rates or concurrencies."""
 
 from __future__ import annotations
 
@@ -25,14 +20,15 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """What comes first and is not counted: so many requests, so many seconds, or a share of the requests."""
+    """The beginning of a run that is not measured: so many requests, so many seconds, or a share of the requests."""
 
     requests: int = 0
     seconds: float = 0.0
     share: float = 0.0
 
     def ends(self, intended: Sequence[float], begin: float = 0.0) -> float:
-        """When. intended: send times in order; begin: the workload's beginning on the same clock."""
+        """Return the end of the warm-up. intended: send times in order; begin: the workload's beginning on the same
+        clock."""
         skipped = max(self.requests, int(self.share * len(intended)))
         if skipped >= len(intended) or (self.seconds and begin + self.seconds > intended[-1]):
             raise BenchError(
@@ -53,8 +49,8 @@ class Warmup:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """observations: of all requests that were offered. why: which part `window` is, in words. notes: what a reader of
-    the figures must know."""
+    """observations: of all requests that were offered. why: a description of `window`. notes: for the reader of the
+    figures."""
 
     workload: Workload
     result: RunResult
@@ -82,7 +78,7 @@ class Measured:
 
 
 def measure(workload: Workload, result: RunResult, warmup: Warmup) -> Measured:
-    """Raises BenchError where nothing is left to be measured."""
+    """Measure a run; raise BenchError where nothing is left to be measured."""
     paired = [
         (entry, one)
         for entry, one in zip(workload.entries, result.observations, strict=True)
@@ -112,13 +108,15 @@ def measure(workload: Workload, result: RunResult, warmup: Warmup) -> Measured:
 
 
 def _offered(entry: Entry, one: Observation, closed: bool) -> bool:
-    """Not if the run ended before its time had come: in a closed loop that is a place, in a conversation an answer."""
+    """Whether a request was offered before the run ended: in a closed loop it waits for another's end, in a
+    conversation for an answer."""
     return one.sent is not None or (not closed and entry.after is None and one.intended < one.ended)
 
 
 def measured_part(observations: Sequence[Observation], warmup: Warmup, begin: float = 0.0) -> tuple[Window, str]:
-    """From the end of the warm-up to the last send, so that the drain, in which load only falls, is not counted; to the
-    last end where hardly anything ended before the last send: such a run is one burst. begin: the workload's."""
+    """Return the window from the end of the warm-up to the last send, without the drain, in which load only falls; up
+    to the last end where hardly a request ended before the last send: such a run is one burst. begin: the
+    workload's."""
     intended = sorted(one.intended for one in observations)
     start, last = warmup.ends(intended, begin), intended[-1]
     completed = [one.ended for one in observations if one.outcome == "completed" and one.intended >= start]
@@ -131,7 +129,7 @@ def measured_part(observations: Sequence[Observation], warmup: Warmup, begin: fl
 
 
 def _kept(warmup: Warmup, observations: Sequence[Observation]) -> Warmup:
-    """Of an interrupted run, no warm-up is taken where nothing would be left."""
+    """Return the warm-up of an interrupted run; none where nothing would be left."""
     try:
         warmup.ends(sorted(one.intended for one in observations))
     except BenchError:
@@ -142,7 +140,7 @@ def _kept(warmup: Warmup, observations: Sequence[Observation]) -> Warmup:
 def _grouped(
     observations: Iterable[Observation], window: Window, name_of: Callable[[Observation], str]
 ) -> dict[str, Summary]:
-    """By name; without those that have none."""
+    """Return summaries by name, without requests that have none."""
     groups: dict[str, list[Observation]] = {}
     for one in observations:
         groups.setdefault(name_of(one), []).append(one)
@@ -150,7 +148,7 @@ def _grouped(
 
 
 def _errors(observations: Iterable[Observation]) -> list[str]:
-    """The most frequent errors, in the server's words; those that differ in their numbers alone are one."""
+    """Return the most frequent errors; ones that differ in their numbers alone count as one."""
     found: dict[str, list[str]] = {}
     for one in observations:
         if one.outcome in ("failed", "rejected") and one.error:
@@ -160,11 +158,11 @@ def _errors(observations: Iterable[Observation]) -> list[str]:
 
 
 def _lengths(what: str, pairs: Sequence[tuple[int, int]]) -> list[str]:
-    """How far lengths were from what was asked, where they were."""
+    """Return a note on lengths that differ from the requested ones."""
     other = [got - asked for asked, got in pairs if got != asked]
     if not other:
         return []
-    mean_asked, mean_got = (sum(pair[place] for pair in pairs) / len(pairs) for place in (0, 1))
+    mean_asked, mean_got = (sum(pair[side] for pair in pairs) / len(pairs) for side in (0, 1))
     return [
         f"{what}: {len(other):,} of {len(pairs):,} have another length than asked (off by {max(map(abs, other)):,} "
         f"tokens at most; {mean_got:,.1f} tokens on average, asked were {mean_asked:,.1f})."
@@ -186,7 +184,7 @@ class Runner:
     runs: int = field(default=0, init=False)
 
     def run(self, workload: Workload) -> Measured:
-        """Raises BenchError where nothing is left to be measured."""
+        """Send and measure a workload; raise BenchError where nothing is left to be measured."""
         bodies = self.prepared.bodies(workload, self.prompt_seed + self.runs)
         self.runs += 1
         result = self.send(
@@ -211,7 +209,7 @@ class Point:
 def sweep(
     run: Callable[[float], Measured], values: Sequence[float], report: Callable[[Point], None] = lambda point: None
 ) -> list[Point]:
-    """In the order of the values; ends after the run that was interrupted."""
+    """Run each value in order, up to a run that was interrupted."""
     points: list[Point] = []
     for value in values:
         points.append(Point(value, run(value)))

@@ -1,7 +1,4 @@
-"""One process's part of a run: sends its entries when they are due, and watches the answers.
-
-Knows the event loop and the pace; what goes over the wire is `exchange`'s, where else entries are sent is `processes`'.
-"""
+"""One process's part of a run: send its entries when they are due, and observe the answers."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _ASK_EVERY, _REPORT_EVERY = 5, 25  # ticks
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The entries of one process, in order, `after` among them; indexes: their places in the whole workload."""
+    """The entries of one process, in order, with `after` among them; indexes: in the whole workload."""
 
     workload: Workload
     indexes: Sequence[int]
@@ -34,7 +31,8 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What came of a share: observations in its order. told: whether servers told the tokens of every answer."""
+    """The result of a shard: observations in its order. counted: whether servers reported the tokens of every
+    answer."""
 
     observations: list[Observation]
     frames: int
@@ -53,10 +51,10 @@ class Sender:
         self._prefetcher = BodyPrefetcher(self._entries, shard.indexes, bodies)
         self._names = shard.indexes
         self._followers = Counter(entry.after for entry in self._entries if entry.after is not None)  # still to come
-        self._conversations: dict[int, Transcript] = {}  # of those that are followed, answer included
+        self._conversations: dict[int, Transcript] = {}  # with a next turn, answer included
         self._observations: list[Observation | None] = [None] * len(self._entries)
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._answers: dict[int, Answer] = {}  # under way
+        self._answers: dict[int, Answer] = {}  # in flight
         self._ends = {"completed": 0, "rejected": 0, "failed": 0, "unfinished": 0}
         self._sent = self._frames = self._tokens = 0
         self._counted = True
@@ -64,7 +62,7 @@ class Sender:
         self._interrupted = False
         self._timer_at: float | None = None
         self._making = False
-        self._room_at = 0.0  # when the bound last let somebody in who had waited for it
+        self._room_at = 0.0  # when the bound last admitted a request that had waited for it
         self._blocked = False
 
     def prepare(self) -> None:
@@ -73,8 +71,8 @@ class Sender:
             self._prefetcher.make_one()
 
     async def run(self, start: float, stop: Callable[[], bool], report: Callable[[Progress], None]) -> ShardResult:
-        """start: of the workload, on time.perf_counter, which processes of one machine share. stop: asked every 50 ms.
-        report: called every 250 ms."""
+        """Run the shard. start: of the workload, on time.perf_counter, which processes of one machine share. stop:
+        called every 50 ms. report: called every 250 ms."""
         self._start = start
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
@@ -97,8 +95,8 @@ class Sender:
         return ShardResult(self._all_observations(), self._frames, self._counted, health, self._interrupted)
 
     def unsent(self) -> ShardResult:
-        """Of a run that was interrupted before its clock ran."""
-        never = [self._never(place, 0.0) for place in range(len(self._entries))]
+        """Return the result of a run that was interrupted before its clock ran."""
+        never = [self._never(position, 0.0) for position in range(len(self._entries))]
         return ShardResult(never, 0, True, WorkerHealth(), True)
 
     def _now(self) -> float:
@@ -107,13 +105,13 @@ class Sender:
     # -- the pace -------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send all who are due, and wake for the next."""
+        """Send all requests that are due, and wake for the next."""
         if self._interrupted or self._over.done():
             return
         self._timer_at = None
-        for place, intended in self._pacer.take_due(self._now()):
+        for position, intended in self._pacer.take_due(self._now()):
             due = max(intended, self._room_at) if self._bounded else intended
-            self._tasks[place] = self._loop.create_task(self._request(place, intended, due))
+            self._tasks[position] = self._loop.create_task(self._request(position, intended, due))
         if self._pacer.done:
             self._over.set_result(None)
             return
@@ -134,7 +132,7 @@ class Sender:
             self._loop.call_soon(self._make)
 
     def _make(self) -> None:
-        """One body in a quiet moment; the next one, if it is still quiet when the loop comes round."""
+        """Make one body in a quiet moment; the next one, if it is still quiet in the next turn of the loop."""
         self._making = False
         try:
             self._prefetcher.make_one()
@@ -158,41 +156,41 @@ class Sender:
 
     # -- a request ------------------------------------------------------------------------------------------------
 
-    async def _request(self, place: int, intended: float, due: float) -> None:
-        entry = self._entries[place]
-        answer = self._answers[place] = Answer(keep=place in self._followers)
+    async def _request(self, position: int, intended: float, due: float) -> None:
+        entry = self._entries[position]
+        answer = self._answers[position] = Answer(keep=position in self._followers)
         sent: float | None = None
         reply = Reply("unfinished")
         try:
-            body, conversation = self._prefetcher.take(place, self._before(entry.after))
+            body, conversation = self._prefetcher.take(position, self._before(entry.after))
             sent = self._now()
             self._sent += 1
             self._monitor.sent(sent - due)
             reply = await self._ask(body, answer, sent + self._target.timeout_s)
-            if place in self._followers:
+            if position in self._followers:
                 token_ids = tuple(answer.token_ids)
-                self._conversations[place] = self._bodies.answered(conversation, answer.text, token_ids)
+                self._conversations[position] = self._bodies.answered(conversation, answer.text, token_ids)
         except asyncio.CancelledError:
-            pass  # the run was interrupted: what came until now counts
-        except Exception as problem:  # of `bodies`, or a mistake here
+            pass  # the run was interrupted: received tokens count
+        except Exception as problem:  # of `bodies`, or an internal error
             self._fail(problem)
-        self._note(place, intended, sent, answer, reply)
-        del self._tasks[place], self._answers[place]
+        self._note(position, intended, sent, answer, reply)
+        del self._tasks[position], self._answers[position]
         now = self._now()
         if self._blocked:
             self._room_at = now
-        self._pacer.ended(place, now)
+        self._pacer.ended(position, now)
         self._pump()
 
     def _before(self, after: int | None) -> Transcript | None:
-        """The conversation so far, forgotten here when nobody else follows it."""
+        """Return the conversation so far, and drop it when no other entry follows it."""
         if after is None:
             return None
         self._followers[after] -= 1
         return self._conversations[after] if self._followers[after] else self._conversations.pop(after)
 
     async def _ask(self, body: bytes, answer: Answer, deadline: float) -> Reply:
-        """Once more for each retry that is allowed, where the server told when to come again."""
+        """Send a request, again for each allowed retry after the server's Retry-After."""
         left = self._target.retries
         while True:
             reply = await self._http.ask(body, answer, deadline - self._now())
@@ -202,15 +200,15 @@ class Sender:
             left -= 1
             await asyncio.sleep(wait)
 
-    def _note(self, place: int, intended: float, sent: float | None, answer: Answer, reply: Reply) -> None:
-        entry, tokens = self._entries[place], answer.output_tokens if answer.tokens else 0
+    def _note(self, position: int, intended: float, sent: float | None, answer: Answer, reply: Reply) -> None:
+        entry, tokens = self._entries[position], answer.output_tokens if answer.tokens else 0
         self._ends[reply.outcome] += 1
         self._tokens += tokens
         self._frames += answer.frames
         self._counted = self._counted and (answer.counted or not tokens)
         prompt_tokens = answer.prompt_tokens
-        self._observations[place] = Observation(
-            request_id=answer.id or f"#{self._names[place]}",
+        self._observations[position] = Observation(
+            request_id=answer.id or f"#{self._names[position]}",
             intended=intended,
             ended=self._now(),
             outcome=reply.outcome,
@@ -247,13 +245,13 @@ class Sender:
 
     def _all_observations(self) -> list[Observation]:
         now = self._now()
-        return [self._never(place, now) if one is None else one for place, one in enumerate(self._observations)]
+        return [self._never(position, now) if one is None else one for position, one in enumerate(self._observations)]
 
-    def _never(self, place: int, now: float) -> Observation:
-        """Of an entry that was not sent."""
-        entry = self._entries[place]
+    def _never(self, position: int, now: float) -> Observation:
+        """Return the observation of an entry that was not sent."""
+        entry = self._entries[position]
         return Observation(
-            request_id=f"#{self._names[place]}",
+            request_id=f"#{self._names[position]}",
             intended=entry.arrival,
             ended=now,
             outcome="unfinished",
@@ -265,6 +263,6 @@ class Sender:
         )
 
     def _fail(self, problem: Exception) -> None:
-        """End the run with it."""
+        """End the run with an error."""
         if not self._over.done():
             self._over.set_exception(problem)

@@ -1,7 +1,5 @@
-"""Whether a server is there, and what it says of the model that it serves: its name, its length, its vocabulary.
-
-Knows /v1/models and /health, and where ours, vLLM, SGLang and llama.cpp tell what; what nobody tells stays None.
-"""
+"""Find a server and its model by /v1/models and /health: name, length and vocabulary as ours, vLLM, SGLang and
+llama.cpp report them."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ from inflight.bench.probe_client import ProbeClient
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """max_model_len: tokens of prompt and answer together. vocab_size: token ids. embeds: vectors are all that it
-    answers with."""
+    """max_model_len: tokens of prompt and answer together. vocab_size: token ids. embeds: whether it only embeds."""
 
     model: str
     max_model_len: int | None = None
@@ -26,7 +23,8 @@ class ServedModel:
 
 
 def look(target: Target, model: str | None) -> ServedModel:
-    """model None: the first that the server names. Raises BenchError where nobody can be asked for it."""
+    """Find a model. model None: the first that the server names. Raises BenchError where there is no server or
+    model."""
     rows = offered(target)
     names = [str(row["id"]) for row in rows]
     if model is None and not names:
@@ -43,11 +41,10 @@ def look(target: Target, model: str | None) -> ServedModel:
 
 
 def offered(target: Target) -> list[dict[str, Any]]:
-    """What the server says of the models that it offers, with their `id`; empty where it does not list them but says
-    that it is well.
+    """Return the models that the server lists, with their `id`; empty where it lists none but is healthy.
 
-    Raises BenchError within about `connect_timeout_s`, with a sentence, where nobody answers, a key is asked for, or
-    what answers is not an OpenAI-compatible server.
+    Raises BenchError within about `connect_timeout_s` where there is no answer, a key is needed, or the server is not
+    OpenAI-compatible.
     """
     base = target.url.rstrip("/")
     try:
@@ -64,11 +61,11 @@ def offered(target: Target) -> list[dict[str, Any]]:
             return []
         raise BenchError(
             f"{base} answers, but with HTTP 404 to /v1/models and {health.status} to /health: no OpenAI-compatible "
-            "server is there. The address is to be without /v1."
+            "server is there. Give the address without /v1."
         )
     if answer.status in (401, 403):
         raise BenchError(
-            f"{base} wants a key (HTTP {answer.status}: {answer.message}). Give it with --api-key, or in "
+            f"{base} needs a key (HTTP {answer.status}: {answer.message}). Give it with --api-key, or in "
             "OPENAI_API_KEY."
         )
     if not answer.ok:
@@ -76,7 +73,7 @@ def offered(target: Target) -> list[dict[str, Any]]:
     rows = answer.body.get("data") if isinstance(answer.body, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "id" in row for row in rows):
         raise BenchError(
-            f"{base}/v1/models answers with what is no list of models: {shown(answer.text.encode())} An "
+            f"{base}/v1/models does not answer with a list of models: {shown(answer.text.encode())} An "
             "OpenAI-compatible server is needed."
         )
     return rows

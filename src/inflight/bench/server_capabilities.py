@@ -1,7 +1,7 @@
-"""Which fields of a body a server understands, found by asking it once with all of them.
+"""Find the fields of a body that a server accepts, by probing with all of them.
 
-Servers tell an unknown field with a 400 that names it, or take it and do nothing; so a field that forces the length of
-an answer counts only when the answer had that length.
+Servers refuse an unknown field with a 400 that names it, or ignore it; so a field that forces the length of an answer
+counts only when the answer had that length.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from inflight.bench.client_types import BenchError, Target
 from inflight.bench.probe_client import ProbeClient, ProbeResponse
 
-# In the order in which they are given up where a server refuses a body and names none of them.
+# In the order in which they are left out where a server refuses a body and names none of them.
 OPTIONAL = (
     "return_token_ids",
     "continuous_usage_stats",
@@ -29,45 +29,45 @@ OPTIONAL = (
     "temperature",
     "stream_options",
 )
-FORCED, ALLOWED = 3, 6  # tokens of the probe's answer: if the server can be told its length, and at most
+FORCED, ALLOWED = 3, 6  # tokens of the probe's answer: if its length can be forced, and at most
 LOSES = {
     "return_token_ids": "",
     "continuous_usage_stats": "tokens are counted per frame",
     "slo": "the server does not know the targets",
     "priority": "all requests have the same priority",
     "service_tier": "all requests are in the same lane",
-    "user": "the server does not tell tenants apart",
+    "user": "the server does not distinguish tenants",
     "cache_salt": "prompts share cached prefixes also where their salts differ",
     "min_tokens": "",
     "output_tokens": "",
     "ignore_eos": "answers end when the model wants, so that their lengths differ from what was asked",
     "temperature": "the server samples as it likes",
-    "stream_options": "the server does not tell how many tokens it made: each frame counts as one",
+    "stream_options": "the server does not report the number of tokens: each frame counts as one",
 }
-# Of those, what says whose a request is; all that there is to say where no tokens come back.
+# Fields about the sender of a request; the only ones where no tokens come back.
 ABOUT_REQUESTS = frozenset(("slo", "priority", "service_tier", "user", "cache_salt"))
 _IDS = re.compile(r"\bprompt\b|\binput\b|\btoken id|\bvocab", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCapabilities:
-    """fields: of OPTIONAL, those that the server takes. token_prompts: whether a prompt may be token ids.
-    most_field: what it calls the most tokens of an answer. notes: what it does not take, and what that means."""
+    """fields: of OPTIONAL that the server accepts. token_prompts: whether a prompt may be token ids. limit_field: its
+    name for the limit on an answer's tokens. notes: on fields that it refuses."""
 
     fields: frozenset[str] = frozenset(OPTIONAL)
     token_prompts: bool = True
-    most_field: str = "max_tokens"
+    limit_field: str = "max_tokens"
     notes: tuple[str, ...] = ()
 
     @property
     def forces_length(self) -> str:
-        """By which field the server is told how long an answer is to be; empty: not at all."""
+        """Return the field that forces the length of an answer; empty: none does."""
         return next((name for name in ("output_tokens", "ignore_eos") if name in self.fields), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the probe asks with. wanted: fields of OPTIONAL that the run would use. extra: the user's own."""
+    """The content of a probe. wanted: fields of OPTIONAL that the run would use. extra: the user's own."""
 
     model: str
     wanted: frozenset[str]
@@ -77,7 +77,7 @@ class Question:
 
 
 def probe_capabilities(client: ProbeClient, target: Target, question: Question) -> ServerCapabilities:
-    """Raises BenchError where the server refuses even the plainest body."""
+    """Probe a server; raise BenchError where it refuses even the plainest body."""
     capabilities = ServerCapabilities(question.wanted, token_prompts=target.endpoint != "chat")
     answer, capabilities = _taken(client, target, question, capabilities)
     if wrong := next((name for name in answer.ignored if name in question.extra), None):
@@ -101,7 +101,7 @@ def probe_body(target: Target, question: Question, capabilities: ServerCapabilit
     else:
         body |= {"prompt": asked}
     if target.answers:
-        body |= {"stream": True, capabilities.most_field: ALLOWED}
+        body |= {"stream": True, capabilities.limit_field: ALLOWED}
     values = {
         "temperature": 0,
         "ignore_eos": True,
@@ -120,19 +120,19 @@ def probe_body(target: Target, question: Question, capabilities: ServerCapabilit
 
 
 def stream_options(fields: frozenset[str]) -> dict[str, bool]:
-    """Usage at the end; and with every frame, where the server takes that too."""
+    """Return options for usage at the end, and with every frame where the server accepts that too."""
     return {"include_usage": True, **({"continuous_usage_stats": True} if "continuous_usage_stats" in fields else {})}
 
 
 def merged(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """extra wins; null takes a field away."""
+    """Merge fields; extra wins, and null removes a field."""
     return {name: value for name, value in {**body, **extra}.items() if value is not None}
 
 
 def _taken(
     client: ProbeClient, target: Target, question: Question, capabilities: ServerCapabilities
 ) -> tuple[ProbeResponse, ServerCapabilities]:
-    """The body that the server takes, field by field less."""
+    """Probe with ever fewer fields, until the server accepts the body."""
     while True:
         answer = client.post(target.path, probe_body(target, question, capabilities))
         if answer.ok and not any("error" in frame for frame in answer.frames):
@@ -146,10 +146,10 @@ def _taken(
 
 
 def _less(answer: ProbeResponse, capabilities: ServerCapabilities) -> ServerCapabilities | None:
-    """Without what the server's words blame; without the next optional field where they blame nothing."""
+    """Leave out the field that the server's message blames, or the next optional one where it blames none."""
     blamed = " ".join((str(answer.error.get("param") or ""), answer.message))
-    if capabilities.most_field == "max_tokens" and "max_completion_tokens" in blamed:
-        return replace(capabilities, most_field="max_completion_tokens")
+    if capabilities.limit_field == "max_tokens" and "max_completion_tokens" in blamed:
+        return replace(capabilities, limit_field="max_completion_tokens")
     named = next((name for name in OPTIONAL if name in capabilities.fields and _names(blamed, name)), None)
     if named is None and capabilities.token_prompts and _IDS.search(blamed):
         return replace(capabilities, token_prompts=False, notes=(*capabilities.notes, "The server takes no token ids."))
@@ -161,8 +161,8 @@ def _less(answer: ProbeResponse, capabilities: ServerCapabilities) -> ServerCapa
     return replace(capabilities, fields=capabilities.fields - {named}, notes=(*capabilities.notes, note))
 
 
-def _names(words: str, field: str) -> bool:
-    return re.search(rf"(?<![A-Za-z_]){field}(?![A-Za-z_])", words) is not None
+def _names(message: str, field: str) -> bool:
+    return re.search(rf"(?<![A-Za-z_]){field}(?![A-Za-z_])", message) is not None
 
 
 def _refusal(target: Target, question: Question, answer: ProbeResponse) -> str:

@@ -1,7 +1,4 @@
-"""Server-sent events out of bytes as they come, however the network cut them.
-
-Follows the WHATWG's "Server-sent events", interpretation of an event stream; sans-IO. Knows nothing of JSON.
-"""
+"""Parse server-sent events from bytes in pieces of any size, by the WHATWG's "Server-sent events"; sans-IO."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ MAX_EVENT_BYTES = 1 << 20  # of a line, and of all lines of an event
 
 
 class EventStream:
-    """stray: the first line that belongs to no event stream; what sends such lines is something else. is_too_long: an
-    event exceeds MAX_EVENT_BYTES, and nothing of the stream is kept any more."""
+    """stray: the first line that belongs to no event stream. is_too_long: an event exceeds MAX_EVENT_BYTES, and the
+    rest of the stream is dropped."""
 
     def __init__(self) -> None:
         self._rest = b""  # the beginning of a line
@@ -50,8 +47,8 @@ class EventStream:
         return events
 
     def close(self) -> list[bytes]:
-        """The last event, where the stream ended without the empty line after it. The specification would drop it;
-        servers exist that end with their last frame."""
+        """Return the last event, where the stream ended without the empty line after it. The specification drops it,
+        but some servers end with their last frame."""
         return self.feed(b"\n\n") if self._rest or self._data else []
 
     def _note(self, line: bytes) -> None:

@@ -1,8 +1,8 @@
-"""Waking an event loop at an exact moment.
+"""Wake an event loop at an exact moment.
 
-Event loops time by the millisecond, which is coarse for a load client's schedule, and looking at the clock until the
-moment has come takes a core that the server may need. Linux has timers with a file that can be waited for
-(timerfd_create(2)); Python's `os` has them from 3.13, so that here the C library is called.
+Event loops time by the millisecond, which is coarse for a load client's schedule, and polling the clock takes a core
+that the server may need. Linux has timers as file descriptors (timerfd_create(2)); Python's `os` has them from 3.13 on,
+so the C library is called here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MONOTONIC, _ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, which is time.perf_counter's; T
 
 
 class Timer:
-    """One moment at a time; setting it anew forgets the one before."""
+    """A timer for one moment at a time; setting it again replaces the moment."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]):
         self._loop, self._ring = loop, ring
@@ -31,7 +31,7 @@ class Timer:
             loop.add_reader(self._file, self._rung)
 
     def set(self, moment: float) -> None:
-        """On time.perf_counter. If that has passed: as soon as the loop comes round."""
+        """Set the moment on time.perf_counter; a past one rings in the next turn of the loop."""
         if self._handle is not None:
             self.clear()
         left = moment - time.perf_counter()
@@ -57,20 +57,20 @@ class Timer:
             self._file = -1
 
     def _rung(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it was set anew since
+        with contextlib.suppress(BlockingIOError):  # it was set again since
             os.read(self._file, 8)
             self._ring()
 
 
 def _timer_file() -> int:
-    """-1 where there is no such thing."""
+    """Return a timer's file descriptor; -1 where the system has none."""
     if sys.platform != "linux":
         return -1
     return int(_library().timerfd_create(_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
 
 
 def _set(file: int, moment: float) -> None:
-    """0: never."""
+    """Set a timer's moment; 0: never."""
     seconds = int(moment)
     value = struct.pack("4l", 0, 0, seconds, int((moment - seconds) * 1e9))  # struct itimerspec: interval, value
     _library().timerfd_settime(file, _ABSOLUTE, value, None)

@@ -200,7 +200,7 @@ class _Work:
         def report(counts: Counts) -> None:
             bad = counts.rejected + counts.failed
             rate = counts.output_tokens / counts.elapsed_s if counts.elapsed_s > 0 else 0.0
-            note = f"{counts.under_way:,} under way, {rate:,.0f} tokens/s" + (f", {bad:,} not answered" if bad else "")
+            note = f"{counts.in_flight:,} in flight, {rate:,.0f} tokens/s" + (f", {bad:,} not answered" if bad else "")
             shown.update(counts.completed + bad, total, note)
 
         self.runner.progress = report

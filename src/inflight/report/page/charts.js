@@ -4,7 +4,7 @@
   // uPlot reads whole pixels from a font, and scales them to the screen.
   const HEIGHT = 190, FONT = '12px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",Arial,sans-serif';
   const COLUMN = 46; // widest, px
-  // Kinds of work that are told apart by more than their colour: ground, lines on it, and which way these lean.
+  // Kinds of work with a pattern beside their colour: ground, lines on it, and which way these lean.
   const HATCHED = { padding: ["free", "padding", 1], recomputed: ["recomputed", "page", -1] };
   const charts = [];
   let colours = {};
@@ -22,7 +22,7 @@
       if (Math.abs(value) >= size) return digits(value / by) + letter;
     return digits(value);
   }
-  const told = (scale, value) => [digits(value / (scale.factor || 1)), scale.unit].filter(Boolean).join(" ");
+  const withUnit = (scale, value) => [digits(value / (scale.factor || 1)), scale.unit].filter(Boolean).join(" ");
   const marks = (scale) => (plot, values) => values.map((one) => (one === null ? "" : short(+(one / (scale.factor || 1)).toPrecision(9))));
 
   // Round values of a logarithmic axis, as many as suit it.
@@ -202,14 +202,14 @@
     const { left, top, idx } = u.cursor;
     if (left === undefined || left < 0 || idx === null || idx === undefined) return "";
     const { kind, names, series, x, y } = plot;
-    const named = (one, value) => [series.length > 1 ? one.name : "", told(y, value)].filter(Boolean).join(" ");
+    const named = (one, value) => [series.length > 1 ? one.name : "", withUnit(y, value)].filter(Boolean).join(" ");
     if (kind === "points") {
       const near = series.flatMap((one) => one.points.map((point) => [one, point, Math.hypot(u.valToPos(point.x, "x") - left, u.valToPos(point.y, "y") - top)]));
       const [one, point, far] = near.reduce((best, other) => (other[2] < best[2] ? other : best));
-      return far > 30 ? "" : [series.length > 1 ? one.name : "", point.name, told(x, point.x), told(y, point.y)].filter(Boolean).join(", ");
+      return far > 30 ? "" : [series.length > 1 ? one.name : "", point.name, withUnit(x, point.x), withUnit(y, point.y)].filter(Boolean).join(", ");
     }
     const group = kind === "groups" ? Math.floor(idx / series.length) : idx;
-    const head = names ? names[group] : told(x, plot.xs[idx]);
+    const head = names ? names[group] : withUnit(x, plot.xs[idx]);
     const values = series.map((one) => [one, one.values[group]]).filter(([, value]) => value !== null && value !== undefined);
     return `${head}: ${values.map(([one, value]) => named(one, value)).join(", ")}`;
   }

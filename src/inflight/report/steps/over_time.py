@@ -111,7 +111,7 @@ def block_owners(run: EngineRun, most: int = 5) -> BlockOwners:
             name = names.get(owner, NOT_ENDED)
             held[name] += change
             peak[name] = max(peak[name], held[name])
-    named = {name for name, _ in peak.most_common(most if len(peak) > most + 1 else most + 1)}
+    named = {name for name, _ in peak.most_common(most + (len(peak) <= most + 1))}
     top = [name for name in peak if name in named]
     changes: dict[str, list[tuple[float, float]]] = {name: [] for name in top}
     shared: list[tuple[float, float]] = []
