@@ -16,7 +16,7 @@ from benchmarks.speculation.engine import MODEL_LEN, ScriptedEngine, blocks
 from inflight.config.assembly import scheduler_for
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.speculation.drafter import Drafter
+from inflight.core.speculation.speculation import Drafter
 from inflight.engine.clock import MonotonicClock
 from inflight.execution.drafters.suffix import SuffixDrafter
 from inflight.execution.warm_up import warm_up

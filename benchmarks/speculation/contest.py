@@ -80,7 +80,7 @@ def between(
         with_drafts.steps / with_drafts.tokens,
         sum(stats.drafted) - sum(before.drafted),
         sum(stats.accepted) - sum(before.accepted),
-        sum(chunks for _, chunks in stats.chosen) - sum(chunks for _, chunks in before.chosen),
+        stats.chunks - before.chunks,
     )
 
 

@@ -25,7 +25,7 @@ from inflight.config.threads import resolve_threads
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.speculation.drafter import ExecutorDrafter
+from inflight.core.speculation.speculation import ExecutorDrafter
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import TokensEvent
 from inflight.core.types.plan import Capacity

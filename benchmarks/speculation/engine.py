@@ -20,8 +20,7 @@ from inflight.config.assembly import scheduler_for
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.speculation.drafter import Drafter
-from inflight.core.speculation.speculation import SpeculationStats
+from inflight.core.speculation.speculation import Drafter, SpeculationStats
 from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.plan import Executor
 from inflight.core.types.request import Request

@@ -17,7 +17,7 @@ from inflight.config.speculation import (
     resolve_speculation,
 )
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import Proposal
+from inflight.core.speculation.speculation import Proposal
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.plan import Capacity
 from inflight.engine.clock import VirtualClock

@@ -37,8 +37,7 @@ from inflight.core.scheduling.running import Mode
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.speculation.controller import SpeculationController
-from inflight.core.speculation.drafter import Drafter, ExecutorDrafter, Proposal
-from inflight.core.speculation.speculation import Speculation
+from inflight.core.speculation.speculation import Drafter, ExecutorDrafter, Proposal, Speculation
 from inflight.core.stopping import StopText, StopTextFactory
 from inflight.core.strategies import Strategy
 from inflight.core.strategies.adaptive import Adaptive

@@ -10,7 +10,7 @@ import pytest
 
 from inflight.core.plugin import guard_drafter
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import NOTHING, Proposal
+from inflight.core.speculation.speculation import NOTHING, Proposal
 from inflight.core.types.events import TokensEvent
 from inflight.core.types.plan import BatchPlan
 from inflight.core.types.request import Request

@@ -14,7 +14,7 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import Drafter, Proposal
+from inflight.core.speculation.speculation import Drafter, Proposal
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, PooledEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Executor

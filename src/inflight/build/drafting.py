@@ -13,8 +13,7 @@ from inflight.config.assembly import Rules, make_speculation
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
 from inflight.config.speculation import DraftSupport, resolve_speculation
-from inflight.core.speculation.drafter import ExecutorDrafter
-from inflight.core.speculation.speculation import Speculation
+from inflight.core.speculation.speculation import ExecutorDrafter, Speculation
 from inflight.execution.backends.protocol import KVShape
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel

@@ -127,7 +127,7 @@ def _report_drafts(run: Simulation) -> None:
     if not found:
         return
     drafted, accepted = sum(sum(one.drafted) for one in found), sum(sum(one.accepted) for one in found)
-    chunks = sum(number for one in found for _, number in one.chosen)
+    chunks = sum(one.chunks for one in found)
     print(
         f"drafts       {drafted:,} in {sum(one.steps for one in found) / run.steps:.0%} of the steps, "
         f"{accepted / max(1, drafted):.0%} of them right; {1 + accepted / max(1, chunks):.2f} tokens of a step for who "

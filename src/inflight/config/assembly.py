@@ -23,8 +23,7 @@ from inflight.core.queueing.lanes import LaneSettings
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.speculation.controller import SpeculationController
-from inflight.core.speculation.drafter import Drafter, ExecutorDrafter
-from inflight.core.speculation.speculation import Speculation
+from inflight.core.speculation.speculation import Drafter, ExecutorDrafter, Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import Strategy, StrategyContext
 from inflight.core.strategies.registry import STRATEGIES

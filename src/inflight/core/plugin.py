@@ -15,7 +15,7 @@ from typing import Any, cast
 from inflight.core.estimation.output_length import Predictor, Quantiles
 from inflight.core.policies import Policy, Rank
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import NOTHING, Drafter, Proposal
+from inflight.core.speculation.speculation import NOTHING, Drafter, Proposal
 from inflight.core.strategies import StepShape, StepView, Strategy
 from inflight.core.types.plan import WaitUntil
 from inflight.counted import UNBOUNDED

@@ -276,7 +276,7 @@ def try_out(
 
 def _drafted(run: Simulation) -> Drafted:
     found = [one.last.speculation for one in run.replicas if one.last.speculation is not None]
-    chunks = sum(number for stats in found for _, number in stats.chosen)
+    chunks = sum(stats.chunks for stats in found)
     accepted = sum(sum(stats.accepted) for stats in found)
     steps = sum(stats.steps for stats in found)
     return Drafted(steps / max(1, run.steps), 1 + accepted / max(1, chunks))

@@ -13,7 +13,7 @@ from itertools import takewhile
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
+from inflight.core.speculation.speculation import ExecutorDrafter, Proposal
 from inflight.counted import counted
 from inflight.records.drafts import DraftCounts, verified
 from inflight.records.schema import RecordError, StepRecord

@@ -16,8 +16,7 @@ from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.core.estimation.output_length import QUANTILES
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import Drafter, ExecutorDrafter
-from inflight.core.speculation.speculation import Allotment, Candidate, Speculation
+from inflight.core.speculation.speculation import Allotment, Candidate, Drafter, ExecutorDrafter, Speculation
 from inflight.core.stopping import StopTextFactory
 from inflight.core.types.plan import Capacity, Chunk
 from inflight.core.types.request import Request

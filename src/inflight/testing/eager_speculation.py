@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import Drafter, ExecutorDrafter
-from inflight.core.speculation.speculation import MAX_DRAFTS, Allotment, Candidate, Speculation
+from inflight.core.speculation.speculation import (
+    MAX_DRAFTS,
+    Allotment,
+    Candidate,
+    Drafter,
+    ExecutorDrafter,
+    Speculation,
+)
 from inflight.core.types.plan import Chunk
 
 

@@ -10,10 +10,9 @@ from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.asking import ASK_SECONDS, READ_SECONDS, ROUND_SECONDS
+from inflight.core.speculation.acceptance import ASK_SECONDS, READ_SECONDS, ROUND_SECONDS
 from inflight.core.speculation.controller import SpeculationController
-from inflight.core.speculation.drafter import ExecutorDrafter, Proposal
-from inflight.core.speculation.speculation import Speculation
+from inflight.core.speculation.speculation import ExecutorDrafter, Proposal, Speculation
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Sampled, StepResult

@@ -11,8 +11,7 @@ from typing import Any
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
-from inflight.core.speculation.drafter import ExecutorDrafter
-from inflight.core.speculation.speculation import Allotment
+from inflight.core.speculation.speculation import Allotment, ExecutorDrafter
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan, Capacity, Pending, StepResult

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.compiled import module
-from inflight.core.speculation.drafter import NOTHING, Proposal
+from inflight.core.speculation.speculation import NOTHING, Proposal
 from inflight.execution.drafters import suffix, suffix_reference
 from inflight.execution.drafters.suffix import SuffixDrafter
 from inflight.execution.drafters.suffix_index import IndexKind

@@ -14,9 +14,9 @@ STATS = SpeculationStats(
     drafter="suffix",
     asked=9,
     steps=4,
-    drafted=(7, 5, 2),
-    accepted=(6, 2, 0),
-    chosen=((1, 2), (2, 3), (3, 2)),
+    chunks=7,
+    drafted=[7, 5, 2],
+    accepted=[6, 2, 0],
     won_seconds=1.5,
     lost_seconds=0.25,
 )

@@ -1,11 +1,16 @@
-"""Speculation as the scheduler uses it: which sequences have how many drafts in a step, forced drafts, and counts."""
+"""Speculation as the scheduler uses it: drafters, which sequences have how many drafts, forced drafts, and counts.
+
+A drafter guesses the tokens that a decode will bring, so that one step yields several where the guess was right. Wrong
+drafts cost time, never tokens: the sampled tokens are the same whatever was drafted.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
@@ -15,6 +20,35 @@ from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 ITL_SHARE = 0.9  # of an ITL target that a step with drafts may take: predictions err
 MAX_DRAFTS = 32  # of a sequence in a step; they are sampled in one pass, and so many are hardly ever right
 MIN_FORCED_TOKENS = 3  # to leave a sequence out of a step for: the one in flight yields one, and the next none
+
+
+class Proposal(NamedTuple):
+    """Tokens that may follow. chances: of each, from 0 to 1, that it is right if those before it are: beliefs."""
+
+    token_ids: tuple[int, ...]
+    chances: tuple[float, ...]
+
+
+NOTHING = Proposal((), ())
+
+
+class Drafter(Protocol):
+    """Makes drafts when a step is planned. name: in records and metrics, such as "suffix"."""
+
+    name: str
+
+    def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
+        """Return drafts behind a sequence's tokens, at most so many; `NOTHING` if there are none."""
+
+    def finished(self, view: SequenceView) -> None:
+        """Forget a sequence that has ended; its output may be remembered."""
+
+
+class ExecutorDrafter(Struct, frozen=True):
+    """Stands for drafts that the executor makes inside of the step. max_drafts: of a sequence in a step."""
+
+    name: str
+    max_drafts: int
 
 
 class Candidate(NamedTuple):
@@ -32,45 +66,29 @@ class Allotment(NamedTuple):
     token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SpeculationStats:
     """Counts since the engine began."""
 
     drafter: str  # its name
     asked: int = 0  # calls of the drafter, each for one sequence
     steps: int = 0  # steps with any draft
-    drafted: tuple[int, ...] = ()  # drafts by position from the first
-    accepted: tuple[int, ...] = ()  # of these, those that were right, with all before them
-    chosen: tuple[tuple[int, int], ...] = ()  # (drafts, chunks that had so many), rising
+    chunks: int = 0  # chunks with any draft
+    drafted: list[int] = field(default_factory=list)  # drafts by position from the first
+    accepted: list[int] = field(default_factory=list)  # of these, those that were right, with all before them
     won_seconds: float = 0.0  # estimated, of steps in which drafts brought more than they cost
     lost_seconds: float = 0.0  # of the other steps, and of calls in vain
 
-
-class SpeculationTally:
-    def __init__(self, drafter: str):
-        self.steps = 0
-        self._drafter, self._won, self._lost = drafter, 0.0, 0.0
-        self._chunks: Counter[tuple[int, int]] = Counter()  # (drafts, right ones) → chunks
-
     def add_chunk(self, drafts: int, right: int) -> None:
-        self._chunks[drafts, right] += 1
+        """Count a chunk with so many drafts."""
+        self.chunks += 1
+        for counts, number in ((self.drafted, drafts), (self.accepted, right)):
+            counts += [0] * (drafts - len(counts))
+            counts[:number] = [count + 1 for count in counts[:number]]
 
     def add_seconds(self, won: float) -> None:
         """Add what drafts saved, less what they cost."""
-        if won > 0:
-            self._won += won
-        else:
-            self._lost -= won
-
-    def stats(self, asked: int) -> SpeculationStats:
-        chosen: Counter[int] = Counter()
-        for (drafts, _), chunks in self._chunks.items():
-            chosen[drafts] += chunks
-        positions, counts = range(max(chosen, default=0)), self._chunks.items()
-        drafted = tuple(sum(chunks for (drafts, _), chunks in counts if drafts > position) for position in positions)
-        accepted = tuple(sum(chunks for (_, right), chunks in counts if right > position) for position in positions)
-        by_number = tuple(sorted(chosen.items()))
-        return SpeculationStats(self._drafter, asked, self.steps, drafted, accepted, by_number, self._won, self._lost)
+        self.won_seconds, self.lost_seconds = self.won_seconds + max(0.0, won), self.lost_seconds + max(0.0, -won)
 
 
 class Speculation:
@@ -89,12 +107,7 @@ class Speculation:
 
     def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
         """Choose sequences to leave out of a step that is planned ahead, so that the next one can draft for them.
-
-        Args:
-            step: The step that is planned while the one before it is computed.
-            views: Those due whose next token is being computed.
-            running: Number of sequences that run.
-        """
+        views: those due whose next token is being computed. running: number of sequences that run."""
         return ()
 
     def allot(
@@ -104,14 +117,8 @@ class Speculation:
         return []
 
     def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
-        """Learn from a step.
-
-        Args:
-            plan: What was computed.
-            work: Its features.
-            result: What it yielded; it may have failed.
-            round_seconds: Time from the commit before it, or its own plan, to its commit; 0 if unknown.
-        """
+        """Learn from a step, which may have failed. work: features of the plan. round_seconds: time from the commit
+        before it, or its own plan, to its commit; 0 if unknown."""
 
     def finished(self, view: SequenceView) -> None:
         """Remove a sequence that has ended."""
@@ -123,8 +130,8 @@ class Speculation:
 
 class ForcedDrafts(Speculation):
     """Draft tokens that a grammar alone allows, as the executor reported them, and leave other sequences to another
-    speculation. Each forced token would have to be computed anyway, so they take the rest of the step without being
-    weighed, within the ITL targets of all that run."""
+    speculation, which learns by itself. Each forced token would have to be computed anyway, so they take the rest of
+    the step without being weighed, within the ITL targets of all that run."""
 
     def __init__(self, latency: LatencyModel, others: Speculation | None = None) -> None:
         """others: drafts for sequences without forced tokens; None: these have no drafts."""
@@ -152,39 +159,27 @@ class ForcedDrafts(Speculation):
         return due if due is None or not self._forced else {*due, *self._forced}
 
     def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
-        forced = self._forced
-        held = {one.number for one in views if len(forced.get(one.number, ())) >= MIN_FORCED_TOKENS}
-        rest = [one for one in views if one.number not in forced]
+        held = {one.number for one in views if len(self._forced.get(one.number, ())) >= MIN_FORCED_TOKENS}
+        rest = [one for one in views if one.number not in self._forced]
         return held.union(self._others.hold_back(step, rest, running)) if rest else held
 
     def allot(
         self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
     ) -> list[Allotment]:
-        found = self._allot_forced(chunks, candidates, budget) if self._forced else []
-        left, due = budget - sum(one.num_drafts for one in found), self._others.due(step)
-        rest = [one for one in candidates if one.view.number not in self._forced]
-        rest = [one for one in rest if due is None or one.view.number in due]
-        return found + self._others.allot(step, chunks, rest, left) if rest and left > 0 else found
-
-    def _allot_forced(self, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int) -> list[Allotment]:
-        found: list[Allotment] = []
-        if self._targets:
-            work, target = features(BatchPlan(0, tuple(chunks))), ITL_SHARE * min(self._targets.values())
-            budget = min(budget, self._latency.max_extra_decodes(work, target)) if self._latency.ready else 0
+        due, left, found = self._others.due(step), budget, []
+        if self._forced and self._targets:
+            work, target = features(BatchPlan(step, tuple(chunks))), ITL_SHARE * min(self._targets.values())
+            left = min(left, self._latency.max_extra_decodes(work, target)) if self._latency.ready else 0
         for view, room in candidates:
-            token_ids = self._forced.get(view.number, ())[: max(0, min(room, budget, MAX_DRAFTS))]
+            token_ids = self._forced.get(view.number, ())[: max(0, min(room, left, MAX_DRAFTS))]
             if token_ids:
                 found.append(Allotment(view.number, len(token_ids), token_ids))
-                budget -= len(token_ids)
-        return found
-
-    def observe(self, plan: BatchPlan, work: Features, result: StepResult, round_seconds: float) -> None:
-        self._others.observe(plan, work, result, round_seconds)
+                left, budget = left - len(token_ids), budget - len(token_ids)
+        rest = [one for one in candidates if one.view.number not in self._forced]
+        rest = [one for one in rest if due is None or one.view.number in due]
+        return found + self._others.allot(step, chunks, rest, budget) if rest and budget > 0 else found
 
     def finished(self, view: SequenceView) -> None:
         self.force(view.number, ())
         self._targets.pop(view.number, None)
         self._others.finished(view)
-
-    def stats(self) -> SpeculationStats | None:
-        return self._others.stats()

@@ -1,1 +1,1 @@
-"""Drafters: what guesses the tokens that a decode will bring. How they are asked says `core.speculation.drafter`."""
+"""Drafters: guess the tokens that a decode will bring, as `core.speculation.speculation` asks them."""

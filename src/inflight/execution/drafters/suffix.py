@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.drafter import NOTHING, Proposal
+from inflight.core.speculation.speculation import NOTHING, Proposal
 from inflight.execution.drafters.answers import Answers
 from inflight.execution.drafters.suffix_index import IndexKind, SuffixIndex, best_kind
 from inflight.execution.drafters.suffix_reference import LEVELS

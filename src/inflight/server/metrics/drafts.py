@@ -31,4 +31,4 @@ def collect(stats: SpeculationStats) -> Iterator[Metric]:
 
 def num_drafts(stats: SpeculationStats) -> int:
     """Sequences with drafts in a step, over all steps: what vLLM calls a draft."""
-    return sum(chunks for _, chunks in stats.chosen)
+    return stats.chunks
