@@ -136,7 +136,7 @@ def lengths(steps: list[int]) -> list[int]:
 
 def test_pauses_double_until_asking_takes_a_small_share_of_the_time() -> None:
     assert lengths(asked_in_vain(of(1), range(1200))) == [1, 1, 2, 4, 8, 16, 32, 64, 128, 256, 256, 256]
-    assert lengths(asked_in_vain(of(1), range(160), SHORT))[-6:] == [16] * 6  # of 0.11 ms, beside 20 ms
+    assert lengths(asked_in_vain(of(1), range(160), SHORT))[-6:] == [8] * 6  # of 0.06 ms, beside 20 ms
 
 
 def test_pauses_end_together_whenever_they_began() -> None:

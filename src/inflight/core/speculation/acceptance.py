@@ -21,7 +21,7 @@ SEQUENCE_DECAY = 0.9  # of a sequence's evidence, for each step that verified dr
 REFUSAL_DECAY = 0.97  # of a sequence's evidence, for each time that it is refused drafts
 MAX_ACCEPT_RATE = 0.99
 
-ROUND_SECONDS = 100e-6  # that a step with any question to the drafter takes beside the questions
+ROUND_SECONDS = 50e-6  # that a step with any question to the drafter takes beside the questions
 ASK_SECONDS = 10e-6  # of a question about one sequence
 READ_SECONDS = 0.5e-6  # of the first one, for each token: the drafter reads the sequence, and answers that ended
 ASK_SHARE = 0.0005  # of the time, that asking in vain may take

@@ -48,8 +48,7 @@ class SpeculationController(Speculation):
         if isinstance(drafter, ExecutorDrafter):
             self._max_drafts = min(max_drafts, drafter.max_drafts)
         else:
-            self._drafter = drafter
-            self._cost = StepCost(latency, ROUND_SECONDS, ASK_SECONDS)
+            self._drafter, self._cost = drafter, StepCost(latency, ROUND_SECONDS, ASK_SECONDS)
         self._latency, self._acceptance = latency, Acceptance()
         self._itl_targets: dict[int, float] = {}  # of running sequences that have one
         self._drafted: dict[int, tuple[ExtendedStep, Beliefs]] = {}  # steps whose results are not there
@@ -95,7 +94,7 @@ class SpeculationController(Speculation):
         offers = {number: chances[known:] for number, (_, chances) in asked.items()}
         lost = min(1.0, cost.exposed / max(cost.seconds(), MIN_STEP_SECONDS)) if len(offers) == running else 1.0
         worth = {number: chances for number, chances in offers.items() if sum(accumulate(chances, mul)) > lost}
-        held = choose(worth, cost, MAX_DRAFTS * running, self._max_seconds())
+        held = choose(worth, cost, MAX_DRAFTS * running, ITL_SHARE * min(self._itl_targets.values(), default=math.inf))
         self._stats.add_seconds(-self._acceptance.refuse(views, held, step, cost.seconds()))
         return held
 
@@ -106,7 +105,8 @@ class SpeculationController(Speculation):
         if work.tokens != work.samples:  # it computes prompts, whose first tokens are not to wait for drafts
             self._prompt_step = step
             return []
-        cost, max_seconds, views = self._cost.extended(work), self._max_seconds(), [view for view, _ in candidates]
+        cost, views = self._cost.extended(work), [view for view, _ in candidates]
+        max_seconds = ITL_SHARE * min(self._itl_targets.values(), default=math.inf)
         asked = self._ask(step, views, [min(room, budget, self._max_drafts) for _, room in candidates])
         offers = {number: chances for number, (_, chances) in asked.items()}
         counts = choose(offers, cost, budget, max_seconds)
@@ -132,16 +132,11 @@ class SpeculationController(Speculation):
             if self._drafter is not None and room > 0:
                 proposal = self._drafter.propose(view, room)
                 room = len(proposal.token_ids)
+                self._stats.asked += 1
+                self._asked_step, self._asking = step, ROUND_SECONDS + ASK_SECONDS * len(views)
             if room > 0:
                 asked[view.number] = proposal, self._acceptance.chances(view.number, proposal.chances, room)
-        if self._drafter is not None:
-            self._stats.asked += len(views)
-            self._asked_step, self._asking = step, ROUND_SECONDS + ASK_SECONDS * len(views)
         return asked
-
-    def _max_seconds(self) -> float:
-        """Return what the ITL targets of the running sequences leave for a step."""
-        return ITL_SHARE * min(self._itl_targets.values()) if self._itl_targets else math.inf
 
     # -- after it -----------------------------------------------------------------------------------------------
 

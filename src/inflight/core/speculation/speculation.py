@@ -130,8 +130,7 @@ class Speculation:
 
 class ForcedDrafts(Speculation):
     """Draft tokens that a grammar alone allows, as the executor reported them, and leave other sequences to another
-    speculation, which learns by itself. Each forced token would have to be computed anyway, so they take the rest of
-    the step without being weighed, within the ITL targets of all that run."""
+    speculation. Each forced token has to be computed anyway: they take the rest of the step, within all ITL targets."""
 
     def __init__(self, latency: LatencyModel, others: Speculation | None = None) -> None:
         """others: drafts for sequences without forced tokens; None: these have no drafts."""
@@ -175,8 +174,8 @@ class ForcedDrafts(Speculation):
             if token_ids:
                 found.append(Allotment(view.number, len(token_ids), token_ids))
                 left, budget = left - len(token_ids), budget - len(token_ids)
-        rest = [one for one in candidates if one.view.number not in self._forced]
-        rest = [one for one in rest if due is None or one.view.number in due]
+        asked = [one for one in candidates if due is None or one.view.number in due]
+        rest = [one for one in asked if one.view.number not in self._forced]
         return found + self._others.allot(step, chunks, rest, budget) if rest and budget > 0 else found
 
     def finished(self, view: SequenceView) -> None:
