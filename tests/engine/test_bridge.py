@@ -28,7 +28,7 @@ from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock
-from inflight.engine.commands import COMMAND_SECONDS
+from inflight.engine.commands import COMMAND_SECONDS, CommandQueue
 from inflight.engine.event_stream import EngineStopped
 from inflight.engine.loop import EngineLoop
 from inflight.engine.protocols import EngineClient
@@ -462,6 +462,20 @@ async def test_commands_for_many_samples_are_answered_when_the_engine_has_stoppe
     await stream.aclose()
     with pytest.raises(EngineStopped, match="a bug"):
         await asyncio.wait_for(rig.client.open(*many("s")), 10)
+
+
+def test_a_worker_waits_for_the_lock_once_the_engine_runs_no_commands() -> None:
+    """An event loop that has the lock would leave the worker's large command behind."""
+    ran: list[str] = []
+    commands = CommandQueue(failed=lambda error: None)
+    commands.end()
+    commands.put_large(lambda: ran.append("large"))
+    with commands.lock:
+        worker = threading.Thread(target=commands.run_large)
+        worker.start()
+        worker.join(0.1)
+    worker.join()
+    assert ran == ["large"]
 
 
 async def test_commands_that_take_long_leave_the_engine_its_steps(rig: Rig) -> None:
