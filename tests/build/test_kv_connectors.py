@@ -42,12 +42,14 @@ def test_blocks_that_are_not_a_sequences_whole_state_are_refused(state: CachedSt
         assert str(refusal.value).startswith(("--kv-cache-dir keeps", "--role prefill transfers"))
 
 
-def test_peers_need_the_prefix_cache_and_are_named_by_their_setting(tmp_path: Path) -> None:
+def test_peers_need_the_prefix_cache_and_memory_of_this_machine(tmp_path: Path) -> None:
     without = settings(enable_prefix_caching=False)
     with pytest.raises(SettingsError, match=r"^--role both needs the prefix cache"):
         resolve_connectors(without, peers("both"), tmp_path, PLAIN)
     with pytest.raises(SettingsError, match=r"^prefill_engines needs the prefix cache"):
         resolve_connectors(without, peers(asked_by="prefill_engines"), tmp_path, PLAIN)
+    with pytest.raises(SettingsError, match="this device has them elsewhere"):
+        peers().open(None, KVIdentity(DESCRIPTION))
 
 
 def test_without_connectors_nothing_is_read_and_unreadable_files_are_refused(tmp_path: Path) -> None:
@@ -59,11 +61,6 @@ def test_without_connectors_nothing_is_read_and_unreadable_files_are_refused(tmp
     config = resolve_connectors(EngineSettings(model="nowhere"), peers(), tmp_path / "nowhere", PLAIN)
     with pytest.raises(SettingsError, match="model's files cannot be read"):
         list(KVConnectors(config, lambda digest: DESCRIPTION, 16).open(None, StepActivity()))
-
-
-def test_blocks_outside_this_machines_memory_are_refused() -> None:
-    with pytest.raises(SettingsError, match="this device has them elsewhere"):
-        peers().open(None, KVIdentity(DESCRIPTION))
 
 
 def test_adapters_are_described_as_loaded_and_identified_by_their_files(tmp_path: Path) -> None:
