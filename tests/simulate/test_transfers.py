@@ -43,7 +43,7 @@ def first_tokens(workload: Workload, of: Pool) -> list[float]:
 
 
 def test_what_was_evicted_comes_back_from_the_folder_in_its_time_unless_it_was_used_longest_ago() -> None:
-    """Of the first prompt not all blocks are left: 9 come from the folder in 0.011 s, and one token is computed."""
+    """Not all blocks of the first prompt are left: 9 come from the folder in 0.011 s, and one token is computed."""
     alone, _, again = first_tokens(prompts(1, 2, 1), kept(SMALL))
     assert alone == pytest.approx(4 * 0.01 + 0.193)
     assert again == pytest.approx(0.002 + 0.009 + 0.011)

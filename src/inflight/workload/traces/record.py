@@ -18,7 +18,7 @@ from inflight.records.schema import VERSION
 from inflight.records.version1 import upgraded
 from inflight.workload.traces.files import Source, TraceFormat, objects
 from inflight.workload.traces.rows import Reading, Rows
-from inflight.workload.workload import NO_TARGETS, Entry, WorkloadError
+from inflight.workload.workload import NO_TARGETS, WorkloadError
 
 _COMPLETE = ("stop", "length")  # finish reasons of whole answers
 _STEP = '{"kind":"step"'  # as the recorder begins the lines of steps, which are most of a file
@@ -66,14 +66,10 @@ def _take(rows: Rows, line: int, record: _Recorded) -> bool:
         output_tokens = max([len(sample.token_ids) for sample in record.samples], default=0)
     targets = NO_TARGETS if slo.ttft is slo.itl is None else Targets(ttft=slo.ttft, itl=slo.itl)
     prompt = asked.prompt_token_ids
-    if not rows.accept(line, asked.arrival, len(prompt), output_tokens):
-        return False
-    entry = Entry(
-        rows.since(asked.arrival), len(prompt), output_tokens, asked.params.max_tokens, (), 0, prompt, asked.cache_salt,
-        "", None, 0.0, "", asked.lane, asked.tenant, asked.priority, targets,
+    return rows.take(
+        line, asked.arrival, len(prompt), output_tokens, prompt=prompt, max_tokens=asked.params.max_tokens,
+        cache_salt=asked.cache_salt, lane=asked.lane, tenant=asked.tenant, priority=asked.priority, targets=targets,
     )  # fmt: skip
-    rows.entries.append(entry)
-    return True
 
 
 def _version(source: Source, line: str) -> int:

@@ -12,7 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from inflight.counted import UNBOUNDED
-from inflight.workload.workload import Entry, Workload, WorkloadError
+from inflight.metrics.observation import Targets
+from inflight.workload.workload import NO_TARGETS, Entry, Workload, WorkloadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,32 +93,28 @@ class Rows:
         traffic: str = "",
         after: int | None = None,
         prompt: str | tuple[int, ...] | None = None,
+        max_tokens: int | None = None,
+        cache_salt: str = "",
+        lane: str = "",
+        tenant: str = "",
+        priority: int | None = None,
+        targets: Targets = NO_TARGETS,
     ) -> bool:
         """Keep a row if its figures are possible, and return whether it was kept. arrival: seconds from any origin."""
-        if not self.accept(line, arrival, prompt_tokens, output_tokens):
-            return False
+        if not -_MAX_TIME_S < arrival < _MAX_TIME_S:
+            return self.broken(line, "its time is not a number of seconds")
+        if not (0 < output_tokens <= UNBOUNDED and 0 < prompt_tokens <= UNBOUNDED):
+            if prompt_tokens < 0 or output_tokens < 0 or max(prompt_tokens, output_tokens) > UNBOUNDED:
+                return self.broken(line, f"a length outside 0 to {UNBOUNDED:,} tokens")
+            return self.drop(line, NO_OUTPUT if prompt_tokens else "no prompt tokens")
+        if self._origin is None:
+            self._origin = arrival  # subtracted here, so that few entries are made twice
         entry = Entry(
-            self.since(arrival), prompt_tokens, output_tokens, None, prefix, block_size, prompt, "", session, after,
-            0.0, traffic,
+            arrival - self._origin, prompt_tokens, output_tokens, max_tokens, prefix, block_size, prompt, cache_salt,
+            session, after, 0.0, traffic, lane, tenant, priority, targets,
         )  # fmt: skip
         self.entries.append(entry)
         return True
-
-    def accept(self, line: int, arrival: float, prompt_tokens: int, output_tokens: int) -> bool:
-        """Check a row's figures and drop it where they are impossible; return whether it was accepted."""
-        if not -_MAX_TIME_S < arrival < _MAX_TIME_S:
-            return self.broken(line, "its time is not a number of seconds")
-        if 0 < output_tokens <= UNBOUNDED and 0 < prompt_tokens <= UNBOUNDED:
-            return True
-        if prompt_tokens < 0 or output_tokens < 0 or max(prompt_tokens, output_tokens) > UNBOUNDED:
-            return self.broken(line, f"a length outside 0 to {UNBOUNDED:,} tokens")
-        return self.drop(line, NO_OUTPUT if prompt_tokens else "no prompt tokens")
-
-    def since(self, arrival: float) -> float:
-        """Return the seconds after the first row that was kept; subtracted here, so that few entries are made twice."""
-        if self._origin is None:
-            self._origin = arrival
-        return arrival - self._origin
 
     def rate(self) -> float:
         """Return the requests per second from the first time to the last; 0 where all came at once."""
