@@ -14,7 +14,7 @@ from benchmarks.adapters.decoding import Decoding
 from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
-from benchmarks.speculation.legs import told
+from benchmarks.speculation.legs import with_interval
 from benchmarks.structured_output.arrivals import tail, tail_ratio
 from inflight.core.types.sampling import Adapter
 
@@ -58,7 +58,7 @@ def report(model: Model, rows: int, legs: int, adapters: Sequence[Adapter], rank
         f"{means[0]:.1f}",
         f"{tails[1]:.1f}",
         f"{tails[0]:.1f}",
-        told(tail_ratio(cold, warm)),
+        with_interval(tail_ratio(cold, warm)),
         f"{statistics.median(waited):.0f}",
     ]
     head = ["a step, ms", "while one is loaded", "p99, ms", "while one is loaded", "over", "steps until it answers"]

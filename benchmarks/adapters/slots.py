@@ -12,7 +12,7 @@ from benchmarks.comparison import log_line
 from benchmarks.drive import drive
 from benchmarks.engines import Model
 from benchmarks.results import table
-from benchmarks.speculation.legs import told
+from benchmarks.speculation.legs import with_interval
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.request import Request
@@ -69,7 +69,7 @@ def report(
         few, all_there = measured(model, adapters, slots, turns, seconds, rate)
         ratio = paired_ratio(few, all_there)
         assert ratio is not None
-        lines.append([f"{rate:g}", f"{sum(all_there) / turns:.2f}", f"{sum(few) / turns:.2f}", told(ratio)])
+        lines.append([f"{rate:g}", f"{sum(all_there) / turns:.2f}", f"{sum(few) / turns:.2f}", with_interval(ratio)])
     about = (
         f"{model.name}: {len(adapters)} adapters of rank {rank}, asked for by Zipf's law (exponent {SKEW:g}) for "
         f"{seconds:g} s, {PROMPT} tokens in and {OUTPUT[0]} to {OUTPUT[1]} out; {turns} turns of each, every one with "

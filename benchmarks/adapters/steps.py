@@ -14,7 +14,7 @@ from benchmarks.adapters.decoding import Decoding
 from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
-from benchmarks.speculation.legs import told
+from benchmarks.speculation.legs import with_interval
 from inflight.core.types.sampling import Adapter
 from inflight.metrics.confidence import paired_ratio
 
@@ -52,7 +52,7 @@ def report(model: Model, rows: int, legs: int, adapters: Sequence[Adapter], coun
     for case in others:
         ratio = paired_ratio(case.rates, alone.rates)
         assert ratio is not None
-        lines.append([case.adapters, f"{statistics.fmean(case.rates):.0f}", told(ratio)])
+        lines.append([case.adapters, f"{statistics.fmean(case.rates):.0f}", with_interval(ratio)])
     about = (
         f"{model.name}: {rows} rows that decode, spread evenly over adapters of rank {rank} for every matrix of every "
         f"layer; turns of {LEG} steps, {legs} of each. Ratios within each turn, with a 95 % interval; at least {ASKED} "

@@ -10,7 +10,7 @@ from typing import get_args
 
 from benchmarks.gpu.model import BLOCK, DrawnModel, Limits
 from benchmarks.results import table
-from benchmarks.speculation.contest import HEAD, OFF, ON, between, told_cells
+from benchmarks.speculation.contest import HEAD, OFF, ON, between, cells_of
 from benchmarks.speculation.corpus import Kind, Pair, read
 from benchmarks.speculation.engine import MODEL_LEN, ScriptedEngine, blocks
 from inflight.config.assembly import scheduler_for
@@ -43,7 +43,7 @@ def _of_kind(
     with_drafts = _engine(model, max(batches), pairs, ON, SuffixDrafter())
     without = _engine(model, max(batches), pairs, OFF, None)
     for rows in batches:
-        yield told_cells(between(with_drafts, without, rows, kind, legs, rows * leg_tokens))
+        yield cells_of(between(with_drafts, without, rows, kind, legs, rows * leg_tokens))
 
 
 def _engine(

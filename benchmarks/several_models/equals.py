@@ -11,7 +11,7 @@ from benchmarks.comparison import log_line
 from benchmarks.results import table
 from benchmarks.several_models.asking import Embedding, model_table, models_server
 from benchmarks.shapes import BGE_BASE, write_config
-from benchmarks.speculation.legs import told
+from benchmarks.speculation.legs import with_interval
 from inflight.metrics.confidence import paired_ratio
 
 ASKED = 0.1
@@ -53,7 +53,7 @@ def _row(name: str, weights: tuple[int, int] | None, turns: int, seconds: float)
     cost = paired_ratio([sum(one) for one in together], alone)
     assert fair is not None and cost is not None
     mean = sum(map(sum, together)) / turns
-    return name, f"{sum(alone) / turns:.1f}", f"{mean:.1f}", told(fair), told(cost)
+    return name, f"{sum(alone) / turns:.1f}", f"{mean:.1f}", with_interval(fair), with_interval(cost)
 
 
 def _rates(ports: list[int], seconds: float, *names: str) -> list[float]:

@@ -13,7 +13,7 @@ from benchmarks.comparison import log_line
 from benchmarks.results import table
 from benchmarks.several_models.asking import TEXT_TOKENS, Chatting, Embedding, model_table, models_server, percentile
 from benchmarks.shapes import BGE_BASE, QWEN25_05B, write_config
-from benchmarks.speculation.legs import told
+from benchmarks.speculation.legs import with_interval
 from inflight.metrics.confidence import paired_ratio
 
 ASKED = 1.15
@@ -102,7 +102,7 @@ def _row(name: str, way: Way, turns: int, seconds: float) -> tuple[str, ...]:
     assert ratios[0] is not None and ratios[1] is not None
     together = [gap for one in alone for gap in one]
     rate = f"{texts / turns / seconds:.1f} ({alone_rate:.1f})"
-    return name, f"{percentile(together, 0.5) * 1000:.1f} ms", told(ratios[0]), told(ratios[1]), rate
+    return name, f"{percentile(together, 0.5) * 1000:.1f} ms", with_interval(ratios[0]), with_interval(ratios[1]), rate
 
 
 def _texts_alone(port: int, tier: str, seconds: float) -> float:

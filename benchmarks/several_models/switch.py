@@ -15,7 +15,7 @@ from benchmarks.comparison import log_line
 from benchmarks.results import table
 from benchmarks.served import Server
 from benchmarks.several_models.asking import first_answer, in_turn, models_server
-from benchmarks.speculation.legs import told
+from benchmarks.speculation.legs import with_interval
 from inflight.metrics.confidence import paired_ratio
 
 ASKED = 1.2
@@ -67,7 +67,7 @@ def _models(file: Path) -> str:
 
 def _row(name: str, seconds: Sequence[float], switches: Sequence[float] | None) -> tuple[str, str, str]:
     ratio = None if switches is None else paired_ratio(switches, seconds)
-    return name, f"{statistics.fmean(seconds):.2f} s", "" if ratio is None else told(ratio)
+    return name, f"{statistics.fmean(seconds):.2f} s", "" if ratio is None else with_interval(ratio)
 
 
 def _said(what: str, seconds: float) -> float:

@@ -14,7 +14,7 @@ from benchmarks.engines import Model
 from benchmarks.results import table
 from benchmarks.speculation.corpus import Kind, Pair, Part, read
 from benchmarks.speculation.engine import MODEL_LEN, ScriptedEngine, blocks, engine
-from benchmarks.speculation.legs import Leg, in_turns, speed_up, told
+from benchmarks.speculation.legs import Leg, in_turns, speed_up, with_interval
 from inflight.config.scheduling import SchedulingSettings
 from inflight.counted import counted
 from inflight.engine.clock import Clock
@@ -54,7 +54,7 @@ def contest(
     without = engine(model.beside(), rows, pairs, OFF, None, clock)  # alike: where memory lies tells in short steps
     one_row = tokens or sum(len(pair.answer) for pair in pairs) / len(pairs)
     found = between(with_drafts, without, rows, kind, legs, round(one_row * max(1.0, rows**0.5 / 2)))
-    log_line(f"{model.name}, {counted(rows, 'row')}, {kind}: {told(found.speed_up)}, {found.drafted:,} drafts")
+    log_line(f"{model.name}, {counted(rows, 'row')}, {kind}: {with_interval(found.speed_up)}, {found.drafted:,} drafts")
     return found
 
 
@@ -107,7 +107,7 @@ def report(
         for kind in kinds:
             pairs = read(kind, part)
             for rows in batches:
-                cells.append([model.name, *told_cells(contest(model, rows, kind, pairs, legs, tokens, clock))])
+                cells.append([model.name, *cells_of(contest(model, rows, kind, pairs, legs, tokens, clock))])
     said = (
         f"Tokens a second with `--speculation auto` over those with `off`, prompts included, in {legs} legs each that "
         f"ran in turns; in brackets 95 % intervals. Texts: the {part} half of the corpus. All answers were the same, "
@@ -116,14 +116,14 @@ def report(
     return f"{said}\n\n{table(['model', *HEAD], cells)}"
 
 
-def told_cells(found: Contest) -> list[object]:
+def cells_of(found: Contest) -> list[object]:
     """Under `HEAD`."""
     asked = ASKED.get((found.kind, found.rows), ANYWHERE)
     return [
         found.kind,
         found.rows,
         f"{found.off_per_s:,.0f}",
-        told(found.speed_up),
+        with_interval(found.speed_up),
         f"≥ {asked}",
         f"{found.drafted:,}",
         f"{found.accepted / found.drafted:.0%}" if found.drafted else "",

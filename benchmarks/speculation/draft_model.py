@@ -3,7 +3,7 @@
 A step with k drafts of each of B rows yields E = (1 - a^(k + 1)) / (1 - a) tokens a row, where each draft is right with
 chance a. Verifying takes T(B(k + 1)) and making takes k passes of the draft model, c times T(B) each, so that decodes
 are E / (T(B(k + 1)) / T(B) + k · c) times as fast (Leviathan et al., arXiv 2211.17192, with what verifying costs). The
-right side is measured of the two models apart, step by step; the left is an engine with drafts against one without, in
+right side is measured of each model by itself, step by step; the left is an engine with drafts against one without, in
 turns. That the answers are the same is asserted, token by token.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.comparison import log_line
 from benchmarks.draft_pair import PairShape, write_pair
 from benchmarks.results import table
-from benchmarks.speculation.legs import Leg, in_turns, speed_up, told
+from benchmarks.speculation.legs import Leg, in_turns, speed_up, with_interval
 from benchmarks.speculation.step_costs import BLOCK, WIDTH, Rows
 from inflight.config.engine import EngineSettings
 from inflight.config.threads import resolve_threads
@@ -93,8 +93,8 @@ class DraftPair:
 
 
 class Parts:
-    """What the formula is made of, each measured apart. times: of steps without drafts, that verify them, and of the
-    draft model."""
+    """Measure each part of the formula by itself. times: of steps without drafts, that verify them, and of the draft
+    model."""
 
     def __init__(self, pair: DraftPair, rows: int, drafts: int, clock: Clock):
         self._model, self._draft = (Rows(pair.alone(place), rows, clock) for place in (0, 1))
@@ -178,6 +178,6 @@ def _row(pair: DraftPair, rows: int, drafts: int, legs: int, clock: Clock) -> li
     assert with_drafts.said == without.said, "drafts changed an answer"
     found, formula = speed_up(ones, others), parts.formula()
     over = found.mean / formula.speed_up
-    log_line(f"{rows} rows, {drafts} drafts: {told(found)}, the formula says {formula.speed_up:.3f}")
+    log_line(f"{rows} rows, {drafts} drafts: {with_interval(found)}, the formula says {formula.speed_up:.3f}")
     cells = [f"{one:.2f}" for one in (formula.expected, formula.verifying, formula.pass_cost, formula.speed_up)]
-    return [rows, drafts, *cells, told(found), f"{over:.2f}", f"{1 - WITHIN:.2f} to {1 + WITHIN:.2f}"]
+    return [rows, drafts, *cells, with_interval(found), f"{over:.2f}", f"{1 - WITHIN:.2f} to {1 + WITHIN:.2f}"]

@@ -2,7 +2,7 @@
 
 The scripted executor forces the answers; everything else is real, drafts and their verification too. Knows requests,
 tokens and what an engine says of its drafts; not what is compared. Each time that the corpus begins anew its requests
-have another salt: what an engine has said once it does not find again, as nobody asks the same twice.
+have another salt: what an engine has said once it does not find again, as no client asks the same twice.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class ScriptedEngine:
             self._advance()
 
     def run_seconds(self, rows_at: Callable[[float], int], until: float) -> None:
-        """As many requests at a time as `rows_at` says of the engine's own seconds, until so many of these. Whoever is
-        too many goes away."""
+        """As many requests at a time as `rows_at` says of the engine's own seconds, until so many of these. Requests
+        beyond that are aborted."""
         while self.seconds < until:
             rows = rows_at(self.seconds)
             for request_id in list(self._running)[rows:]:
@@ -101,7 +101,7 @@ class ScriptedEngine:
             self._advance()
 
     def run_arrivals(self, arrivals: Sequence[float]) -> None:
-        """Requests that come at these of the engine's own seconds, until all have ended. Where nobody runs, the next
+        """Requests that come at these of the engine's own seconds, until all have ended. Where none runs, the next
         one comes at once."""
         coming = deque(arrivals)
         while coming or self._running:

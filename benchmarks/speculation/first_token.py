@@ -20,13 +20,13 @@ from benchmarks.results import table
 from benchmarks.speculation.contest import OFF, ON
 from benchmarks.speculation.corpus import Pair, Part, read
 from benchmarks.speculation.engine import MODEL_LEN, ScriptedEngine, blocks, engine
-from benchmarks.speculation.legs import Leg, Run, in_turns, speed_up, told
+from benchmarks.speculation.legs import Leg, Run, in_turns, speed_up, with_interval
 from inflight.engine.clock import Clock
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.drafters.suffix import SuffixDrafter
 
 SYSTEM, USER, ANSWER = 256, 128, 64  # tokens; of the corpus' texts
-MOST_ROWS = 16  # more than ever run
+MAX_ROWS = 16  # more than ever run
 BUSY = 0.8  # requests a second, of those that the engine without speculation answers with so many rows running
 AT_LEAST = 0.99
 
@@ -39,7 +39,7 @@ def pairs(part: Part) -> list[Pair]:
 
 
 def report(model: str, quantization: Quantization, legs: int, part: Part, threads: int | None, clock: Clock) -> str:
-    weights = Model(model, blocks(MOST_ROWS), MODEL_LEN, quantization, threads)
+    weights = Model(model, blocks(MAX_ROWS), MODEL_LEN, quantization, threads)
     rows = [_row(weights, number, caching, legs, part, clock) for number in (1, 4) for caching in (True, False)]
     said = (
         f"{weights.name}; system prompt of {SYSTEM} tokens, {USER} of each request, {ANSWER} of its answer. Requests "
@@ -52,8 +52,8 @@ def report(model: str, quantization: Quantization, legs: int, part: Part, thread
 
 def _row(model: Model, rows: int, caching: bool, legs: int, part: Part, clock: Clock) -> list[object]:
     texts = pairs(part)
-    with_drafts = engine(model.beside(), MOST_ROWS, texts, ON, SuffixDrafter(), clock, caching)
-    without = engine(model.beside(), MOST_ROWS, texts, OFF, None, clock, caching)
+    with_drafts = engine(model.beside(), MAX_ROWS, texts, ON, SuffixDrafter(), clock, caching)
+    without = engine(model.beside(), MAX_ROWS, texts, OFF, None, clock, caching)
     for one in (with_drafts, without):
         one.run_tokens(rows, 20 * ANSWER)  # what the controller learns first
     each_second = BUSY * without.tokens / (without.seconds * ANSWER)
@@ -61,8 +61,8 @@ def _row(model: Model, rows: int, caching: bool, legs: int, part: Part, clock: C
     gaps = [[rng.expovariate(each_second) for _ in range(4 * rows)] for _ in range(legs)]
     ones, others = in_turns(_legs(with_drafts, gaps), _legs(without, gaps), legs)
     found = speed_up(ones, others)
-    log_line(f"{model.name}, {rows} rows, prefix cache {caching}: {told(found)}")
-    return [rows, "on" if caching else "off", f"{statistics.median(without.ttfts) * 1e3:.1f}", told(found)]
+    log_line(f"{model.name}, {rows} rows, prefix cache {caching}: {with_interval(found)}")
+    return [rows, "on" if caching else "off", f"{statistics.median(without.ttfts) * 1e3:.1f}", with_interval(found)]
 
 
 def _legs(engine: ScriptedEngine, gaps: Sequence[Sequence[float]]) -> Run:

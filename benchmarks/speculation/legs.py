@@ -54,7 +54,7 @@ def _rate(legs: Sequence[Leg]) -> float:
     return sum(leg.tokens for leg in legs) / sum(leg.seconds for leg in legs)
 
 
-def told(found: Estimate) -> str:
+def with_interval(found: Estimate) -> str:
     if found.low is None:
         return f"{found.mean:.3f}"
     return f"{found.mean:.3f} ({found.low:.3f} to {found.high:.3f})"

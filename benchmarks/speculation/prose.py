@@ -49,14 +49,14 @@ _NUMBERS = words("two three four five six seven eight nine ten eleven twelve thi
 
 def sentence(rng: random.Random) -> str:
     """One, of one to three clauses."""
-    told = _clause(rng)
+    text = _clause(rng)
     if rng.random() < 0.4:
-        told = f"{told}{rng.choice([',', ''])} {rng.choice(_LINKS)} {_clause(rng)}"
+        text = f"{text}{rng.choice([',', ''])} {rng.choice(_LINKS)} {_clause(rng)}"
     if rng.random() < 0.25:
-        told = f"{rng.choice(_OPENINGS)}, {told}"
+        text = f"{rng.choice(_OPENINGS)}, {text}"
     if rng.random() < 0.15:
-        told = f"{told}; {_clause(rng)}"
-    return told[0].upper() + told[1:] + rng.choice("....?!")
+        text = f"{text}; {_clause(rng)}"
+    return text[0].upper() + text[1:] + rng.choice("....?!")
 
 
 def _clause(rng: random.Random) -> str:

@@ -25,7 +25,7 @@ from inflight.engine.clock import Clock
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.drafters.suffix import SuffixDrafter
 
-MOST = 0.005  # of a step without drafts
+MAX_SHARE = 0.005  # of a step without drafts
 Answer = TypeVar("Answer")
 
 
@@ -95,7 +95,7 @@ def report(
             each = timed.deciding / timed.steps
             share = timed.deciding / timed.seconds
             cells = [f"{each * 1e6:.1f}", f"{timed.seconds / timed.steps * 1e3:.2f}", f"{share:.2%}"]
-            rows.append([model.name, number, f"{timed.steps:,}", *cells, f"≤ {MOST:.1%}"])
+            rows.append([model.name, number, f"{timed.steps:,}", *cells, f"≤ {MAX_SHARE:.1%}"])
     said = (
         "What the controller and the drafter take in steps without drafts, on text that does not repeat: mean times "
         f"over {legs} answers of each row and more, this thread's processor time. Texts: the {part} half of the corpus."

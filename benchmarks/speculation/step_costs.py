@@ -100,12 +100,12 @@ def report(
             cells = [f"{ratio:.2f}" for ratio in over[1:]]
             rows.append([model.name, number, f"{statistics.median(times[0]) * 1e3:.1f}", *cells])
     head = ["model", "rows", "a step without drafts, ms", *(f"k = {k}" for k in drafts[1:])]
-    told = (
+    about = (
         f"A step whose rows have {CONTEXT} tokens each, and k drafts, over the same without: medians of {repeats} "
         "ratios, each of steps that ran one after the other. Where all drafts are right, a step yields 1 + k times the "
         "tokens."
     )
-    return f"{told}\n\n{table(head, rows)}"
+    return f"{about}\n\n{table(head, rows)}"
 
 
 def _ratio(one: float, two: float) -> float:

@@ -2,8 +2,8 @@
 
 Two engines, with speculation and without, run the same schedule, each on seconds of its own: these go while it runs,
 and they run in turns, half a second each, so that a machine whose speed drifts slows both. What the one has done in
-each window of five seconds is compared with what the other has. Whoever is too many when
-the load falls goes away.
+each window of five seconds is compared with what the other has. Requests that are too many when the
+load falls are aborted.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Repeating: a file that is given back with an edit, passages that are quoted, lines that become records of JSON. Not
 repeating: prose of a grammar, prose that was written (the data of the built-in model), tokens at random. The answers
-are what a good model would say; nobody is asked.
+are written, as a good model would say them; no model is asked.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def _function(rng: random.Random, verb: str, thing: str) -> str:
 def quote(rng: random.Random) -> Text:
     """Passages in the prompt, and quotes in the answer."""
     passages = [" ".join(sentence(rng) for _ in range(2)) for _ in range(5)]
-    told = "\n".join(f"[{number}] {passage}" for number, passage in enumerate(passages, 1))
+    listed = "\n".join(f"[{number}] {passage}" for number, passage in enumerate(passages, 1))
     first, second, third = rng.sample(range(5), 3)
     answer = (
         f'Passage {first + 1} says: "{passages[first]}" {sentence(rng)}\nThen there is passage {second + 1}: '
         f'"{passages[second]}"\n{sentence(rng)} As [{third + 1}] has it, "{passages[third]}"\n'
     )
-    return f"{told}\n\nWhat do these passages tell of the {rng.choice(_FIELDS)}? Quote them.\n", answer
+    return f"{listed}\n\nWhat do these passages tell of the {rng.choice(_FIELDS)}? Quote them.\n", answer
 
 
 def records(rng: random.Random) -> Text:

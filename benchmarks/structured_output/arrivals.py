@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
-from benchmarks.speculation.legs import told
+from benchmarks.speculation.legs import with_interval
 from benchmarks.structured_output.engine import Decoding
 from benchmarks.structured_output.schemas import never_seen
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
@@ -53,7 +53,7 @@ def report(models: Sequence[Model], rows: int, legs: int, compiled: CompiledGram
         new, free = measured(model, rows, legs, compiled)
         means = [statistics.fmean(statistics.fmean(leg) for leg in side) for side in (new, free)]
         tails = [1e3 * tail(side) for side in (new, free)]
-        ratio = told(tail_ratio(new, free))
+        ratio = with_interval(tail_ratio(new, free))
         lines.append(
             [model.name, *(f"{1e3 * one:.1f}" for one in means), *(f"{one:.1f}" for one in tails[::-1]), ratio]
         )

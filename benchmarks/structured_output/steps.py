@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from benchmarks.comparison import log_line
 from benchmarks.engines import Model
 from benchmarks.results import table
-from benchmarks.speculation.legs import told
+from benchmarks.speculation.legs import with_interval
 from benchmarks.structured_output.engine import Decoding
 from benchmarks.structured_output.schemas import endless
 from inflight.core.types.sampling import GrammarStats
@@ -71,7 +71,7 @@ def report(models: Sequence[Model], rows: int, legs: int, compiled: CompiledGram
                     model.name,
                     case.bound,
                     f"{1e3 * statistics.fmean(case.seconds):.1f}",
-                    told(_over(case, free)),
+                    with_interval(_over(case, free)),
                     f"{case.mask_ms:.2f}",
                     f"{case.wait_ms:.2f}",
                 ]
