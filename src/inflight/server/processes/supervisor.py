@@ -20,7 +20,7 @@ from typing import Any
 
 from inflight.counted import counted
 from inflight.server.call_counts import SharedCallCounts, shared_table
-from inflight.server.listening import BACKLOG
+from inflight.server.listening import BACKLOG, url
 from inflight.server.logs import Format
 from inflight.server.model_pool.messages import EngineReady
 from inflight.server.model_pool.worker import Worker, WorkerError
@@ -49,6 +49,7 @@ from inflight.server.processes.messages import (
     decode_from_child,
 )
 from inflight.server.reloading import can_reload, reload_certificate, reload_keys
+from inflight.server.service_manager import ServiceManager
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
@@ -114,6 +115,7 @@ class Supervisor:
         self._serial = self._signals = self._code = 0
         self._engine_ready: EngineReady | None = None  # the first one
         self._is_ending = self._has_begun = False
+        self._manager = ServiceManager()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def run(self) -> int:
@@ -146,6 +148,7 @@ class Supervisor:
         for place in range(self._settings.api_processes):
             self._spawn(place)
         keeping = self._start(self._keep_engine())
+        self._start(self._manager.keep_watchdog())
         await self._all_ended.wait()
         keeping.cancel()
         await self._keeper.worker.end()
@@ -254,6 +257,7 @@ class Supervisor:
         if self._is_ending or up < self._settings.api_processes:
             return
         self._counts.set_all_ready()
+        self._manager.ready(url(self._settings, self._bound))
         if not self._has_begun:
             self._has_begun = True
             assert self._engine_ready is not None, "they are up when they have a client of it"
@@ -269,6 +273,7 @@ class Supervisor:
         if isinstance(message, Lost):
             gone = (Model, Ready, Adapters, Lost)
             self._counts.set_all_ready(False)
+            self._manager.status("Starting the engine again.")
             for child in self._children.values():
                 child.is_up = False
         self._news = [one for one in self._news if not isinstance(one, gone)] + [message]
@@ -288,10 +293,12 @@ class Supervisor:
 
     async def _reload(self) -> None:
         """Check keys and certificate once, for all processes."""
+        self._manager.reloading()
         has_keys = await reload_keys(self._tenants, self._settings, self._counts.add)
         if has_keys | (await reload_certificate(self._settings) is not None):
             for child in self._children.values():
                 child.tell(Reload(self._tenants.keys, self._counts.names))
+        self._manager.ready(url(self._settings, self._bound))
 
     def _fail(self) -> None:
         self._code = 1
@@ -300,6 +307,7 @@ class Supervisor:
     def _end(self, number: int, seconds: float) -> None:
         """Tell all processes to end. seconds: for calls in flight."""
         if not self._is_ending:
+            self._manager.stopping()
             self._start(self._kill_late(seconds + ENDING_SECONDS))
             for listener in self._listeners:  # the last process that ends closes them
                 listener.close()
