@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import queue
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,16 +25,26 @@ def test_a_server_reports_its_states(start: Callable[..., Server], tmp_path: Pat
     keys.write_text('[acme]\nkey = "sk-acme"\n')
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(60)
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
+
+        messages: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+        def read() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    messages.put(manager.recv(4096).decode())
 
         def next_of(prefix: str) -> str:
             """Return the next message that begins so."""
-            while True:
-                message = manager.recv(4096).decode()
-                if message.startswith(prefix):
-                    return message
+            seen = []
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                seen.append(messages.get(timeout=60))
+                if seen[-1].startswith(prefix):
+                    return seen[-1]
+            raise AssertionError(seen)
 
+        threading.Thread(target=read, daemon=True).start()
         server = start("--api-keys-file", str(keys), env=environment)
         assert next_of("READY") == f"READY=1\nSTATUS=Ready at {server.url}."
         assert next_of("WATCHDOG") == "WATCHDOG=1"

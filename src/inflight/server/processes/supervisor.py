@@ -148,7 +148,6 @@ class Supervisor:
         for place in range(self._settings.api_processes):
             self._spawn(place)
         keeping = self._start(self._keep_engine())
-        self._start(self._manager.keep_watchdog())
         await self._all_ended.wait()
         keeping.cancel()
         await self._keeper.worker.end()
@@ -260,6 +259,7 @@ class Supervisor:
         self._manager.ready(url(self._settings, self._bound))
         if not self._has_begun:
             self._has_begun = True
+            self._start(self._manager.keep_watchdog())
             assert self._engine_ready is not None, "they are up when they have a client of it"
             self._ready(self._engine_ready)
 
