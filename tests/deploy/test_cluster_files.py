@@ -137,6 +137,30 @@ def test_the_picker_names_plugins_that_it_declares_and_metrics_that_are_there() 
         assert f'"{metric}"' in source or f'"vllm:{metric}"' in source
 
 
+def test_plain_kubernetes_probes_paths_that_there_are_and_asks_for_options_that_there_are() -> None:
+    files = documents(ROOT / "deploy/kubernetes/server.yaml")
+    pod = files["Deployment"]["spec"]["template"]
+    [container] = pod["spec"]["containers"]
+    asked = settings(container["args"])
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    assert str(asked["api_keys_file"]).startswith(mounts["keys"] + "/")
+    assert mounts.keys() == {one["name"] for one in pod["spec"]["volumes"]}
+    probes = {name: container[name]["httpGet"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
+    assert {one["path"] for one in probes.values()} == {"/readyz", "/livez"}
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert {one["port"] for one in probes.values()} == {"http"} and ports["http"] == 8000
+    assert files["Service"]["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert pod["spec"]["terminationGracePeriodSeconds"] > asked["drain_timeout"] + 5
+
+
+def test_the_image_for_gpus_is_the_one_for_cpus_with_the_extra() -> None:
+    cpu, gpu = ((ROOT / "deploy" / name).read_text() for name in ("Containerfile", "Containerfile.gpu"))
+    assert "install '.[gpu]'" in gpu
+    for line in cpu.splitlines():
+        if line.startswith(("USER", "WORKDIR", "VOLUME", "EXPOSE", "ENTRYPOINT", "COPY")):
+            assert line in gpu.splitlines()
+
+
 def test_nothing_is_killed_while_it_drains() -> None:
     pause = float(CONTAINER["lifecycle"]["preStop"]["exec"]["command"][1])
     drain = settings(CONTAINER["args"])["drain_timeout"]

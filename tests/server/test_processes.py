@@ -264,9 +264,13 @@ def test_an_engine_that_is_killed_is_started_again(start: Callable[..., Server])
 
 def test_without_an_engine_calls_are_refused_until_it_is_there(start: Callable[..., Server]) -> None:
     server = start()
+    ready = {"status": "ready", "detail": "0 calls in flight", "calls": 0}
+    assert server.get("/readyz").json() == server.get("/health").json() == ready
     [engine] = engines(server)
     os.kill(engine, signal.SIGKILL)
-    assert server.settled(lambda: server.get("/health").status_code == 503)
+    assert server.settled(lambda: server.get("/readyz").status_code == 503)
+    alive = server.get("/livez")
+    assert alive.status_code == 200 and alive.json() == {"status": "live"}
     answer = server.post("/v1/completions", {"prompt": "x", "max_tokens": 2})
     if answer.status_code != 200:  # it may be back already
         assert answer.status_code == 503 and answer.json()["error"]["code"] == "loading"

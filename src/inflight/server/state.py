@@ -1,8 +1,9 @@
-"""/health, /version and /metrics: for those who run the server. Open to all: they show nothing of requests."""
+"""/livez, /readyz, /health, /version and /metrics: for operators. Open to all: they show nothing of requests."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -16,10 +17,23 @@ from inflight.server.service import Service
 
 
 class Health(Struct, kw_only=True):
-    """status: loading, ready, draining or failed; detail says what is being done, or why."""
+    """The server's state.
 
-    status: str
+    Attributes:
+        status: loading (also while an engine that ended is started again), ready, draining or failed.
+        detail: A sentence about it.
+        calls: In flight, in all API processes.
+    """
+
+    status: Literal["loading", "ready", "draining", "failed"]
     detail: str
+    calls: int
+
+
+class Live(Struct, kw_only=True):
+    """A process answers; whether it takes calls, /readyz says."""
+
+    status: Literal["live", "failed"]
 
 
 class Version(Struct, kw_only=True):
@@ -33,17 +47,24 @@ def state_routes(service: Service, metrics: Metrics, version: str) -> Routes:
     routes, rendered = Routes("operation", needs_key=False), Rendering(metrics)
     not_ready = {"503": (Health, "Loading, draining or failed")}
 
-    @routes.get("/health", result=Health, result_is="Ready", errors=not_ready)
     async def health(_: Request) -> Response:
-        """200 when new work is taken; 503 with what is being done when not."""
-        models = service.loaded
+        """200 when new work is taken, else 503 with the state and its reason."""
+        models, calls = service.loaded, service.counts.everywhere
         stopped = None if models is None else models.stopped
         if stopped is not None:
-            return json_of(Health(status="failed", detail=stopped), 503)
-        calls = service.counts.everywhere
+            return json_of(Health(status="failed", detail=stopped, calls=calls), 503)
         detail = {"ready": f"{counted(calls, 'call')} in flight", "draining": f"{counted(calls, 'call')} left"}
-        shown = Health(status=service.state, detail=detail.get(service.state, service.doing))
+        shown = Health(status=service.state, detail=detail.get(service.state, service.doing), calls=calls)
         return json_of(shown, 200 if service.state == "ready" else 503)
+
+    for path in ("/health", "/readyz"):
+        routes.add("GET", path, health, result=Health, result_is="Ready", errors=not_ready)
+
+    @routes.get("/livez", result=Live, result_is="Live", errors={"503": (Live, "Failed")})
+    async def live(_: Request) -> Response:
+        """200 while the server works or starts, 503 once it has failed and ends."""
+        failed = service.state == "failed"
+        return json_of(Live(status="failed" if failed else "live"), 503 if failed else 200)
 
     @routes.get("/version", result=Version)
     async def tell_version(_: Request) -> Response:

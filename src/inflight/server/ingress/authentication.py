@@ -9,7 +9,9 @@ from inflight.server.ingress.answering import header, refuse, state_of
 from inflight.server.tenants import Tenants
 
 CREDENTIALS = (b"authorization", b"x-api-key")  # headers, the first before the other
-_OPEN = frozenset(("/", "/playground", "/health", "/version", "/metrics", "/docs", "/openapi.json"))
+_OPEN = frozenset(
+    ("/", "/playground", "/health", "/livez", "/readyz", "/version", "/metrics", "/docs", "/openapi.json")
+)
 _OPEN_FOLDERS = ("/ui/",)  # what the live page is made of
 
 

@@ -16,7 +16,8 @@ from inflight.server.ingress.answering import refuse
 from inflight.server.ingress.hosts import Hosts, without_port
 
 _HARMLESS = ("GET", "HEAD", "OPTIONS")  # they change nothing, and what they answer a page may not read
-_PROBED = ("/health", "/metrics")  # probes and scrapers call these by any name; no text of a request is in the answer
+# Probes and scrapers call these by any name; no text of a request is in the answers.
+_PROBED = ("/health", "/livez", "/readyz", "/metrics")
 
 _log = logging.getLogger("inflight.ingress")
 
