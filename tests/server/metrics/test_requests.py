@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from core.builders import request
 from core.harness import LaneSetup, Setup
@@ -9,9 +11,11 @@ from core.harness import LaneSetup, Setup
 from inflight.core.types.events import Finish, TokensEvent
 from inflight.metrics.definitions import itl, tpot
 from inflight.server.metrics import Metrics
-from inflight.server.metrics.requests import finish_reason
+from inflight.server.metrics.requests import MAX_PRIORITIES, OTHER_PRIORITIES, finish_reason
 
 from .driven import ROOMY, STEP, Driven, Page, summed
+
+PRIORITIES = replace(ROOMY, lanes=(LaneSetup("interactive", "priority"),))
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -58,6 +62,27 @@ def test_lanes_are_counted_apart() -> None:
     assert page.get("inflight_output_tokens_total", lane="interactive") == 2
     assert page.get("inflight_output_tokens_total", lane="batch") == 3
     assert page.histogram("inflight_inter_token_latency_seconds", lane="batch")[0] == 2
+
+
+def test_latencies_are_shown_by_priority_too() -> None:
+    driven = Driven(PRIORITIES)
+    driven.add(request("a", output=2, priority=-1), request("b", output=3), request("c", output=1, priority=-1))
+    driven.drain()
+    page, ends = driven.page(), driven.ends
+    for name in ("inflight_priority_time_to_first_token_seconds", "inflight_priority_e2e_latency_seconds"):
+        assert page.histogram(name, priority="-1")[0] == 2 and page.histogram(name, priority="0")[0] == 1
+    queued = summed(ends[name].timings.queue_ms / 1e3 for name in ("a", "c"))
+    assert page.histogram("inflight_priority_queue_time_seconds", priority="-1") == pytest.approx(queued)
+
+
+def test_priorities_beyond_the_first_ones_share_a_label() -> None:
+    driven = Driven(PRIORITIES)
+    for number in range(MAX_PRIORITIES + 3):
+        driven.add(request(f"r{number}", output=1, priority=number))
+    driven.drain()
+    page = driven.page()
+    assert page.histogram("inflight_priority_e2e_latency_seconds", priority="0")[0] == 1
+    assert page.histogram("inflight_priority_e2e_latency_seconds", priority=OTHER_PRIORITIES)[0] == 3
 
 
 def test_a_lane_that_nobody_named_beforehand_is_shown_once_somebody_came() -> None:

@@ -1,5 +1,7 @@
-"""Counts of requests, by lane: who came, which tokens went out when, and how each ended. Knows requests and events, not
-plans; filled in the engine's turn, so a token costs two dictionary look-ups and a bisection."""
+"""Counts of requests by lane, and latencies by priority: which came, which tokens went out when, and how each ended.
+
+Filled in the engine's turn, so a token costs two dictionary look-ups and a bisection.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from inflight.core.types.request import Request
 from inflight.metrics.definitions import tpot, ttft
 from inflight.server.metrics.buckets import SECONDS, lengths
 from inflight.server.metrics.families import labelled
+from inflight.server.metrics.histogram import Histogram
 from inflight.server.metrics.lane import LaneRequests
 
 _WORST_FIRST: tuple[FinishReason, ...] = ("error", "abort", "length", "stop")
@@ -32,6 +35,18 @@ _TIMES = (
     ("prefill", "inflight_prefill_time_seconds", "First chunk to first token, of requests with a token."),
     ("decode", "inflight_decode_time_seconds", "First token to last, without preemption, of requests with a token."),
 )
+_BY_PRIORITY = (
+    ("ttft", "inflight_priority_time_to_first_token_seconds", "Intended send time to first token."),
+    ("queue", "inflight_priority_queue_time_seconds", "Time before the first chunk, of each ended request."),
+    (
+        "e2e",
+        "inflight_priority_e2e_latency_seconds",
+        "Intended send time to the end, of requests that ended by stop or length.",
+    ),
+)
+MAX_PRIORITIES = 16  # that have histograms of their own; clients choose the numbers
+OTHER_PRIORITIES = "other"
+
 _LENGTHS = (
     ("prompt", "inflight_request_prompt_tokens", "Prompt tokens of accepted requests."),
     ("output", "inflight_request_output_tokens", "Output tokens of each sample that ended by stop or length."),
@@ -46,12 +61,21 @@ class _Sample:
         self.tokens = self.with_first = 0
 
 
-class _Alive:
-    __slots__ = ("answered", "arrival", "lane", "prompt_tokens", "samples")
+class PriorityRequests:
+    """Latencies of one priority's requests, in seconds."""
 
-    def __init__(self, request: Request, lane: LaneRequests):
+    def __init__(self) -> None:
+        self.ttft = Histogram(SECONDS)
+        self.queue = Histogram(SECONDS)
+        self.e2e = Histogram(SECONDS)
+
+
+class _Alive:
+    __slots__ = ("answered", "arrival", "lane", "priority", "prompt_tokens", "samples")
+
+    def __init__(self, request: Request, lane: LaneRequests, priority: PriorityRequests):
         self.arrival = request.arrival
-        self.lane = lane
+        self.lane, self.priority = lane, priority
         self.prompt_tokens = len(request.prompt_token_ids)
         self.samples = [_Sample() for _ in range(request.params.n)]
         self.answered = False
@@ -61,6 +85,7 @@ class RequestCounts:
     def __init__(self, lanes: Iterable[str], max_model_len: int):
         self._max_model_len = max_model_len
         self.lanes = {name: LaneRequests(max_model_len) for name in lanes}
+        self.priorities: dict[str, PriorityRequests] = {}
         self._alive: dict[str, _Alive] = {}
 
     # -- filled by the engine -----------------------------------------------------------------------------------
@@ -74,12 +99,17 @@ class RequestCounts:
         lane.samples.observe(request.params.n)
         if request.params.max_tokens is not None:
             lane.max_tokens.observe(request.params.max_tokens)
-        self._alive[request.request_id] = _Alive(request, lane)
+        self._alive[request.request_id] = _Alive(request, lane, self._of_priority(str(request.priority)))
+
+    def _of_priority(self, name: str) -> PriorityRequests:
+        if name not in self.priorities and len(self.priorities) >= MAX_PRIORITIES:
+            name = OTHER_PRIORITIES
+        return self.priorities.setdefault(name, PriorityRequests())
 
     def events(self, events: list[Event], now: float) -> None:
         for event in events:
             alive = self._alive.get(event.request_id)
-            if alive is None:  # it came before anybody counted
+            if alive is None:  # it came before counting began
                 continue
             if isinstance(event, TokensEvent):
                 self._tokens(alive, event, now)
@@ -97,7 +127,9 @@ class RequestCounts:
             if not alive.answered:
                 alive.answered = True
                 lane.prompt_tokens += alive.prompt_tokens
-                lane.ttft.observe(ttft(alive.arrival, now))
+                first = ttft(alive.arrival, now)
+                lane.ttft.observe(first)
+                alive.priority.ttft.observe(first)
         sample.last = now
         sample.tokens += count
         sample.with_first += count if now == sample.first else 0
@@ -115,6 +147,7 @@ class RequestCounts:
         if not alive.answered and reason == "length":  # no token was wanted, and the prompt was computed all the same
             lane.prompt_tokens += alive.prompt_tokens
         lane.queue.observe(timings.queue_ms / 1e3)
+        alive.priority.queue.observe(timings.queue_ms / 1e3)
         for cause, waited_ms in timings.queued_by.items():
             lane.queued_by[cause] += waited_ms / 1e3
         if not alive.answered:
@@ -129,8 +162,9 @@ class RequestCounts:
         lane.inference.observe((timings.prefill_ms + timings.decode_ms + timings.preempted_ms) / 1e3)
         if reason in ("stop", "length"):
             lane.e2e.observe(timings.total_ms / 1e3)
+            alive.priority.e2e.observe(timings.total_ms / 1e3)
 
-    # -- read when somebody asks --------------------------------------------------------------------------------
+    # -- read for the page --------------------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
         lanes = sorted(self.lanes.copy().items())
@@ -151,6 +185,16 @@ class RequestCounts:
             for lane, counts in lanes:
                 histogram = getattr(counts, attribute)
                 histograms.add_metric([lane], histogram.buckets(bounds), histogram.sum())
+            yield histograms
+        yield from self._by_priority()
+
+    def _by_priority(self) -> Iterator[Metric]:
+        priorities = sorted(self.priorities.copy().items())
+        for attribute, name, about in _BY_PRIORITY:
+            histograms = HistogramMetricFamily(name, about, labels=["priority"])
+            for priority, counts in priorities:
+                histogram = getattr(counts, attribute)
+                histograms.add_metric([priority], histogram.buckets(SECONDS), histogram.sum())
             yield histograms
 
     def _by_key(self, attribute: str, name: str, about: str, label: str) -> Metric:
