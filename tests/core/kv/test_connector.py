@@ -87,6 +87,14 @@ def test_a_request_aborted_during_its_load_holds_nothing() -> None:
     assert harness.scheduler.stats().idle_blocks == 4, "the loaded blocks are cached"
 
 
+def test_blocks_of_a_failed_step_are_not_written() -> None:
+    tier = RememberingTier(2)
+    harness = Harness(Setup(num_blocks=20, token_budget=20, tier=tier, depth=2), request("a", PROMPT, output=4))
+    harness.step(fail=True)
+    harness.drain()
+    assert not tier.held
+
+
 def test_no_sequence_is_preempted_for_one_that_then_waits_for_a_load() -> None:
     """There is no room for the load before a preemption; the preempted sequence makes room for more than a load."""
     lanes = (LaneSetup("interactive", policy="priority"),)

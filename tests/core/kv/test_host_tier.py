@@ -32,16 +32,37 @@ def pressed(setup: Setup = SCARCE) -> Harness:
     return Harness(setup, request("a", [0] * 5, output=6), request("b", [1] * 5, output=6))
 
 
-def test_swapped_blocks_come_back_and_only_partial_blocks_are_recomputed() -> None:
+def swapped() -> Harness:
+    """Run two requests that do not fit together until a block of the preempted one is on the host."""
     harness = pressed()
-    while not (used := harness.scheduler.stats().held_host_blocks):
+    while not harness.scheduler.stats().held_host_blocks:
         harness.step()
-    assert used == 1, "of its two or three, one block was asked for"
+    return harness
+
+
+def test_swapped_blocks_come_back_and_only_partial_blocks_are_recomputed() -> None:
+    harness = swapped()
+    assert harness.scheduler.stats().held_host_blocks == 1, "of its two or three, one block was asked for"
     harness.drain()
     moved = [(plan.copies("store"), plan.copies("load")) for plan in harness.plans]
     assert sum(len(out) for out, _ in moved) == sum(len(back) for _, back in moved) > 0
     timings = harness.timings(1)
     assert timings.swapped_blocks == sum(len(back) for _, back in moved) and timings.recomputed_tokens < 2
+
+
+def test_a_failed_step_empties_the_host() -> None:
+    harness = swapped()
+    harness.step(fail=True)
+    snapshot = harness.scheduler.stats()
+    assert (snapshot.held_host_blocks, snapshot.swapped_sequences) == (0, 0)
+    harness.drain()
+    assert harness.reasons == ["error", "length"]
+
+
+def test_without_room_on_the_host_the_rest_is_recomputed() -> None:
+    harness = pressed(replace(SCARCE, host_blocks=0))
+    harness.drain()
+    assert harness.timings(1).swapped_blocks == 0 and harness.timings(1).recomputed_tokens > 0
 
 
 def test_a_fixed_mode_does_not_compare_costs_and_auto_takes_the_cheaper_way() -> None:

@@ -194,6 +194,21 @@ def test_a_step_without_memory_ends_what_needed_more(
     assert harness.reasons == reasons
 
 
+@pytest.mark.parametrize("behind", ["memory", True])
+def test_a_step_behind_one_without_memory_that_fails_too(behind: str | bool) -> None:
+    """For lack of memory again: nothing of it counted, and no other request ends. For another reason: all of it do."""
+    harness = Harness(replace(LONG, depth=2), request("a", output=8), request("b", [3] * 7, output=8))
+    harness.step()
+    harness.add(request("new", [1] * 5, output=6))
+    harness.plan(fail="memory")
+    harness.commit()
+    harness.plan(fail=behind)
+    harness.commit()
+    assert harness.reasons == ["error"]
+    harness.drain()
+    assert harness.reasons == (["length", "length", "error"] if behind == "memory" else ["error"] * 3)
+
+
 def test_scores_that_several_lost_steps_were_to_yield_are_planned_again() -> None:
     """At depth 2 the first step of the lost ones takes its scores back while the other is still in flight."""
     harness = Harness(replace(LONG, token_budget=8, depth=2, lanes=(LaneSetup(settings=(("chunk", 2),)),)))
