@@ -70,6 +70,22 @@ def test_wrong_drafts_bring_one_token_a_step_and_are_computed_again() -> None:
     assert [chunk.start for plan in harness.plans for chunk in plan.chunks] == [0, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("right", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("polls", [(), (2, 0, 5)])
+@pytest.mark.parametrize("drafting", ["planned", "executor", "fickle"])
+def test_in_a_crowd_tokens_are_those_of_decoding_alone(
+    right: float, depth: int, preemption: Any, caching: bool, polls: tuple[int, ...], drafting: Any
+) -> None:
+    crowded = replace(ROOMY, num_blocks=8, block_size=2, max_rows=3, token_budget=8, host_blocks=20)
+    setup = replace(crowded, right_drafts=right, depth=depth, preemption=preemption, prefix_caching=caching)
+    sampled = [request(f"r{n}", [0, 1] * 2 + [n % 2], output=9, n=1 + n % 2, temperature=1.0, seed=n) for n in range(5)]
+    harness = drained(replace(setup, transfer_polls=polls, drafting=drafting), *sampled)
+    assert harness.drafted[1] > 0 and harness.scheduler.stats().preemptions > 0
+
+
 def test_a_stop_inside_of_drafts_drops_what_follows() -> None:
     """Found by trying prompts: one whose output meets a stop within the drafts of a step."""
     seen = 0
@@ -103,6 +119,13 @@ def test_drafts_have_what_the_step_has_left() -> None:
         harness.commit()
     harness.drain()
     assert asked[0] == 4 and asked[-1] <= 8 - 2
+
+
+def test_no_sequence_is_preempted_for_drafts() -> None:
+    """Two that fill all blocks but one, of which each asks for as many drafts as it may have."""
+    asked = request("a", [0] * 4, output=4), request("b", [1] * 4, output=4)
+    harness = drained(replace(ROOMY, num_blocks=4, max_rows=2), *asked)
+    assert harness.scheduler.stats().preemptions == 0 and harness.drafted[1] > 0
 
 
 def test_where_every_block_has_held_something_a_sequence_has_its_next_block_for_drafts() -> None:

@@ -208,6 +208,13 @@ def test_a_tenant_that_comes_to_wait_is_lifted_to_the_least_of_those_that_wait()
     assert counter(policy, "new") == 350, "one of its own waits already"
 
 
+def test_one_that_is_preempted_waits_again() -> None:
+    policy = running(("a", 100), ("b", 400))
+    arrive(policy, "b")
+    policy.preempted(view(0, tenant="a"))
+    assert counter(policy, "a") == 400
+
+
 def test_on_a_tie_the_tenant_with_less_in_the_engine_goes_first() -> None:
     policy = Fair()
     arrive(policy, *["flood"] * 3, "light")

@@ -65,6 +65,14 @@ def test_a_sequence_waits_for_its_load_while_others_run() -> None:
     assert harness.timings(1).swapped_blocks > 0 and harness.timings(1).recomputed_tokens < 2
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_tokens_of_a_lost_transfer_are_computed_again(lost: int) -> None:
+    """All transfers are lost, or the load alone."""
+    harness = pressed(replace(SLOW, lost_transfers=lost))
+    harness.drain()
+    assert harness.timings(1).recomputed_tokens > 1 and harness.scheduler.stats().preemptions == 1
+
+
 def test_without_work_the_plan_waits_for_transfers() -> None:
     harness = pressed(SLOW)
     until(harness, "load")

@@ -70,6 +70,23 @@ def test_background_work_is_preempted_at_once_when_rows_or_blocks_are_short(dept
     assert "interactive" in running(harness) and harness.scheduler.stats().preemptions > 0
 
 
+def test_no_sequence_is_preempted_in_vain() -> None:
+    """The interactive lane has all the rows that it may have: preempting batch work would not let a request join."""
+    harness = harness_of(lane(max_rows=1), BATCH, max_rows=3)
+    harness.add(*several("batch", 2, output=20), *several("interactive", 2, output=20))
+    harness.steps(8)
+    assert harness.scheduler.stats().preemptions == 0
+
+
+def test_a_foreground_newcomer_is_not_preempted_for_the_background() -> None:
+    harness = harness_of(num_blocks=4, block_size=2, watermark=0.0)
+    harness.add(request("batch", [0] * 4, output=9, lane="batch"))
+    harness.step()  # it holds two blocks, both full
+    harness.add(request("chat", [1] * 4, output=2))
+    assert tokens(harness) == {"interactive": 4} and running(harness) == ["interactive"]
+    assert not any(one.preempt_pending for one in inside.running(harness.scheduler))
+
+
 def test_rows_that_the_batch_lane_keeps_are_not_preempted() -> None:
     harness = harness_of(INTERACTIVE, batch(min_rows=1), max_rows=2)
     harness.add(*several("batch", 2, output=9))
@@ -157,6 +174,16 @@ def test_tokens_that_are_kept_and_caps_and_chunks(
     harness = harness_of(*lanes)
     harness.add(*(one for name, count in prompts.items() for one in several(name, count, tokens=40)))
     assert tokens(harness) == expected
+
+
+def test_an_early_end_leaves_lanes_what_they_keep_and_background_decodes_their_token() -> None:
+    harness = harness_of(INTERACTIVE, lane("rerank", min_tokens=2), batch(min_tokens=1), early_end=3)
+    harness.add(request("old", [7], lane="batch", output=9))
+    harness.step()
+    harness.add(*(request(name, [n] * 40, lane=name) for n, name in enumerate(("rerank", "batch"))))
+    harness.add(request("chat", [3] * 3, output=2))
+    assert tokens(harness) == {"interactive": 3, "rerank": 2, "batch": 2}
+    assert tokens(harness)["interactive"] == 1
 
 
 def test_a_background_prompt_that_is_complete_ends_no_step() -> None:

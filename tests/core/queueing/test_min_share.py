@@ -88,6 +88,18 @@ def test_a_foreground_that_never_rests_leaves_the_minimum_share(change: dict[str
     assert flood.share() * total + 4 * CHUNK >= setup.lane_floor * total
 
 
+def test_a_protected_sequence_goes_on_when_the_last_of_the_foreground_is_preempted() -> None:
+    """It comes first in a small step and lacks a block; the foreground, asked next, lacks one too and is preempted."""
+    harness = Harness(Setup(num_blocks=6, block_size=1, max_rows=2, token_budget=1, lane_floor=0.4))
+    harness.add(request("chat", [0], output=6), request("batch", [1], output=6, lane="batch"))
+    for _ in range(40):
+        for sequence in inside.running(harness.scheduler):
+            sequence.protected = sequence.request.lane == "batch"
+        if not harness.scheduler.idle:
+            harness.step()
+    assert harness.scheduler.idle
+
+
 def test_a_large_background_request_does_not_hold_the_foreground_up_for_long() -> None:
     """It needs nearly all blocks, of which a long foreground request has some: that is preempted after a while."""
     harness = Harness(replace(SATURATED, num_blocks=100, max_model_len=390), request("long", [3, 3, 3], output=300))

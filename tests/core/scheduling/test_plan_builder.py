@@ -150,17 +150,48 @@ def test_a_prompt_that_is_not_computed_whole_is_preempted_like_any_other(samples
     assert samples == 1 or harness.compute[2].first_start == 4
 
 
-def test_at_depth_2_the_victim_sits_out_until_nothing_of_it_is_in_flight() -> None:
+@pytest.mark.parametrize(("aborted", "reasons"), [("", []), ("a", ["abort", "length"]), ("b", ["length", "abort"])])
+def test_at_depth_2_the_victim_sits_out_until_none_of_its_tokens_is_in_flight(aborted: str, reasons: list[str]) -> None:
+    """It is preempted then, unless the other sequence is gone, or itself."""
     harness = Harness(replace(TIGHT, num_blocks=4, max_rows=2, depth=2))
     harness.add(request("a", [0] * 3, output=4), request("b", [1] * 3, output=4))
     assert [lengths(harness.plan()) for _ in range(2)] == [{0: 3, 1: 3}, {0: 1, 1: 1}]
     harness.commit()
     assert harness.plan() is None and inside.running(harness.scheduler)[1].preempt_pending
-    harness.commit()
-    assert lengths(harness.plan()) == {0: 1} and harness.scheduler.stats().preemptions == 1
+    if aborted:
+        harness.abort(aborted)
+        harness.drain()
+    else:
+        harness.commit()
+        assert lengths(harness.plan()) == {0: 1}
+    assert (harness.scheduler.stats().preemptions, harness.reasons) == (not aborted, reasons)
 
 
 # -- background work is preempted for newcomers -----------------------------------------------------------------
+
+
+def test_no_sequence_is_preempted_for_one_that_would_not_fit_anyway() -> None:
+    """Two background sequences share a prefix, which they free once, not twice."""
+    harness = Harness(replace(ROOMY, num_blocks=12, token_budget=64), request("a", [0] * 9, output=20, lane="batch"))
+    harness.step()
+    harness.add(request("b", [0] * 9, output=20, lane="batch"), request("c", [1] * 21, output=5))
+    harness.step()
+    harness.add(request("d", [2] * 25, output=1))
+    harness.steps(2)
+    snapshot = harness.scheduler.stats()
+    assert (snapshot.running, snapshot.waiting, snapshot.preemptions) == (3, 1, 0)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_background_work_stays_while_prompts_that_run_leave_a_newcomer_no_token(depth: int) -> None:
+    """A decode and a prompt take the two tokens of each step; the newcomer gets the third row only behind them."""
+    harness = Harness(Setup(num_blocks=30, block_size=4, max_rows=3, token_budget=2, depth=depth))
+    for name, prompt, output in (("decode", [0], 20), ("batch", [1] * 4, 4), ("prompt", [0] * 12, 2)):
+        harness.add(request(name, prompt, output=output, lane="batch" if name == "batch" else "interactive"))
+        harness.step()
+    harness.add(request("newcomer", [1] * 6, output=2))
+    harness.steps(6)
+    assert harness.scheduler.stats().preemptions == 0
 
 
 @pytest.mark.parametrize("depth", [1, 2])
