@@ -18,9 +18,9 @@ from inflight.engine.event_stream import PIECE, EventStream
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.answer_memory import BYTES_PER_ENTRY
 from inflight.server.call import Call
+from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
 from inflight.server.generating import Generation, open_generation
-from inflight.server.response_builder import ResponseBuilder
 from inflight.server.tenants import ANYONE
 
 SCORE = TokenLogprob(1, -1.0, ((1, -1.0), (2, -2.0)))

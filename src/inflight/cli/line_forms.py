@@ -18,16 +18,15 @@ from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.server.batch.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered
 from inflight.server.call import Call
-from inflight.server.common.limits import Limits
+from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
-from inflight.server.common.prepared import PreparedAnswer
+from inflight.server.common.prepared import Limits, PreparedAnswer
 from inflight.server.errors import ApiError, refused
 from inflight.server.ignored_field_log import IgnoredFieldLog
 from inflight.server.line_calls import of_a_line
 from inflight.server.parsers import call_marks, shown_token_ids
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.registry import ENDPOINTS, OF_LINES
-from inflight.server.response_builder import ResponseBuilder
 from inflight.server.tenants import ANYONE
 from inflight.server.translating import RequestTranslator
 

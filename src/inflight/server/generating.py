@@ -19,12 +19,12 @@ from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
 from inflight.engine.protocols import EngineClient
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.call import Call
+from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
 from inflight.server.delivery import Delivery
 from inflight.server.errors import ApiError, refused, without_frames
 from inflight.server.offload import offload
 from inflight.server.registry import ENDPOINTS
-from inflight.server.response_builder import ResponseBuilder
 from inflight.text import Tokenizer
 
 Keep = Callable[[bytes], Awaitable[None]]  # stores an answer, as JSON; may raise ApiError

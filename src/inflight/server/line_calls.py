@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from inflight.server.batch.answering import Answer, EngineEnded, InFlight, NotNow, StepFailed
 from inflight.server.batch.records import LineUsage
 from inflight.server.call import Call
+from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.prepared import PreparedAnswer
 from inflight.server.errors import ApiError, invalid
 from inflight.server.registry import OF_LINES
-from inflight.server.response_builder import ResponseBuilder
 from inflight.server.served import Borrowed
 from inflight.server.service import OpenCall, Service
 from inflight.server.tenants import Tenant

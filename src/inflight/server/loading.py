@@ -11,7 +11,7 @@ from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.prompts import PromptEncoder
 from inflight.peer_secret import read_peer_secret
 from inflight.server.batch.service import BatchService
-from inflight.server.common.limits import MAX_BODY_MEMORY_BYTES, Limits
+from inflight.server.common.prepared import MAX_BODY_MEMORY_BYTES, Limits
 from inflight.server.kv_peers import KVPeers
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.live.hub import LiveHub

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -11,7 +13,6 @@ from starlette.responses import Response
 
 from inflight.counted import counted
 from inflight.server.json import json_of
-from inflight.server.rendering import Rendering
 from inflight.server.routes import Routes, any_errors
 from inflight.server.service import Service
 
@@ -77,3 +78,34 @@ def state_routes(service: Service, metrics: Metrics, version: str) -> Routes:
         return Response(text, media_type=content_type)
 
     return routes
+
+
+T = TypeVar("T")
+
+SHARE = 0.25  # of the time that may go into one page, however often it is asked for
+
+
+class Rendering(Generic[T]):
+    """Renders a page for all requests that came before the rendering began."""
+
+    def __init__(self, render: Callable[[], Awaitable[T]]):
+        self._render = render
+        self._next: asyncio.Task[T] | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._not_before = 0.0
+
+    async def __call__(self) -> T:
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._rendered())
+        return await asyncio.shield(self._next)
+
+    async def _rendered(self) -> T:
+        async with self._one_at_a_time:
+            await asyncio.sleep(self._not_before - time.monotonic())
+            self._next = None  # who comes from here on is too late for this one
+            began = time.monotonic()
+            try:
+                return await self._render()
+            finally:
+                ended = time.monotonic()
+                self._not_before = ended + (ended - began) * (1 / SHARE - 1)

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from inflight.server.common.conversation import ChatBody, Messages
+from inflight.server.common.conversation import ChatBody, Messages, specs_of, template_tools
 from inflight.server.common.decoding import BodyDecoder
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import Name, TemplateVariables, TokenId, Tools
-from inflight.server.common.limits import check_model
-from inflight.server.common.prepared import PreparedAnswer
-from inflight.server.common.tools import specs_of, template_tools
+from inflight.server.common.prepared import PreparedAnswer, check_model
 from inflight.server.errors import clients_fault, invalid
 from inflight.text import Tokenizer
 

@@ -24,8 +24,7 @@ from inflight.frontend.text_tasks import TextTasks
 from inflight.models.spec import Pooler
 from inflight.server.call import Call
 from inflight.server.common.fields import CallSettings, Slo
-from inflight.server.common.limits import check_model
-from inflight.server.common.prepared import Prepared, PreparedChat, PreparedCompletion, PreparedTexts
+from inflight.server.common.prepared import Prepared, PreparedChat, PreparedCompletion, PreparedTexts, check_model
 from inflight.server.common.sampling import Settings, sampling_params, shown_logprobs
 from inflight.server.errors import clients_fault, invalid
 from inflight.server.kv_peers import KVPeers

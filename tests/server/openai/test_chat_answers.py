@@ -15,8 +15,8 @@ from inflight.frontend.answers import AnswerParsing
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.parser_choice import Tool
 from inflight.server.call import Call
+from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
-from inflight.server.response_builder import ResponseBuilder
 from inflight.server.tenants import ANYONE
 from inflight.text import Tokenizer
 from tests.server.marked_parser import MarkedChoice

@@ -15,8 +15,7 @@ import pytest
 
 import inflight
 from inflight.frontend.prompts import PromptEncoder
-from inflight.server.common.limits import Limits
-from inflight.server.common.prepared import PreparedAnswer, PreparedChat, PreparedCompletion
+from inflight.server.common.prepared import Limits, PreparedAnswer, PreparedChat, PreparedCompletion
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing import child as child_module
 from inflight.server.preprocessing import pool as pool_module

@@ -1,13 +1,18 @@
-"""Input of serializers: usage, changes and choices, made of the engine's events."""
+"""Answers to calls, folded from the engine's events: whole, or frame by frame.
+
+Not streaming is streaming, collected. The form of an answer is its API's serializer alone, which is given choices and
+changes.
+"""
 
 from __future__ import annotations
 
+import heapq
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
-from inflight.core.types.events import Finish
+from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.answers import ParsedAnswer
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
@@ -15,7 +20,7 @@ from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, R
 from inflight.frontend.segments import Segment, ToolCall
 from inflight.server.call import Call
 from inflight.server.common.logprobs import TokenNames
-from inflight.server.errors import ApiError
+from inflight.server.errors import ApiError, invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +119,157 @@ def joined(deltas: Sequence[AnswerDelta]) -> list[AnswerDelta]:
         else:
             joined.append(delta)
     return joined
+
+
+class ResponseBuilder:
+    def __init__(self, call: Call, collectors: Mapping[str, OutputCollector], names: TokenNames):
+        """collectors: of the call's requests, by id, in their order."""
+        self._call = call
+        self._collectors = collectors
+        self._first_index = {request_id: number * call.n for number, request_id in enumerate(collectors)}
+        self._begun: set[int] = set()  # choices that have a frame
+        self._ended: set[int] = set()  # choices whose last frame is made
+        self._prompt_tokens = sum(len(one.request.prompt_token_ids) for one in collectors.values())
+        from inflight.server.registry import serializer_of  # here: its entries import this module
+
+        self._serializer = serializer_of(call.kind)(call, list(collectors.values()), names)
+
+    @property
+    def output_tokens(self) -> int:
+        """Return the tokens of everything that was drawn, shown or not."""
+        return sum(one.output_tokens for one in self._collectors.values())
+
+    @property
+    def collectors(self) -> list[OutputCollector]:
+        return list(self._collectors.values())
+
+    @property
+    def finished(self) -> bool:
+        return all(one.finished for one in self._collectors.values())
+
+    @property
+    def prompt_scores(self) -> int:
+        """Log-probabilities of prompts that are kept: frames show them with the first of each choice, and then no
+        more."""
+        scores = (one.prompt_scores for one in self._collectors.values())
+        return sum(len(entries) * (1 + len(entries[0].top)) for entries in scores if entries)
+
+    def take(self, event: Event) -> None:
+        """An event of one of the requests, for an answer at the end."""
+        self._collectors[event.request_id].take(event)
+
+    def forget(self) -> None:
+        """Drop what was collected, once it is sent; counts and ends remain."""
+        for one in self._collectors.values():
+            one.forget()
+
+    # -- whole ----------------------------------------------------------------------------------------------------
+
+    def answer(self) -> bytes:
+        """As JSON, once all have finished. Raises ApiError where one of them failed."""
+        choices: list[Choice] = []
+        for collector in self._collectors.values():
+            _check(collector)
+            for one in _best(collector.completions(), self._call.n):
+                answer = None if self._call.parsing is None else collector.answer(one.index)
+                choices.append(Choice(len(choices), collector, one, answer))
+        return self._serializer.whole(choices, self._usage(self.output_tokens))
+
+    # -- frames ---------------------------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bytes:
+        return self._serializer.alive
+
+    def frames(self, events: Iterable[Event]) -> bytes:
+        """Server-sent events of what these events add; nothing where they add nothing. Raises ApiError."""
+        before = self._usage(self.output_tokens)
+        changes = self._fold(events)
+        for collector in {change.collector for change in changes}:
+            _check(collector)  # a failure is reported at once, and not as a choice
+        begun = len(self._begun)
+        for change in changes:
+            change.begins = change.index not in self._begun
+            self._begun.add(change.index)
+        after = self._usage(self.output_tokens)
+        before = replace(before, cached_tokens=after.cached_tokens)  # what it found was there before its tokens
+        frames = self._serializer.frames(changes, before, after, self.finished)
+        if begun < len(self._begun) == len(self._collectors) * self._call.n:
+            self.forget()
+        return frames
+
+    def last_frames(self) -> bytes:
+        """Return the last frames, when all have finished."""
+        return self._serializer.end(self._usage(self.output_tokens))
+
+    def kept(self) -> bytes:
+        """Return what is stored, as JSON, when all have finished; before `last_frames`."""
+        assert isinstance(self._serializer, KeepableSerializer), "only such are stored"
+        return self._serializer.kept(self._usage(self.output_tokens))
+
+    def failed(self, error: ApiError) -> bytes:
+        """The stream ends in an error."""
+        return self._serializer.failed(error)
+
+    def _fold(self, events: Iterable[Event]) -> list[Change]:
+        """By choice, what these events add to it."""
+        changes: dict[int, Change] = {}
+        for event in events:
+            collector, first = self._collectors[event.request_id], self._first_index[event.request_id]
+            sample, text = collector.take(event)
+            if isinstance(event, FinishedEvent):
+                for index, finish in enumerate(event.finishes, first):
+                    if index not in self._ended:  # it ended without a last token
+                        self._ended.add(index)
+                        self._add(changes.setdefault(index, Change(index, collector)), index - first)
+                        changes[index].finish = finish
+            elif isinstance(event, TokensEvent):
+                index = first + sample
+                change = changes.setdefault(index, Change(index, collector))
+                change.text += text
+                change.token_ids += event.token_ids
+                if self._call.parsing is None:
+                    change.logprobs += event.logprobs or ()
+                self._add(change, sample)
+                if event.finish is not None:
+                    self._ended.add(index)
+                    change.finish = event.finish
+        return list(changes.values())
+
+    def _add(self, change: Change, sample: int) -> None:
+        if self._call.parsing is not None:
+            added = change.collector.added(sample)
+            change.deltas += added.deltas
+            change.logprobs += added.logprobs
+
+    # -- both -----------------------------------------------------------------------------------------------------
+
+    def _usage(self, output_tokens: int) -> TokenUsage:
+        collectors = self._collectors.values()
+        return TokenUsage(
+            self._prompt_tokens,
+            output_tokens,
+            sum(one.cached_tokens for one in collectors),
+            sum(one.reasoning_tokens for one in collectors) if self._call.parsing is not None else 0,
+        )
+
+
+def _check(collector: OutputCollector) -> None:
+    for finish in collector.finishes:
+        if finish is not None and finish.reason == "error" and finish.by_request:
+            raise invalid(finish.detail or "What was asked for leaves nothing to draw.", code="nothing_to_draw")
+        if finish is not None and finish.reason == "error":
+            raise ApiError(500, finish.detail or "The step failed.", type="server_error", code="step_failed")
+        if finish is not None and finish.reason == "abort":
+            raise ApiError(503, "The request was ended by the server.", type="server_error", code="aborted")
+
+
+def _best(outputs: list[CompletionOutput], n: int) -> list[CompletionOutput]:
+    """The n samples with the highest log-probability per token, the best first; all of them, in order, if n is all."""
+    if len(outputs) == n:
+        return outputs
+
+    def per_token(one: CompletionOutput) -> float:
+        return (one.cumulative_logprob or 0.0) / max(1, len(one.token_ids))
+
+    return heapq.nlargest(n, outputs, key=per_token)

@@ -1,4 +1,7 @@
-"""Prepared bodies: token ids and settings, from which requests to the engine are made. They pass between processes."""
+"""Prepared bodies: token ids and settings, from which requests to the engine are made, and the limits of a body.
+
+Both pass between processes.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,15 @@ from array import array
 from msgspec import Struct
 
 from inflight.core.types.sampling import Grammar
-from inflight.frontend.parsers.parser_choice import Tool
+from inflight.counted import shortened
+from inflight.frontend.parsers.parser_choice import ParserNames, Tool
 from inflight.frontend.text_tasks import Told
+from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
+from inflight.models.spec import Pooler
 from inflight.server.call import EndpointName
 from inflight.server.common.fields import ChatSettings, CompletionSettings, TextForm, TextSettings
+from inflight.server.common.values import UnknownFieldPolicy
+from inflight.server.errors import ApiError
 
 
 class Prompt(Struct, frozen=True, array_like=True):
@@ -98,3 +106,51 @@ Prepared = PreparedCompletion | PreparedChat | PreparedTexts
 
 def packed(token_ids: list[int] | tuple[int, ...]) -> bytes:
     return array("I", token_ids).tobytes()
+
+
+MAX_BODY_MEMORY_BYTES = 112 << 20  # that a process may take for a body, beyond what it has
+
+
+class Limits(Struct, frozen=True):
+    """Limits that a body is checked against before it is cut into tokens.
+
+    models: names by which the model may be called; none: any. most_sequences: what may wait at once. max_model_len:
+    tokens of prompt and answer together. vocab_size: tokens that the model has. None: no bound. max_logprobs:
+    log-probabilities of one answer.
+    parse_control_tokens: what messages spell as a control token is one. parsers: of the model's answers.
+    keeps_grammars: whether the engine applies schemas and grammars.
+    pooler: how the engine makes vectors or scores; None: it does not. prompts: that may be put before such texts.
+    generates: whether it continues texts.
+    memory_bytes: that a process may take for one long body, beyond what it has.
+    unknown_fields: what becomes of fields that are unknown here.
+    """
+
+    models: tuple[str, ...] = ()
+    max_n: int = 128
+    max_prompts: int = 256
+    most_sequences: int | None = None
+    max_model_len: int | None = None
+    vocab_size: int | None = None
+    max_logprobs: int = 1 << 19
+    parse_control_tokens: bool = False
+    parsers: ParserNames = ParserNames()
+    keeps_grammars: bool = False
+    pooler: Pooler | None = None
+    prompts: TextPrompts = NO_PROMPTS
+    generates: bool = True
+    memory_bytes: int = MAX_BODY_MEMORY_BYTES
+    unknown_fields: UnknownFieldPolicy = "warn"
+
+
+def check_model(name: str | None, models: tuple[str, ...]) -> str:
+    """Return the name as the client wrote it; ours, if it wrote none. Raises ApiError 404."""
+    if name is None:
+        return models[0] if models else ""
+    if models and name not in models:
+        raise ApiError(
+            404,
+            f"The model {shortened(name)!r} does not exist; this server has {', '.join(models)}.",
+            param="model",
+            code="model_not_found",
+        )
+    return name

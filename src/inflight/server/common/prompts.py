@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from inflight.frontend.prompts import PromptEncoder, PromptError
 from inflight.server.common.conversation import ChatBody, template_messages
-from inflight.server.common.limits import Limits
-from inflight.server.common.prepared import PreparedChat, Prompt, packed
+from inflight.server.common.prepared import Limits, PreparedChat, Prompt, packed
 from inflight.server.errors import ApiError, clients_fault, invalid
 from inflight.text import ChatTemplateError, Conversation, RenderedChat, TemplateVariableError, Tokenizer
 from inflight.text.in_parts import PART

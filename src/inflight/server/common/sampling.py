@@ -1,4 +1,4 @@
-"""Sampling settings of a body, as the engine has them."""
+"""Sampling settings of a body: as the engine has them, and how much they may ask for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
 from inflight.frontend.fields import SAMPLING_FIELDS
 from inflight.server.common.fields import ChatSettings, CompletionSettings
+from inflight.server.common.prepared import Limits
 from inflight.server.errors import invalid
 
 Settings = CompletionSettings | ChatSettings
@@ -77,3 +78,40 @@ def _limit(body: Settings) -> int | None:
     if limit is not None and forced > limit:
         raise invalid(f"output_tokens is {forced}, but max_tokens is {limit}; raise max_tokens.", "output_tokens")
     return limit
+
+
+def check_samples(limits: Limits, prompts: int, samples: int) -> None:
+    """Raises ApiError for more samples than one prompt may have, or than may ever wait at once."""
+    if samples > limits.max_n:
+        raise invalid(f"{samples} samples are asked for, but a prompt may have {limits.max_n}; ask for fewer.", "n")
+    waiting = limits.most_sequences
+    if waiting is not None and prompts * samples > waiting:
+        what = f"{prompts} prompts of {samples} samples each" if prompts > 1 else f"{samples} samples"
+        raise invalid(
+            f"The call asks for {what}, {prompts * samples} in all, but at most {waiting} may wait at once; ask for "
+            "fewer in one call, or raise --max-queued-requests.",
+            "n" if samples > waiting or prompts == 1 else "prompt",
+        )
+
+
+def check_logprobs(
+    limits: Limits,
+    max_tokens: int | None,
+    samples: int,
+    alternatives: int | None,
+    prompt_tokens: int,
+    scored: int | None,
+) -> None:
+    """Raises ApiError for more log-probabilities than one answer may hold.
+
+    Args:
+        max_tokens: None: not shown, or not bounded by the body; then the server's memory for answers is the bound.
+    """
+    output = 0 if max_tokens is None else samples * max_tokens * (1 + (alternatives or 0))
+    prompt = 0 if scored is None else prompt_tokens * (1 + scored)
+    if output + prompt > limits.max_logprobs:
+        raise invalid(
+            f"The answer may hold {output + prompt:,} log-probabilities (samples × tokens × alternatives), and "
+            f"{limits.max_logprobs:,} are allowed; lower n, max_tokens or logprobs.",
+            "logprobs",
+        )

@@ -25,10 +25,9 @@ from inflight.server.common.fields import (
     TokenIds,
 )
 from inflight.server.common.frames import OpenAISerializer, PromptLogprobs, RenderedRequest, Usage
-from inflight.server.common.limits import check_logprobs, check_samples
 from inflight.server.common.logprobs import LogprobPieces, TokenNames, joined_logprobs, prompt_logprobs
 from inflight.server.common.prepared import PreparedCompletion
-from inflight.server.common.sampling import max_tokens_of
+from inflight.server.common.sampling import check_logprobs, check_samples, max_tokens_of
 
 if TYPE_CHECKING:
     from inflight.server.preprocessing.preprocessor import Preprocessor

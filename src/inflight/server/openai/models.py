@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from inflight.core.types.sampling import MAX_NAME_CHARS
 from inflight.server.common.decoding import BodyDecoder
 from inflight.server.common.fields import Name
-from inflight.server.common.limits import check_model
+from inflight.server.common.prepared import check_model
 from inflight.server.errors import ApiError, invalid
 from inflight.server.json import JsonResponse, body_bytes, json_of
 from inflight.server.model_status import ModelStatus

@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from inflight.limited_process import LENGTH_BYTES
 from inflight.server.call import EndpointName
-from inflight.server.common.limits import Limits
-from inflight.server.common.prepared import PreparedAnswer, PreparedChat, PreparedCompletion, PreparedTexts
+from inflight.server.common.prepared import Limits, PreparedAnswer, PreparedChat, PreparedCompletion, PreparedTexts
 from inflight.server.errors import ApiError
 from inflight.server.registry import ENDPOINTS
 

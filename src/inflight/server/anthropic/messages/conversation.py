@@ -32,7 +32,7 @@ from inflight.server.anthropic.messages.schema import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from inflight.server.common.conversation import ChatBody, Message
+from inflight.server.common.conversation import ChatBody, Message, check_offered
 from inflight.server.common.fields import (
     CalledFunction,
     CalledTool,
@@ -44,9 +44,7 @@ from inflight.server.common.fields import (
     ToolChoiceSpec,
     ToolSpec,
 )
-from inflight.server.common.limits import check_model
-from inflight.server.common.prepared import PreparedAnswer, PreparedChat
-from inflight.server.common.tools import check_offered
+from inflight.server.common.prepared import PreparedAnswer, PreparedChat, check_model
 from inflight.server.errors import invalid
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from inflight.counted import shortened
-from inflight.server.common.conversation import ChatBody
+from inflight.server.common.conversation import ChatBody, check_offered
 from inflight.server.common.fields import (
     MAX_MESSAGES,
     AllowedTool,
@@ -27,7 +27,6 @@ from inflight.server.common.fields import (
 from inflight.server.common.prepared import PreparedChat
 from inflight.server.common.prompts import fitting
 from inflight.server.common.sampling import max_tokens_of
-from inflight.server.common.tools import check_offered
 from inflight.server.common.values import read_value
 from inflight.server.errors import invalid
 from inflight.server.openai.responses.conversation import items_of, messages_of, written

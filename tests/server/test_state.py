@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from inflight.server.rendering import Rendering
+from inflight.server.state import Rendering
 
 
 def test_whoever_asks_gets_a_page_that_was_begun_after_he_asked() -> None:
