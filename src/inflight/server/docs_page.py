@@ -53,12 +53,12 @@ def _operation(method: str, path: str, operation: Json) -> str:
     for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
         parts.append(f"<p>Body ({escape(media_type)}): {_type(content['schema'])}</p>")
     rows = [
-        (_code(status), escape(one["description"]), ", ".join(_type(of["schema"]) for of in one["content"].values()))
+        (_code(status), escape(one["description"]), ", ".join(_content(*of) for of in one["content"].items()))
         for status, one in operation["responses"].items()
     ]
     parts.append(_table(("status", "meaning", "answer"), rows))
     title = f'<span class="method">{method.upper()}</span>{_code(path)} {escape(operation["summary"])}'
-    return f'<details id="{escape(operation["operationId"])}"><summary>{title}</summary>{"".join(parts)}</details>'
+    return _folded(operation["operationId"], title, "".join(parts))
 
 
 def _schema(name: str, schema: Json) -> str:
@@ -69,10 +69,16 @@ def _schema(name: str, schema: Json) -> str:
     ]
     about = _words(schema)
     table = _table(("field", "type", "required", "meaning"), rows) if rows else f"<p>{_type(schema)}</p>"
-    return (
-        f'<details id="schema-{name}"><summary>{_code(name)}</summary>{f"<p>{about}</p>" if about else ""}{table}'
-        "</details>"
-    )
+    return _folded(f"schema-{name}", _code(name), (f"<p>{about}</p>" if about else "") + table)
+
+
+def _folded(identifier: str, title: str, content: str) -> str:
+    """Return a folded part. A link opens it, since the identifier is that of its content."""
+    return f'<details><summary>{title}</summary><div id="{escape(identifier)}">{content}</div></details>'
+
+
+def _content(media_type: str, content: Json) -> str:
+    return _type(content["schema"]) if media_type == "application/json" else escape(media_type)
 
 
 def _type(schema: Json) -> str:
