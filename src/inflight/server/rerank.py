@@ -15,6 +15,7 @@ from inflight.server.common.decoding import BodyDecoder
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import CallSettings, Count, Name, Positive, Text, TextForm
 from inflight.server.common.prepared import PreparedTexts
+from inflight.server.common.prompts import listed, some
 from inflight.server.common.texts import (
     MAX_LISTED,
     TEXT_HINTS,
@@ -24,9 +25,7 @@ from inflight.server.common.texts import (
     Texts,
     TextSerializer,
     TextUsage,
-    listed,
     prepare_texts,
-    some,
 )
 from inflight.server.errors import invalid
 

@@ -32,7 +32,7 @@ class Prompts:
     def tokenizer(self) -> Tokenizer:
         """Raises ApiError where there is none."""
         if self._tokenizer is None:
-            raise invalid("This model has no tokenizer; use token ids.")
+            raise invalid("This model has no tokenizer; use token ids.", "model", "unsupported_task")
         return self._tokenizer
 
     @property
@@ -40,24 +40,13 @@ class Prompts:
         return self._encoder.shows_tools
 
     def listed(self, given: str | list[Any]) -> list[str | list[int]]:
-        """Return one prompt, or several. A list holds texts, token ids, or lists of token ids, and one kind only."""
-        if isinstance(given, str) or not given:
-            return [given]
-        kind = type(given[0])
-        wrong = next((place for place, one in enumerate(given) if type(one) is not kind), None)
-        if wrong is not None:
-            raise invalid(
-                f"prompt holds {_NAMES[kind]} at 0 and {_NAMES[type(given[wrong])]} at {wrong}; give one kind only.",
-                "prompt",
-            )
-        if kind is int:
-            return [given]
-        if len(given) > self._limits.max_prompts:
-            raise invalid(
-                f"There are {len(given)} prompts, but a call may have {self._limits.max_prompts}; send several calls.",
-                "prompt",
-            )
-        return given
+        """Return one prompt, or several. Raises ApiError."""
+        prompts: list[str | list[int]] = listed(given, "prompt") if given else [given]
+        most = self._limits.max_prompts
+        if len(prompts) > most:
+            sentence = f"There are {len(prompts)} prompts, but a call may have {most}; send several calls."
+            raise invalid(sentence, "prompt")
+        return prompts
 
     def of_completion(self, given: str | list[int], *, truncated: int | None, added: bool, shows_text: bool) -> Prompt:
         """Return a prompt to be continued.
@@ -231,6 +220,27 @@ class Prompts:
                     field,
                     "context_length_exceeded",
                 )
+
+
+def listed(given: str | list[Any], field: str) -> list[str | list[int]]:
+    """Return one text, or several. A list holds texts, token ids, or lists of token ids, and one kind only. Raises
+    ApiError."""
+    if isinstance(given, str):
+        return [given]
+    kind = type(some(given, field)[0])
+    wrong = next((index for index, one in enumerate(given) if type(one) is not kind), None)
+    if wrong is not None:
+        raise invalid(
+            f"{field} holds {_NAMES[kind]} at 0 and {_NAMES[type(given[wrong])]} at {wrong}; give one kind only.", field
+        )
+    return [given] if kind is int else given
+
+
+def some(given: list[Any], field: str) -> list[Any]:
+    """Return the list. Raises ApiError where it is empty."""
+    if not given:
+        raise invalid(f"{field} has 0 entries; give one text or more.", field)
+    return given
 
 
 def fitting(

@@ -34,7 +34,6 @@ Input = Text | Annotated[list[TokenId | Text | TokenIds], Meta(max_length=MAX_TO
 TextList = Annotated[list[Text], Meta(max_length=MAX_LISTED)]
 Texts = Text | TextList
 TEXT_HINTS = frozenset({"metadata", "extra_body", "safety_identifier", "vllm_request_id", "rid", "session_id"})
-_NAMES: dict[type, str] = {str: "text", int: "a token id", list: "a list of token ids"}
 T = TypeVar("T")
 
 
@@ -111,27 +110,6 @@ def prepare_texts(
             for one in several
         ]
     return PreparedTexts(settings, tuple(prompts), kind, task, form, pairs)
-
-
-def listed(given: str | list[Any], field: str) -> list[str | list[int]]:
-    """Return one text, or several. A list holds texts, token ids, or lists of token ids, and one kind only. Raises
-    ApiError."""
-    if isinstance(given, str):
-        return [given]
-    kind = type(some(given, field)[0])
-    wrong = next((index for index, one in enumerate(given) if type(one) is not kind), None)
-    if wrong is not None:
-        raise invalid(
-            f"{field} holds {_NAMES[kind]} at 0 and {_NAMES[type(given[wrong])]} at {wrong}; give one kind only.", field
-        )
-    return [given] if kind is int else given
-
-
-def some(given: list[Any], field: str) -> list[Any]:
-    """Return the list. Raises ApiError where it is empty."""
-    if not given:
-        raise invalid(f"{field} has 0 entries; give one text or more.", field)
-    return given
 
 
 def _max_tokens(settings: TextSettings, length: int | None) -> int | None:
