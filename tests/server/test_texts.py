@@ -128,7 +128,12 @@ def test_classes(classifier: Server) -> None:
         ("/score", {"text_1": "a"}, "missing_field", "text_2"),
         ("/v1/rerank", {"query": "a", "documents": []}, None, "0 entries"),
         ("/classify", {"input": "a"}, "unsupported_task", "0 labels"),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "unsupported_task", "continues no"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}]},
+            "unsupported_task",
+            "generates no text",
+        ),
         ("/v1/completions", {"prompt": "a"}, "unsupported_task", "/v1/embeddings"),
     ],
 )

@@ -112,7 +112,7 @@ def test_the_model_says_what_it_can_do(
     plain = start(str(write_toolless(tmp_path / "plain")), "--served-model-name", "plain")
     assert told(plain) == {**generates, "tools": False}
     refused = plain.post("/v1/chat/completions", ask("Hi", tools=TOOLS) | {"model": "plain"})
-    assert refused.status_code == 400 and "tells it of no tools" in refused.json()["error"]["message"]
+    assert refused.status_code == 400 and "shows no tools" in refused.json()["error"]["message"]
 
 
 def test_calls_are_forced_where_the_marks_of_calls_are_text_too(start: Callable[..., Server], tmp_path: Path) -> None:
