@@ -91,7 +91,7 @@ def _in_child(path: Path, threads: int | None) -> list[Cost]:
     """What a start does, in the order of its parts. Only the first imports anything of inflight."""
     meter = _Meter()
     with meter.part("imports"):
-        from inflight.cli.progress import load_numpy
+        from inflight.config.threads import load_numpy
 
         load_numpy()
         import tokenizers  # noqa: F401

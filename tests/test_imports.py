@@ -89,7 +89,7 @@ assert 10 < len(made) < 80, made
 
 
 def test_the_server_loads_no_torch_and_no_model_code() -> None:
-    first = {name.partition(".")[0] for name in modules("import inflight.cli.serving")}
+    first = {name.partition(".")[0] for name in modules("import inflight.launch.one_model")}
     assert first.isdisjoint({"starlette", "uvicorn", "uvloop", "zmq", "numpy"}), "it starts those that need them"
     whole = modules("import inflight.server.processes.child")
     names = {name.partition(".")[0] for name in whole}

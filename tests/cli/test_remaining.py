@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.cli.engine_loading import loaded
 from inflight.cli.progress import Remaining, duration
+from inflight.launch.engine_loading import loaded
 
 
 class Clock:

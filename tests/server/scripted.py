@@ -83,13 +83,13 @@ def scripted(executor: Executor, *_: object) -> Executor:
 
 if __name__ == "__main__":
     if sys.argv[1].isdigit():
-        from inflight.cli import engine_process
+        from inflight.launch import engine_process
 
         os._exit(engine_process.main(socket.socket(fileno=int(sys.argv[1])), scripted))
     from inflight import cli
-    from inflight.cli import serving
+    from inflight.launch import one_model
 
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
-    serving.serve = partial(serving.serve, engine="scripted")
+    one_model.serve = partial(one_model.serve, engine="scripted")
     sys.argv[0] = "inflight"
     cli.main()

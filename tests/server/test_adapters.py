@@ -194,7 +194,7 @@ def test_all_processes_know_adapters_that_were_loaded_and_so_does_the_next_engin
 
     assert server.settled(lambda: all(one >= {"a", "d"} and "b" not in one for one in listed()))
     before = said(server.client(), "d")
-    [engine] = children(server, "inflight.cli.engine_process")
+    [engine] = children(server, "inflight.launch.engine_process")
     os.kill(engine, signal.SIGKILL)
     assert server.settled(lambda: server.get("/health").status_code == 503)
     assert server.settled(lambda: server.get("/health").status_code == 200)

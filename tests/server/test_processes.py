@@ -58,7 +58,7 @@ def children(server: Server) -> list[int]:
 
 def engines(server: Server) -> list[int]:
     """The engine's process, if it lives."""
-    return children_of(server, "inflight.cli.engine_process")
+    return children_of(server, "inflight.launch.engine_process")
 
 
 def owner(server: Server, client: httpx.Client) -> int:
@@ -292,7 +292,7 @@ def test_an_engine_that_breaks_down_is_started_again(start: Callable[..., Server
         encoding="utf-8",
     )
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nif 'inflight.cli.engine_process' in sys.orig_argv: import broken\n", encoding="utf-8"
+        "import sys\nif 'inflight.launch.engine_process' in sys.orig_argv: import broken\n", encoding="utf-8"
     )
     server = start("--api-processes", "2", env={"PYTHONPATH": str(tmp_path)})
     for _ in range(2):
@@ -310,7 +310,7 @@ def test_an_engine_that_breaks_down_is_started_again(start: Callable[..., Server
 def test_an_engine_that_ends_again_and_again_ends_the_server(start: Callable[..., Server], tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys, threading\n"
-        "if 'inflight.cli.engine_process' in sys.orig_argv: threading.Timer(2.5, os._exit, (9,)).start()\n",
+        "if 'inflight.launch.engine_process' in sys.orig_argv: threading.Timer(2.5, os._exit, (9,)).start()\n",
         encoding="utf-8",
     )
     server = start(ready=False, env={"PYTHONPATH": str(tmp_path)})

@@ -50,7 +50,7 @@ def test_a_server_reports_its_states(start: Callable[..., Server], tmp_path: Pat
         assert next_of("WATCHDOG") == "WATCHDOG=1"
         server.process.send_signal(signal.SIGHUP)
         assert next_of("RELOADING").startswith("RELOADING=1\nMONOTONIC_USEC=") and next_of("READY")
-        [engine] = children(server, "inflight.cli.engine_process")
+        [engine] = children(server, "inflight.launch.engine_process")
         os.kill(engine, signal.SIGKILL)
         assert next_of("STATUS") == "STATUS=Starting the engine again." and next_of("READY")
         server.process.send_signal(signal.SIGTERM)

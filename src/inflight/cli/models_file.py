@@ -25,7 +25,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,9 @@ import click
 
 from inflight.cli.options import LANES, defaults_of, engine_settings, lanes_of, options_of, scheduling_settings
 from inflight.cli.verb import groups_of
-from inflight.config.engine import EngineSettings
-from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.types.sampling import MAX_NAME_CHARS
+from inflight.launch.models_file import FileModel, ModelsFile
 from inflight.server.settings import ServerSettings
 
 MAX_WAIT = 60.0  # seconds
@@ -44,37 +43,6 @@ OF_MODELS = ("tool_parser", "reasoning_parser", "parse_control_tokens", "max_n",
 _GROUPS = ("Engine", "Scheduling")
 _TOP = ("memory", "max-wait", "default", "models")
 _RESIDENCY = ("aliases", "pin", "weight", "idle", "size")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileModel:
-    """A table. idle: seconds; size: GiB; None: not set."""
-
-    name: str
-    aliases: tuple[str, ...]
-    pin: bool
-    weight: float
-    idle: float | None
-    size: float | None
-    engine: EngineSettings
-    scheduling: SchedulingSettings
-    server: ServerSettings
-    record: Path | None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name, *self.aliases)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelsFile:
-    """memory: GiB; None: what is free decides. max_wait: seconds."""
-
-    path: Path
-    memory: float | None
-    max_wait: float
-    default: str | None
-    models: tuple[FileModel, ...]
 
 
 def read_models(path: Path, verb: click.Context) -> ModelsFile:

@@ -8,7 +8,6 @@ which several verbs do alike.
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.config.threads import load_numpy
 from inflight.counted import printable
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _QUIET_SECONDS = 1.0  # work that ends sooner shows nothing
 _LINE_SECONDS = 10.0
-_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def show(text: str) -> None:
@@ -130,18 +129,6 @@ class Interrupt:
         if self.wanted:
             raise KeyboardInterrupt
         self.wanted = True
-
-
-def load_numpy() -> None:
-    """Import numpy without threads of its BLAS, of which an engine asks nothing: they spin for a tenth of a small
-    model's start. A number of threads that the environment names stays, and libraries loaded later see none."""
-    if _BLAS_THREADS in os.environ:
-        return
-    os.environ[_BLAS_THREADS] = "1"
-    try:
-        import numpy  # noqa: F401
-    finally:
-        del os.environ[_BLAS_THREADS]
 
 
 def open_engine(settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None = None) -> Engine:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import click
 
-from inflight.cli.replicas.ray_address import check_address
-from inflight.cli.replicas.scale import Scale
 from inflight.cli.verb import grouped
 from inflight.config.setting import SettingsError
 from inflight.extras import pip_install
+from inflight.ray.ray_address import check_address
+from inflight.ray.scale import Replicas, Scale
 from inflight.routing.registry import ROUTERS
 
 DEFAULT_ROUTER = "prefix-aware"
@@ -31,27 +30,6 @@ replica_options = grouped(
     click.option("--ray-address", help="Head of a Ray cluster to run them on; else a Ray of this machine is started."),
     click.option("--router", help=f"Who gets a request: {', '.join(ROUTERS)}; {DEFAULT_ROUTER} unless set."),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """What was asked for. address: of a Ray cluster. prefill: replicas that compute prompts for the others; None: each
-    computes its own."""
-
-    scale: Scale
-    address: str | None
-    router: str
-    prefill: Scale | None = None
-
-    @property
-    def started(self) -> int:
-        """Replicas that there are at first."""
-        return self.scale.replicas + (0 if self.prefill is None else self.prefill.replicas)
-
-    @property
-    def places(self) -> int:
-        """Replicas that there may be."""
-        return self.scale.places + (0 if self.prefill is None else self.prefill.places)
 
 
 def replicas_of(values: dict[str, Any]) -> Replicas | None:

@@ -18,11 +18,12 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
-from inflight.cli.replica_options import Replicas, replica_options, replicas_of
+from inflight.cli.replica_options import replica_options, replicas_of
 from inflight.cli.server_options import server_options
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.ray.scale import Replicas
 from inflight.server.settings import ServerSettings
 
 _IN_TABLE = "{given} is said of each model with --models; write it into the model's table."
@@ -61,7 +62,7 @@ def command(name: str | None, **values: Any) -> int:
     tenants = load_tenants(asked.api_keys, asked.keys_file)
     server = asked.server.for_tenants(len(tenants.names))
     if asked.replicas is not None:
-        from inflight.cli.serving_replicas import serve_replicas
+        from inflight.ray.serving import serve_replicas
 
         return serve_replicas(
             server,
@@ -73,7 +74,7 @@ def command(name: str | None, **values: Any) -> int:
             started=started,
             **values,
         )
-    from inflight.cli.serving import serve
+    from inflight.launch.one_model import serve
 
     return serve(
         server,
@@ -141,7 +142,7 @@ def _serve_models(file: Path, name: str | None, values: dict[str, Any], started:
     models = read_models(file, click.get_current_context())
     api_keys, keys_file = values["api_key"], values["api_keys_file"]
     settings = _server_settings(values)
-    from inflight.cli.serving_models import WorkerLogs, serve_models
+    from inflight.launch.several_models import WorkerLogs, serve_models
     from inflight.server.tenants import load_tenants
 
     worker_logs = WorkerLogs(values["verbose"], values["log_format"], values["log_level"])

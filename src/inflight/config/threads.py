@@ -9,6 +9,8 @@ from inflight.config.setting import Resolved, SettingsError
 from inflight.counted import counted
 from inflight.cpus import Cpus, ThreadCpus, in_short, parse_cpu_list, place_threads, usable_cpus
 
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
 
 def resolve_threads(settings: EngineSettings, cpus: Cpus | None = None) -> Resolved:
     """Return the number of threads. cpus: what the process may use; read if not given. Raises SettingsError."""
@@ -73,3 +75,15 @@ def _listed(text: str, cpus: Cpus) -> tuple[int, ...]:
             f"--cpu-list names CPU {missing[0]}, but this process may use {in_short(cpus.usable)}; name some of these."
         )
     return listed
+
+
+def load_numpy() -> None:
+    """Import numpy without threads of its BLAS, of which an engine asks nothing: they spin for a tenth of a small
+    model's start. A number of threads that the environment names stays, and libraries loaded later see none."""
+    if _BLAS_THREADS in os.environ:
+        return
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[_BLAS_THREADS]

@@ -9,11 +9,11 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
-from inflight.cli import engine_process
 from inflight.cli.demonstration.narrator import KINDS, Narrator, Sentence
 from inflight.cli.demonstration.server import PACE, PACE_OF_STEPS, PIPE, Counted, Message
 from inflight.config.setting import Resolved
 from inflight.core.types.plan import Executor
+from inflight.launch import engine_process
 from inflight.testing.paced import PacedExecutor
 
 

@@ -86,7 +86,7 @@ class DemoServer:
 def _serve(pipe: Connection, port: int, paced: bool, record: Path | None) -> None:
     """Run the server. Its engine's process (`engine`) writes to the pipe, too."""
     os.setsid()  # a terminal's Ctrl-C is not for it
-    from inflight.cli.serving import serve
+    from inflight.launch.one_model import serve
     from inflight.server.tenants import load_tenants
 
     threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()

@@ -19,13 +19,13 @@ from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 
 from inflight import __version__
-from inflight.cli.replica_options import Replicas
-from inflight.cli.replicas.deployment import MOST_ONGOING, pools
-from inflight.cli.replicas.replica_handle import ReplicaHandle
-from inflight.cli.replicas.replica_setup import ReplicaSetup, pool_setups
 from inflight.cli.serve import command, settings_of
-from inflight.cli.serving import with_weights
-from inflight.cli.serving_replicas import served_by
+from inflight.launch.one_model import with_weights
+from inflight.ray.deployment import MOST_ONGOING, pools
+from inflight.ray.replica_handle import ReplicaHandle
+from inflight.ray.replica_setup import ReplicaSetup, pool_setups
+from inflight.ray.scale import Replicas
+from inflight.ray.serving import served_by
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.loading import make_jobs

@@ -1,5 +1,5 @@
 """Messages between an engine's process and the server, beside calls: frames of msgpack, both sides checking types. The
-first one, which says what to load, is the command line's (`cli.engine_process`)."""
+first one, which says what to load, is the command line's (`launch.engine_process`)."""
 
 from __future__ import annotations
 

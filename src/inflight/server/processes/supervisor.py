@@ -57,7 +57,7 @@ SHORT_LIFE = 10.0  # seconds; a process that ends sooner is not started anew at 
 OWNER = 0  # the place whose process has files and batch jobs
 TRIES = 5  # short lives of one place, one after another, until the server ends
 ENDING_SECONDS = 10.0  # that a process which is to end may take beyond its calls
-ENGINE = "inflight.cli.engine_process"
+ENGINE = "inflight.launch.engine_process"
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

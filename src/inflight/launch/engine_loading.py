@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import __version__
-from inflight.cli.kv_peers import peering, sentence
-from inflight.cli.live_serving import about_engine
-from inflight.cli.progress import load_numpy
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
+from inflight.config.threads import load_numpy
 from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.plan import Executor
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.observers import EngineObserver
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import NONE
+from inflight.launch.kv_peers import peering, sentence
 from inflight.live.engine_feed import EngineFeed
+from inflight.live.frames import Hello, Setting
 from inflight.live.observer import LiveObserver
 from inflight.models.gguf.gguf_model import is_gguf, model_name
 from inflight.server.live.sources import EngineSource
@@ -124,7 +124,7 @@ def _shown(engine: Engine, bridge: AsyncBridge, name: str, has_record: bool) -> 
     """For whoever looks at the live page."""
     observer = LiveObserver(engine.loop.latency)
     engine.loop.add_observer(observer)
-    return EngineSource(bridge, EngineFeed(engine.loop, observer), about_engine(engine, name, has_record))
+    return EngineSource(bridge, EngineFeed(engine.loop, observer), _about_engine(engine, name, has_record))
 
 
 def _parsers(settings: ServerSettings, engine: Engine) -> ParserNames:
@@ -152,3 +152,24 @@ def _models(settings: ServerSettings, engine_settings: EngineSettings) -> tuple[
 
 def tell(sentence: str) -> None:
     logging.getLogger("inflight.server").info(sentence)
+
+
+def _about_engine(engine: Engine, title: str, has_record: bool) -> Hello:
+    capacity = engine.capacity
+    return Hello(
+        source="live",
+        title=title,
+        num_blocks=capacity.num_blocks,
+        block_size=capacity.block_size,
+        max_rows=capacity.max_rows,
+        host_blocks=capacity.host_blocks,
+        sees_all=True,
+        has_record=has_record,
+        settings=[Setting(name, _text_of(entry.value), entry.reason) for name, entry in engine.settings.items()],
+    )
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)

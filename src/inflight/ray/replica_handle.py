@@ -18,13 +18,13 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from inflight.cli.replicas.head_watch import HeadWatch
-from inflight.cli.replicas.replica_links import Links, ReplicaLost
-from inflight.cli.replicas.replicated_engine import ReplicatedEngine
-from inflight.cli.replicas.routed_frame import NamedFrame, RoutedFrame
-from inflight.cli.replicas.routing_board import board_of
-from inflight.cli.replicas.service_exchange import decode_given, encode_given, exchange_for_ever
 from inflight.core.tenants import TenantUsage
+from inflight.ray.head_watch import HeadWatch
+from inflight.ray.replica_links import Links, ReplicaLost
+from inflight.ray.replicated_engine import ReplicatedEngine
+from inflight.ray.routed_frame import NamedFrame, RoutedFrame
+from inflight.ray.routing_board import board_of
+from inflight.ray.service_exchange import decode_given, encode_given, exchange_for_ever
 from inflight.server.loaded_engine import Described
 from inflight.server.metrics.families import labelled
 

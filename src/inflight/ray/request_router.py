@@ -6,8 +6,8 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from inflight.cli.replicas import routing_board  # not what is in it: Ray hands this module around by value
-from inflight.cli.replicas.routed_frame import NamedFrame, RoutedFrame
+from inflight.ray import routing_board  # not what is in it: Ray hands this module around by value
+from inflight.ray.routed_frame import NamedFrame, RoutedFrame
 from inflight.routing.router import NoReplica
 
 

@@ -1,4 +1,4 @@
-"""An engine's process: `python -m inflight.cli.engine_process CONTROL`, an open descriptor.
+"""An engine's process: `python -m inflight.launch.engine_process CONTROL`, an open descriptor.
 
 Builds an engine, and serves it to the processes that have HTTP. Obeys the messages that come over CONTROL instead of
 signals, and ends when CONTROL does. Before the first message, which says what to load, it loads modules.
@@ -22,17 +22,17 @@ import msgspec
 import uvloop
 from msgspec import Struct
 
-from inflight.cli.engine_loading import Wrap, load_engine
-from inflight.cli.engine_setup import CoreSharing, EngineSetup
-from inflight.cli.kv_events import open_kv_events
-from inflight.cli.kv_peers import wanted_peers
-from inflight.cli.progress import load_numpy
 from inflight.config.setting import Resolved
+from inflight.config.threads import load_numpy
 from inflight.core.types.plan import Executor
 from inflight.engine.cpu_sharing import ClaimTable, CoreShare, ForegroundRequests, SharingExecutor
 from inflight.engine.observers import EngineObserver
 from inflight.engine.remote.server import EngineServer
 from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
+from inflight.launch.engine_loading import Wrap, load_engine
+from inflight.launch.engine_setup import CoreSharing, EngineSetup
+from inflight.launch.kv_events import open_kv_events
+from inflight.launch.kv_peers import wanted_peers
 from inflight.limited_process import receive
 from inflight.models.errors import ModelError
 from inflight.server import logs

@@ -15,14 +15,14 @@ import uuid
 
 from msgspec import structs
 
-from inflight.cli.replicas.replica_links import Links
-from inflight.cli.replicas.routing_board import RoutingBoard
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress
 from inflight.core.types.request import Request
 from inflight.engine.event_stream import set_outcome
 from inflight.engine.remote.messages import Refused
 from inflight.frontend.prefill_engines import is_handed_over, prompt_alone
+from inflight.ray.replica_links import Links
+from inflight.ray.routing_board import RoutingBoard
 from inflight.routing.routed_request import RoutedRequest
 
 CHOICE_SECONDS = 0.5  # for which Ray's choice of a prefill replica is waited for: it takes some milliseconds

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 import pytest
 from core.builders import request
 
-from inflight.cli.replicas import service_exchange
-from inflight.cli.replicas.service_exchange import decode_given, encode_given, exchange_for_ever
 from inflight.core.policies.fair import Fair
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.scheduler import Scheduler
@@ -22,6 +20,8 @@ from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.remote.messages import MessageError
+from inflight.ray import service_exchange
+from inflight.ray.service_exchange import decode_given, encode_given, exchange_for_ever
 from inflight.testing.null import NullExecutor
 
 

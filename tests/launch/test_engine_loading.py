@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from inflight.cli.engine_loading import tell_device
 from inflight.config.setting import Resolved
 from inflight.execution.backends.torch import device
+from inflight.launch.engine_loading import tell_device
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_gpu_that_was_not_taken_is_warned_of(
 def test_numpy_is_loaded_without_threads_of_its_own() -> None:
     """Its BLAS would start one for each core; a number that the environment names stays."""
     code = (
-        "import os; from inflight.cli.progress import load_numpy; load_numpy(); "
+        "import os; from inflight.config.threads import load_numpy; load_numpy(); "
         "print(len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))"
     )
     for number, told in (("", "1 None"), ("1", "1 1")):

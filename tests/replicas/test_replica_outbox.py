@@ -10,9 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from core.builders import request
 
-from inflight.cli.replicas import replica_outbox
-from inflight.cli.replicas.replica_load import ReplicaLoad
-from inflight.cli.replicas.replica_outbox import Outboxes
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.scheduling.config import SchedulerConfig
@@ -25,6 +22,9 @@ from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.remote.messages import Accepted, Happened, Refused, Stopped, decode_from_engine
+from inflight.ray import replica_outbox
+from inflight.ray.replica_load import ReplicaLoad
+from inflight.ray.replica_outbox import Outboxes
 from inflight.testing.null import NullExecutor
 
 CAPACITY = Capacity(num_blocks=1024, block_size=16, max_rows=4, max_model_len=4096, vocab_size=100)

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from inflight.cli.replicas import head_watch
-from inflight.cli.replicas.head_watch import HeadWatch
+from inflight.ray import head_watch
+from inflight.ray.head_watch import HeadWatch
 
 
 @pytest.fixture(autouse=True)

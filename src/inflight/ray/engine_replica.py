@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import structs
 
-from inflight.cli.engine_loading import load_engine
-from inflight.cli.replicas.autoscaling import QUEUED_SECONDS
-from inflight.cli.replicas.prefilling import Prefilling
-from inflight.cli.replicas.replica_handle import RayCalls
-from inflight.cli.replicas.replica_links import Links
-from inflight.cli.replicas.replica_load import ReplicaLoad
-from inflight.cli.replicas.replica_outbox import Outboxes
-from inflight.cli.replicas.replica_setup import PeerSetup, ReplicaSetup
-from inflight.cli.replicas.routing_board import ReplicaStats, board_of
-from inflight.cli.replicas.service_exchange import decode_given, encode_given
-from inflight.cli.replicas.wanted_prompts import WantedPrompts
 from inflight.core.tenants import usage_of_others
 from inflight.core.types.request import Request
 from inflight.engine.remote.messages import Open, Refused, Stopped, decode_to_engine, encode
+from inflight.launch.engine_loading import load_engine
+from inflight.ray.autoscaling import QUEUED_SECONDS
+from inflight.ray.prefilling import Prefilling
+from inflight.ray.replica_handle import RayCalls
+from inflight.ray.replica_links import Links
+from inflight.ray.replica_load import ReplicaLoad
+from inflight.ray.replica_outbox import Outboxes
+from inflight.ray.replica_setup import PeerSetup, ReplicaSetup
+from inflight.ray.routing_board import ReplicaStats, board_of
+from inflight.ray.service_exchange import decode_given, encode_given
+from inflight.ray.wanted_prompts import WantedPrompts
 from inflight.routing.replica_view import ServingCosts
 from inflight.server.heap import share_one_heap
 from inflight.server.live.frame_shelf import FrameShelf

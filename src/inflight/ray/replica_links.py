@@ -24,7 +24,6 @@ from contextvars import Context
 from functools import partial
 from typing import Protocol
 
-from inflight.cli.replicas.routed_frame import RoutedFrame
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.request import Request
 from inflight.engine.remote.messages import (
@@ -36,6 +35,7 @@ from inflight.engine.remote.messages import (
     decode_from_engine,
     encode,
 )
+from inflight.ray.routed_frame import RoutedFrame
 from inflight.routing.routed_request import RoutedRequest
 
 OPEN_SECONDS = 90.0  # for which Ray may look for another one in place of a replica that is lost

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from inflight import __version__
-from inflight.cli.engine_loading import Doing
-from inflight.cli.serving import tell_ready_at
+from inflight.launch.engine_loading import Doing
+from inflight.launch.one_model import tell_ready_at
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.ingress.tls import tls_context

@@ -10,16 +10,16 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from core.builders import request
 
-from inflight.cli.replicas import replica_links, replicated_engine
-from inflight.cli.replicas.replica_links import Links, ReplicaLost
-from inflight.cli.replicas.replicated_engine import TRIES, ReplicatedEngine
-from inflight.cli.replicas.routed_frame import RoutedFrame
-from inflight.cli.replicas.routing_board import RoutingBoard
 from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.timings import Timings
 from inflight.engine.event_stream import EngineStopped, EventStream
 from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, Stopped, decode_to_engine, encode
+from inflight.ray import replica_links, replicated_engine
+from inflight.ray.replica_links import Links, ReplicaLost
+from inflight.ray.replicated_engine import TRIES, ReplicatedEngine
+from inflight.ray.routed_frame import RoutedFrame
+from inflight.ray.routing_board import RoutingBoard
 
 TIMINGS = Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, "interactive")
 

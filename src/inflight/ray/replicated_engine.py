@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from inflight.cli.replicas.replica_links import Links
-from inflight.cli.replicas.routing_board import RoutingBoard
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.event_stream import EngineStopped, EventStream
 from inflight.engine.remote.messages import Refused
+from inflight.ray.replica_links import Links
+from inflight.ray.routing_board import RoutingBoard
 from inflight.routing.routed_request import RoutedRequest
 
 TRIES = 5  # of a request that no replica has begun to answer

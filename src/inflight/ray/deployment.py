@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
-from inflight.cli.replica_options import Replicas
-from inflight.cli.replicas.engine_replica import EngineReplica
-from inflight.cli.replicas.replica_setup import PoolSetups, ReplicaSetup
-from inflight.cli.replicas.scale import Scale
 from inflight.config.setting import SettingsError
 from inflight.cpus import usable_cpus
+from inflight.ray.engine_replica import EngineReplica
+from inflight.ray.replica_setup import PoolSetups, ReplicaSetup
+from inflight.ray.scale import Replicas, Scale
 from inflight.routing.autoscaling import DOWN_SECONDS, REPORT_SECONDS, UP_SECONDS, WINDOW_SECONDS
 
 ENGINE, PREFILL = "engine", "prefill"  # deployments
@@ -44,7 +43,7 @@ def _pool(name: str, setup: ReplicaSetup, router: str, scale: Scale) -> serve.De
     """router: name of its policy."""
     size: dict[str, Any] = {"num_replicas": scale.replicas}
     if scale.most is not None:
-        policy = AutoscalingPolicy(policy_function="inflight.cli.replicas.autoscaling:wanted_replicas")
+        policy = AutoscalingPolicy(policy_function="inflight.ray.autoscaling:wanted_replicas")
         config = AutoscalingConfig(
             min_replicas=scale.replicas,
             initial_replicas=scale.replicas,
@@ -64,7 +63,7 @@ def _pool(name: str, setup: ReplicaSetup, router: str, scale: Scale) -> serve.De
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=setup.server.drain_timeout,
         request_router_config=RequestRouterConfig(
-            request_router_class="inflight.cli.replicas.request_router:RoutedRequestRouter",
+            request_router_class="inflight.ray.request_router:RoutedRequestRouter",
             request_router_kwargs={"policy": router, "deployment": name},
             request_routing_stats_period_s=STATS_SECONDS,
         ),

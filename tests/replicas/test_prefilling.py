@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from core.builders import request
 
-from inflight.cli.replicas import prefilling, replica_links
-from inflight.cli.replicas.prefilling import Prefilling
-from inflight.cli.replicas.replica_links import Links, ReplicaLost
-from inflight.cli.replicas.routed_frame import RoutedFrame
-from inflight.cli.replicas.routing_board import RoutingBoard
 from inflight.core.types.events import Finish, FinishedEvent
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import PoolingParams
 from inflight.core.types.timings import Timings
 from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, decode_to_engine, encode
+from inflight.ray import prefilling, replica_links
+from inflight.ray.prefilling import Prefilling
+from inflight.ray.replica_links import Links, ReplicaLost
+from inflight.ray.routed_frame import RoutedFrame
+from inflight.ray.routing_board import RoutingBoard
 
 TIMINGS = Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, "interactive")
 STATS = {"kv_tokens": 1600, "fair": False, "costs": None}

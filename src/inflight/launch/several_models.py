@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import __version__
-from inflight.cli.engine_loading import Doing
-from inflight.cli.models_file import FileModel, ModelsFile
-from inflight.cli.serving import with_weights
-from inflight.cli.serving_pool import serve_pool
 from inflight.config.setting import SettingsError
 from inflight.core.types.sampling import Adapter
 from inflight.engine.cpu_sharing import Claim, ClaimTable
+from inflight.launch.engine_loading import Doing
+from inflight.launch.models_file import FileModel, ModelsFile
+from inflight.launch.one_model import with_weights
+from inflight.launch.pool import serve_pool
 from inflight.models.errors import ModelError
 from inflight.server import logs
 from inflight.server.heap import share_one_heap
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from inflight.server.model_pool.pool import ModelPool
     from inflight.server.model_pool.pool_model import PoolModel
 
-WORKER = "inflight.cli.engine_process"
+WORKER = "inflight.launch.engine_process"
 MEMORY_SHARE = 0.8  # of what is free, where the models file gives no memory
 MIN_KV_BYTES = 1 << 28
 
@@ -95,7 +95,7 @@ def _pool(file: ModelsFile, folder: Path, worker_logs: WorkerLogs) -> ModelPool:
 def _pool_model(
     one: FileModel, nbytes: int, folder: Path, claims: ClaimTable, slot: int, worker_logs: WorkerLogs
 ) -> PoolModel:
-    from inflight.cli.engine_setup import CoreSharing, EngineSetup
+    from inflight.launch.engine_setup import CoreSharing, EngineSetup
     from inflight.server.model_pool.pool_model import PoolModel
     from inflight.server.model_pool.resident import ModelNeeds
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from socket import socket
 
 from inflight import __version__
-from inflight.cli.engine_setup import EngineSetup
-from inflight.cli.kv_events import check_kv_events
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.counted import seconds_of_parts
+from inflight.launch.engine_setup import EngineSetup
+from inflight.launch.kv_events import check_kv_events
 from inflight.server import logs
 from inflight.server.ingress.tls import tls_context
 from inflight.server.listening import listen, url

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from inflight import __version__
-from inflight.cli.engine_loading import Doing, tell
-from inflight.cli.replica_options import Replicas
-from inflight.cli.replicas.ray_address import greet_head
-from inflight.cli.replicas.replica_setup import ReplicaSetup, pool_setups
-from inflight.cli.serving import with_weights
-from inflight.cli.serving_pool import serve_pool
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.counted import counted
 from inflight.extras import pip_install
+from inflight.launch.engine_loading import Doing, tell
+from inflight.launch.one_model import with_weights
+from inflight.launch.pool import serve_pool
+from inflight.ray.ray_address import greet_head
+from inflight.ray.replica_setup import ReplicaSetup, pool_setups
+from inflight.ray.scale import Replicas
 from inflight.server import logs
 from inflight.server.heap import share_one_heap
 from inflight.server.loading import make_prompts, make_served
@@ -35,7 +35,7 @@ from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
 if TYPE_CHECKING:
-    from inflight.cli.replicas.replica_handle import ReplicaHandle
+    from inflight.ray.replica_handle import ReplicaHandle
 
 SERIAL = 1  # of the one process that makes requests
 
@@ -76,8 +76,8 @@ def _started(setup: ReplicaSetup, replicas: Replicas) -> ReplicaHandle:
     model_folder(setup.engine)  # what is wrong with it is told before Ray is started
     try:
         greet_head(replicas.address)
-        from inflight.cli.replicas.deployment import pools, sharing_this_machine
-        from inflight.cli.replicas.own_ray import OwnRay
+        from inflight.ray.deployment import pools, sharing_this_machine
+        from inflight.ray.own_ray import OwnRay
     except ImportError as error:
         raise SettingsError(
             f"--replicas needs Ray Serve, and what is installed of Ray cannot be used ({error}); "

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
-from inflight.cli.replicas.replica_load import ReplicaLoad
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.engine.bridge import Consumer
 from inflight.engine.event_stream import EngineStopped, event_size, set_outcome
 from inflight.engine.remote.messages import Accepted, FromEngine, Happened, Refused, Stopped, encode
+from inflight.ray.replica_load import ReplicaLoad
 
 GAP_SECONDS = 0.004  # between two items: what one costs on its way is a small part of it; longer steps wait for nothing
 IDLE_SECONDS = 5.0  # after the last request, for which a stream stays open: it is not drained meanwhile

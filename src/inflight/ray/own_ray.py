@@ -16,11 +16,11 @@ from collections.abc import Callable
 import ray
 from ray import serve
 
-from inflight.cli.replicas.deployment import PREFILL, Pools
-from inflight.cli.replicas.head_watch import CLUSTER_PATIENCE, OWN_PATIENCE, HeadWatch
-from inflight.cli.replicas.ray_address import advice, check_version
-from inflight.cli.replicas.replica_handle import ReplicaHandle, first_sentence
 from inflight.config.setting import SettingsError
+from inflight.ray.deployment import PREFILL, Pools
+from inflight.ray.head_watch import CLUSTER_PATIENCE, OWN_PATIENCE, HeadWatch
+from inflight.ray.ray_address import advice, check_version
+from inflight.ray.replica_handle import ReplicaHandle, first_sentence
 
 NAME = "inflight"
 START_SECONDS = 240.0  # for which Ray's start is waited for: some 10 s on a machine that has nothing else to do

@@ -1,0 +1,1 @@
+"""Start servers: the processes of one model or several, and what each of them loads."""
