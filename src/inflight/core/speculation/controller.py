@@ -33,7 +33,7 @@ from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 ITL_SHARE = 0.9  # of an ITL target that a step with drafts may take: predictions err
 MIN_FORCED_TOKENS = 3  # to leave a sequence out of a step for: the one in flight yields one, and the next none
 LOOKAHEAD = 4  # drafts that are considered behind a token that is still being computed
-SAMPLED_STEPS = 32  # of steps without drafts, one in so many teaches what steps cost
+SAMPLED_STEPS = 64  # of steps without drafts, one in so many teaches what steps cost
 TRIAL_DRAFTS = 2
 TRIAL_REFUSALS = 16  # steps with drafts of which all were refused, before a trial
 
