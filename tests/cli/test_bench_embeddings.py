@@ -70,8 +70,8 @@ def test_a_capacity_is_found_by_the_whole_answer(server: Server) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--output-tokens", "20"), "--output-tokens is about answers of tokens"),
-        (("--turns", "3"), "--turns is about answers of tokens"),
+        (("--output-tokens", "20"), "--output-tokens has no effect with embeddings"),
+        (("--turns", "3"), "--turns has no effect with embeddings"),
         (("--slo", "ttft=100"), "give e2e"),
     ],
 )

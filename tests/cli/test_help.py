@@ -43,7 +43,7 @@ def test_a_verb_has_the_options_that_it_hands_on(verb: str) -> None:
         ("bench", ["Server", "Load", "Workload", "Search and output", "Options"]),
         ("compare", ["What is compared", "Engine", "Scheduling", "Load", "Workload", "Options"]),
         ("simulate", ["Machine", "Engine", "Scheduling", "Load", "Workload", "Replicas and pools", "Options"]),
-        ("plan", ["Machine", "Demand and promises", "Settings", "Options"]),
+        ("plan", ["Machine", "Demand and SLOs", "Settings", "Options"]),
     ],
 )  # fmt: skip
 def test_help_shows_options_in_groups(capsys: pytest.CaptureFixture[str], verb: str, titles: list[str]) -> None:

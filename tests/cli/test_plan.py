@@ -123,7 +123,7 @@ def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: igno
         ((*LLAMA, *CHAT, "--rate", 0), "rate is 0"),
         ((*LLAMA, *CHAT, "--rate", 5, "--slo", "fast"), "--slo is 'fast'; give ttft"),
         ((*LLAMA, *CHAT, "--arrivals", "gamma:5:0"), "burstiness is 0"),
-        ((*LLAMA, *CHAT, "--arrivals", "ramp:1-5:60"), "Arrivals ramp:1-5:60 have no steady rate"),
+        ((*LLAMA, *CHAT, "--arrivals", "ramp:1-5:60"), "--arrivals ramp:1-5:60 is no steady random process"),
         ((*LLAMA, *CHAT, "--rate", 5, "--arrivals", "poisson:5"), "both say when requests come"),
         ((*LLAMA, *CHAT, "--rate", 5, "--price", -1), "--price is -1"),
         ((*LLAMA, *CHAT, "--rate", 5, "--tensor-parallel", 16), "--tensor-parallel is 16, but a node has 8"),
@@ -132,8 +132,8 @@ def test_a_hardware_file_adds_a_gpu(plan, tmp_path: Path) -> None:  # type: igno
         ((*LLAMA, "--input-tokens", "many", "--output-tokens", 5, "--rate", 5), "Lengths 'many' are of no known form"),
         ((*LLAMA, *CHAT, "--rate", 5, "--strategy", "magic"), "--strategy is 'magic'"),
         ((*SMALL, "--max-num-seqs", 0), "--max-num-seqs is 0"),
-        ((*SMALL, "--transfer-gbps", 100), "--transfer-gbps is about layouts, which are not asked about"),
-        ((*SMALL, "--decode-asks", "first"), "--decode-asks is about layouts"),
+        ((*SMALL, "--transfer-gbps", 100), "--transfer-gbps has no effect without --compare-layouts"),
+        ((*SMALL, "--decode-asks", "first"), "--decode-asks has no effect without --compare-layouts"),
         ((*SMALL, "--compare-layouts", "--transfer-gbps", 0), "--transfer-gbps is 0; give gigabits per second"),
         ((*SMALL, "--compare-layouts", "--kv-cache-host", -1), "--kv-cache-host is -1; give GiB"),
         ((*SMALL, "--compare-layouts", "--kv-cache-disk", 9), "--kv-disk-write-gb-per-s go together"),
@@ -161,7 +161,7 @@ def test_mistakes_are_told_in_a_sentence(plan, arguments: tuple[object, ...], se
 def test_what_goes_with_a_trace_alone_is_told(plan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     trace = tmp_path / "t.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:01,10,10\n2023-11-16 18:00:02,10,10\n")
-    assert "--trace says how long requests are" in plan(*LLAMA, *CHAT, "--trace", trace).sentence()
+    assert "--trace has the lengths of requests" in plan(*LLAMA, *CHAT, "--trace", trace).sentence()
 
 
 def test_a_family_of_ones_own_is_named_by_its_place(  # type: ignore[no-untyped-def]

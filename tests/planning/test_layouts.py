@@ -11,15 +11,16 @@ import pytest
 
 from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import Demand, Traced, traffic_of
-from inflight.planning.layout_verdict import LayoutOutlook, layouts_result
 from inflight.planning.layouts import (
     CHUNKED,
     DISAGGREGATED,
     WHOLE,
     LayoutNeed,
+    LayoutOutlook,
     disaggregated,
     layout_need,
     layout_needs,
+    layouts_result,
     pool_configs,
     pool_rates,
 )

@@ -85,7 +85,7 @@ def command(address: str | None, **values: Any) -> int:
     check_writable(*written, reads=[asked.trace, asked.classes])
     wanted = offer_of(load, asked)
 
-    # Loaded only now, so that a mistake above is told at once.
+    # Loaded only now, so that errors above are reported at once.
     from inflight.bench.client import send
     from inflight.bench.served_model import look
 
@@ -237,16 +237,16 @@ class _Work:
 
 
 def _check_answers(target: Target, asked: WorkloadOptions) -> None:
-    """Of what is answered with vectors, nothing is said of answers."""
+    """Refuse options about answers where a server returns vectors."""
     if target.answers:
         return
     for name in ("output_tokens", "max_tokens", "turns", "think"):
         if getattr(asked, name) is not None:
             raise click.UsageError(
-                f"{option(name)} is about answers of tokens, and embeddings are vectors; leave it out."
+                f"{option(name)} has no effect with embeddings, whose answers are vectors; leave it out."
             )
     if paces := [str(slo) for slo in parse_slos(asked.slo) if slo.metric != "e2e"]:
-        raise click.UsageError(f"--slo {paces[0]} is about tokens, and embeddings are vectors; give e2e.")
+        raise click.UsageError(f"--slo {paces[0]} limits tokens, and embeddings are vectors; give e2e.")
 
 
 def _start(load: LoadOptions, by: str) -> float:

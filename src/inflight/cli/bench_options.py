@@ -1,4 +1,4 @@
-"""The options of `inflight bench`, and what they mean: whom to ask, what to offer, what to promise.
+"""The options of `inflight bench`: the server, the load, the targets.
 
 Knows names, forms and help texts, and which options contradict each other; what values may be, the parts that take them
 know.
@@ -61,7 +61,7 @@ server_options = grouped(
     click.option("--api-key", envvar="OPENAI_API_KEY", metavar="KEY", help="Or OPENAI_API_KEY."),
     click.option("--timeout", type=float, default=600, show_default=True, help="Seconds until a request has failed."),
     click.option(
-        "--retries", type=int, default=0, show_default=True, help="How often a request told to come later is repeated."
+        "--retries", type=int, default=0, show_default=True, help="How often a request is sent again after 429 or 503."
     ),
     click.option("--body", metavar="JSON", help="Fields for every request; null takes one away."),
     click.option("--vocab-size", type=int, help="Token ids of the model; found by asking unless given."),
@@ -74,7 +74,7 @@ load_options = grouped(
     click.option("--rate", type=float, help="Requests per second, Poisson; inf: all at once."),
     arrivals_option,
     click.option(
-        "--concurrency", type=int, help="Alone a closed loop of so many; with arrivals the most under way at once."
+        "--concurrency", type=int, help="Alone a closed loop of so many; with arrivals the most in flight at once."
     ),
     click.option("--requests", type=int, help="How many."),
     click.option("--duration", type=float, help="Seconds in which requests are sent."),
@@ -86,7 +86,7 @@ load_options = grouped(
 workload_options = grouped(
     "Workload",
     length_options(INPUT, OUTPUT),
-    click.option("--max-tokens", type=int, help="What the server is told it may answer."),
+    click.option("--max-tokens", type=int, help="The limit on an answer's tokens in requests."),
     click.option("--prefix-tokens", type=int, help="Tokens that prompts share, before their own."),
     click.option("--prefix-groups", type=int, help="That many different shared prefixes."),
     click.option("--turns", metavar="FORM", help="Requests of a conversation; of a trace, at most."),
@@ -134,7 +134,7 @@ outcome_options = grouped(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Who is asked, and how: as `server_options` have it."""
+    """The server, as of `server_options`."""
 
     url: str | None = None
     model: str | None = None
@@ -162,7 +162,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadOptions:
-    """What is asked, and what is promised: as `workload_options` have it."""
+    """Requests and targets, as of `workload_options`."""
 
     input_tokens: str | None = None
     output_tokens: str | None = None
@@ -184,7 +184,7 @@ class WorkloadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeOptions:
-    """What is searched, and where the result goes: as `outcome_options` have it."""
+    """The search and the result, as of `outcome_options`."""
 
     find_capacity: bool = False
     share: float | None = None
@@ -243,7 +243,7 @@ def warmup_of(text: str) -> Warmup:
 
 
 def share_of(slo: Sequence[str], given: float | None) -> float:
-    """Of the offered that must meet their targets: --share, or the percentile in --slo."""
+    """Return the share of the offered that must meet their targets: --share, or the percentile in --slo."""
     stated = stated_share(slo)
     share = given if given is not None else stated or SHARE
     if not 0 < share <= 1:
@@ -314,7 +314,7 @@ def _one_kind(asked: WorkloadOptions) -> TrafficClass:
 
 
 def _reading(asked: WorkloadOptions) -> Reading:
-    """What traces of texts leave open: how long they are, how long an answer is to be, how many turns are taken."""
+    """Return the missing parts of text traces: their lengths, lengths of answers, numbers of turns."""
     count = LocalCounter(asked.tokenizer).text if asked.tokenizer is not None else None
     answer, turns = _one_number("--output-tokens", asked.output_tokens), _one_number("--turns", asked.turns)
     return Reading(count, answer or Reading().output_tokens, turns or Reading().turns)

@@ -1,4 +1,4 @@
-"""What a measured run came to, on standard error: throughput and latency side by side. Knows how figures are shown."""
+"""Print a measured run on standard error: throughput and latency side by side."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def print_measured(measured: Measured, notes: tuple[str, ...]) -> None:
         f"{summary.input_tokens_per_s:,.1f} input tokens/s "
         f"({summary.cached_tokens:,} of {summary.prompt_tokens:,} cached)"
     )
-    promised = _promises(one.targets for one in measured.observations)
-    if promised:
+    targets = _shared_targets(one.targets for one in measured.observations)
+    if targets:
         lines.append(
-            f"goodput      {summary.goodput:,.2f} requests/s: {summary.attainment:.1%} of the offered met {promised}"
+            f"goodput      {summary.goodput:,.2f} requests/s: {summary.attainment:.1%} of the offered met {targets}"
         )
     lines.append(
-        f"under way    {summary.concurrency:,.1f} requests on average (by Little's law "
+        f"in flight    {summary.concurrency:,.1f} requests on average (by Little's law "
         f"{summary.concurrency_by_little:,.1f}); {summary.offered_per_s:,.2f} offered/s"
     )
     lines += _latencies(summary)
@@ -85,7 +85,7 @@ class Curve:
 def print_estimate(measured: Measured, places: int, start: float | None) -> None:
     summary = measured.summary
     sentence = f"{summary.requests:,} requests, {places} at a time, came to {summary.requests_per_s:,.4g} requests/s"
-    begins = "which tells nothing; the search begins at 1" if start is None else f"the search begins at {start:,.4g}"
+    begins = "too little to go by; the search begins at 1" if start is None else f"the search begins at {start:,.4g}"
     show(f"estimate     {sentence}; {begins}")
 
 
@@ -100,8 +100,8 @@ def print_next(load: Load, seconds: float, left: int | None) -> None:
 
 
 def print_capacity(found: Capacity, by: str, targets: Targets) -> None:
-    unit = "requests/s" if by == "rate" else "requests under way"
-    of = f"with {_in_words(targets) or 'the targets of its classes'} for {found.share:.1%} of the offered requests"
+    unit = "requests/s" if by == "rate" else "requests in flight"
+    of = f"with {_shown(targets) or 'the targets of its classes'} for {found.share:.1%} of the offered requests"
     if found.met is None:
         lowest = f"; at {found.missed:,.4g} they were missed" if found.missed is not None else ""
         sentence = f"no load was found {of}{lowest}"
@@ -111,7 +111,7 @@ def print_capacity(found: Capacity, by: str, targets: Targets) -> None:
     show(f"capacity     {sentence}{found.ended and f'; ended early: {found.ended}'}")
 
 
-def _in_words(targets: Targets) -> str:
+def _shown(targets: Targets) -> str:
     return ", ".join(map(str, targets.limits()))
 
 
@@ -126,12 +126,12 @@ def _print_faults(measured: Measured) -> None:
         show(f"INVALID      {fault}")
 
 
-def _promises(all_targets: Iterable[Targets]) -> str:
+def _shared_targets(all_targets: Iterable[Targets]) -> str:
     """The targets, where all have the same; else how many kinds there are."""
     kinds = {one for one in all_targets if one}
     if len(kinds) > 1:
         return "their own targets"
-    return _in_words(next(iter(kinds))) if kinds else ""
+    return _shown(next(iter(kinds))) if kinds else ""
 
 
 def _latencies(summary: Summary) -> list[str]:
@@ -139,7 +139,7 @@ def _latencies(summary: Summary) -> list[str]:
     if summary.saturated and summary.ttft_trend is not None:
         return [
             f"saturated    at {summary.requests_per_s:,.2f} requests/s: {growing} was still growing, by "
-            f"{summary.ttft_trend.rise:,.2f} s over the window, so that percentiles would tell how long the run was"
+            f"{summary.ttft_trend.rise:,.2f} s over the window, and percentiles would measure the length of the run"
         ]
     if not summary.requests:
         return []

@@ -107,7 +107,7 @@ def command(**values: Any) -> int:
 
 
 def _counted(asked: WorkloadOptions, variants: Sequence[Variant]) -> WorkloadOptions:
-    """Texts of a trace have as many tokens as the compared model makes of them."""
+    """Count a trace's texts with the tokenizer of the compared model."""
     if asked.trace is None or asked.tokenizer is not None or not variants:
         return asked
     from inflight.build import model_folder
@@ -126,7 +126,7 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _points(values: dict[str, Any]) -> list[Load]:
-    """Loads that were asked for; none: those that are chosen here."""
+    """Return the loads of --rate or --concurrency; none: the default ones."""
     if values["rates"] is not None and values["places"] is not None:
         raise click.UsageError("--rate is an open loop, --concurrency a closed one; compare one after the other.")
     if values["rates"] is not None:
@@ -146,8 +146,8 @@ def _targets(
     records: Path,
     interrupt: Interrupt,
 ) -> tuple[list[ComparisonTarget], int]:
-    """And the longest request that all of them can take."""
-    # Loaded only now, so that a mistake above is told at once.
+    """Return the targets, and the longest request that all of them take."""
+    # Loaded only now, so that errors above are reported at once.
     from inflight.bench.client import send
     from inflight.bench.preparing import prepare
     from inflight.bench.run import Runner
@@ -161,7 +161,7 @@ def _targets(
     found: list[ComparisonTarget] = []
     longest = sys.maxsize
     for one in variants:
-        engine = open_engine(one.engine, one.scheduling)  # also reads the model's files, for whoever comes first
+        engine = open_engine(one.engine, one.scheduling)  # also reads the model's files, before the first run
         longest = min(longest, engine.capacity.max_model_len)
         engine.loop.close()
         found.append(EngineTarget(one, records, warmup, values["seed"], stop))
@@ -185,7 +185,7 @@ def _targets(
 
 
 def _loads(offer: Offer, points: Sequence[Load]) -> list[tuple[str, Workload]]:
-    """Those that are known beforehand."""
+    """Return the loads that are known beforehand."""
     if points:
         return [(str(point), offer.workload(point)) for point in points]
     if offer.trace is not None:
@@ -210,7 +210,7 @@ def _compare(
     loads = _loads(offer, points)
     rounds = repeats * len(targets)
     known = None if any(one.closed for _, one in loads) else rounds * sum(span_of(one) for _, one in loads)
-    at_once = not points and offer.trace is None  # then another load follows, which these runs tell
+    at_once = not points and offer.trace is None  # then another load follows, from their throughput
     remaining = Remaining(rounds * (len(loads) + at_once), None if at_once else known, say)
     comparison = Comparison(
         targets,
@@ -228,7 +228,7 @@ def _compare(
         progress.close()
     settings = [one for one in comparison.settings if one.runs]
     if not settings:
-        print("Stopped before the first round was over, so that there is nothing to compare.", file=sys.stderr)
+        print("Stopped before the first round was complete; there is nothing to compare.", file=sys.stderr)
         return 130
     report = Report("Comparison: " + " · ".join(one.name for one in settings), settings)
     if values["html"] is not None:
@@ -236,6 +236,6 @@ def _compare(
         print(f"{values['html']} is written; open it in a browser.", file=sys.stderr)
     print(json_text(as_json(report), indent=2) if values["as_data"] else printable(as_text(report), keep="\n"))
     if interrupt.wanted:
-        print("Stopped; what is told is of the rounds that were whole.", file=sys.stderr)
+        print("Stopped; the figures are of the completed rounds.", file=sys.stderr)
         return 130
     return 0 if all(run.valid for one in settings for run in one.runs) else 1

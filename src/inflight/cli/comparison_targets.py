@@ -37,7 +37,7 @@ class ComparisonTarget(Protocol):
     def name(self) -> str: ...
 
     def run(self, workload: Workload, load: str, progress: Progress) -> Run:
-        """One run, with nothing in memory from the ones before. load: the workload in words."""
+        """One run, with nothing in memory from the ones before. load: the workload's name."""
 
     @property
     def options(self) -> Mapping[str, Option]:
@@ -105,12 +105,12 @@ class ServerTarget:
 
 @dataclass(slots=True)
 class StartedTarget:
-    """A server of its own for every run, as `inflight serve` starts it. served: as much of it as options say. runner:
-    of a server at this address; each run has one, so that all have the same prompts. tell: told of the start."""
+    """A server of its own for every run, as `inflight serve` starts it. served: its options. runner: of a server at
+    this address; each run has one, so that all have the same prompts. show: called with lines about the start."""
 
     served: ServedVariant
     runner: Callable[[str], Runner]
-    tell: Callable[[str], None]
+    show: Callable[[str], None]
     options: dict[str, Option] = field(default_factory=dict)
 
     @property
@@ -119,7 +119,7 @@ class StartedTarget:
 
     def run(self, workload: Workload, load: str, progress: Progress) -> Run:
         self.options = {"serve": Option(" ".join(self.served.words), "as given")}
-        with started(self.name, self.served.words, self.tell) as address:
+        with started(self.name, self.served.words, self.show) as address:
             return ServerTarget(self.name, self.runner(address)).run(workload, load, progress)
 
 
@@ -139,8 +139,8 @@ class Comparison:
         progress: Callable[[str, int, int], None],
         stopped: Callable[[], bool],
     ):
-        """begins: told of each run before it. told(who and what, requests in all, requests ended). stopped: whether
-        somebody wants it to end."""
+        """Prepare a comparison. begins: called before each run. progress: called with the run, requests in all, and
+        ended ones. stopped: whether it is to end."""
         self._targets = targets
         self._begins = begins
         self._progress = progress

@@ -1,7 +1,4 @@
-"""Options that say what is asked of a deployment: a trace or distributions, a rate, promises; shared by plan and tune.
-
-Knows which options go together; what they may hold, the workload and planning packages know.
-"""
+"""Options for the demand on a deployment, shared by plan and tune: a trace or distributions, a rate, SLOs."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from inflight.workload.lengths import parse_lengths
 from inflight.workload.traces import load
 
 demand_options = grouped(
-    "Demand and promises",
+    "Demand and SLOs",
     trace_option,
     length_options(),
     click.option("--rate", type=float, help="Requests per second, Poisson; of a trace its busiest five minutes."),
@@ -48,7 +45,7 @@ def demand_of(asked: DemandOptions, max_tokens: int) -> Demand:
     if asked.trace is not None:
         for name, form in lengths.items():
             if form is not None:
-                raise click.UsageError(f"--trace says how long requests are; leave {name} out.")
+                raise click.UsageError(f"--trace has the lengths of requests; leave {name} out.")
         trace = fitting(load(asked.trace).workload(asked.trace.name), max_tokens)
         rate = analyze_traffic(trace).peak_rate if rate is None else rate
         retimed = None if asked.arrivals is None else gap_variation
@@ -78,6 +75,6 @@ def _arrivals(asked: DemandOptions) -> tuple[float | None, float]:
             return rate, 1 / burstiness
         case other:
             raise click.UsageError(
-                f"Arrivals {other} have no steady rate with chance in it, for which one can be sized; give --rate, or "
-                "--arrivals poisson:R or gamma:R:BURSTINESS."
+                f"--arrivals {other} is no steady random process, which sizing needs; give --rate, or --arrivals "
+                "poisson:R or gamma:R:BURSTINESS."
             )

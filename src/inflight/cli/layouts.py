@@ -1,7 +1,4 @@
-"""Options of `inflight plan` about layouts: what is between engines, and where keys and values may be kept beyond them.
-
-Knows options, and what a machine tells of its links; which layout pays, planning finds out.
-"""
+"""Options of `inflight plan` for layouts: the link between engines, and tiers for keys and values."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ layout_options = grouped(
 
 
 def layouts_of(values: dict[str, Any]) -> LayoutQuestion | None:
-    """None: nothing is asked. Raises click.UsageError, SettingsError."""
+    """Return the layouts to compare; None: none. Raises click.UsageError, SettingsError."""
     for name, unit in _POSITIVE.items():
         given = values[name]
         if given is not None and not 0 < given < math.inf:
@@ -57,8 +54,7 @@ def layouts_of(values: dict[str, Any]) -> LayoutQuestion | None:
         for name in (*_POSITIVE, "decode_asks"):
             if values[name] is not None:
                 raise click.UsageError(
-                    f"{option(name)} is about layouts, which are not asked about; give --compare-layouts, or leave it "
-                    "out."
+                    f"{option(name)} has no effect without --compare-layouts; give that too, or leave it out."
                 )
         return None
     read, write = values["kv_disk_read_gb_per_s"], values["kv_disk_write_gb_per_s"]

@@ -1,13 +1,8 @@
-"""Options that say what an engine would run on, a GPU by its data sheet or this machine as calibrated; shared by plan,
-tune and simulate. Of what simulate runs on, also what is known of the engine's size: a machine that was calibrated
-tells it; of a GPU it follows from its memory and the model's shape, as in `inflight plan`.
-
-Knows the options' names; GPUs, shapes and step models, the simulate package knows.
-"""
+"""Options for the machine of an engine, a GPU by its data sheet or this machine as calibrated; shared by plan, tune and
+simulate. For simulate also the engine's size: as calibrated, or from a GPU's memory and the model's shape."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +10,7 @@ from typing import Any
 
 import click
 
+from inflight.cli.progress import show
 from inflight.cli.verb import grouped
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError, option
@@ -86,7 +82,7 @@ def machines_of(values: dict[str, Any], demand: Demand) -> list[Machine]:
     hardware = hardware_of(values)
     if price is None and hardware.gpu.price_per_hour is not None:
         example = hardware.gpu.price_per_hour
-        tell(f"Price: {example:g} $ per GPU and hour is an example; give yours with --price.")
+        show(f"Price: {example:g} $ per GPU and hour is an example; give yours with --price.")
     hardware = replace(hardware, price_per_hour=hardware.gpu.price_per_hour if price is None else price)
     degree = values["tensor_parallel"]
     context = traffic_of(demand).mean_context
@@ -101,7 +97,7 @@ def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
     gpu = find_gpu(values[f"{pool}hardware"] or values["hardware"], others)
     for name in ("weights", "kv"):
         if not gpu.computes(values[name]):
-            tell(f"--{name} {values[name]}: {gpu.name} has no units for it, so that it saves memory but no arithmetic.")
+            show(f"--{name} {values[name]}: {gpu.name} has no units for it, so that it saves memory but no arithmetic.")
     degree = values[f"{pool}tensor_parallel"]
     if degree is not None and degree > gpu.node_gpus:
         raise SettingsError(
@@ -111,7 +107,7 @@ def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
         )
     model = _model(values)
     if values["weights"] == "bf16" and model.weight_format is not None and not pool:
-        tell(_wider_than_published(model.weight_format))
+        show(_wider_than_published(model.weight_format))
     EngineSettings(max_loras=values["max_loras"], max_lora_rank=values["max_lora_rank"])  # refuses what an engine does
     slots, rank = values["max_loras"] or 0, values["max_lora_rank"] or DEFAULT_RANK
     if slots and (degree or 1) > 1:
@@ -157,10 +153,6 @@ def check_machine(values: dict[str, Any]) -> None:
         for name in ("weights", "kv"):
             if values[name] != "bf16":
                 raise click.UsageError(f"--{name} has no effect with --step-model, which was measured; leave it out.")
-
-
-def tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
 
 
 DECODE = ("decode_hardware", "decode_tensor_parallel", "decode_step_model")
@@ -230,8 +222,8 @@ def always(model: StepModel) -> Callable[[int], StepModel]:
 
 
 def devices_of(values: dict[str, Any]) -> tuple[Device, Device]:
-    """Of the engines, and of a second pool's. Raises click.UsageError, SettingsError, and the errors of step models,
-    GPUs and shapes."""
+    """Return the devices of the engines and of a second pool's. Raises click.UsageError, SettingsError, and the errors
+    of step models, GPUs and shapes."""
     check_machine(values)
     if values["step_model"] is not None:
         refuse(values, ("model", "family", "decode_hardware", "decode_tensor_parallel"), "--hardware", "--step-model")

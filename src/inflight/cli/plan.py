@@ -12,8 +12,9 @@ from inflight.cli.demand import DemandOptions, demand_of, demand_options
 from inflight.cli.drafts import draft_options, drafts_asked_about
 from inflight.cli.files import check_writable
 from inflight.cli.layouts import layout_options, layouts_of
-from inflight.cli.machines import longest_of, machine_options, machines_of, refuse, tell
+from inflight.cli.machines import longest_of, machine_options, machines_of, refuse
 from inflight.cli.options import options_of
+from inflight.cli.progress import show
 from inflight.cli.verb import Verb, grouped
 from inflight.counted import counted
 from inflight.metrics.slo import parse_slos
@@ -70,7 +71,7 @@ def command(**values: Any) -> int:
         drafts=drafts,
         layouts=layouts,
     )
-    answer = plan(question, strategies=values["compare_strategies"], progress=tell)
+    answer = plan(question, strategies=values["compare_strategies"], progress=show)
     print(json_text(to_builtins(plan_result(answer))) if values["as_json"] else as_text(answer))
     if isinstance(answer, Plan) and values["write_config"] is not None:
         about = (f"{counted(answer.replicas, 'replica')} of {answer.chosen.machine.name}, by `inflight plan`.",)

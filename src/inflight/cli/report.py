@@ -25,7 +25,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def command(
     files: tuple[Path, ...], html: Path | None, as_data: bool, title: str | None, live: bool, port: int | None
 ) -> int:
-    """What FILEs say: step records (--record of run and serve) and results (--output of bench), side by side.
+    """Report on FILEs side by side: step records (--record of run and serve) and results (--output of bench).
 
     Figures and diagnosis go to standard output. The first file is what the others are compared with.
     """
@@ -35,7 +35,7 @@ def command(
     if port is not None:
         raise click.UsageError(f"--port {port} has no effect without --live, which shows the page there.")
 
-    # Loaded only now, so that a mistake above is told at once.
+    # Loaded only now, so that errors above are reported at once.
     from inflight.report.page import render
     from inflight.report.reading import read_sources
     from inflight.report.result import as_json, as_text
@@ -57,7 +57,9 @@ def _play(files: tuple[Path, ...], html: Path | None, as_data: bool, title: str 
     from inflight.cli.live_replay import MOST_BESIDE, replays_of, serve_replays, write_page
 
     if as_data:
-        raise click.UsageError("--live plays records, and prints no figures; leave --json out.")
+        raise click.UsageError(
+            "--json has no effect with --live, which plays records and prints no figures; leave it out."
+        )
     if len(files) > MOST_BESIDE:
         raise click.UsageError(f"{len(files)} files do not fit side by side; give at most {MOST_BESIDE}.")
     if html is not None and port is not None:

@@ -13,8 +13,9 @@ from msgspec import to_builtins
 
 from inflight.cli.demand import DemandOptions, demand_of, demand_options
 from inflight.cli.files import check_writable
-from inflight.cli.machines import longest_of, machine_options, machines_of, tell
+from inflight.cli.machines import longest_of, machine_options, machines_of
 from inflight.cli.options import options_of
+from inflight.cli.progress import show
 from inflight.cli.verb import Verb, grouped
 from inflight.config.setting import SettingsError, option
 from inflight.metrics.slo import Slo, parse_slos, targets
@@ -67,11 +68,11 @@ def command(**values: Any) -> int:
     machine, demand, tuning = _tuned(values, slos)
     about = _about(tuning, machine, demand)
     for sentence in about:
-        tell(sentence)
+        show(sentence)
     text = configuration(tuning.best.config.options(), about)
     if values["output"] is not None:
         values["output"].write_text(text, encoding="utf-8")
-        tell(f"Written to {values['output']}.")
+        show(f"Written to {values['output']}.")
     if values["as_json"]:
         print(json_text(to_builtins(tune_result(tuning))))
     elif values["output"] is None:
@@ -103,7 +104,7 @@ def _tuned(values: dict[str, Any], slos: tuple[Slo, ...]) -> tuple[Machine, Dema
     if values["verify"]:
         run = _runner(values, machine, demand, traffic, slos)
         check = Check(run, values["verify"], values["verify_repeats"])
-    tuning = tune(machine, demand, traffic, slos, overrides=overrides, seed=values["seed"], check=check, progress=tell)
+    tuning = tune(machine, demand, traffic, slos, overrides=overrides, seed=values["seed"], check=check, progress=show)
     return machine, demand, tuning
 
 

@@ -9,38 +9,14 @@ from dataclasses import dataclass, replace
 from msgspec import Struct
 
 from inflight.metrics.slo import METRICS
+from inflight.planning import outlook, sizing
 from inflight.planning.bottleneck import Bottleneck, bottleneck
 from inflight.planning.demand import traffic_of
 from inflight.planning.engine_config import EngineConfig
-from inflight.planning.layout_verdict import LayoutOutlook
-from inflight.planning.layouts import layout_needs
-from inflight.planning.outlook import (
-    MIN_SHARED,
-    Change,
-    RouterNeed,
-    SpeculationOutlook,
-    StrategyNeed,
-    compare_routers,
-    compare_strategies,
-    find_changes,
-    try_speculation,
-)
+from inflight.planning.layouts import LayoutOutlook, layout_needs
 from inflight.planning.rendering import render, sentence
 from inflight.planning.simulation import Topology, Trial
-from inflight.planning.sizing import (
-    SIMULATED,
-    THOROUGHLY,
-    Candidate,
-    Progress,
-    Question,
-    TrialRunner,
-    candidates,
-    measure,
-    quiet,
-    rate_under,
-    widen,
-    with_fewer_rows,
-)
+from inflight.planning.sizing import Candidate, Progress, Question, TrialRunner, quiet
 from inflight.planning.traffic import Traffic
 from inflight.planning.warnings import warnings
 
@@ -94,12 +70,12 @@ class Plan:
     utilisation: float
     bottleneck: Bottleneck
     others: Sequence[Candidate]
-    changes: Sequence[Change]
+    changes: Sequence[outlook.Change]
     warnings: Sequence[str]
-    strategies: Sequence[StrategyNeed]
+    strategies: Sequence[outlook.StrategyNeed]
     cost: Cost | None
-    speculation: SpeculationOutlook | None = None
-    routers: Sequence[RouterNeed] = ()
+    speculation: outlook.SpeculationOutlook | None = None
+    routers: Sequence[outlook.RouterNeed] = ()
     layouts: LayoutOutlook | None = None
 
     @property
@@ -152,7 +128,7 @@ def plan(question: Question, *, strategies: bool = False, progress: Progress = q
     Raises PlanError where the model and the longest request fit on none of the machines.
     """
     traffic = traffic_of(question.demand)
-    found = candidates(question, traffic)
+    found = sizing.candidates(question, traffic)
     if not found:
         raise PlanError(sentence("does_not_fit", machines=question.machines, longest=traffic.longest))
     runner = TrialRunner(question, traffic)
@@ -171,11 +147,11 @@ def _measure(runner: TrialRunner, found: Sequence[Candidate], progress: Progress
     measured: list[Candidate] = []
     for candidate in found:
         gpus = min((one.gpus(demand) for one in measured if one.rate), default=math.inf)
-        if gpus < math.inf and (len(measured) >= SIMULATED or candidate.machine.gpus * CLOSE > gpus):
+        if gpus < math.inf and (len(measured) >= sizing.SIMULATED or candidate.machine.gpus * CLOSE > gpus):
             continue  # enough were measured, or not even one of these replicas is cheaper
         progress(f"{candidate.machine.name}: the highest rate that meets the SLOs")
-        one = measure(runner, candidate, worth=CLOSE * candidate.machine.gpus * demand.rate / gpus)
-        measured.append(widen(runner, one) if one.rate else one)
+        one = sizing.measure(runner, candidate, worth=CLOSE * candidate.machine.gpus * demand.rate / gpus)
+        measured.append(sizing.widen(runner, one) if one.rate else one)
     return measured
 
 
@@ -186,7 +162,7 @@ def _answer(
     progress("The planned load, with other seeds and at both ends of what is uncertain")
     best, replicas, trial = _plan_replicas(runner, best)
     share = question.demand.rate / replicas
-    fewer = replace(best, config=with_fewer_rows(best, traffic, trial, question.overrides))
+    fewer = replace(best, config=sizing.with_fewer_rows(best, traffic, trial, question.overrides))
     another = runner.run(fewer, share, seed=3)
     if another.met or not trial.met:
         best = fewer
@@ -208,12 +184,12 @@ def _answer(
         utilisation=min(1.0, share / best.rate),
         bottleneck=bottleneck(best, trial, traffic),
         others=others,
-        changes=find_changes(runner, best, replicas, progress),
+        changes=outlook.find_changes(runner, best, replicas, progress),
         warnings=warnings(question, traffic, best, trial, replicas),
-        strategies=compare_strategies(runner, best, progress) if strategies else (),
+        strategies=outlook.compare_strategies(runner, best, progress) if strategies else (),
         cost=_cost(best, replicas, question, traffic),
         speculation=_speculation(runner, best, replicas, progress),
-        routers=compare_routers(runner, best, progress),
+        routers=outlook.compare_routers(runner, best, progress),
         layouts=_layouts(runner, best, progress),
     )
 
@@ -224,7 +200,7 @@ def _plan_replicas(runner: TrialRunner, best: Candidate) -> tuple[Candidate, int
     replicas = best.replicas(demand)
     for again in range(HARDER + 1):
         pooled = Topology(min(best.pooled, replicas))
-        trial = runner.run(best, demand.rate / replicas, seed=2, reads=THOROUGHLY, topology=pooled)
+        trial = runner.run(best, demand.rate / replicas, seed=2, reads=sizing.THOROUGHLY, topology=pooled)
         if trial.met and again:
             best = replace(best, rate=trial.rate)
         if trial.met or not runner.question.slos or again == HARDER:
@@ -245,13 +221,15 @@ def _layouts(runner: TrialRunner, best: Candidate, progress: Progress) -> Layout
     moves = machine.windows == (0,) and not machine.state_snapshots
     if not moves:
         link, tiers = None, ()
-    elif tiers and runner.traffic.shared < MIN_SHARED:
+    elif tiers and runner.traffic.shared < outlook.MIN_SHARED:
         tiers, no_tiers = (), sentence("no_shared_prefixes")
     needs = layout_needs(runner, best, link, question.disagg_modes, tiers, progress)
     return LayoutOutlook(needs, runner.question.demand, runner.traffic, link, no_tiers, moves)
 
 
-def _speculation(runner: TrialRunner, best: Candidate, replicas: int, progress: Progress) -> SpeculationOutlook | None:
+def _speculation(
+    runner: TrialRunner, best: Candidate, replicas: int, progress: Progress
+) -> outlook.SpeculationOutlook | None:
     """Try speculation where asked for; raise PlanError where the model cannot take drafts back."""
     drafts = runner.question.drafts
     if drafts is None:
@@ -261,7 +239,7 @@ def _speculation(runner: TrialRunner, best: Candidate, replicas: int, progress: 
             "--speculation-acceptance tries drafts, but this model's layers keep a recurrent state, which cannot be "
             "taken back behind rejected drafts; leave it out."
         )
-    return try_speculation(runner, best, replicas, drafts, progress)
+    return outlook.try_speculation(runner, best, replicas, drafts, progress)
 
 
 def _ends(runner: TrialRunner, best: Candidate, replicas: int, planned: Sequence[Trial]) -> tuple[int, int | None]:
@@ -272,7 +250,7 @@ def _ends(runner: TrialRunner, best: Candidate, replicas: int, planned: Sequence
     """
     if not best.machine.cases:
         return replicas, replicas
-    slow, fast = (rate_under(runner, best, model) for model in best.machine.cases)
+    slow, fast = (sizing.rate_under(runner, best, model) for model in best.machine.cases)
     demand = runner.question.demand.rate
     low = min(replicas, math.ceil(demand / max(fast, best.rate)))
     if not slow:

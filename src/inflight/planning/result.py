@@ -12,7 +12,7 @@ from inflight.config.setting import Resolved
 from inflight.metrics.slo import METRICS
 from inflight.planning.bottleneck import Bottleneck
 from inflight.planning.demand import Demand
-from inflight.planning.layout_verdict import LayoutsResult, layouts_result
+from inflight.planning.layouts import LayoutsResult, layouts_result
 from inflight.planning.outlook import SpeculationOutlook, StrategyNeed
 from inflight.planning.plan import Cost, Infeasible, Plan
 from inflight.planning.rendering import sentence

@@ -4,6 +4,7 @@ kind."""
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -219,6 +220,7 @@ class Prefixes:
 
 
 _BEGINNING = 4096  # bytes of a file
+_KIND = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"kind"\s*:\s*"([^"\\]*)"')  # of the first object, which may be longer
 
 
 class SourceError(ValueError):
@@ -241,7 +243,8 @@ def read_source(path: Path) -> Setting:
         beginning = file.read(_BEGINNING)
     if not beginning.strip():
         raise SourceError(f"{path} is empty: {len(beginning)} bytes; give {_KNOWN}.")
-    kind = _kind(beginning)
+    match = _KIND.match(beginning)
+    kind = match[1].decode(errors="replace") if match else None
     if kind in ("header", "step", "request"):
         return read_record(path)
     if kind in KINDS:
@@ -257,17 +260,3 @@ _KNOWN = (
     f'result (a JSON object with "kind": {", ".join(json.dumps(kind) for kind in KINDS)}, written by --output of '
     "inflight bench)"
 )
-
-
-def _kind(beginning: bytes) -> Any:
-    """Return the `kind` of the first object, which is its first key, since the object may be longer than this."""
-    text = beginning.decode(errors="replace").lstrip("\ufeff \t\r\n")
-    if not text.startswith("{"):
-        return None
-    try:
-        key, end = json.JSONDecoder().raw_decode(text[1:].lstrip())
-        rest = text[1:].lstrip()[end:].lstrip()
-        value, _ = json.JSONDecoder().raw_decode(rest[1:].lstrip()) if rest.startswith(":") else (None, 0)
-    except json.JSONDecodeError:
-        return None
-    return value if key == "kind" else None
