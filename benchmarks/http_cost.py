@@ -160,7 +160,7 @@ def main() -> None:
     parser = options(__doc__, repeats=3)
     parser.add_argument("--tokens", type=int, default=128, help="output tokens of each stream (default 128)")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 32, 128, 500], help="of the built-in model")
-    parser.add_argument("--api-processes", type=int, default=0, help="of the server (default 0: HTTP in the engine's)")
+    parser.add_argument("--api-processes", type=int, default=1, help="of the server (default 1)")
     arguments = parser.parse_args()
     parts = []
     if arguments.model == "qwen":
@@ -173,13 +173,13 @@ def main() -> None:
     parts.append(f"The built-in model, whose steps take a few milliseconds (reported):\n\n{rows}")
     intro = (
         f"Prompts of {PROMPT_TOKENS} token ids, {arguments.tokens} output tokens each, greedy. Medians (least to "
-        "greatest); CPU in µs per output token, of all threads; the client shares the cores."
+        "greatest); CPU in µs per output token, of all threads; the event loop's is that of the API processes, and of "
+        "what the engine's process sends them; the client shares the cores."
     )
     title, variant = "What HTTP costs", ""
-    if arguments.api_processes:
+    if arguments.api_processes > 1:
         variant = f"--api-processes {arguments.api_processes}"
         title += f" with {variant}"
-        intro += " The event loop's CPU is that of the API processes, and of what the engine's says to them."
     publish("http_cost", title, "\n\n".join([intro, *parts]), arguments.write, variant)
 
 

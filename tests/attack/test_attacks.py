@@ -83,7 +83,7 @@ def test_two_attacks_for_some_seconds_each(
         row = next(line for line in printed.splitlines() if line.startswith(f"| {name} |"))
         assert re.search(r"× 4\d\d", row)
         assert "the server ended" not in row and "another text" not in row and "not to its end" not in row
-    assert "## Each attack by itself" in results.RESULTS.read_text()
+    assert "## Each attack by itself" in (tmp_path / "results/server.md").read_text()
     assert set(tree(os.getpid())) <= set(before), "whatever it started has ended"
 
 
