@@ -20,8 +20,8 @@ class Call:
     requests may draw more: best_of). logprobs: whether the answer shows them. names_are_ids:
     log-probabilities name tokens by their ids.
     parsing: of a conversation's answers. include_reasoning: they are shown with it. old_functions: a call of a tool is
-    shown as `function_call`, as it was before there were tools. repeated: JSON, what the answer repeats of the body.
-    kept_items: JSON, the items that the answer is stored with; none where it is not stored.
+    shown as `function_call`, as it was before there were tools. echoed: JSON, what the answer repeats of the body.
+    stored_items: JSON, the items that the answer is stored with; none where it is not stored.
     form_field: of the body, that says what answers must be like.
     text_form: of an answer about encoder-only inputs. pairs: of requests, whose vectors are
     compared. labels: of a classifier. kv_transfer: JSON, where other engines find the prompt's keys and values.
@@ -48,8 +48,8 @@ class Call:
     parsing: AnswerParsing | None = None
     include_reasoning: bool = True
     old_functions: bool = False
-    repeated: bytes = b""
-    kept_items: bytes = b""
+    echoed: bytes = b""
+    stored_items: bytes = b""
     form_field: str | None = None
     text_form: TextForm = PLAIN_FORM
     pairs: tuple[tuple[int, int], ...] = ()

@@ -118,10 +118,10 @@ class _Calls:
             raise
 
     def _keeping(self, call: Call) -> Keep | None:
-        if self._kept is None or not call.kept_items:
+        if self._kept is None or not call.stored_items:
             return None
         responses = self._kept()
-        return lambda answer: responses.keep(call.tenant, call.call_id, answer, call.kept_items)
+        return lambda answer: responses.keep(call.tenant, call.call_id, answer, call.stored_items)
 
     async def _prepared(self, request: Request, name: EndpointName, tenant: Tenant) -> bytes:
         owner, body = request.state.body_lease.owner, await body_bytes(request)

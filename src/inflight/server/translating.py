@@ -126,8 +126,8 @@ class RequestTranslator:
                 "parsing": AnswerParsing(self.parsers, prepared.tools, prepared.in_reasoning, prepared.parallel_calls),
                 "include_reasoning": prepared.settings.include_reasoning is not False,
                 "old_functions": prepared.old_functions,
-                "repeated": prepared.repeated,
-                "kept_items": prepared.kept_items,
+                "echoed": prepared.echoed,
+                "stored_items": prepared.stored_items,
             }
         else:
             of_call |= {"logprobs": prepared.settings.logprobs, "echo": bool(prepared.settings.echo)}
@@ -164,7 +164,7 @@ class RequestTranslator:
     ) -> Call:
         body, tasks, arrival = prepared.settings, TextTasks(self.pooler), self.now()
         params = tasks.params(
-            prepared.told, dimensions=body.dimensions, normalize=body.normalize, raw=prepared.form.raw
+            prepared.task, dimensions=body.dimensions, normalize=body.normalize, raw=prepared.form.raw
         )
         requests = [
             self.encoder.pooled(

@@ -18,7 +18,7 @@ from inflight.frontend.parsers.parser_choice import Tool
 from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
-from inflight.server.openai.responses.schema import Repeated, encode_repeated
+from inflight.server.openai.responses.schema import EchoedFields, encode_echoed
 from tests.server.marked_parser import MarkedChoice
 from tests.server.openai.test_chat_answers import TOKENIZER, Words, call, end, events, whole
 
@@ -28,7 +28,7 @@ _WORDS = ("<r>", "</r>", "<c>", "</c>", "f", "{}", "a", "b ", "")
 
 def of_kind(kind: str, words: Sequence[str], parallel: bool = True, **more: Any) -> Call:
     parsing = Words(MarkedChoice(), (Tool("f"),), parallel=parallel, words=tuple(words))
-    return call(list(words), kind=kind, repeated=encode_repeated(Repeated()), parsing=parsing, **more)
+    return call(list(words), kind=kind, echoed=encode_echoed(EchoedFields()), parsing=parsing, **more)
 
 
 def streamed(one: Call, count: int, each: int) -> list[dict[str, Any]]:

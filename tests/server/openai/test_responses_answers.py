@@ -15,7 +15,7 @@ from inflight.server.common.answers import Change, TokenUsage
 from inflight.server.common.logprobs import TokenNames
 from inflight.server.errors import ApiError
 from inflight.server.openai.responses.answers import ResponsesSerializer
-from inflight.server.openai.responses.schema import Repeated, encode_repeated
+from inflight.server.openai.responses.schema import EchoedFields, encode_echoed
 from inflight.server.tenants import ANYONE
 
 NOTHING, SOME = TokenUsage(7, 0), TokenUsage(7, 5, cached_tokens=4, reasoning_tokens=2)
@@ -36,7 +36,7 @@ def serializer() -> tuple[ResponsesSerializer, OutputCollector]:
         tier="default",
         tenant=ANYONE,
         stream=True,
-        repeated=encode_repeated(Repeated(instructions="Be brief.", metadata={"a": "b"})),
+        echoed=encode_echoed(EchoedFields(instructions="Be brief.", metadata={"a": "b"})),
     )
     collector = OutputCollector(request, None)
     return ResponsesSerializer(call, [collector], TokenNames(None)), collector

@@ -1,4 +1,4 @@
-"""Fields of /v1/responses as those of chat: what is honoured, repeated, and refused by name."""
+"""Fields of /v1/responses as those of chat: what is honoured, echoed, and refused by name."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_settings_reach_chat_under_its_names() -> None:
 
 
 def test_the_answer_repeats_what_it_was_asked() -> None:
-    repeated = json.loads(
+    echoed = json.loads(
         asked(
             instructions="Be brief.",
             metadata={"job": "1"},
@@ -77,14 +77,14 @@ def test_the_answer_repeats_what_it_was_asked() -> None:
             truncation="auto",
             max_tool_calls=3,
             prompt_cache_key="k",
-        ).repeated
+        ).echoed
     )
-    assert repeated["tools"] == [TOOL] and repeated["tool_choice"] == "required"
-    assert repeated["text"] == {"format": {"type": "json_object"}, "verbosity": "medium"}
-    assert repeated["reasoning"] == {"effort": "high", "summary": None} and repeated["metadata"] == {"job": "1"}
-    assert repeated["store"] is False and repeated["previous_response_id"] is None
-    assert (repeated["instructions"], repeated["truncation"], repeated["max_tool_calls"]) == ("Be brief.", "auto", 3)
-    assert json.loads(asked().repeated)["tools"] == []
+    assert echoed["tools"] == [TOOL] and echoed["tool_choice"] == "required"
+    assert echoed["text"] == {"format": {"type": "json_object"}, "verbosity": "medium"}
+    assert echoed["reasoning"] == {"effort": "high", "summary": None} and echoed["metadata"] == {"job": "1"}
+    assert echoed["store"] is False and echoed["previous_response_id"] is None
+    assert (echoed["instructions"], echoed["truncation"], echoed["max_tool_calls"]) == ("Be brief.", "auto", 3)
+    assert json.loads(asked().echoed)["tools"] == []
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,14 @@ def test_a_stored_conversation_comes_before_the_input_and_behind_the_instruction
     found = gone_on(HISTORY, input=[output], instructions="Be brief.", previous_response_id="resp_1")
     assert [one.role for one in found.body.messages] == ["system", "user", "assistant", "tool"]
     assert json.loads(found.stored_items) == [*HISTORY, {**output, "status": "completed"}], "without the instructions"
-    repeated = json.loads(found.repeated)
-    assert repeated["previous_response_id"] == "resp_1" and repeated["store"] is True
+    echoed = json.loads(found.echoed)
+    assert echoed["previous_response_id"] == "resp_1" and echoed["store"] is True
 
 
 def test_what_is_not_to_be_stored_is_not_kept() -> None:
-    assert gone_on([]).stored_items and json.loads(gone_on([]).repeated)["store"] is True
+    assert gone_on([]).stored_items and json.loads(gone_on([]).echoed)["store"] is True
     unstored = gone_on(HISTORY, store=False)
-    assert not unstored.stored_items and json.loads(unstored.repeated)["store"] is False
+    assert not unstored.stored_items and json.loads(unstored.echoed)["store"] is False
     assert not asked().stored_items
 
 

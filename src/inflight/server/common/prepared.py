@@ -67,8 +67,8 @@ class PreparedCompletion(ReadBody, frozen=True, tag_field="outcome", tag="comple
 class PreparedChat(ReadBody, frozen=True, tag_field="outcome", tag="chat"):
     """kind: the endpoint's name, of which the settings are those of chat. form_field: that the grammar is from. tools:
     that may be called; old_functions: they came as `functions`. parallel_calls: an answer may call several.
-    in_reasoning: the prompt ends within it. repeated: JSON, what the endpoint's answer repeats of the body.
-    kept_items: JSON, the items that it is stored with."""
+    in_reasoning: the prompt ends within it. echoed: JSON, what the endpoint's answer repeats of the body.
+    stored_items: JSON, the items that it is stored with."""
 
     settings: ChatSettings
     prompts: tuple[Prompt, ...]
@@ -79,8 +79,8 @@ class PreparedChat(ReadBody, frozen=True, tag_field="outcome", tag="chat"):
     old_functions: bool = False
     parallel_calls: bool = True
     in_reasoning: bool = False
-    repeated: bytes = b""
-    kept_items: bytes = b""
+    echoed: bytes = b""
+    stored_items: bytes = b""
 
 
 class PreparedTexts(ReadBody, frozen=True, tag_field="outcome", tag="texts"):
@@ -90,7 +90,7 @@ class PreparedTexts(ReadBody, frozen=True, tag_field="outcome", tag="texts"):
     settings: TextSettings
     prompts: tuple[Prompt, ...]
     kind: EndpointName
-    told: Told
+    task: Told
     form: TextForm
     pairs: tuple[tuple[int, int], ...] = ()
 

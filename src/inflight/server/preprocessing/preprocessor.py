@@ -97,14 +97,14 @@ class Preprocessor:
         return settings
 
     def chat(
-        self, body: ChatBody, kind: EndpointName = "chat", repeated: bytes = b"", kept_items: bytes = b""
+        self, body: ChatBody, kind: EndpointName = "chat", echoed: bytes = b"", stored_items: bytes = b""
     ) -> PreparedChat:
         """Prepare a conversation.
 
         Args:
             kind: The endpoint.
-            repeated: JSON, what its answer repeats of its body.
-            kept_items: JSON, the items that the answer is stored with.
+            echoed: JSON, what its answer repeats of its body.
+            stored_items: JSON, the items that the answer is stored with.
 
         Raises:
             ApiError: 400, 404.
@@ -128,8 +128,8 @@ class Preprocessor:
             old_functions=tools.old,
             parallel_calls=tools.choice.parallel,
             in_reasoning=in_reasoning,
-            repeated=repeated,
-            kept_items=kept_items,
+            echoed=echoed,
+            stored_items=stored_items,
         )
 
 

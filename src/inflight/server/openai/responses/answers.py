@@ -25,7 +25,7 @@ from inflight.server.openai.responses.schema import (
     Response,
     ResponseUsage,
     State,
-    decode_repeated,
+    decode_echoed,
 )
 from inflight.server.responses.stored import PREFIX
 
@@ -184,7 +184,7 @@ class ResponsesSerializer:
     def __init__(self, call: Call, collectors: Sequence[OutputCollector], names: TokenNames):
         self._call, self._names = call, names
         self._params = collectors[0].request.params
-        self._repeated = structs.asdict(decode_repeated(call.repeated))
+        self._echoed = structs.asdict(decode_echoed(call.echoed))
         self._output = Output(call.call_id.removeprefix(PREFIX))
         self._events = 0  # so far: their numbers
         self._finish_reason: str | None = None
@@ -276,7 +276,7 @@ class ResponsesSerializer:
             temperature=self._params.temperature,
             top_p=self._params.top_p,
             usage=None if usage is None else _usage(usage),
-            **self._repeated,
+            **self._echoed,
         )
 
 

@@ -260,19 +260,19 @@ RESPONSES = BodyDecoder(
 _NONE = Raw(b"[]")
 
 
-class RepeatedText(Struct, frozen=True):
+class EchoedText(Struct, frozen=True):
     """The field `text`: the form of the answer."""
 
     format: Raw = Raw(b'{"type":"text"}')
     verbosity: str = "medium"
 
 
-class RepeatedReasoning(Struct, frozen=True):
+class EchoedReasoning(Struct, frozen=True):
     effort: str | None = None
     summary: str | None = None
 
 
-class Repeated(Struct, frozen=True, kw_only=True):
+class EchoedFields(Struct, frozen=True, kw_only=True):
     """store: whether it is stored."""
 
     instructions: str | None = None
@@ -282,10 +282,10 @@ class Repeated(Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool = True
     previous_response_id: str | None = None
     prompt_cache_key: str | None = None
-    reasoning: RepeatedReasoning = RepeatedReasoning()
+    reasoning: EchoedReasoning = EchoedReasoning()
     safety_identifier: str | None = None
     store: bool = False
-    text: RepeatedText = RepeatedText()
+    text: EchoedText = EchoedText()
     tool_choice: Raw = Raw(b'"auto"')
     tools: Raw = _NONE
     top_logprobs: int = 0
@@ -293,12 +293,12 @@ class Repeated(Struct, frozen=True, kw_only=True):
     user: str | None = None
 
 
-_DECODER = msgspec.json.Decoder(Repeated)
-encode_repeated = msgspec.json.Encoder().encode
+_DECODER = msgspec.json.Decoder(EchoedFields)
+encode_echoed = msgspec.json.Encoder().encode
 
 
-def decode_repeated(content: bytes) -> Repeated:
-    return _DECODER.decode(content) if content else Repeated()
+def decode_echoed(content: bytes) -> EchoedFields:
+    return _DECODER.decode(content) if content else EchoedFields()
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

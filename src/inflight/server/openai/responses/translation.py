@@ -34,18 +34,18 @@ from inflight.server.openai.responses.schema import (
     LOGPROBS,
     SAME_IN_CHAT,
     AllowedFunctions,
+    EchoedFields,
+    EchoedReasoning,
+    EchoedText,
     FunctionTool,
     Kind,
     NamedFunction,
     ObjectFormat,
     ReasoningField,
-    Repeated,
-    RepeatedReasoning,
-    RepeatedText,
     ResponsesBody,
     SchemaFormat,
     ToolChoiceField,
-    encode_repeated,
+    encode_echoed,
 )
 
 if TYPE_CHECKING:
@@ -77,24 +77,24 @@ class Translated(NamedTuple):
     """A body as one of chat.
 
     Attributes:
-        repeated: JSON, what the answer repeats of the body.
+        echoed: JSON, what the answer repeats of the body.
         stored_items: JSON, the items that the answer is stored with; empty where it is not stored.
         may_begin: Indexes of messages with which the conversation may begin instead, behind its system message, where
             it is too long.
     """
 
     body: ChatBody
-    repeated: bytes
+    echoed: bytes
     stored_items: bytes
     may_begin: tuple[int, ...]
 
 
 def prepare(preprocessor: Preprocessor, body: ResponsesBody, history: bytes | memoryview) -> PreparedChat:
     """Return the conversation's prompt, settings and tools. Raises ApiError."""
-    chat, repeated, stored_items, may_begin = translated(body, history)
+    chat, echoed, stored_items, may_begin = translated(body, history)
 
     def prepared(chat: ChatBody) -> PreparedChat:
-        return preprocessor.chat(chat, "responses", repeated, stored_items)
+        return preprocessor.chat(chat, "responses", echoed, stored_items)
 
     max_model_len = preprocessor.limits.max_model_len
     if not may_begin or max_model_len is None:
@@ -130,7 +130,7 @@ def translated(body: ResponsesBody, history: bytes | memoryview = b"") -> Transl
     cuts = body.truncation == "auto"
     return Translated(
         chat,
-        encode_repeated(_repeated(body, tools, is_stored)),
+        encode_echoed(_echoed(body, tools, is_stored)),
         _encode([*before, *written(items)]) if is_stored else b"",
         tuple(number for number, one in enumerate(messages) if one.role == "user") if cuts else (),
     )
@@ -272,21 +272,21 @@ def _format(body: ResponsesBody) -> ResponseFormat | None:
 # -- what the answer repeats ------------------------------------------------------------------------------------------
 
 
-def _repeated(body: ResponsesBody, tools: list[FunctionTool], stores: bool) -> Repeated:
+def _echoed(body: ResponsesBody, tools: list[FunctionTool], stores: bool) -> EchoedFields:
     text, reasoning = body.text, body.reasoning
     given = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
     given["store"] = stores
     if text is not None:
-        plain = RepeatedText()
+        plain = EchoedText()
         shown = plain.format if text.format is None else Raw(_encode(text.format))
-        given["text"] = RepeatedText(shown, text.verbosity or plain.verbosity)
+        given["text"] = EchoedText(shown, text.verbosity or plain.verbosity)
     if reasoning is not None:
-        given["reasoning"] = RepeatedReasoning(reasoning.effort, reasoning.summary or reasoning.generate_summary)
+        given["reasoning"] = EchoedReasoning(reasoning.effort, reasoning.summary or reasoning.generate_summary)
     if body.tool_choice is not None:
         given["tool_choice"] = Raw(_encode(body.tool_choice))
     if tools:
         given["tools"] = Raw(_encode([_shown(one) for one in tools]))
-    return Repeated(**given)
+    return EchoedFields(**given)
 
 
 def _shown(tool: FunctionTool) -> dict[str, object]:
