@@ -78,6 +78,9 @@ def test_what_changes_no_token_passes(more: dict[str, Any]) -> None:
         (CHAT, {"stop": ["x"] * 33}, "stop", "a list of at most 32 entries"),
         (CHAT, {"stop": "x" * 513}, "stop", "text of at most 512 characters"),
         (CHAT, {"logit_bias": {"1": 200}}, "logit_bias", "<= 100"),
+        (CHAT, {"logit_bias": {"1" * 21: 1}}, "logit_bias", "A name in logit_bias: give text of at most 20 characters"),
+        (CHAT, {"service_tier": "gold"}, "service_tier", "is 'gold'; it may be one of: auto, default, fast, flex"),
+        (CHAT, {"response_format": {}}, "response_format", "has no type; give one"),
         (CHAT, {"slo": {"ttft_ms": 0}}, "slo.ttft_ms", "> 0"),
         (CHAT, {"slo": {"ttft": 0}}, "slo.ttft", "unknown"),
         (CHAT, {"messages": [{"content": "x"}]}, "messages[0].role", "has no role"),
@@ -179,6 +182,8 @@ def test_nested_unknown_fields_are_left_out_and_nothing_else() -> None:
     tools = CHAT.decode(json.dumps(HELLO | {"tools": functions}).encode(), unknown).tools or []
     assert [one.function.parameters for one in tools] == [{"x": 100.0}] * 9
     assert unknown.names == ("tools[0].function.x",)
+    long = [{"type": "function", "function": {"name": "f", "x": 1, "description": "d" * (1 << 20)}}]
+    CHAT.decode(json.dumps(HELLO | {"tools": long}).encode(), UnknownFields())
 
 
 def test_null_is_not_set_in_unknown_fields_too() -> None:

@@ -24,7 +24,8 @@ MAX_NAME_CHARS = 64  # of a name that is compared with known ones
 _MIN_RATIO = 0.78  # of equal letters, where a known name was probably meant
 _MAX_NESTED = 32  # objects within one field from which unknown fields are removed, which is read anew for each
 _MAX_SEARCHED = 1 << 20  # bytes of a value in which a mistake is looked for by its path
-_PATH = re.compile(r" - at (?:`key` in )?`\$?([^`]*)`$")
+_PATH = re.compile(r" - at (`key` in )?`\$?([^`]*)`$")
+_KEY = "{}"  # a step to the name of an object's entry
 _STEP = re.compile(r"\.([^.\[\]]+)|(\[(?:\d+|\.\.\.)\])")
 HALF_CHARACTER = re.compile(  # of a surrogate pair, without the other half
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
@@ -190,20 +191,25 @@ def _is_half(text: str) -> bool:
 
 
 def _steps(error: ValidationError) -> list[str]:
-    """Return the way to the mistake: names of fields, `[3]` for an entry of a list, `[...]` for one of an object."""
+    """Return the way to the mistake: names of fields, `[3]` for an entry of a list, `[...]` for one of an object, `{}`
+    for the name of one."""
     found = _PATH.search(str(error))
-    return [name or entry for name, entry in _STEP.findall(found[1] if found else "")]
+    steps = [name or entry for name, entry in _STEP.findall(found[2] if found else "")]
+    return [*steps, _KEY] if found and found[1] else steps
 
 
 def _without_unknown(name: str, type_: Any, raw: Raw, steps: list[str], unknown: UnknownFields) -> Raw:
     """Return the value without the unknown fields of the object that the mistake is about. Raises ApiError for any
     other mistake."""
     path, types = name + _path(steps), _types_at(type_, steps)
-    is_searched = not steps or len(memoryview(raw)) <= _MAX_SEARCHED
+    may_have_unknown = any(isinstance(one, inspect.StructType) and one.forbid_unknown_fields for one in types)
+    is_searched = may_have_unknown or not steps or len(memoryview(raw)) <= _MAX_SEARCHED
     try:
         value = _at(raw, steps) if is_searched else None
         fields = _fields_of(value) if value is not None and _begins(value, b"{") else None
         struct = None if fields is None else _struct_of(types, fields)
+        if steps[-1:] == [_KEY]:
+            path = f"A name in {path}"
         if struct is None or fields is None:
             raise _wrong(path, types, value)
         if missing := _missing(struct, fields):
@@ -284,7 +290,7 @@ def _wrong(path: str, types: Sequence[inspect.Type], raw: Raw | None) -> ApiErro
         sentence = f"{begin} give {' or '.join(dict.fromkeys(_NAMES.get(type(one), 'an object') for one in possible))}"
     is_part = path.endswith(".type") and "content" in path
     hint = '; only text can be read, in parts {"type": "text", "text": "…"}' if is_part else ""
-    return invalid(f"{sentence}{hint}.", path, "invalid_value")
+    return invalid(f"{sentence}{hint}.", path.removeprefix("A name in "), "invalid_value")
 
 
 _ALIKE: dict[bytes, Any] = {b'"': "", b"[": [], b"{": {}}  # a value of the same kind, by the first byte
@@ -350,7 +356,7 @@ def _quoted(value: Any) -> str:
 
 def _path(steps: list[str]) -> str:
     """Return the path that the steps lead to, without entries of objects, which msgspec does not name."""
-    return "".join(one if one.startswith("[") else f".{one}" for one in steps if one != "[...]")
+    return "".join(one if one.startswith("[") else f".{one}" for one in steps if one not in ("[...]", _KEY))
 
 
 def _types_at(type_: Any, steps: list[str]) -> list[inspect.Type]:
@@ -371,7 +377,7 @@ def _inside(info: inspect.Type, step: str) -> list[inspect.Type]:
     if isinstance(info, inspect.ListType):
         return [info.item_type] if step.startswith("[") else []
     if isinstance(info, inspect.DictType):
-        return [info.value_type]
+        return [info.key_type if step == _KEY else info.value_type]
     if not isinstance(info, inspect.StructType):
         return []
     if step == info.tag_field:
@@ -382,7 +388,7 @@ def _inside(info: inspect.Type, step: str) -> list[inspect.Type]:
 def _at(raw: Raw, steps: list[str]) -> Raw | None:
     """Return the value behind these steps; None where they are not exact."""
     for step in steps:
-        if step == "[...]":
+        if step in ("[...]", _KEY):
             return None
         raw = _entries_of(raw)[int(step[1:-1])] if step.startswith("[") else _fields_of(raw)[step]
     return raw
