@@ -34,6 +34,9 @@ class TokenUsage:
     reasoning_tokens: int = 0
 
 
+_NO_USAGE = TokenUsage(0, 0)
+
+
 @dataclass(slots=True)
 class Change:
     """The news of one choice since its last frame.
@@ -71,6 +74,10 @@ class AnswerSerializer(Protocol):
     def alive(self) -> bytes:
         """Return a sign of life for a stream without news."""
 
+    @property
+    def shows_usage(self) -> bool:
+        """Return whether the next frames need the usage, which is not counted otherwise."""
+
     def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:
         """Return the answer, once all choices have finished."""
 
@@ -106,6 +113,8 @@ def _delta_of(segment: Segment, calls: Iterator[int]) -> AnswerDelta:
 
 def joined(deltas: Sequence[AnswerDelta]) -> list[AnswerDelta]:
     """Return deltas of which neighbours of one kind are joined."""
+    if len(deltas) < 2:
+        return list(deltas)
     joined: list[AnswerDelta] = []
     for delta in deltas:
         last = joined[-1] if joined else None
@@ -183,7 +192,9 @@ class ResponseBuilder:
 
     def frames(self, events: Iterable[Event]) -> bytes:
         """Server-sent events of what these events add; nothing where they add nothing. Raises ApiError."""
-        before = self._usage(self.output_tokens)
+        before = after = _NO_USAGE
+        if shows_usage := self._serializer.shows_usage:
+            before = self._usage(self.output_tokens)
         changes = self._fold(events)
         for collector in {change.collector for change in changes}:
             _check(collector)  # a failure is reported at once, and not as a choice
@@ -191,8 +202,9 @@ class ResponseBuilder:
         for change in changes:
             change.begins = change.index not in self._begun
             self._begun.add(change.index)
-        after = self._usage(self.output_tokens)
-        before = replace(before, cached_tokens=after.cached_tokens)  # what it found was there before its tokens
+        if shows_usage:
+            after = self._usage(self.output_tokens)
+            before = replace(before, cached_tokens=after.cached_tokens)  # what it found was there before its tokens
         frames = self._serializer.frames(changes, before, after, self.finished)
         if begun < len(self._begun) == len(self._collectors) * self._call.n:
             self.forget()

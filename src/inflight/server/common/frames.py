@@ -67,6 +67,10 @@ class OpenAISerializer:
         envelope = encode(self._envelope(self.frame_name))
         self._begin = b"data: " + envelope[:-1] + b',"choices":['  # of all frames, encoded once
 
+    @property
+    def shows_usage(self) -> bool:
+        return self._call.continuous_usage
+
     # -- what differs -----------------------------------------------------------------------------------------------
 
     def whole_choice(self, choice: Choice) -> Struct:

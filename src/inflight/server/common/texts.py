@@ -156,7 +156,7 @@ class TextAnswer(Struct, kw_only=True):
 class TextSerializer:
     """An `AnswerSerializer` but for `answer`."""
 
-    alive = b""
+    alive, shows_usage = b"", False
 
     def __init__(self, call: Call, collectors: Sequence[OutputCollector], names: TokenNames):
         self._call, self._collectors = call, collectors

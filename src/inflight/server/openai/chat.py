@@ -222,8 +222,10 @@ class ChatSerializer(OpenAISerializer):
     def _deltas(self, change: Change) -> list[ChatDelta]:
         """Return OpenAI's deltas: neighbours of one kind are joined."""
         deltas: list[ChatDelta] = []
-        shows = self._call.include_reasoning
-        for one in joined([one for one in change.deltas if shows or not isinstance(one, ReasoningDelta)]):
+        shown = change.deltas
+        if not self._call.include_reasoning:
+            shown = [one for one in shown if not isinstance(one, ReasoningDelta)]
+        for one in joined(shown):
             if isinstance(one, ToolCallDelta):
                 self._calling.add(change.index)
                 deltas.append(self._call_delta(one))

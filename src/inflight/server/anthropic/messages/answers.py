@@ -125,6 +125,10 @@ class MessagesSerializer:
     def alive(self) -> bytes:
         return _event({"type": "ping"})
 
+    @property
+    def shows_usage(self) -> bool:
+        return not self._has_begun
+
     # -- whole --------------------------------------------------------------------------------------------------------
 
     def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:

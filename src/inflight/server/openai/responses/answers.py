@@ -179,7 +179,7 @@ _CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 class ResponsesSerializer:
     """A `KeepableSerializer`. There is one choice."""
 
-    alive = b": waiting\n\n"
+    alive, shows_usage = b": waiting\n\n", False
 
     def __init__(self, call: Call, collectors: Sequence[OutputCollector], names: TokenNames):
         self._call, self._names = call, names
