@@ -1,4 +1,5 @@
-"""`inflight` with a scripted agent, on a device that computes nothing: run in place of the command line.
+"""`inflight` with a scripted agent, on a device that computes nothing: run in place of the command line, and
+by that as the engine's process.
 
 Who says one of these texts last, a user or a tool, is answered as the table has it. So a client's own loop of calls and
 results runs to its end, over everything of the server but the weights.
@@ -7,7 +8,10 @@ results runs to its end, over everything of the server but the weights.
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +94,15 @@ def scripted(executor: Executor, *_: object) -> Executor:
 
 
 if __name__ == "__main__":
-    plain = build.build_engine
-    build.build_engine = lambda *given, **named: plain(*given, **{**named, "wrap": scripted})
-    from inflight.cli import main
+    if sys.argv[1].isdigit():  # as the engine's process
+        from inflight.cli import engine_process
 
+        os._exit(engine_process.main(socket.socket(fileno=int(sys.argv[1])), scripted))
+    from inflight import cli
+    from inflight.cli import serving
+
+    here = Path(__file__).parent
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(here), str(here.parent)))
+    serving.serve = partial(serving.serve, engine="scripted")
     sys.argv[0] = "inflight"
-    main()
+    cli.main()
