@@ -40,5 +40,5 @@ def test_an_emptier_beginning_would_look_better() -> None:
     short = try_out(machine(), config, demand.workload(2.0, 60, 0), slos)
     run = length(2.0 * 35, 60, math.inf)
     steady = try_out(machine(), config, demand.workload(2.0, run.requests, 0), slos, measured=(run.begin, run.end))
-    assert steady.rows > 1.2 * short.rows
+    assert steady.spent.rows > 1.2 * short.spent.rows
     assert steady.values[slos[0]] > short.values[slos[0]]

@@ -9,7 +9,7 @@ from inflight.core.strategies.chunked import EARLY_END
 from inflight.metrics.slo import parse_slos
 from inflight.planning.demand import traffic_of
 from inflight.planning.machine import Machine, calibrated_machine
-from inflight.planning.proposal import Overrides, early_end, propose, step_limit
+from inflight.planning.proposal import Overrides, early_end, propose, rows_in_memory, step_limit
 from inflight.planning.steady import full_step, rows_at, steady_state
 from inflight.planning.traffic import Traffic
 from inflight.simulate.fitted import EngineSize, FittedModel, Provenance
@@ -23,15 +23,17 @@ def traffic() -> Traffic:
 
 
 def test_memory_bounds_the_rows(traffic: Traffic) -> None:
-    found = propose(machine(blocks=60), traffic, (), Overrides())
-    assert found.config.max_num_seqs == found.kv_rows <= 960 * 0.9 / traffic.mean_context
+    small = machine(blocks=60)
+    found = propose(small, traffic, (), Overrides())
+    assert found.config.max_num_seqs == rows_in_memory(small, traffic) <= 960 * 0.9 / traffic.mean_context
     assert "KV memory holds" in found.config.reasons["max-num-seqs"]
 
 
 def test_no_more_run_than_have_recurrent_states_set_aside(traffic: Traffic) -> None:
     found = propose(machine(state_rows=6), traffic, (), Overrides())
-    assert found.config.max_num_seqs == 6 < found.kv_rows
-    assert f"states; keys and values would fit for {found.kv_rows:,}" in found.config.reasons["max-num-seqs"]
+    kv_rows = rows_in_memory(machine(), traffic)
+    assert found.config.max_num_seqs == 6 < kv_rows
+    assert f"states; keys and values would fit for {kv_rows:,}" in found.config.reasons["max-num-seqs"]
 
 
 def test_a_promise_between_tokens_bounds_the_step(traffic: Traffic) -> None:

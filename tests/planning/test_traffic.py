@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inflight.planning import analyze_traffic
-from inflight.planning.demand import sample
+from inflight.planning.demand import traffic_of
 from inflight.workload.workload import Entry, Workload
 
 from .builders import drawn, workload
@@ -26,7 +26,7 @@ def test_the_context_of_a_running_sequence_weighs_long_answers_more() -> None:
 @pytest.mark.wide
 @pytest.mark.parametrize(("given", "least", "most"), [(1.0, 0.8, 1.2), (4.0, 3.0, 5.0), (0.25, 0.2, 0.3)])
 def test_gap_variation_is_found_again(given: float, least: float, most: float) -> None:
-    assert least < analyze_traffic(sample(drawn(gap_variation=given))).gap_variation < most
+    assert least < traffic_of(drawn(gap_variation=given)).gap_variation < most
 
 
 def test_the_peak_is_that_of_the_busiest_five_minutes() -> None:

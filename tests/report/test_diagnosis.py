@@ -149,6 +149,16 @@ def test_each_rule_finds_what_it_is_for_and_nothing_else_does(case: str) -> None
     assert finding.cause.endswith(".") and finding.change.endswith(".")
 
 
+def test_names_are_no_paragraphs() -> None:
+    hostile = "a\n\nMore was offered\n\nb"
+    waits = {hostile: 5.0, "b": 0.5}
+    (finding,) = judge(Evidence(CALM, figures(service={hostile: 900, "b": 10}), tenant_ttft=waits)).findings
+    assert finding.title == "Tenants wait very differently"
+    assert "5 s for a More was offered b and 500 ms for b. They were served 900 and 10 tokens." in finding.figures
+    strange = Evidence(CALM, figures(padding_waste=0.3, kv_waste=0.6), {"strategy": "x\n\ny", "kv_allocation": "\n\n"})
+    assert len(judge(strange).findings) == 2
+
+
 def test_a_budget_that_is_too_small_and_too_large_is_no_contradiction() -> None:
     figures_of_both = figures(mixed_step=LONG_TAIL, **queued("budget"))
     stalls, waits = judge(Evidence(summary(itl=LONG_TAIL), figures_of_both, {"strategy": "chunked"})).findings

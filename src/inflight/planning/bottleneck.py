@@ -38,7 +38,7 @@ def bottleneck(candidate: Candidate, trial: Trial, traffic: Traffic) -> Bottlene
     for (_, bound), share in limit.spent.by_kind.items():
         shares[bound] = shares.get(bound, 0.0) + share
     kv_rows = candidate.machine.sequences(traffic.mean_context)
-    rows = trial.rows if missed is None else max(trial.rows, missed.rows)
+    rows = max(one.spent.rows for one in (trial, missed) if one is not None)
     memory = candidate.machine.memory
     full = rows > FULL * kv_rows or trial.preemptions > trial.summary.requests / 20
     # Beyond capacity every request slot is taken.

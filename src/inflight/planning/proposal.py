@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
@@ -48,13 +49,11 @@ class Overrides:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """steady: the closed form under `config`. kv_rows: typical sequences that KV memory holds."""
+class Proposal(NamedTuple):
+    """steady: the closed form under `config`."""
 
     config: EngineConfig
     steady: Steady
-    kv_rows: int
 
 
 def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides: Overrides) -> Proposal:
@@ -97,7 +96,7 @@ def propose(machine: Machine, traffic: Traffic, slos: tuple[Slo, ...], overrides
         scheduling=scheduling.ending_early(early_end(machine)),
         reasons=reasons,
     )
-    return Proposal(config, steady, kv_rows)
+    return Proposal(config, steady)
 
 
 def rows_in_memory(machine: Machine, traffic: Traffic) -> int:

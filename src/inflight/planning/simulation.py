@@ -4,8 +4,10 @@ engine."""
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -107,8 +109,7 @@ def _with_tiers(pool: Pool, machine: Machine, tiers: Tiers) -> Pool:
     return replace(pool, capacity=capacity, settings=settings, host=host, folder=tiers.folder)
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(NamedTuple):
     """Time of steps. rows: sequences of a step, mean over their time. step_seconds: of a step. by_kind: (class of work,
     its bottleneck) → share of the time, where the step model separates them."""
 
@@ -122,14 +123,10 @@ class Meter:
     say how far a run is."""
 
     def __init__(self, model: StepModel):
-        self.model = model
+        self.model, self.name, self.extrapolates = model, model.name, model.extrapolates
         self._costs: Callable[[Features], tuple[Cost, ...]] | None = getattr(model, "costs", None)
         self._prompts = 0.0  # tokens of prompts so far
         self._steps: list[tuple[float, int, float, tuple[Cost, ...]]] = []  # prompt tokens so far, rows, seconds
-
-    @property
-    def name(self) -> str:
-        return self.model.name
 
     def seconds(self, features: Features) -> float:
         costs = () if self._costs is None else self._costs(features)
@@ -138,26 +135,20 @@ class Meter:
         self._steps.append((self._prompts, features.rows, seconds, costs))
         return seconds
 
-    def extrapolates(self, features: Features) -> str | None:
-        return self.model.extrapolates(features)
-
     def spent(self, begin: float, end: float) -> Spent:
         """Return the time of steps between two shares of the run's prompt tokens; the steps after its last prompt, in
         which the batch empties, are in no share."""
         first, last = begin * self._prompts, end * self._prompts
         taken = [step for step in self._steps if first <= step[0] < last] or self._steps
         busy = max(1e-12, math.fsum(seconds for _, _, seconds, _ in taken))
-        by_kind: dict[tuple[str, str], float] = {}
-        for _, _, _, costs in taken:
-            for cost in costs:
-                key = (cost.kind, cost.bound)
-                by_kind[key] = by_kind.get(key, 0.0) + cost.seconds / busy
+        by_kind: dict[tuple[str, str], float] = defaultdict(float)
+        for cost in (cost for *_, costs in taken for cost in costs):
+            by_kind[cost.kind, cost.bound] += cost.seconds / busy
         rows = math.fsum(rows * seconds for _, rows, seconds, _ in taken) / busy
         return Spent(rows, busy / max(1, len(taken)), by_kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Drafted:
+class Drafted(NamedTuple):
     """steps_share: of steps, those with drafts. tokens: of a sequence with drafts in a step, mean."""
 
     steps_share: float
@@ -194,11 +185,6 @@ class Trial:
     def saturated(self) -> bool:
         """Whether waiting still grew when arrivals ended: percentiles would measure the length of the run."""
         return self.summary.saturated
-
-    @property
-    def rows(self) -> float:
-        """Return the sequences of a step on one replica, mean over the time of steps."""
-        return self.spent.rows
 
     @property
     def unserved(self) -> int:
@@ -241,8 +227,7 @@ def try_out(
     """Simulate a workload and measure it.
 
     Args:
-        machine: Of each engine.
-        config: Of each engine.
+        machine, config: Of each engine.
         workload: For all engines together.
         slos: Whose percentiles are measured.
         model: In place of the machine's own step model.
@@ -254,6 +239,7 @@ def try_out(
     offered = workload if targets is None else with_targets(workload, targets)
     run = simulate_run(machine, config, offered, meter, topology)
     summary, read = read_off(run.observations, measured)
+    busy_seconds = max(1e-12, math.fsum(one.busy for one in run.replicas))
     times = [entry.arrival for entry in workload.entries]
     span = max(times[-1] - times[0], 1e-9)
     pools = (part for part in (run.replicas[: run.first], run.replicas[run.first :]) if part)
@@ -266,8 +252,7 @@ def try_out(
         spent=meter.spent(*measured),
         preemptions=run.preemptions,
         outside={sentence: steps / max(1, run.steps) for sentence, steps in run.extrapolated.items()},
-        busy_tokens_per_s=sum(one.output_tokens for one in run.observations)
-        / max(1e-12, math.fsum(one.busy for one in run.replicas)),
+        busy_tokens_per_s=sum(one.output_tokens for one in run.observations) / busy_seconds,
         drafted=None if topology.drafts is None else _drafted(run),
         # Steps after the last arrival are few.
         busy=tuple(min(1.0, math.fsum(one.busy for one in part) / span / len(part)) for part in pools),

@@ -131,8 +131,7 @@ class TrialRunner:
     """Trials for one question, each with as many requests as it takes."""
 
     def __init__(self, question: Question, traffic: Traffic):
-        self.question = question
-        self.traffic = traffic
+        self.question, self.traffic = question, traffic
 
     def run(
         self,
@@ -146,25 +145,16 @@ class TrialRunner:
         reads: float = 1.0,
         topology: Topology | None = None,
     ) -> Trial:
-        """Run a trial.
+        """Run a trial at `rate` requests/s of each engine, of `reads` times as many requests as usual.
 
-        Args:
-            candidate: Machine and settings.
-            rate: Requests/s of each engine.
-            seed: Added to the question's.
-            demand: In place of the question's.
-            model: In place of the machine's step model.
-            config: In place of the candidate's settings.
-            reads: Times as many requests as usual.
-            topology: In place of the candidate's replicas behind a router.
+        seed: added to the question's. demand, model, config, topology: in place of the question's demand, the machine's
+        step model, the candidate's settings and its replicas behind a router.
         """
         topology = topology or Topology(candidate.pooled)
         traffic = self.traffic if demand is None else traffic_of(demand)
         residents = rows_at(model or candidate.machine.model, traffic, rate, candidate.config.max_num_seqs)
-        run = self._length(candidate, rate, topology, residents, reads)
-        offered = (demand or self.question.demand).workload(
-            rate * topology.engines, run.requests, self.question.seed + seed
-        )
+        run, seed = self._length(candidate, rate, topology, residents, reads), self.question.seed + seed
+        offered = (demand or self.question.demand).workload(rate * topology.engines, run.requests, seed)
         config = config or candidate.config
         if topology.pools is None and not any(entry.prefix for entry in offered.entries):
             config = replace(config, enable_prefix_caching=False)  # no prompt shares a prefix, and no lookup is faster
@@ -178,20 +168,18 @@ class TrialRunner:
         more = 1.0 if topology.pools is None else max(1.0, engines / candidate.pooled)
         most = min(more * sizes.most, self.question.demand.max_requests)  # of a short trace
         fewest = max(sizes.fewest, sizes.decisive if reads >= 1 else 0)
-        affordable = self._affordable(candidate.machine, residents)
+        affordable = UNBOUNDED
+        if candidate.machine.depth > 1 or candidate.machine.windows != (0,):
+            # Where few run at once, each takes about as many steps as its answer has tokens; with one step in flight
+            # and no windows, equal steps are simulated together.
+            steps = MAX_DECODE_STEPS * max(1.0, residents) / self.traffic.output_mean
+            affordable = max(MIN_READ, math.floor(steps))
         fewest, most = min(fewest, affordable), min(most, 3 * affordable)
         if rate < 0.2 * candidate.guess:
             return Length(fewest)  # hardly two requests meet; the run is long enough by itself
         enough = max(fewest, reads * min(sizes.usual, max(fewest, TOKENS / max(1.0, self.traffic.output_mean))))
         lasting = engines * PATIENCE * max_ttft(self.question.slos) * rate
         return length(engines * residents, min(max(enough, lasting), affordable), max(1.0, reads) * most)
-
-    def _affordable(self, machine: Machine, residents: float) -> int:
-        """Return how many requests a trial may measure: where few run at once, each of them takes about as many steps
-        as its answer has tokens. With one step in flight and no windows, equal steps are simulated together."""
-        if machine.depth == 1 and machine.windows == (0,):
-            return UNBOUNDED
-        return max(MIN_READ, math.floor(MAX_DECODE_STEPS * max(1.0, residents) / self.traffic.output_mean))
 
 
 def max_ttft(slos: Sequence[Slo]) -> float:
@@ -298,10 +286,10 @@ def with_fewer_rows(candidate: Candidate, traffic: Traffic, trial: Trial, overri
     config = candidate.config
     if overrides.max_num_seqs is not None or config.strategy in TOGETHER:
         return config
-    needed = max(8, 8 * math.ceil((3 * trial.rows + 8) / 8))
+    needed = max(8, 8 * math.ceil((3 * trial.spent.rows + 8) / 8))
     if needed >= config.max_num_seqs:
         return config
-    reason = sentence("why_fewer_rows", running=trial.rows, kv_rows=rows_in_memory(candidate.machine, traffic))
+    reason = sentence("why_fewer_rows", running=trial.spent.rows, kv_rows=rows_in_memory(candidate.machine, traffic))
     return replace(config, max_num_seqs=needed).because("max-num-seqs", reason)
 
 
@@ -309,11 +297,11 @@ def rate_under(runner: TrialRunner, candidate: Candidate, model: StepModel) -> f
     """Return the requests/s of each replica that meet the SLOs with another step model, in few trials from where the
     closed form expects it; 0 where even requests that hardly meet miss the SLOs."""
     own, other = (_guess(runner, candidate, one) for one in (candidate.machine.model, model))
-    expected = candidate.rate * other / own
-    return _rate(
-        runner,
-        find_capacity(lambda rate: runner.run(candidate, rate, model=model, reads=ROUGHLY), expected, ROUGH, AT_ENDS),
-    )
+
+    def trial(rate: float) -> Trial:
+        return runner.run(candidate, rate, model=model, reads=ROUGHLY)
+
+    return _rate(runner, find_capacity(trial, candidate.rate * other / own, ROUGH, AT_ENDS))
 
 
 def _guess(runner: TrialRunner, candidate: Candidate, model: StepModel) -> float:

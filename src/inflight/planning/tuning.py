@@ -189,18 +189,16 @@ def tune(
     check: Check | None = None,
     progress: Progress = quiet,
 ) -> Tuning:
-    """Find the best settings of an engine.
+    """Find the best settings of an engine for the demand on it.
 
     Args:
-        machine: Of the engine.
-        demand: Of one engine.
-        traffic: Figures of the demand.
+        machine, demand, traffic: Of one engine.
         slos: At least one.
         overrides: Settings that stay.
         requests: Measured in a trial, at least; None: as many as the SLOs' percentiles need.
         seed: Of the workload.
         check: The real engine, on which the best measured settings win.
-        progress: Called with a sentence before and after each trial.
+        progress: Called with a sentence about each trial.
     """
     fixed = overrides or Overrides()
     requests = max(REQUESTS, requests_for(slos).decisive) if requests is None else requests

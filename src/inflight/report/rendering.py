@@ -29,6 +29,8 @@ def render(template: str, **values: Any) -> str:
 
 
 def paragraphs(name: str, **values: Any) -> list[str]:
-    """Return the paragraphs of a macro of `findings.j2`, each on one line."""
+    """Return the paragraphs of a macro of `findings.j2`, each on one line. Blank lines in names, which are the users',
+    begin no paragraph."""
     macro = getattr(_environment().get_template("findings.j2").module, name)
+    values = {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in values.items()}
     return [" ".join(one.split()) for one in str(macro(**values)).split("\n\n") if one.strip()]

@@ -136,8 +136,10 @@ def tenants(evidence: Evidence) -> Finding | None:
     slow, fast = max(waits, key=lambda one: waits[one]), min(waits, key=lambda one: waits[one])
     if waits[slow] < UNEQUAL * waits[fast] or waits[slow] - waits[fast] < FELT:
         return None
-    service = None if evidence.engine is None else evidence.engine.service
-    return found("unequal_tenants", slow=slow, fast=fast, waits=waits, service=service, policy=evidence.policy)
+    service = {} if evidence.engine is None else evidence.engine.service
+    served = (service.get(slow, 0), service.get(fast, 0)) if evidence.engine is not None else None
+    seconds = (waits[slow], waits[fast])
+    return found("unequal_tenants", slow=slow, fast=fast, waits=seconds, served=served, policy=evidence.policy)
 
 
 def refusals(evidence: Evidence) -> Finding | None:
