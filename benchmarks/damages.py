@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DATABASE, LOG, MARKER = "batch.sqlite", "batch.sqlite-wal", "inflight-data.json"
-SIDES = (DATABASE, LOG, "batch.sqlite-shm", MARKER, "lock", "reserve")
+DATABASE, LOG = "batch.sqlite", "batch.sqlite-wal"
+SIDES = (DATABASE, LOG, "batch.sqlite-shm", "lock", "worker", "reserve")
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ def _delete(data: Path, older: Path, chosen: random.Random, done: Damage) -> Non
 
 
 def _delete_folder(data: Path, older: Path, chosen: random.Random, done: Damage) -> None:
-    folder = data / chosen.choice(("files", "partial"))
+    folder = data / "files"
     for path in folder.iterdir():
         _hurt(data, path, done)
     shutil.rmtree(folder)
@@ -87,7 +87,7 @@ def _overwrite(data: Path, older: Path, chosen: random.Random, done: Damage) -> 
 
 
 def _older_database(data: Path, older: Path, chosen: random.Random, done: Damage) -> None:
-    names = chosen.choice(((DATABASE,), (DATABASE, LOG), (MARKER,), (DATABASE, LOG, MARKER)))
+    names = chosen.choice(((DATABASE,), (LOG,), (DATABASE, LOG)))
     for name in names:
         (data / name).unlink(missing_ok=True)
         if (older / name).exists():
@@ -114,9 +114,9 @@ def _another_database(data: Path, older: Path, chosen: random.Random, done: Dama
         database.executescript(f"CREATE TABLE photos (x); PRAGMA user_version = {version};")
 
 
-def _no_marker(data: Path, older: Path, chosen: random.Random, done: Damage) -> None:
+def _no_database(data: Path, older: Path, chosen: random.Random, done: Damage) -> None:
     """Somebody's documents: nothing of a server, and folders that happen to have the names of its own."""
-    for name in (*SIDES, *(("files", "partial") if chosen.random() < 0.5 else ())):
+    for name in (*SIDES, *(("files",) if chosen.random() < 0.5 else ())):
         path = data / name
         done.hurt.add(name)
         if path.is_dir():
@@ -156,5 +156,5 @@ _KINDS: tuple[tuple[str, Callable[[Path, Path, random.Random, Damage], None]], .
     ("older copy", _older_folder),
     ("foreign things", _foreign),
     ("another's database or folder", _another_database),
-    ("another's database or folder", _no_marker),
+    ("another's database or folder", _no_database),
 )

@@ -270,9 +270,9 @@ def _judge(server: Server, left: Left, done: Damage, tally: Tally) -> None:
 def _check_refusal(server: Server, code: int) -> None:
     """By the command, or in the log where the directory was checked after the port answered; who asked meanwhile has
     lines of its own."""
-    words = [line for line in server.words().strip().splitlines() if " inflight.request " not in line]
-    told = _REFUSAL.fullmatch("\n".join(words))
-    if code != 1 or told is None or ". " in told[1]:
+    words = [line for line in server.words().strip().splitlines() if " ERROR " in line or "inflight: " in line]
+    sentence = _REFUSAL.fullmatch("\n".join(words))
+    if code != 1 or sentence is None or ". " in sentence[1]:
         raise Wrong(f"No refusal in one sentence, but code {code}: {server.words()[:1000]}")
 
 
@@ -335,7 +335,7 @@ def held(data: Path) -> dict[str, str]:
 
 def contents(data: Path) -> Counter[tuple[str, str]]:
     """What must not be lost, wherever it lies: foreign files, and the server's files of tenants. ("foreign" or "own",
-    digest) → how often. What is being written in partial/ is promised to nobody."""
+    digest) → how often."""
     found: Counter[tuple[str, str]] = Counter()
     for path in data.rglob("*"):
         name = path.relative_to(data)

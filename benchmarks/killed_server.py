@@ -5,8 +5,10 @@ Knows the process, its port and its log; what is asked of it, and what must be t
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -39,7 +41,7 @@ class Server:
 
     def spawn(self) -> None:
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
 
     def wait_until_ready(self, seconds: float = 120) -> int | None:
         """None when it answers, its exit code when it ended instead."""
@@ -63,8 +65,10 @@ class Server:
             raise Wrong(f"The server ended with {code}: {self.words()[:500]}")
 
     def kill(self) -> None:
+        """Kill all processes of the server at once."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:

@@ -42,7 +42,7 @@ LONG = (
     "execution/backends/torch/test_kernels_recurrence.py",
     "execution/backends/torch/test_engine.py",
     "server/ingress/test_bodies.py",
-    "server/test_forwarded.py",
+    "server/test_shared_jobs.py",
     "models/test_gguf_families.py",
     "execution/test_encoders.py",
     "cli/test_run.py",

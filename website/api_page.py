@@ -8,8 +8,9 @@ from typing import Any
 
 from inflight import __version__
 from inflight.server.app import make_app
-from inflight.server.batch.answering import Answer, InFlight
-from inflight.server.batch.service import BatchService
+from inflight.server.jobs.attempts import Answer, InFlight
+from inflight.server.jobs.folder import DataDirectory
+from inflight.server.jobs.service import JobService
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant, Tenants
@@ -31,8 +32,14 @@ def openapi_document() -> Document:
     """Of a server with everything that can be switched on: files, batch jobs, stored responses."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
-        jobs = BatchService(
-            data, _NoAnswerer(), Tenants().named, concurrency=1, max_file_mb=1, max_stored_mb=1, max_stored_files=1
+        jobs = JobService(
+            DataDirectory(data),
+            _NoAnswerer(),
+            Tenants().named,
+            concurrency=1,
+            max_file_mb=1,
+            max_stored_mb=1,
+            max_stored_files=1,
         )
         service = Service(ServerSettings(data_dir=data, store_responses=True), lambda ended: None)
         document: Document = make_app(service, Tenants(), _no_metrics, __version__, jobs=jobs).openapi()

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from inflight.server.answer_memory import AnswerMemory
-from inflight.server.batch.answering import EngineEnded, NotNow, StepFailed
-from inflight.server.batch.records import LineUsage
 from inflight.server.errors import ApiError, invalid
+from inflight.server.jobs.attempts import EngineEnded, NotNow, StepFailed
+from inflight.server.jobs.store import LineUsage
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.served import Borrowed
 from inflight.server.service import Service

@@ -22,9 +22,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from inflight.server.app import BODIES, make_app
-from inflight.server.batch.answering import Answer, InFlight
-from inflight.server.batch.service import BatchService
 from inflight.server.ingress.authentication import CREDENTIALS
+from inflight.server.jobs.attempts import Answer, InFlight
+from inflight.server.jobs.folder import DataDirectory
+from inflight.server.jobs.service import JobService
 from inflight.server.registry import ENDPOINTS, OF_LINES
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
@@ -52,7 +53,7 @@ class NoAnswerer:
 
 folder = Path(tempfile.mkdtemp())
 limits: dict[str, Any] = {"concurrency": 1, "max_file_mb": 1, "max_stored_mb": 1, "max_stored_files": 1}
-jobs = BatchService(folder, NoAnswerer(), Tenants().named, **limits)
+jobs = JobService(DataDirectory(folder), NoAnswerer(), Tenants().named, **limits)
 storing = ServerSettings(data_dir=folder, store_responses=True)
 app = make_app(Service(storing, lambda ended: None), Tenants(), no_metrics, "0", jobs=jobs)
 # What breaks a bound may break the bound of bodies, too, which is told first: 413.

@@ -498,7 +498,6 @@ SETUP = Setup(
     True,
     8,
     9,
-    None,
     Path("/t"),
     "1.0",
     "json",

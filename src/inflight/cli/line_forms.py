@@ -16,13 +16,13 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, output_line, parse_object
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.parser_choice import ParserChoice
-from inflight.server.batch.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered
 from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
 from inflight.server.common.prepared import Limits, PreparedAnswer
 from inflight.server.errors import ApiError, refused
 from inflight.server.ignored_field_log import IgnoredFieldLog
+from inflight.server.jobs.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered
 from inflight.server.line_calls import of_a_line
 from inflight.server.parsers import call_marks, shown_token_ids
 from inflight.server.preprocessing.preprocessor import Preprocessor

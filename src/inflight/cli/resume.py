@@ -16,7 +16,7 @@ from inflight.cli.files import LineReader
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, parse_line
 from inflight.frontend.prompts import PromptEncoder
-from inflight.server.batch.lines import is_batch_line
+from inflight.server.jobs.lines import is_batch_line
 
 _ID = re.compile(r"batch_req_([0-9]{1,15})")
 _WAIT = 1.0  # seconds for a file to be read; a file never waits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property, partial
 
 import msgspec
@@ -13,11 +12,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from inflight.server.access_log import AccessLog, Observe
-from inflight.server.batch.endpoints import Kept, batch_routes
-from inflight.server.batch.models import BatchBody
 from inflight.server.docs_page import docs_page
 from inflight.server.endpoints import endpoint_routes
 from inflight.server.errors import ApiError, without_frames
@@ -31,6 +27,9 @@ from inflight.server.ingress.request_share import RequestShare
 from inflight.server.ingress.route_table import RouteTable
 from inflight.server.ingress.single_headers import SingleHeaders
 from inflight.server.ingress.turns import RequestTurns, Turns
+from inflight.server.jobs.models import BatchBody
+from inflight.server.jobs.routes import job_routes
+from inflight.server.jobs.service import JobService
 from inflight.server.json import error_response
 from inflight.server.live.routes import Live, live_routes, page_routes
 from inflight.server.notices import IGNORED_FIELDS, MAX_TOKENS
@@ -96,8 +95,7 @@ def make_app(
     metrics: Metrics,
     version: str,
     observe: Observe = lambda route, status, seconds: None,
-    jobs: Kept | None = None,
-    before: Callable[[ASGIApp], ASGIApp] | None = None,
+    jobs: JobService | None = None,
     spans: SpanSink | None = None,
     live: Live | None = None,
 ) -> Application:
@@ -106,13 +104,12 @@ def make_app(
     Args:
         observe: Takes route, status and seconds of every HTTP request.
         jobs: Batch jobs and stored responses; None where there is no folder for them.
-        before: Makes the layer between the ingress and the routes.
         spans: Takes the requests to models, where traces are made.
         live: Feeds the live page; None where there is none.
     """
     responses = jobs if service.settings.store_responses else None
-    kept = None if responses is None else lambda: responses.kept_responses
-    generation, without_engine = endpoint_routes(service, kept)
+    stored = None if responses is None else lambda: responses.responses
+    generation, without_engine = endpoint_routes(service, stored)
     routes = [
         generation,
         model_routes(service),
@@ -120,7 +117,7 @@ def make_app(
         adapter_routes(service),
         residency_routes(service),
         state_routes(service, metrics, version),
-        _no_jobs() if jobs is None else batch_routes(jobs),
+        _no_jobs() if jobs is None else job_routes(jobs),
         _no_responses() if responses is None else response_routes(responses),
         live_routes(live),
         *([page_routes()] if service.settings.ui else []),
@@ -128,8 +125,6 @@ def make_app(
     operations = [operation for group in routes for operation in group.operations]
     app = Application(operations, version, needs_keys=tenants.required)
     table = RouteTable(app.routes)
-    if before is not None:
-        app.add_middleware(before)
     _add_ingress(app, service.settings, tenants)
     if spans is not None:
         app.add_middleware(TraceRequests, sink=spans)

@@ -25,7 +25,7 @@ from inflight.server.notices import note_ignored, note_max_tokens
 from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import is_long
 from inflight.server.registry import ENDPOINTS
-from inflight.server.responses.kept import NOT_STORED, KeptResponses
+from inflight.server.responses.store import NOT_STORED, Responses
 from inflight.server.responses.stored_conversations import StoredConversations
 from inflight.server.router_hints import hints_of
 from inflight.server.routes import Routes, any_errors, tenant_of
@@ -39,7 +39,7 @@ from inflight.server.translating import MANY_TOKEN_BYTES
 _STREAM: dict[str, Any] = {"text/event-stream": {}}  # readers take it as text, or as its events
 
 
-def endpoint_routes(service: Service, kept: Callable[[], KeptResponses] | None = None) -> tuple[Routes, Routes]:
+def endpoint_routes(service: Service, kept: Callable[[], Responses] | None = None) -> tuple[Routes, Routes]:
     """Return the routes of endpoints that ask the engine, and of the others. kept: where responses are stored."""
     generation, others, calls = Routes("generation"), Routes("model"), _Calls(service, kept)
     for name, one in ENDPOINTS.items():
@@ -60,7 +60,7 @@ def endpoint_routes(service: Service, kept: Callable[[], KeptResponses] | None =
 
 
 class _Calls:
-    def __init__(self, service: Service, kept: Callable[[], KeptResponses] | None) -> None:
+    def __init__(self, service: Service, kept: Callable[[], Responses] | None) -> None:
         self._service, self._kept = service, kept
         self._stored = None if kept is None else StoredConversations(kept, int(service.settings.max_body_mb * 2**20))
 
@@ -121,7 +121,7 @@ class _Calls:
         if self._kept is None or not call.stored_items:
             return None
         responses = self._kept()
-        return lambda answer: responses.keep(call.tenant, call.call_id, answer, call.stored_items)
+        return lambda answer: responses.store(call.tenant, call.call_id, answer, call.stored_items)
 
     async def _prepared(self, request: Request, name: EndpointName, tenant: Tenant) -> bytes:
         owner, body = request.state.body_lease.owner, await body_bytes(request)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from inflight.server.batch.answering import Answer, EngineEnded, InFlight, NotNow, StepFailed
-from inflight.server.batch.records import LineUsage
 from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.prepared import PreparedAnswer
 from inflight.server.errors import ApiError, invalid
+from inflight.server.jobs.attempts import Answer, EngineEnded, InFlight, NotNow, StepFailed
+from inflight.server.jobs.store import LineUsage
 from inflight.server.registry import OF_LINES
 from inflight.server.served import Borrowed
 from inflight.server.service import OpenCall, Service

@@ -10,8 +10,9 @@ from inflight.engine.protocols import EngineClient
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.prompts import PromptEncoder
 from inflight.peer_secret import read_peer_secret
-from inflight.server.batch.service import BatchService
 from inflight.server.common.prepared import MAX_BODY_MEMORY_BYTES, Limits
+from inflight.server.jobs.folder import DataDirectory
+from inflight.server.jobs.service import JobService
 from inflight.server.kv_peers import KVPeers
 from inflight.server.line_calls import LineAnswerer
 from inflight.server.live.hub import LiveHub
@@ -114,14 +115,21 @@ def make_live(service: Service, source: Callable[[], FeedSource | None], record:
     return Live(LiveHub(source, ends), record)
 
 
-def make_jobs(service: Service, tenants: Tenants) -> BatchService | None:
-    """Batch jobs and stored responses, where there is a place to keep them. Takes the data directory; raises
-    DataDirectoryError."""
+def make_jobs(service: Service, tenants: Tenants, *, is_claimed: bool = False) -> JobService | None:
+    """Make batch jobs and stored responses, where there is a data directory.
+
+    Args:
+        is_claimed: The process that started this one claims and prepares the directory.
+
+    Raises:
+        DataDirectoryError: It cannot be claimed.
+    """
     settings = service.settings
     if settings.data_dir is None:
         return None
-    return BatchService(
-        settings.data_dir,
+    data = DataDirectory(settings.data_dir)
+    return JobService(
+        data if is_claimed else data.claim(),
         LineAnswerer(service),
         tenants.named,
         concurrency=settings.batch_concurrency or 64,

@@ -25,11 +25,10 @@ from inflight.limited_process import receive
 from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
-from inflight.server.batch.checking import DatabaseError
-from inflight.server.batch.data import DataDirectoryError
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.errors import ApiError, invalid
 from inflight.server.ingress.tls import TlsError, tls_context
+from inflight.server.jobs.storage import DataDirectoryError, StorageError
 from inflight.server.live.members import RemoteEngineSource
 from inflight.server.loaded_engine import decode_described
 from inflight.server.loader import LOADER
@@ -40,8 +39,7 @@ from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.worker import loaded
 from inflight.server.process import Process
 from inflight.server.processes.control import Control
-from inflight.server.processes.folder import JOBS, remove
-from inflight.server.processes.forwarder import Forwarder
+from inflight.server.processes.folder import remove
 from inflight.server.processes.messages import (
     NO_SUCCESSOR,
     AdapterChanged,
@@ -49,6 +47,7 @@ from inflight.server.processes.messages import (
     Answered,
     AskFrames,
     AskPage,
+    DataReady,
     FromChild,
     JobEnded,
     JobsCounted,
@@ -69,7 +68,6 @@ from inflight.server.processes.messages import (
     Up,
     decode_to_child,
 )
-from inflight.server.processes.owner import Owner
 from inflight.server.processes.pending_replies import PendingReplies
 from inflight.server.served import OneModel
 from inflight.server.service import Service
@@ -97,9 +95,6 @@ def main() -> int:
     logs.configure(setup.log_format, setup.log_level)
     try:
         return _Child(setup, control, preprocessing).run()
-    except DataDirectoryError as error:
-        log.error(str(error))
-        return NO_SUCCESSOR
     except OSError as error:
         log.error(f"An API process cannot serve: {error}")
         return 1
@@ -114,9 +109,7 @@ class _Child:
         self._counts = counts = SharedCallCounts(setup.counts, setup.tenants, setup.settings.api_processes, setup.place)
         self._service = Service(setup.settings, lambda ended: log_call(ended, self._refused), counts)
         self._tracer = open_tracer(setup.settings, setup.version)
-        self._jobs = make_jobs(self._service, self._tenants) if setup.jobs is not None else None
-        jobs = self._jobs
-        self._owner = None if jobs is None else Owner(self._tenants.named, lambda: jobs.kept_responses)
+        self._jobs = make_jobs(self._service, self._tenants, is_claimed=True)
         self._is_hopeless = False
         self._process = Process(
             self._service,
@@ -135,22 +128,18 @@ class _Child:
 
     def run(self) -> int:
         bound = socket.socket(fileno=self._setup.listening)
-        setup, jobs, other = self._setup, self._jobs, None
-        if jobs is None and setup.settings.data_dir is not None:
-            other = Forwarder(setup.folder / JOBS)
-        inner = self._owner or other
-        self._app = make_app(
+        setup = self._setup
+        app = make_app(
             self._service,
             self._tenants,
             self._page,
             setup.version,
             self._observe,
-            jobs or other,
-            None if inner is None else inner.before,
+            self._jobs,
             self._tracer,
             make_live(self._service, self._live_source, setup.record),
         )
-        code = self._process.run(self._app, bound, tls_context(self._setup.settings))
+        code = self._process.run(app, bound, tls_context(self._setup.settings))
         return NO_SUCCESSOR if self._is_hopeless else code
 
     def _live_source(self) -> RemoteEngineSource | None:
@@ -160,19 +149,21 @@ class _Child:
     # -- the server's parts that are elsewhere --------------------------------------------------------------------
 
     async def _open(self, doing: Callable[[str], None]) -> OneModel:
-        """Wait for the first engine. Raises EngineStopped, DataDirectoryError, DatabaseError."""
+        """Wait for the first engine. Raises EngineStopped, DataDirectoryError, StorageError."""
+        self._data_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._following = asyncio.ensure_future(self._listen())  # now messages can be obeyed
         if self._jobs is not None:
             doing("checking the data directory")
+            await self._data_ready
             await in_own_thread(self._open_jobs, LOADER)
         return await self._next_engine()
 
     def _open_jobs(self) -> None:
-        """Raises DataDirectoryError, DatabaseError."""
+        """Open what the first process has prepared. Raises DataDirectoryError, StorageError."""
         assert self._jobs is not None
         try:
             self._jobs.open()
-        except (DataDirectoryError, DatabaseError):
+        except (DataDirectoryError, StorageError):
             self._is_hopeless = True
             raise
 
@@ -235,8 +226,6 @@ class _Child:
             self._jobs.start(_Counts(self._tell))
 
     async def _end(self) -> None:
-        if self._owner is not None:
-            await self._owner.close()
         if self._jobs is not None:
             await self._jobs.stop()
         await close_tracer(self._tracer)
@@ -260,8 +249,6 @@ class _Child:
     # -- what the engine's process says ---------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        if self._owner is not None and self._setup.jobs is not None:
-            await self._owner.listen(socket.socket(fileno=self._setup.jobs), self._app)
         try:
             await self._control.listen(self._heard)
         except Exception:
@@ -269,6 +256,8 @@ class _Child:
         remove(self._setup.folder)  # no other process is left to do it
         self._lose(GONE)
         self._news.put_nowait(None)
+        if not self._data_ready.done():
+            self._data_ready.set_exception(EngineStopped(GONE))
         for replies in (self._pages, self._frames, self._changes):
             replies.end(EngineStopped(GONE))
 
@@ -284,8 +273,10 @@ class _Child:
     def _heard(self, message: ToChild) -> None:
         match message:
             case Loading():
-                if self._service.state == "loading":
+                if self._service.state == "loading" and (self._jobs is None or self._data_ready.done()):
                     self._service.doing = message.doing
+            case DataReady():
+                self._data_ready.set_result(None)
             case Model() | Ready():
                 self._news.put_nowait(message)
             case Lost():

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MOST_PARENT = 78  # characters; the system's bound for a socket's path is 107
-JOBS = "jobs"  # the socket of whoever has files and batch jobs
 _PREFIX = "inflight-api-"
 
 

@@ -21,9 +21,8 @@ class Setup(Struct, frozen=True, tag=True):
     """The first message. keys: digests, and whose they are. tenants: names in the order in which
     the table has them. place: which of the processes it is; serial: no other one,
     before or after it, has the same. early: answer while there is no engine; else others do. listening, counts:
-    descriptors of the socket that all listen on and of the table of calls under way. jobs: of the one by which others
-    reach whoever has files and batch jobs, who is told alone. folder: of the sockets between
-    the processes. version: of this package. record: file that the engine writes its steps to."""
+    descriptors of the socket that all listen on and of the table of calls in flight. folder: of the sockets between the
+    processes. version: of this package. record: file that the engine writes its steps to."""
 
     settings: ServerSettings
     keys: tuple[tuple[bytes, Tenant], ...]
@@ -33,7 +32,6 @@ class Setup(Struct, frozen=True, tag=True):
     early: bool
     listening: int
     counts: int
-    jobs: int | None
     folder: Path
     version: str
     log_format: Format
@@ -45,6 +43,10 @@ class Loading(Struct, frozen=True, tag=True):
     """What is being done before there is an engine."""
 
     doing: str
+
+
+class DataReady(Struct, frozen=True, tag=True):
+    """The data directory is claimed, checked and up to date: it may be opened."""
 
 
 class Model(Struct, frozen=True, tag=True):
@@ -178,7 +180,8 @@ class UnloadAdapter(Struct, frozen=True, tag=True):
 
 
 Count = Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered  # for the metrics, which the engine's process has
-ToChild = Setup | Loading | Model | Ready | Lost | Adapters | AdapterChanged | Signal | Reload | Page | ShownFrames
+_More = AdapterChanged | Signal | Reload | Page | ShownFrames
+ToChild = Setup | Loading | DataReady | Model | Ready | Lost | Adapters | _More
 FromChild = Up | Count | AskPage | AskFrames | LoadAdapter | UnloadAdapter
 
 NO_SUCCESSOR = 3  # exit code of a process that cannot serve, and whose successor could not, either

@@ -20,19 +20,25 @@ from typing import Any
 
 from inflight.counted import counted
 from inflight.server.call_counts import SharedCallCounts, shared_table
-from inflight.server.listening import BACKLOG, url
+from inflight.server.jobs.clock import Clocks
+from inflight.server.jobs.folder import DataDirectory
+from inflight.server.jobs.storage import DataDirectoryError
+from inflight.server.listening import url
+from inflight.server.loader import LOADER
 from inflight.server.logs import Format
 from inflight.server.model_pool.messages import EngineReady
 from inflight.server.model_pool.worker import Worker, WorkerError
+from inflight.server.offload import in_own_thread
 from inflight.server.processes.control import Control
 from inflight.server.processes.engine_keeper import EngineKeeper
-from inflight.server.processes.folder import JOBS, private_folder
+from inflight.server.processes.folder import private_folder
 from inflight.server.processes.messages import (
     NO_SUCCESSOR,
     AdapterChanged,
     Adapters,
     AskFrames,
     AskPage,
+    DataReady,
     FromChild,
     LoadAdapter,
     Lost,
@@ -54,7 +60,6 @@ from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
 SHORT_LIFE = 10.0  # seconds; a process that ends sooner is not started anew at once
-OWNER = 0  # the place whose process has files and batch jobs
 TRIES = 5  # short lives of one place, one after another, until the server ends
 ENDING_SECONDS = 10.0  # that a process which is to end may take beyond its calls
 ENGINE = "inflight.launch.engine_process"
@@ -106,7 +111,7 @@ class Supervisor:
         self._log_level = log_level
         self._engine_module, self._engine_inherited = engine, tuple(inherited)
         self._listeners = [bound]  # that are open while processes may be started
-        self._jobs: socket.socket | None = None
+        self._data: DataDirectory | None = None
         self._table = shared_table()
         self._counts = SharedCallCounts(self._table, tenants.names, settings.api_processes)
         self._children: dict[int, _Child] = {}
@@ -133,11 +138,8 @@ class Supervisor:
             loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._reload()))
         elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             loop.add_signal_handler(signal.SIGHUP, self._on_signal, signal.SIGHUP)
-        if self._settings.data_dir is not None:
-            self._jobs = socket.socket(socket.AF_UNIX)
-            self._listeners.append(self._jobs)
-            self._jobs.bind(str(self._folder / JOBS))
-            self._jobs.listen(BACKLOG)
+        if not self._claim_data():
+            return
         self._keeper = EngineKeeper(
             partial(Worker, self._engine_module, self._engine_inherited),
             lambda before: self._engine_setup(before, self._folder),
@@ -147,12 +149,35 @@ class Supervisor:
         )
         for place in range(self._settings.api_processes):
             self._spawn(place)
+        if self._data is not None:
+            self._start(self._prepare_data(self._data))
         keeping = self._start(self._keep_engine())
         await self._all_ended.wait()
         keeping.cancel()
         await self._keeper.worker.end()
         for task in self._tasks:
             task.cancel()
+
+    # -- the data directory ---------------------------------------------------------------------------------------
+
+    def _claim_data(self) -> bool:
+        """Lock it, as long as any of the processes lives. Return False where it cannot be used."""
+        try:
+            if self._settings.data_dir is not None:
+                self._data = DataDirectory(self._settings.data_dir).claim()
+        except DataDirectoryError as error:
+            log.error(str(error))
+            self._code = 1
+        return self._code == 0
+
+    async def _prepare_data(self, data: DataDirectory) -> None:
+        """Check it and bring it up to date; then the API processes may open it."""
+        try:
+            await in_own_thread(partial(data.prepare, Clocks()), LOADER)
+        except DataDirectoryError as error:
+            log.error(str(error))
+            return self._fail()
+        self._tell_all(DataReady())
 
     # -- the engine -----------------------------------------------------------------------------------------------
 
@@ -187,8 +212,9 @@ class Supervisor:
 
     def _spawn(self, place: int) -> None:
         inherited = [self._bound.fileno(), self._table]
-        jobs = self._jobs.fileno() if self._jobs is not None and place == OWNER else None
-        child = self._children[place] = _Child(place, self._serial, inherited if jobs is None else [*inherited, jobs])
+        if self._data is not None and self._data.lock is not None:
+            inherited.append(self._data.lock)
+        child = self._children[place] = _Child(place, self._serial, inherited)
         self._serial += 1
         child.tell(
             Setup(
@@ -200,7 +226,6 @@ class Supervisor:
                 not self._has_begun,
                 self._bound.fileno(),
                 self._table,
-                jobs,
                 self._folder,
                 self._version,
                 self._log_format,

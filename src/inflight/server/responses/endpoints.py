@@ -1,17 +1,17 @@
-"""HTTP of stored responses: looked at, listed, deleted. Knows routes and what the OpenAPI document says of them."""
+"""Routes of stored responses."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from inflight.server.errors import Error, invalid
+from inflight.server.jobs.service import JobService
 from inflight.server.json import JsonResponse, json_of
 from inflight.server.openai.responses.schema import Response
-from inflight.server.responses.kept import Responses
 from inflight.server.routes import Routes, read_query, tenant_of
 
 PATH = "/v1/responses"
@@ -23,13 +23,6 @@ _MEANINGS = {
     503: "The server is checking its data directory.",
     507: "The server's disk is full or broken.",
 }
-
-
-class KeepsResponses(Protocol):
-    """Stored responses. Raises ApiError while there are none."""
-
-    @property
-    def responses(self) -> Responses: ...
 
 
 class InputItem(Struct, kw_only=True):
@@ -68,7 +61,7 @@ class InputItemsQuery(Struct):
     include: Included = field(default=None, name="include[]")
 
 
-def response_routes(service: KeepsResponses) -> Routes:
+def response_routes(service: JobService) -> Routes:
     """Return the routes of stored responses. Refusals are raised as ApiError."""
     routes = Routes("responses")
 

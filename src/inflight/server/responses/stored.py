@@ -1,7 +1,6 @@
-"""A response that is stored, with the items that it was asked with: a conversation can go on from it.
+"""A stored response with the items of its input, from which a conversation continues.
 
-Knows its JSON and what of it comes before the next input; not where it is kept. The items are those of the whole
-conversation, so that each response stands for itself: others may be deleted, or go as they grow old.
+The items are those of the whole conversation, so that no response needs another: others may be deleted, or grow old.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from msgspec import Raw, Struct
 PREFIX = "resp_"  # of ids
 T = TypeVar("T")
 _ITEM_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
-_ROW_BYTES = 512  # that a row takes beside its JSON, with its places in indexes
+_ROW_BYTES = 512  # that a row takes beside its JSON, with its entries in indexes
 
 
 class _Output(Struct):
@@ -31,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """response, input_items: JSON text. due: the store's clock when it goes."""
+    """response, input_items: JSON text. due: seconds of the clock when it is removed."""
 
     tenant: str
     id: str
@@ -46,7 +45,7 @@ class StoredResponse:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes of what its tenant may keep."""
+        """Bytes that it takes of what its tenant may store."""
         return _ROW_BYTES + len(self.response.encode()) + len(self.input_items.encode())
 
     def check(self) -> None:
@@ -56,7 +55,7 @@ class StoredResponse:
         self._items()
 
     def listed(self) -> list[dict[str, Any]]:
-        """The items that it was asked with, each with an id. Raises ValueError."""
+        """The items of its input, each with an id. Raises ValueError."""
         own = self.id.removeprefix(PREFIX)
         return [
             {"id": f"{_ITEM_PREFIXES.get(item['type'], 'item')}_{own}_input{number}", **item}
@@ -64,7 +63,7 @@ class StoredResponse:
         ]
 
     def history(self) -> bytes:
-        """What comes before the input of a response that goes on from it: JSON, a list of items. Raises ValueError."""
+        """The items before the input of a response that continues it: JSON, a list. Raises ValueError."""
         return _encode([*self.listed(), *self._output().output])
 
     def _items(self) -> list[dict[str, Any]]:

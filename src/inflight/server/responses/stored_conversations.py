@@ -1,7 +1,4 @@
-"""What a body asks for of what is stored: items that it names, and the answer that it goes on from.
-
-Knows bodies and their lease, under which what is read counts as if it had been sent; who keeps it, `kept` knows.
-"""
+"""Stored items and histories that a body refers to; read under its lease, they count as if they had been sent."""
 
 from __future__ import annotations
 
@@ -12,24 +9,24 @@ from typing import TypeVar
 from inflight.server.ingress.body_budget import BodyLease
 from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import SHORT_BYTES
-from inflight.server.responses.kept import NO_HISTORY, KeptResponses, previous_of, too_long
 from inflight.server.responses.referred import found, references_of, with_items
+from inflight.server.responses.store import NO_HISTORY, Responses, previous_of, too_long
 from inflight.server.tenants import Tenant
 
 T = TypeVar("T")
 
 
 class StoredConversations:
-    def __init__(self, kept: Callable[[], KeptResponses], most_bytes: int):
-        """most_bytes: of a body and what is read for it."""
-        self._kept, self._most_bytes = kept, most_bytes
+    def __init__(self, stored: Callable[[], Responses], max_bytes: int):
+        """stored: raises ApiError while there is no store. max_bytes: of a body and what is read for it."""
+        self._stored, self._max_bytes = stored, max_bytes
 
     async def with_named_items(self, body: bytes, tenant: Tenant, lease: BodyLease) -> bytes:
         """The body with those items in the place of their names. Raises ApiError."""
         references = await _aside(body, partial(references_of, body))
         if not references:
             return body
-        items = await found(references, partial(self._kept().history, tenant), self._most_bytes - len(body))
+        items = await found(references, partial(self._stored().history, tenant), self._max_bytes - len(body))
         whole = await _aside(body, partial(with_items, body, items))
         await lease.grow(max(0, len(whole) - len(body)))
         return whole
@@ -39,9 +36,9 @@ class StoredConversations:
         previous = await _aside(body, partial(previous_of, body))
         if previous is None:
             return NO_HISTORY
-        history = await self._kept().history(tenant, previous)
-        if len(body) + len(history) > self._most_bytes:
-            raise too_long(len(body) + len(history), self._most_bytes)
+        history = await self._stored().history(tenant, previous)
+        if len(body) + len(history) > self._max_bytes:
+            raise too_long(len(body) + len(history), self._max_bytes)
         await lease.grow(len(history))
         return history
 

@@ -1,0 +1,244 @@
+"""The input file of a job, read a page of lines at a time, and the files of its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Container, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from io import BufferedReader
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+
+from inflight.server.errors import ApiError
+from inflight.server.jobs.files import Content, Files, StoredFile, Unreadable
+from inflight.server.jobs.lines import BadLine, BatchLine, LineChecker, answered, error_of, line_id, unanswered
+from inflight.server.jobs.storage import Retries, StorageError, storage_errors
+from inflight.server.jobs.store import Job, Jobs, LineAnswer
+
+T = TypeVar("T")
+
+PAGE_LINES, PAGE_BYTES = 64, 1 << 18  # of the input, read at once; a page ends with the line that reaches its bytes
+MAX_TRIES = 5  # in a row in which the disk refuses one input, until its job fails
+_OUTPUT_LINES, _OUTPUT_BYTES = 256, 4 << 20  # of answers, written at once
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class InputGone(LookupError):
+    """The input of a job cannot be read, and will not be; the sentence says why."""
+
+
+# -- input -----------------------------------------------------------------------------------------------------------
+class InputFile:
+    """The lines of a file in their order; `is_at_end` after the last. Empty lines count, but are left out."""
+
+    def __init__(self, endpoint: str, max_line: int):
+        """max_line: bytes; a longer line is a bad one, and is never in memory whole."""
+        self._endpoint, self._max_line = endpoint, max_line
+        self._checker = LineChecker(endpoint)
+        self._offset = self._number = 0
+        self.is_at_end = False
+
+    def page(self, file: BufferedReader, max_lines: int, without: Container[int] = ()) -> list[BatchLine | BadLine]:
+        """The next lines but those numbers: at most max_lines, perhaps none. Waits; raises StorageError."""
+        lines: list[BatchLine | BadLine] = []
+        with storage_errors():
+            file.seek(self._offset)
+            is_at_end, number = True, self._number
+            for number, raw in _raw_lines(file, self._number, self._max_line):
+                if raw is None or raw.strip():
+                    line = self._checked(number, raw)  # also of lines that are left out: their custom ids are taken
+                    if number not in without:
+                        lines.append(line)
+                if len(lines) >= max_lines or file.tell() - self._offset >= PAGE_BYTES:
+                    is_at_end = False
+                    break
+            # Only now, so that a page that could not be read whole is read again.
+            self._offset, self._number, self.is_at_end = file.tell(), number, is_at_end
+        if is_at_end:
+            self._checker = LineChecker(self._endpoint)  # the ids that it has seen are needed no more
+        return lines
+
+    def _checked(self, number: int, raw: bytes | None) -> BatchLine | BadLine:
+        if raw is None:
+            return BadLine(number, "line_too_long", f"The line has more than {self._max_line} bytes; shorten it.")
+        try:
+            return self._checker.check(number, raw)
+        except BadLine as bad:
+            return bad
+
+
+def count_lines(file: BufferedReader, max_line: int, max_lines: int) -> int:
+    """Lines that `InputFile` gives, at most one beyond max_lines. Raises StorageError."""
+    with storage_errors():
+        given = (number for number, raw in _raw_lines(file, 0, max_line) if raw is None or raw.strip())
+        return sum(1 for _ in islice(given, max_lines + 1))
+
+
+def _raw_lines(file: BufferedReader, number: int, max_line: int) -> Iterator[tuple[int, bytes | None]]:
+    """Lines behind line `number`, with their numbers; None for one that is too long. Of empty lines in a row perhaps
+    only the first."""
+    if number == 0 and file.peek(len(_BYTE_ORDER_MARK)).startswith(_BYTE_ORDER_MARK):
+        file.read(len(_BYTE_ORDER_MARK))
+    while line := file.readline(max_line + 2):
+        number += 1
+        if len(line.rstrip(b"\r\n")) <= max_line:
+            yield number, line
+            if not line.strip():
+                number += _skip_blank(file, max_line)
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(1 << 20)
+        yield number, None
+
+
+def _skip_blank(file: BufferedReader, max_line: int) -> int:
+    """Pass the empty lines that come next, as far as the file's buffer goes: there may be millions. Return how many."""
+    ahead = file.peek()[:max_line]
+    blank = ahead[: len(ahead) - len(ahead.lstrip())]
+    file.read(blank.rfind(b"\n") + 1)
+    return blank.count(b"\n")
+
+
+@dataclass(slots=True)
+class JobInput:
+    """The stored input of one job. Every method raises InputGone where it cannot be read, however often it is tried."""
+
+    file: StoredFile
+    lines: InputFile
+    files: Files
+    retries: Retries
+    max_line: int
+    _refused: int = 0  # tries in a row
+
+    @classmethod
+    async def of(cls, job: Job, jobs: Jobs, files: Files, retries: Retries, max_line: int) -> JobInput:
+        try:
+            file = await retries.run(partial(jobs.input_file, job))
+        except ApiError:
+            raise InputGone(f"The input file {job.input_file_id} is not known; upload it again.") from None
+        return cls(file, InputFile(job.endpoint, max_line), files, retries, max_line)
+
+    async def count(self, max_lines: int) -> int:
+        return await self._read(lambda file: count_lines(file, self.max_line, max_lines))
+
+    async def page(self, without: Container[int], *, checked: bool = True) -> list[BatchLine | BadLine]:
+        """The next lines. checked: only of the content that was stored; otherwise of whatever is there."""
+        return await self._read(lambda file: self.lines.page(file, PAGE_LINES, without), checked=checked)
+
+    async def _read(self, read: Callable[[BufferedReader], T], *, checked: bool = True) -> T:
+        """In a thread, with the file open no longer than that, so that any number of jobs may wait."""
+
+        def once() -> T:
+            with self.files.opened(self.file, checked=checked) as file:
+                return read(file)
+
+        while True:
+            try:
+                result = await asyncio.to_thread(once)
+            except Unreadable as fault:
+                raise InputGone(f"{fault.cause}; upload it again.") from None
+            except StorageError as error:
+                self._refused += self.retries.pause is None  # else the whole disk may be away, and come back
+                if self._refused >= MAX_TRIES:
+                    why = getattr(error.__cause__, "strerror", None) or error.message
+                    sentence = f"The content of the file {self.file.id} cannot be read ({why}); upload it again."
+                    raise InputGone(sentence) from None
+                await self.retries.wait()
+            else:
+                self._refused = 0
+                return result
+
+
+# -- output ----------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Outputs:
+    """The files that a job leaves: lines answered with 2xx, and the others. Done again, they are made anew."""
+
+    job: Job
+    files: Files
+    contents: dict[str, tuple[str, Content]] = field(default_factory=dict)  # by kind: the id of the file, its content
+    lines: int = 0  # written
+    failed: int = 0  # of them without an answer
+
+    async def write(self, jobs: Jobs, rest: Callable[[], Awaitable[list[BadLine] | None]]) -> dict[str, StoredFile]:
+        """Write each line in its order into one of the two files.
+
+        Args:
+            rest: Gives the next lines without an answer; None behind the last.
+
+        Returns:
+            The files by kind (output, error), on the disk, whose rows `Jobs.end` stores.
+        """
+        after, answers, bad = 0, list[LineAnswer](), list[LineAnswer]()
+        has_answers, has_rest = True, True
+        while True:
+            if not answers and has_answers:
+                answers = list(await jobs.answers(self.job, after, _OUTPUT_LINES, _OUTPUT_BYTES))
+                has_answers = bool(answers)
+                after = answers[-1].line if answers else after
+            if not bad and has_rest:
+                page = await rest()
+                has_rest = page is not None
+                bad = [line_error(self.job, line) for line in page or ()]
+                self.failed += len(bad)
+                if has_rest and not bad:
+                    continue
+            if not answers and not bad:
+                break
+            # As far as both are known; behind that, lines of the other come first.
+            end = min(one[-1].line for one in (answers, bad) if one)
+            now = [one for one in (*answers, *bad) if one.line <= end]
+            answers, bad = ([one for one in page if one.line > end] for page in (answers, bad))
+            lines = await asyncio.to_thread(_lines, self.job, sorted(now, key=lambda one: one.line))
+            self.lines += len(lines)
+            await self._write(lines)
+        for _, content in self.contents.values():
+            await asyncio.to_thread(content.seal)
+        return {
+            kind: self.files.output(file_id, content, self.job.tenant, f"{self.job.id}_{kind}.jsonl")
+            for kind, (file_id, content) in self.contents.items()
+        }
+
+    async def abandon(self) -> None:
+        await self.files.abandon(dict(self.contents.values()))
+
+    async def _write(self, lines: list[tuple[str, bytes]]) -> None:
+        for kind in sorted({kind for kind, _ in lines} - self.contents.keys()):
+            self.contents[kind] = await self.files.begin(self.job.tenant)
+        await asyncio.to_thread(self._write_lines, lines)
+
+    def _write_lines(self, lines: list[tuple[str, bytes]]) -> None:
+        for kind, line in lines:
+            self.contents[kind][1].write(line)
+
+
+def line_error(job: Job, bad: BadLine) -> LineAnswer:
+    """The entry for a line that is not answered."""
+    payload = json.dumps(error_of(bad.code, str(bad), bad.number))
+    return LineAnswer(job=job.number, line=bad.number, custom_id=bad.custom_id, status=None, payload=payload)
+
+
+def _lines(job: Job, answers: list[LineAnswer]) -> list[tuple[str, bytes]]:
+    """Each with the kind of its file."""
+    return [(kind, line + b"\n") for kind, line in (_line(job, answer) for answer in answers)]
+
+
+def _line(job: Job, answer: LineAnswer) -> tuple[str, bytes]:
+    request_id = line_id(job.id, answer.line)
+    try:
+        # Checked, and put in as it is: made objects and JSON again, an answer of 30 MB would take a second.
+        payload = _decode_raw(answer.payload)
+    except (ValueError, TypeError):  # a damaged byte of the database; the other lines are none the worse
+        message = "The answer to the line was damaged in the data directory; send the line again."
+        error = error_of("damaged_answer", message, answer.line)
+        return "error", _encode(unanswered(request_id, answer.custom_id, error))
+    if answer.status is None:
+        return "error", _encode(unanswered(request_id, answer.custom_id, payload))
+    kind = "output" if answer.is_good else "error"
+    return kind, _encode(answered(request_id, answer.custom_id, answer.status, payload))

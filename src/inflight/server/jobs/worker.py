@@ -1,0 +1,454 @@
+"""The worker: takes the jobs of all tenants through their lives, in one process of the server.
+
+Each job that has not ended has a task here. What is not in the database has not happened: an answer counts when it is
+durable, and the next worker runs exactly the lines without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from inflight.counted import counted
+from inflight.server.jobs.attempts import Attempts
+from inflight.server.jobs.clock import SAVE_SECONDS, StoreClock
+from inflight.server.jobs.files import Files
+from inflight.server.jobs.folder import WorkerSlot
+from inflight.server.jobs.line_files import InputGone, JobInput, Outputs, line_error
+from inflight.server.jobs.lines import BadLine, BatchLine
+from inflight.server.jobs.storage import Retries, StorageError
+from inflight.server.jobs.store import ENDED, Job, Jobs, LineAnswer
+from inflight.server.metrics.batch import BatchCounts
+
+MAX_READING = 16  # jobs whose input is being read: of each line a digest is held, some MiB for each job
+MAX_ENDING = 2  # jobs whose input is being read at their end
+MAX_LINE_BYTES = 16 << 20  # of bodies in flight, of all jobs; one alone may have more
+POLL_SECONDS = 0.5  # between two looks whether another process has created or cancelled a job, or the worker is gone
+_WHY_UNANSWERED = {
+    "expired": ("batch_expired", "The line was not answered before the completion window ended."),
+    "cancelled": ("batch_cancelled", "The line was not answered before the job was cancelled."),
+}
+_WHY_FAILED = "The line was not answered before the job failed; `errors` of the job says why."
+_NOT_KEPT = ("server_error", "The line was answered, but the server cannot keep the answer; its log has the details.")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _ActiveJob:
+    job: Job
+    task: asyncio.Task[None] | None = None
+    serving: asyncio.Task[None] | None = None  # its lines, while they may be cancelled
+    keeping: set[asyncio.Task[None]] = field(default_factory=set)  # answers on their way into the database
+    end: str | None = None  # the status that it is to end with, where that is not by its last answer
+    fault: _Failed | None = None
+
+
+class Worker:
+    def __init__(
+        self,
+        jobs: Jobs,
+        files: Files,
+        attempts: Attempts,
+        retries: Retries,
+        clock: StoreClock,
+        slot: WorkerSlot,
+        *,
+        concurrency: int,
+        max_lines: int = 50_000,
+        max_line: int = 1 << 23,
+        now: Callable[[], float] = time.time,
+    ):
+        """
+        Args:
+            slot: Whichever process has it is the worker.
+            concurrency: Lines in flight at once, of all jobs.
+            max_lines: Of a job.
+            max_line: Bytes.
+            now: Seconds of the wall clock.
+        """
+        self._jobs, self._files, self._attempts, self._retries = jobs, files, attempts, retries
+        self._clock, self._slot, self._now = clock, slot, now
+        self._max_lines, self._max_line = max_lines, max_line
+        self._turns = _Turns(concurrency)
+        self._reading = _Reading()
+        self._ending = asyncio.Semaphore(MAX_ENDING)
+        self._active: dict[int, _ActiveJob] = {}
+        self._changed = asyncio.Event()
+        self._saved_at = clock.now()
+        self._main: asyncio.Task[None] | None = None
+        self.counts = BatchCounts()
+
+    def start(self) -> None:
+        """Take up the jobs that have not ended, once no other process does. Within an event loop."""
+        self._main = asyncio.create_task(self._run(), name="inflight-jobs")
+        self._main.add_done_callback(_log_fault)
+
+    async def stop(self) -> None:
+        """Abandon lines in flight, which are run again after the next start. Answers are kept."""
+        tasks = [one.task for one in self._active.values() if one.task is not None]
+        tasks += [self._main] if self._main is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if keeping := {task for one in self._active.values() for task in one.keeping}:
+            _, late = await asyncio.wait(keeping, timeout=1.0)
+            for task in late:  # a full disk: their lines are asked again
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        self._active.clear()
+        self._slot.release()
+
+    def notice(self) -> None:
+        """Look now: a job was created or cancelled."""
+        self._changed.set()
+
+    # -- all jobs ----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not await self._has_slot():
+            await asyncio.sleep(POLL_SECONDS)
+        if count := await self._attempts.resume():
+            lines = counted(count, "line of batch jobs was", "lines of batch jobs were")
+            log.warning(f"{lines} in flight when the server ended uncleanly: such lines are tried one at a time.")
+        while True:
+            self._changed.clear()
+            version = await self._retries.run(self._jobs.data_version)
+            for job in await self._retries.run(self._jobs.running):
+                self._take_up(job)
+            self._end_overdue()
+            self.counts.jobs(Counter(one.job.status for one in self._active.values()))
+            await self._save_time()
+            await self._wait(version)
+
+    async def _has_slot(self) -> bool:
+        try:
+            return await asyncio.to_thread(self._slot.acquire)
+        except OSError as error:
+            log.error("batch jobs wait, because %s cannot be locked: %s", error.filename, error.strerror)
+            await asyncio.sleep(60)
+            return False
+
+    async def _wait(self, version: int) -> None:
+        """Until there may be something to do: here, in another process, or by the clock."""
+        while not self._changed.is_set():
+            left = [one.job.due - self._clock.now() for one in self._active.values() if one.end is None]
+            seconds = min([POLL_SECONDS, *(due for due in left if due > 0)])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
+            if any(due <= 0 for due in left) or (self._clock.now() - self._saved_at >= SAVE_SECONDS and self._active):
+                return
+            with contextlib.suppress(StorageError):
+                if await self._jobs.data_version() != version:
+                    return
+
+    async def _save_time(self) -> None:
+        """A boot of the machine costs jobs no more of their windows than what was not saved."""
+        if self._active and self._clock.now() - self._saved_at >= SAVE_SECONDS:
+            self._saved_at = self._clock.now()
+            with contextlib.suppress(StorageError):  # the next time, then
+                await self._jobs.save_time()
+
+    def _take_up(self, job: Job) -> None:
+        active = self._active.get(job.number)
+        if active is None:
+            active = self._active[job.number] = _ActiveJob(job)
+            active.task = asyncio.create_task(self._life(active))
+            active.task.add_done_callback(partial(self._finished, active))
+        if job.status == "cancelling":
+            active.job = job
+            self._end_early(active, "cancelled")
+
+    def _end_overdue(self) -> None:
+        for active in self._active.values():
+            if active.job.status in ("validating", "in_progress") and self._clock.now() >= active.job.due:
+                self._end_early(active, "expired")
+
+    def _end_early(self, active: _ActiveJob, status: str) -> None:
+        if active.end is None:
+            active.end = status
+            if active.serving is not None:
+                active.serving.cancel()
+
+    def _finished(self, active: _ActiveJob, task: asyncio.Task[None]) -> None:
+        """A job whose end has failed stays, and the next start of the worker tries it again."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("batch job %s cannot be ended", active.job.id, exc_info=error)
+        elif active.job.status in ENDED:
+            self._active.pop(active.job.number, None)
+            self._turns.forget(active.job)
+        self._changed.set()
+
+    # -- one job: every part of it can be broken off anywhere and done again -----------------------------------------
+
+    async def _life(self, active: _ActiveJob) -> None:
+        if active.end is None and active.job.status in ("validating", "in_progress"):
+            active.serving = serving = asyncio.create_task(self._serve(active))
+            try:
+                await asyncio.wait([serving])
+            finally:
+                serving.cancel()
+                await asyncio.wait([serving])
+                active.serving = None
+            if not serving.cancelled() and (error := serving.exception()) is not None:
+                self._break(active, error)
+        while active.keeping:
+            await asyncio.wait(active.keeping)
+        try:
+            await self._end(active)
+        except Exception as error:
+            if active.fault is not None:
+                raise
+            self._break(active, error)
+            await self._end(active)
+
+    def _break(self, active: _ActiveJob, error: BaseException) -> None:
+        """End the job as failed; the first fault is the one that it reports."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if not isinstance(error, _Failed):
+            log.error("batch job %s met a fault", active.job.id, exc_info=error)
+            error = _Failed("server_error", f"The job met a fault of the server: {error!r}.")
+        active.fault = active.fault or error
+        if active.serving is not None:
+            active.serving.cancel()
+
+    async def _serve(self, active: _ActiveJob) -> None:
+        """Until every line has an answer, or the input cannot be read: lines that were read are answered first."""
+        if active.job.status == "validating":
+            await self._validate(active)
+        if active.job.status != "in_progress":  # it was cancelled in between
+            return
+        async with asyncio.TaskGroup() as lines:
+            try:
+                async with self._reading.of(active.job):
+                    await self._answer_all(active, lines)
+            except InputGone as gone:
+                active.fault = active.fault or _Failed("input_file_missing", str(gone))
+
+    async def _validate(self, active: _ActiveJob) -> None:
+        job = active.job
+        try:
+            total = await (await self._input(job)).count(self._max_lines)
+        except InputGone as gone:
+            raise _Failed("input_file_missing", str(gone)) from None
+        if total == 0:
+            raise _Failed("empty_file", "The input file holds no line; give one request a line.")
+        if total > self._max_lines:
+            sentence = f"The input file has more than {self._max_lines} lines, the most that a job may have; split it."
+            raise _Failed("too_many_lines", sentence)
+        stamps = {"in_progress_at": job.stamp(self._now()), "total": total}
+        active.job = await self._retries.run(partial(self._jobs.move, job, "in_progress", **stamps))
+
+    async def _input(self, job: Job) -> JobInput:
+        """Raises InputGone."""
+        return await JobInput.of(job, self._jobs, self._files, self._retries, self._max_line)
+
+    async def _answer_all(self, active: _ActiveJob, lines: asyncio.TaskGroup) -> None:
+        """Start a task for each line without an answer, as turns come. Raises InputGone."""
+        source = await self._input(active.job)
+        without = await self._retries.run(partial(self._jobs.answered, active.job))
+        while not source.lines.is_at_end:
+            for line in await source.page(without):
+                if isinstance(line, BadLine):
+                    self._keep(active, line_error(active.job, line))
+                    continue
+                await self._turns.take(active.job, len(line.body))
+                task = lines.create_task(self._attempts.answer(active.job, line))
+                task.add_done_callback(partial(self._answered, active, line))
+
+    def _answered(self, active: _ActiveJob, line: BatchLine, task: asyncio.Task[LineAnswer]) -> None:
+        """The turn ends when the answer is durable, so that a full disk starts no more lines."""
+        leave = partial(self._turns.leave, len(line.body))
+        if task.cancelled() or task.exception() is not None:
+            leave()
+        else:
+            self._keep(active, task.result()).add_done_callback(lambda _: leave())
+
+    def _keep(self, active: _ActiveJob, answer: LineAnswer) -> asyncio.Task[None]:
+        """Nothing but the end of the worker keeps an answer from being kept."""
+        task = asyncio.create_task(self._keep_one(active, answer))
+        active.keeping.add(task)
+        task.add_done_callback(active.keeping.discard)
+        return task
+
+    async def _keep_one(self, active: _ActiveJob, answer: LineAnswer) -> None:
+        try:
+            try:
+                await self._retries.run(partial(self._jobs.keep, answer))
+            except Exception:  # a bug; to run the line again would meet it again
+                log.exception("line %d of batch job %s has an answer that cannot be kept", answer.line, active.job.id)
+                answer = line_error(active.job, BadLine(answer.line, *_NOT_KEPT, answer.custom_id))
+                await self._retries.run(partial(self._jobs.keep, answer))
+        except Exception as error:  # not even that it has no answer can be kept
+            return self._break(active, error)
+        self.counts.lines("completed" if answer.status == 200 else "failed")
+
+    # -- the end of a job --------------------------------------------------------------------------------------------
+
+    async def _end(self, active: _ActiveJob) -> None:
+        """Write its files, and store their rows with its last status. A tenant may cancel it until then."""
+        while (job := active.job).status not in ENDED:
+            status = active.end or ("completed" if active.fault is None else "failed")
+            if job.status == "cancelling":
+                status = "cancelled"
+            elif status == "completed" and job.status == "in_progress":
+                stamp = job.stamp(self._now())
+                move = partial(self._jobs.move, job, "finalizing", finalizing_at=stamp)
+                active.job = await self._retries.run(move)
+                continue
+            async with self._ending:
+                active.job = await self._end_as(active, status)
+            if active.job.status == status:
+                self.counts.ended(status)
+
+    async def _end_as(self, active: _ActiveJob, status: str) -> Job:
+        """The job as it is then: in another status, if a tenant has changed it."""
+
+        async def write() -> Job:
+            outputs = Outputs(job, self._files)
+            try:
+                files, errors = {}, [] if status != "failed" or active.fault is None else [active.fault.error]
+                if job.in_progress_at is not None:
+                    files = await outputs.write(self._jobs, await self._rest(active, status))
+                if (left := job.total - outputs.lines) > 0:
+                    why = (
+                        f"{left} of {job.total} lines could not be read or kept, and stand in no file; send them again."
+                    )
+                    errors.append(_Failed("lines_lost", why).error)
+                values: dict[str, Any] = {f"{status}_at": job.stamp(self._now())}
+                values |= {f"{kind}_file_id": file.id for kind, file in files.items()}
+                values |= {"errors": errors} if errors else {}
+                ended = await self._jobs.end(job, status, files.values(), outputs.failed, **values)
+            except BaseException:
+                await asyncio.shield(outputs.abandon())
+                raise
+            if ended.status != status:
+                await outputs.abandon()
+            return ended
+
+        job = active.job
+        return await self._retries.run(write)
+
+    async def _rest(self, active: _ActiveJob, status: str) -> Callable[[], Awaitable[list[BadLine] | None]]:
+        """Gives pages of the lines that have no answer, as far as the input can be read."""
+        fault = "server_error" if active.fault is None else active.fault.code
+        code, message = _WHY_UNANSWERED.get(status, (fault, _WHY_FAILED))
+        job, without = active.job, await self._jobs.answered(active.job)
+        source: JobInput | None = None
+        left = 0 if status == "completed" else job.total - len(without)
+
+        async def page() -> list[BadLine] | None:
+            nonlocal left, source
+            try:
+                source = source or (await self._input(job) if left > 0 else None)
+                if source is None or source.lines.is_at_end or left <= 0:
+                    return None
+                lines = (await source.page(without, checked=False))[:left]
+            except InputGone:
+                return None  # how many lines that leaves out, the job's errors say
+            except Exception as error:  # what made the job fail may be in its file
+                log.error("lines of batch job %s cannot be read", job.id, exc_info=error)
+                return None
+            left -= len(lines)
+            return [
+                line if isinstance(line, BadLine) else BadLine(line.number, code, message, line.custom_id)
+                for line in lines
+            ]
+
+        return page
+
+
+class _Failed(Exception):
+    """Why a job ends as failed. code: a short name for machines."""
+
+    def __init__(self, code: str, sentence: str):
+        super().__init__(sentence)
+        self.code = code
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return {"code": self.code, "message": str(self), "param": None, "line": None}
+
+
+class _Reading:
+    """Bounds the jobs whose input is being read; but one of each tenant always is, so that none waits for another's."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def of(self, job: Job) -> AsyncIterator[None]:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._has_room(job))
+            self.jobs.append(job)
+        try:
+            yield
+        finally:
+            self.jobs.remove(job)
+            async with self._changed:
+                self._changed.notify_all()
+
+    def _has_room(self, job: Job) -> bool:
+        return len(self.jobs) < MAX_READING or all(one.tenant != job.tenant for one in self.jobs)
+
+
+class _Turns:
+    """Bounds the lines in flight; the next is of the tenant that has waited longest, and there of the job that has."""
+
+    def __init__(self, slots: int):
+        self.free, self.nbytes = slots, 0
+        self._waiting: dict[int, tuple[Job, int, asyncio.Future[None]]] = {}
+        self._count = 0
+        self._last: dict[str | int, int] = {}  # turns, by tenant and by the number of the job
+
+    async def take(self, job: Job, nbytes: int) -> None:
+        """Wait for a turn. nbytes: of the line; `leave` it with the same."""
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting[job.number] = (job, nbytes, granted)
+        self._grant()
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if self._waiting.pop(job.number, None) is None:
+                self.leave(nbytes)
+            raise
+
+    def leave(self, nbytes: int) -> None:
+        self.free += 1
+        self.nbytes -= nbytes
+        self._grant()
+
+    def forget(self, job: Job) -> None:
+        self._last.pop(job.number, None)
+
+    def _grant(self) -> None:
+        while self.free and self._waiting:
+            last = self._last.get
+            waiting = self._waiting.values()
+            job, nbytes, granted = min(
+                waiting, key=lambda one: (last(one[0].tenant, 0), last(one[0].number, 0), one[0].number)
+            )
+            if self.nbytes and self.nbytes + nbytes > MAX_LINE_BYTES:
+                return
+            del self._waiting[job.number]
+            self._count += 1
+            self._last[job.tenant] = self._last[job.number] = self._count
+            self.free -= 1
+            self.nbytes += nbytes
+            granted.set_result(None)
+
+
+def _log_fault(main: asyncio.Task[None]) -> None:
+    if not main.cancelled() and (error := main.exception()) is not None:
+        log.critical("batch jobs have stopped by a fault; restart the server", exc_info=error)
