@@ -23,7 +23,7 @@ from inflight import LLM, AsyncEngine, SamplingParams, StructuredOutputsParams
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
-from inflight.core.speculation.controller import ForcedDrafts
+from inflight.core.speculation.speculation import ForcedDrafts
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import Grammar, InvalidSampling
 from inflight.core.types.sampling import SamplingParams as EngineParams

@@ -8,8 +8,7 @@ from typing import cast
 from core.builders import view
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.sequence import SequenceView
-from inflight.core.speculation.controller import ForcedDrafts
-from inflight.core.speculation.speculation import Allotment, Candidate, Speculation
+from inflight.core.speculation.speculation import Allotment, Candidate, ForcedDrafts, Speculation
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan, Chunk
 from inflight.core.types.request import SLO

@@ -12,7 +12,7 @@ from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.preemption import Preemption
 from inflight.core.scheduling.prefix_loads import PrefixLoads
 from inflight.core.scheduling.running import Counts, Running, SwapRule
-from inflight.core.speculation.controller import ForcedDrafts
+from inflight.core.speculation.speculation import ForcedDrafts
 
 
 class SchedulerState(Struct, eq=False):

@@ -1,4 +1,4 @@
-"""The speculation controller, which drafts where that brings tokens, and forced drafts, which are surely right.
+"""The speculation controller, which drafts where that brings tokens.
 
 Each step the controller asks the drafter for the sequences that are due, weighs their drafts against what they cost,
 and learns from the result. No clock is read here: the same steps with the same durations have the same drafts.
@@ -17,6 +17,7 @@ from inflight.core.sequence import SequenceView
 from inflight.core.speculation.acceptance import ASK_SECONDS, MIN_STEP_SECONDS, NO_SEQUENCES, ROUND_SECONDS, Acceptance
 from inflight.core.speculation.goodput import ExtendedStep, StepCost, choose
 from inflight.core.speculation.speculation import (
+    ITL_SHARE,
     MAX_DRAFTS,
     NOTHING,
     Allotment,
@@ -30,8 +31,6 @@ from inflight.core.speculation.speculation import (
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
-ITL_SHARE = 0.9  # of an ITL target that a step with drafts may take: predictions err
-MIN_FORCED_TOKENS = 3  # to leave a sequence out of a step for: the one in flight yields one, and the next none
 LOOKAHEAD = 4  # drafts that are considered behind a token that is still being computed
 SAMPLED_STEPS = 64  # of steps without drafts, one in so many teaches what steps cost
 TRIAL_DRAFTS = 2
@@ -173,59 +172,3 @@ class SpeculationController(Speculation):
         won = right * (cost.seconds() + cost.gap) / cost.tokens
         lost = cost.seconds(sum(made.values())) - cost.seconds() + result.draft_seconds + cost.exposed
         self._stats.add_seconds(won - lost)
-
-
-class ForcedDrafts(Speculation):
-    """Draft tokens that a grammar alone allows, as the executor reported them, and leave other sequences to another
-    speculation. Each forced token has to be computed anyway: they take the rest of the step, within all ITL targets."""
-
-    def __init__(self, latency: LatencyModel, others: Speculation | None = None) -> None:
-        """others: drafts for sequences without forced tokens; None: these have no drafts."""
-        self._latency, self._others = latency, Speculation() if others is None else others
-        self._forced: dict[int, tuple[int, ...]] = {}  # tokens behind the last one, by sequence
-        self._targets: dict[int, float] = {}  # ITL targets of running sequences, in seconds
-
-    def force(self, number: int, token_ids: tuple[int, ...]) -> None:
-        """Set the tokens that alone may follow a sequence's last one; empty: any may."""
-        if token_ids:
-            self._forced[number] = token_ids
-        elif self._forced:
-            self._forced.pop(number, None)
-
-    def began(self, view: SequenceView) -> None:
-        if view.itl_target is not None:
-            self._targets[view.number] = view.itl_target
-        self._others.began(view)
-
-    def waits(self, step: int) -> bool:
-        return self._others.waits(step)
-
-    def due(self, step: int) -> Collection[int] | None:
-        due = self._others.due(step)
-        return due if due is None or not self._forced else {*due, *self._forced}
-
-    def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
-        held = {one.number for one in views if len(self._forced.get(one.number, ())) >= MIN_FORCED_TOKENS}
-        rest = [one for one in views if one.number not in self._forced]
-        return held.union(self._others.hold_back(step, rest, running)) if rest else held
-
-    def allot(
-        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
-    ) -> list[Allotment]:
-        due, left, found = self._others.due(step), budget, []
-        if self._forced and self._targets:
-            work, target = features(BatchPlan(step, tuple(chunks))), ITL_SHARE * min(self._targets.values())
-            left = min(left, self._latency.max_extra_decodes(work, target)) if self._latency.ready else 0
-        for view, room in candidates:
-            token_ids = self._forced.get(view.number, ())[: max(0, min(room, left, MAX_DRAFTS))]
-            if token_ids:
-                found.append(Allotment(view.number, len(token_ids), token_ids))
-                left, budget = left - len(token_ids), budget - len(token_ids)
-        asked = [one for one in candidates if due is None or one.view.number in due]
-        rest = [one for one in asked if one.view.number not in self._forced]
-        return found + self._others.allot(step, chunks, rest, budget) if rest and budget > 0 else found
-
-    def finished(self, view: SequenceView) -> None:
-        self.force(view.number, ())
-        self._targets.pop(view.number, None)
-        self._others.finished(view)

@@ -1,4 +1,4 @@
-"""Speculation as the scheduler uses it: drafters, which sequences have how many drafts, and counts.
+"""Speculation as the scheduler uses it: drafters, which sequences have how many drafts, counts, and forced drafts.
 
 A drafter guesses the tokens that a decode will bring, so that one step yields several where the guess was right. Wrong
 drafts cost time, never tokens: the sampled tokens are the same whatever was drafted.
@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct
 
 from inflight.core.sequence import SequenceView
-from inflight.core.types.features import Features
+from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
 
+if TYPE_CHECKING:
+    from inflight.core.estimation.latency import LatencyModel
+
+ITL_SHARE = 0.9  # of an ITL target that a step with drafts may take: predictions err
+MIN_FORCED_TOKENS = 3  # to leave a sequence out of a step for: the one in flight yields one, and the next none
 MAX_DRAFTS = 32  # of a sequence in a step; they are sampled in one pass, and so many are hardly ever right
 
 
@@ -123,3 +128,59 @@ class Speculation:
     def stats(self) -> SpeculationStats | None:
         """Return the counts, if there are any."""
         return None
+
+
+class ForcedDrafts(Speculation):
+    """Draft tokens that a grammar alone allows, as the executor reported them, and leave other sequences to another
+    speculation. Each forced token has to be computed anyway: they take the rest of the step, within all ITL targets."""
+
+    def __init__(self, latency: LatencyModel, others: Speculation | None = None) -> None:
+        """others: drafts for sequences without forced tokens; None: these have no drafts."""
+        self._latency, self._others = latency, Speculation() if others is None else others
+        self._forced: dict[int, tuple[int, ...]] = {}  # tokens behind the last one, by sequence
+        self._targets: dict[int, float] = {}  # ITL targets of running sequences, in seconds
+
+    def force(self, number: int, token_ids: tuple[int, ...]) -> None:
+        """Set the tokens that alone may follow a sequence's last one; empty: any may."""
+        if token_ids:
+            self._forced[number] = token_ids
+        elif self._forced:
+            self._forced.pop(number, None)
+
+    def began(self, view: SequenceView) -> None:
+        if view.itl_target is not None:
+            self._targets[view.number] = view.itl_target
+        self._others.began(view)
+
+    def waits(self, step: int) -> bool:
+        return self._others.waits(step)
+
+    def due(self, step: int) -> Collection[int] | None:
+        due = self._others.due(step)
+        return due if due is None or not self._forced else {*due, *self._forced}
+
+    def hold_back(self, step: int, views: Sequence[SequenceView], running: int) -> Collection[int]:
+        held = {one.number for one in views if len(self._forced.get(one.number, ())) >= MIN_FORCED_TOKENS}
+        rest = [one for one in views if one.number not in self._forced]
+        return held.union(self._others.hold_back(step, rest, running)) if rest else held
+
+    def allot(
+        self, step: int, chunks: Sequence[Chunk], candidates: Sequence[Candidate], budget: int
+    ) -> list[Allotment]:
+        due, left, found = self._others.due(step), budget, []
+        if self._forced and self._targets:
+            work, target = features(BatchPlan(step, tuple(chunks))), ITL_SHARE * min(self._targets.values())
+            left = min(left, self._latency.max_extra_decodes(work, target)) if self._latency.ready else 0
+        for view, room in candidates:
+            token_ids = self._forced.get(view.number, ())[: max(0, min(room, left, MAX_DRAFTS))]
+            if token_ids:
+                found.append(Allotment(view.number, len(token_ids), token_ids))
+                left, budget = left - len(token_ids), budget - len(token_ids)
+        asked = [one for one in candidates if due is None or one.view.number in due]
+        rest = [one for one in asked if one.view.number not in self._forced]
+        return found + self._others.allot(step, chunks, rest, budget) if rest and budget > 0 else found
+
+    def finished(self, view: SequenceView) -> None:
+        self.force(view.number, ())
+        self._targets.pop(view.number, None)
+        self._others.finished(view)
