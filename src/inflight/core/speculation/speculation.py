@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
 from inflight.core.sequence import SequenceView
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Chunk, StepResult
-
-if TYPE_CHECKING:
-    from inflight.core.estimation.latency import LatencyModel
 
 ITL_SHARE = 0.9  # of an ITL target that a step with drafts may take: predictions err
 MIN_FORCED_TOKENS = 3  # to leave a sequence out of a step for: the one in flight yields one, and the next none
@@ -130,11 +127,20 @@ class Speculation:
         return None
 
 
+class StepTimes(Protocol):
+    """A model of step times; `LatencyModel` is one, which drafters need not load."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    def max_extra_decodes(self, features: Features, seconds: float, /) -> int: ...
+
+
 class ForcedDrafts(Speculation):
     """Draft tokens that a grammar alone allows, as the executor reported them, and leave other sequences to another
     speculation. Each forced token has to be computed anyway: they take the rest of the step, within all ITL targets."""
 
-    def __init__(self, latency: LatencyModel, others: Speculation | None = None) -> None:
+    def __init__(self, latency: StepTimes, others: Speculation | None = None) -> None:
         """others: drafts for sequences without forced tokens; None: these have no drafts."""
         self._latency, self._others = latency, Speculation() if others is None else others
         self._forced: dict[int, tuple[int, ...]] = {}  # tokens behind the last one, by sequence
