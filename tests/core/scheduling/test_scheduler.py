@@ -194,6 +194,22 @@ def test_a_step_without_memory_ends_what_needed_more(
     assert harness.reasons == reasons
 
 
+def test_steps_in_flight_behind_one_without_memory_count_for_nothing() -> None:
+    """At depth 2 a decode is in the next step, too, whose token is drawn from what was never computed."""
+    harness = Harness(replace(LONG, depth=2), request("a", output=8), request("b", [3] * 7, output=8))
+    harness.step()
+    harness.add(request("new", [1] * 5, output=6))
+    harness.plan(fail="memory")
+    harness.commit()
+    assert {chunk.sequence_id for chunk in harness.plan().chunks} >= {0, 1}
+    harness.commit()
+    assert harness.reasons == ["error"] and len(inside.running(harness.scheduler)) >= 2, "they hold their rows"
+    before = [list(client.tokens[0]) for client in harness.clients[:2]]
+    harness.commit()
+    assert [client.tokens[0] for client in harness.clients[:2]] == before
+    assert not inside.running(harness.scheduler)
+
+
 @pytest.mark.parametrize("behind", ["memory", True])
 def test_a_step_behind_one_without_memory_that_fails_too(behind: str | bool) -> None:
     """For lack of memory again: nothing of it counted, and no other request ends. For another reason: all of it do."""
