@@ -90,7 +90,8 @@ def test_a_request_aborted_during_its_load_holds_nothing() -> None:
 def test_blocks_of_a_failed_step_are_not_written() -> None:
     tier = RememberingTier(2)
     harness = Harness(Setup(num_blocks=20, token_budget=20, tier=tier, depth=2), request("a", PROMPT, output=4))
-    harness.step(fail=True)
+    harness.plan(fail=True)
+    harness.commit()
     harness.drain()
     assert not tier.held
 
