@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from inflight.core.adapters import AdapterSlots
@@ -82,6 +83,13 @@ def test_a_slot_that_need_not_drain_lets_those_in_again_that_waited_for_it() -> 
     slots.release("2", B)  # aborted
     assert slots.load() == ["3"] and slots.loads == 1
     assert slots.acquire("4", A)
+
+
+def test_a_request_that_has_no_slot_and_waits_for_none_may_be_released() -> None:
+    slots = Slots(1)
+    slots.release("1", A)
+    with pytest.raises(KeyError):
+        slots.slot_of("1")
 
 
 @given(st.data(), st.integers(1, 3))

@@ -148,8 +148,9 @@ def test_where_every_block_has_held_something_a_sequence_has_its_next_block_for_
     assert max_drafts(*others) == max_drafts() == [4] * 15
 
 
-def test_a_sequence_with_drafts_in_flight_waits_for_them() -> None:
-    harness = Harness(replace(ROOMY, depth=2), request("a", output=12))
+@pytest.mark.parametrize("windows", [(0,), (0, 4)])
+def test_a_sequence_with_drafts_in_flight_waits_for_them(windows: tuple[int, ...]) -> None:
+    harness = Harness(replace(ROOMY, depth=2, windows=windows), request("a", output=12))
     harness.plan()
     while not any(drafts_of(harness.plans)):
         harness.commit()
@@ -187,6 +188,18 @@ def test_a_drafter_that_answers_nonsense_is_asked_no_more(answer: Any, why: str)
     (sentence,) = sentences
     assert why in sentence and sentence.endswith("decoding token by token has taken over.")
     assert sum(drafts_of(harness.plans)) == 1
+
+
+def test_a_drafter_sees_the_tokens_so_far() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def note(view: SequenceView, most: int) -> Proposal:
+        seen.append(view.token_slice(0, view.prompt_tokens + view.output_tokens))
+        return NOTHING
+
+    asked = request(prompt=[0, 1], output=4, max_tokens=4)
+    (tokens,) = drained(ROOMY, asked, speculation=EagerSpeculation(Answers(note))).clients[0].tokens
+    assert seen == [(0, 1, *tokens[:1]), (0, 1, *tokens[:2])]  # before the last token there is nothing to draft
 
 
 class HoldsFirst(EagerSpeculation):

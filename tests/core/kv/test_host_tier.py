@@ -116,7 +116,7 @@ def test_samples_join_a_batch_together_where_the_first_loads_its_blocks(strategy
     """The first one finds its blocks on the host, so that its prompt is planned only when they have been loaded."""
     harness = Harness(replace(SMALL, num_blocks=14, strategy=strategy, patience=0.0, transfer_polls=(0,)))
     cached(harness, PROMPTS[0], (1, 0, 0, *PROMPTS[1]))
-    harness.add(request("a", PROMPTS[0], max_tokens=2, output=None, n=2))
+    harness.add(request("a", (*PROMPTS[0], 1), max_tokens=2, output=None, n=2))
     plan = harness.plan()
     assert plan.copies("load") and not plan.chunks
     assert len(inside.running(harness.scheduler)) == 2
