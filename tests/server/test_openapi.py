@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from inflight.server.app import BODIES, make_app
-from inflight.server.ingress.authentication import CREDENTIALS
+from inflight.server.ingress.guard import CREDENTIALS
 from inflight.server.jobs.attempts import Answer, InFlight
 from inflight.server.jobs.folder import DataDirectory
 from inflight.server.jobs.service import JobService

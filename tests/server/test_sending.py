@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import time
 import tracemalloc
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,7 +22,6 @@ from inflight.server import delivery
 from inflight.server.answer_memory import BYTES_PER_ENTRY
 from inflight.server.app import make_app
 from inflight.server.errors import ApiError, invalid
-from inflight.server.ingress import connection
 from inflight.server.sending import PIECE_BYTES, PreparedResponse, WholeAnswer
 from inflight.server.served import OneModel
 from inflight.server.service import OpenCall, Service
@@ -278,31 +279,16 @@ def test_who_does_not_read_a_whole_answer_loses_its_place_and_its_connection(sta
     stalled.close()
 
 
-class Unread:
-    """A transport whose client never takes the last bytes, so that closing it does not end it."""
-
-    def __init__(self) -> None:
-        self.did: list[str] = []
-
-    def is_closing(self) -> bool:
-        return bool(self.did)
-
-    def close(self) -> None:
-        self.did.append("close")
-
-    def abort(self) -> None:
-        self.did.append("abort")
-
-
-def test_an_idle_connection_ends_though_its_client_has_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_LINGER_SECONDS", 0.001)
-
-    async def main() -> None:
-        one = object.__new__(connection.Connection)
-        one.transport, one.loop, one._closing = cast(Any, Unread()), asyncio.get_running_loop(), None
-        one.timeout_keep_alive_handler()
-        assert cast(Any, one.transport).did == ["close"], "what it can still take it gets"
-        await asyncio.sleep(0.05)
-        assert cast(Any, one.transport).did == ["close", "abort"]
-
-    asyncio.run(main())
+@pytest.mark.wide
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux ends such connections")
+def test_a_client_that_takes_nothing_loses_its_connection_though_nothing_is_in_flight(
+    start: Callable[..., Server],
+) -> None:
+    server = start("--request-timeout", "1")
+    length = len(server.get("/openapi.json").content)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
+        client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        time.sleep(8)  # the kernel's timers
+        assert lost(client) < length

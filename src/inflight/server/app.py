@@ -18,15 +18,10 @@ from inflight.server.docs_page import docs_page
 from inflight.server.endpoints import endpoint_routes
 from inflight.server.errors import ApiError, without_frames
 from inflight.server.ingress.answering import request_id_headers
-from inflight.server.ingress.authentication import Authentication
+from inflight.server.ingress.bodies import BodyLimits
 from inflight.server.ingress.body_budget import BodyBudget
-from inflight.server.ingress.body_reader import BodyReader
-from inflight.server.ingress.browser_guard import BrowserGuard
-from inflight.server.ingress.hosts import Hosts
-from inflight.server.ingress.request_share import RequestShare
+from inflight.server.ingress.guard import Authentication, BrowserGuard
 from inflight.server.ingress.route_table import RouteTable
-from inflight.server.ingress.single_headers import SingleHeaders
-from inflight.server.ingress.turns import RequestTurns, Turns
 from inflight.server.jobs.models import BatchBody
 from inflight.server.jobs.routes import job_routes
 from inflight.server.jobs.service import JobService
@@ -137,23 +132,21 @@ def make_app(
 
 def _add_ingress(app: Starlette, settings: ServerSettings, tenants: Tenants) -> None:
     """Add the layers that a request passes before its route, the last one added first."""
-    mebibyte, turns = 1 << 20, Turns()
-    most, budget = int(settings.max_body_mb * mebibyte), int(settings.body_budget_mb * mebibyte)
+    most, budget = int(settings.max_body_mb * 2**20), int(settings.body_budget_mb * 2**20)
     app.add_middleware(
-        BodyReader,
+        BodyLimits,
         budget=BodyBudget(budget, share=max(budget // 4, most), longest=most),
-        turns=turns,
-        most=most,
         seconds=settings.body_timeout,
         upload_seconds=settings.upload_timeout,
     )
-    app.add_middleware(RequestShare, most=settings.connections_of_one(settings.max_connections))
     app.add_middleware(Authentication, tenants=tenants)
     if not tenants.required:
-        hosts = Hosts((settings.host, *settings.allowed_hosts))
-        refuse_hosts = settings.is_loopback or bool(settings.allowed_hosts)
-        app.add_middleware(BrowserGuard, hosts=hosts, origins=settings.cors_origin, refuse_hosts=refuse_hosts)
-    app.add_middleware(SingleHeaders)
+        app.add_middleware(
+            BrowserGuard,
+            hosts=(settings.host, *settings.allowed_hosts),
+            origins=settings.cors_origin,
+            refuse_hosts=settings.is_loopback or bool(settings.allowed_hosts),
+        )
     if settings.cors_origin:
         app.add_middleware(
             CORSMiddleware,
@@ -162,7 +155,6 @@ def _add_ingress(app: Starlette, settings: ServerSettings, tenants: Tenants) -> 
             allow_headers=("*",),
             expose_headers=("X-Request-Id", "Request-Id", "Retry-After", IGNORED_FIELDS, MAX_TOKENS),
         )
-    app.add_middleware(RequestTurns, turns=turns)
 
 
 def _no_jobs() -> Routes:

@@ -18,7 +18,6 @@ from inflight.server.tenants import KeysError
 _CELL_BYTES = 4
 _HEAD_CELLS = 1  # before the others: 1 once all processes are ready
 SPARE_TENANTS = 64  # that may come while the server runs
-_NOBODY = 2**31 - 1  # connections of a process that is not there
 
 
 class CallCounts:
@@ -63,12 +62,11 @@ class SharedCallCounts(CallCounts):
         order in which all processes have them. place: this process's; None: it only looks on."""
         super().__init__()
         if not os.fstat(table).st_size:
-            os.ftruncate(table, (_HEAD_CELLS + (len(names) + SPARE_TENANTS + 1) * places) * _CELL_BYTES)
+            os.ftruncate(table, (_HEAD_CELLS + (len(names) + SPARE_TENANTS) * places) * _CELL_BYTES)
         size = os.fstat(table).st_size
-        self._width = (size // _CELL_BYTES - _HEAD_CELLS) // places - 1
+        self._width = (size // _CELL_BYTES - _HEAD_CELLS) // places
         table_cells = memoryview(mmap.mmap(table, size)).cast("i")
-        self._head, table_cells = table_cells[:_HEAD_CELLS], table_cells[_HEAD_CELLS:]
-        self._cells, self._connections = table_cells[places:], table_cells[:places]
+        self._head, self._cells = table_cells[:_HEAD_CELLS], table_cells[_HEAD_CELLS:]
         self._columns: dict[str, int] = {}
         self.add(names)
         self._place = place
@@ -113,18 +111,11 @@ class SharedCallCounts(CallCounts):
         super().leave(tenant)
         self._write(tenant)
 
-    def has_more(self, connections: int) -> bool:
-        """Whether another process has fewer connections than this one, which has so many now."""
-        assert self._place is not None, "an onlooker has no connections"
-        self._connections[self._place] = connections
-        return connections > min(self._connections)
-
     def clear(self, place: int) -> int:
         """The process that was there is gone. How many calls it had."""
         width = self._width
         cells = self._cells[place * width : (place + 1) * width]
         left = sum(cells)
-        self._connections[place] = _NOBODY
         for column in range(width):
             cells[column] = 0
         return left

@@ -1,30 +1,42 @@
-"""The socket that the server listens on."""
+"""The socket that the server listens on, and the file descriptors that its connections need."""
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import socket
 
-from inflight.server.ingress.descriptors import raise_descriptor_limit
 from inflight.server.settings import ServerSettings
 
 BACKLOG = 2048  # connections that wait to be taken
 # What the kernel keeps of what a connection has sent and nobody has read. Left to itself it keeps some 6 MB of each,
 # and with some hundreds of them it has no memory left for others. At 50 ms 20 Mbit/s come through.
 RECEIVE_BYTES = 128 << 10
+MIN_DESCRIPTORS = 64  # of a process, which has some 25 before it has connections
+RESERVED_DESCRIPTORS = 128  # for files, databases and sockets to other processes; at most half of what there is
+MAX_DESCRIPTORS = 1 << 20  # where the system has no limit
 
 
 class AddressError(ValueError):
     """The address cannot be listened on."""
 
 
+class DescriptorsError(ValueError):
+    """The system gives this process too few descriptors; the sentence says how many."""
+
+
 def listen(settings: ServerSettings) -> socket.socket:
     """Listen before anything is loaded, so that a port that is taken is an error at once. Raises AddressError,
     DescriptorsError."""
-    raise_descriptor_limit()
+    possible_connections(settings.max_connections)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)  # connections inherit it
+    # Connections inherit these.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a client that takes nothing for longer than a call may last is gone
+        milliseconds = int(settings.request_timeout * 1000)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(milliseconds, 2**31 - 1))
     try:
         bound.bind((settings.host, settings.port))
         bound.listen(BACKLOG)
@@ -35,6 +47,24 @@ def listen(settings: ServerSettings) -> socket.socket:
             "with --host and --port."
         ) from None
     return bound
+
+
+def possible_connections(wanted: int) -> int:
+    """Raise the limit of descriptors as far as the system lets it be. Return how many connections of those wanted
+    there can be. Raises DescriptorsError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    found = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)
+    if found < MIN_DESCRIPTORS:
+        raise DescriptorsError(
+            f"The system lets a process have {found} open files, and a server needs {MIN_DESCRIPTORS}; raise the limit "
+            "(ulimit -n, or LimitNOFILE in a systemd unit)."
+        )
+    return min(wanted, found - min(RESERVED_DESCRIPTORS, found // 2))
 
 
 def url(settings: ServerSettings, bound: socket.socket) -> str:

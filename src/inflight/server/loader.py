@@ -9,10 +9,6 @@ import logging
 import os
 from typing import NoReturn
 
-# After which a thread that computes gives way to one that has been waiting. The event loop gives the interpreter's lock
-# away with each system call; at Python's 5 ms a single busy thread makes it wait for tens of milliseconds an answer.
-SWITCH_SECONDS = 0.0005
-
 LOADER = "inflight-loader"  # the thread's name
 
 log = logging.getLogger("inflight.server")

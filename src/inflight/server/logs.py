@@ -75,8 +75,8 @@ def configure(format: Format = "auto", level: str = "info", stream: IO[str] | No
     root.setLevel(logging.WARNING)
     logging.captureWarnings(True)  # Python's own warnings are lines of the log, and not text between them
     logging.getLogger("inflight").setLevel(level.upper())
-    # What uvicorn has to say of its life we say ourselves.
-    logging.getLogger("uvicorn").setLevel("WARNING" if level == "info" else level.upper())
+    # uvicorn's warnings are of requests that cannot be read: clients would fill the log.
+    logging.getLogger("uvicorn").setLevel("DEBUG" if level == "debug" else "ERROR")
     for name in (*_FAMILIES, "uvicorn.error", "uvicorn.asgi"):  # uvicorn's own settings may have given them handlers
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True

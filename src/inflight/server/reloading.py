@@ -10,7 +10,7 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 
-from inflight.server.ingress.tls import TlsError, tls_context
+from inflight.server.ingress.tls import TlsError, load_certificate, tls_context
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import KeysError, Tenants
 
@@ -59,14 +59,27 @@ async def _reload_keys(tenants: Tenants, settings: ServerSettings, prepare: Call
     return True
 
 
-async def reload_certificate(settings: ServerSettings) -> ssl.SSLContext | None:
-    """Read the certificate and its key again, for connections that come from now on; None: there is no new one."""
+async def reload_certificate(
+    settings: ServerSettings, context: ssl.SSLContext | None = None, *, logs: bool = True
+) -> bool:
+    """Read the certificate and its key again.
+
+    Args:
+        context: Whose connections use it from now on. None: those of other processes.
+        logs: Whether success is logged.
+
+    Returns:
+        Whether there is a certificate, and it can be used.
+    """
     if settings.ssl_certfile is None:
-        return None
+        return False
     try:
-        context = await asyncio.to_thread(tls_context, settings)
+        await asyncio.to_thread(tls_context, settings)  # a context takes half of a pair that is none
+        if context is not None:
+            load_certificate(context, settings)
     except TlsError as error:
         log.error(f"{error} The certificate in force stays.")
-        return None
-    log.info(f"--ssl-certfile {settings.ssl_certfile} is in force as it is now, for new connections.")
-    return context
+        return False
+    if logs:
+        log.info(f"--ssl-certfile {settings.ssl_certfile} is in force as it is now, for new connections.")
+    return True

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from inflight.server.errors import ApiError
-from inflight.server.ingress.content_encoding import PIECE_BYTES, Inflater
+from inflight.server.ingress.bodies import INFLATED_BYTES, Inflater
 
 from ..conftest import Server
 from .raw import GENERATE, Raw, head
@@ -90,10 +90,10 @@ def test_the_limit_of_bodies_is_of_what_comes_too(start: Callable[..., Server]) 
 
 
 def test_no_piece_is_longer_than_a_step() -> None:
-    content = bytes(PIECE_BYTES * 5) + random.Random(0).randbytes(1000)
+    content = bytes(INFLATED_BYTES * 5) + random.Random(0).randbytes(1000)
     inflater, packed = Inflater("gzip"), gzip.compress(content)
     pieces = [one for at in range(0, len(packed), 7) for one in inflater.inflate(packed[at : at + 7])]
     inflater.check_ended()
-    assert b"".join(pieces) == content and max(map(len, pieces)) <= PIECE_BYTES
+    assert b"".join(pieces) == content and max(map(len, pieces)) <= INFLATED_BYTES
     with pytest.raises(ApiError):
         Inflater("gzip").check_ended()

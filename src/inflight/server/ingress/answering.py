@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from inflight.server.errors import ApiError, is_of_messages, without_frames
 from inflight.server.json import error_response
 
 CLOSE = (b"connection", b"close")
+LINGER_SECONDS = 2.0  # for a client to read an answer that comes before its body was read
 REQUEST_ID_HEADER = b"x-request-id"
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
@@ -46,12 +49,6 @@ def state_of(scope: Scope) -> dict[str, Any]:
     return state
 
 
-def is_gone(scope: Scope) -> bool:
-    """Whether nobody is left to answer, as far as the connection knows."""
-    gone: Callable[[], bool] | None = state_of(scope).get("is_gone")
-    return gone is not None and gone()
-
-
 def abandon(scope: Scope) -> None:
     """End the connection, whose client does not take the rest of its answer."""
     end: Callable[[], None] | None = state_of(scope).get("abandon")
@@ -59,19 +56,33 @@ def abandon(scope: Scope) -> None:
         end()
 
 
-def piece_seconds(scope: Scope) -> float:
-    """Return the seconds that parsing the latest piece of the body took: few, unless it came in small chunks."""
-    seconds: Callable[[], float] | None = state_of(scope).get("piece_seconds")
-    return 0.0 if seconds is None else seconds()
-
-
 async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the error. A body that nobody has read ends the connection: it might be of any size."""
+    """Answer with the error. A body that has not been read ends the connection: it might be of any size."""
     state_of(scope)["error"] = without_frames(error)
+    is_read = not has_body(scope)
+    await error_response(error, scope)(scope, receive, closing(receive, send, lambda: is_read))
 
-    async def closing(message: Message) -> None:
-        if message["type"] == "http.response.start" and has_body(scope):
+
+def closing(receive: Receive, send: Send, is_read: Callable[[], bool]) -> Send:
+    """Return a `send` that ends the connection with the answer, unless the body has been read by then.
+
+    A server that closed at once, with bytes unread, would reset the connection, and the client might not read the
+    answer: what still comes is read and ignored for a while.
+    """
+
+    async def closing_send(message: Message) -> None:
+        if is_read():
+            return await send(message)
+        if message["type"] == "http.response.start":
             message["headers"].append(CLOSE)
-        await send(message)
+            return await send(message)
+        is_last = not message.get("more_body", False)
+        await send({**message, "more_body": True})
+        if is_last:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_SECONDS):
+                    while (await receive()).get("more_body", False):
+                        pass
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    await error_response(error, scope)(scope, receive, closing)
+    return closing_send

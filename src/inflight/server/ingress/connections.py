@@ -1,183 +1,290 @@
-"""All connections: how many there may be, and which of them have to make room for a new one.
+"""HTTP connections: uvicorn's protocol, with limits on their number, on the bytes of a head and on its time.
 
-Knows for each whose it is and what it is doing; nothing of HTTP. A connection is idle (nothing has been asked), reading
-(a request is on its way in) or at work (a request is being answered). Those at work are never closed for others.
+Overrides public callbacks of asyncio and httptools alone. Limits hold while bytes arrive, before there is a request.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
+import re
 import time
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import Protocol
+from collections import Counter
+from http import HTTPStatus
+from typing import Any
 
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from inflight.server.errors import ApiError
 from inflight.server.ingress.addresses import Networks, address_key
-from inflight.server.ingress.refusals import Refusals
 
-NEW_SECONDS = 0.1  # in which the request of a new connection comes, if the client is there to ask
-_THROWN_AWAY = 64 << 20  # bytes a second, of all refused clients
-_LOOKED_AT = 64  # idle ones, for one to close
+URL_BYTES = 8 << 10
+HEADER_BYTES = 32 << 10  # of names and values, and of trailers behind a body
+MAX_HEADERS = 100
+MAX_PIPELINED = 8  # requests that were sent ahead of their answers
+NEW_SECONDS = 0.1  # in which the request of a new connection is expected
+LINGER_SECONDS = 2.0  # for a client to read why it was refused, or the last bytes of an answer
+WARN_SECONDS = 60.0  # between two warnings of refused connections
+CHUNK_BYTES = 16  # allowed for the frame of a chunk
+# llhttp takes the body behind a request to upgrade for another protocol's, and uvicorn drops it. The header is optional
+# for servers, and Java's client sends it with every first request.
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    """Bytes, counts, seconds.
-
-    url_bytes, header_bytes, headers: of one request; header_bytes is of names and values together. head_bytes: of all
-    requests whose headers have begun to come. head_seconds: from a head's first byte to its last.
-    connections: at once, of everybody; per_address: of one address, unless it is one of the trusted proxies.
-    """
-
-    url_bytes: int = 8 << 10
-    header_bytes: int = 32 << 10
-    headers: int = 100
-    head_bytes: int = 16 << 20
-    head_seconds: float
-    connections: int
-    per_address: int
-    trusted: Networks = field(default_factory=lambda: Networks(()))
-
-
-class Member(Protocol):
-    def give_way(self) -> None:
-        """Close now, for others need the room."""
-
-
-class _Address:
-    """The connections of one address; idle and reading in the order in which they became so."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.idle: dict[Member, None] = {}
-        self.reading: dict[Member, None] = {}
+log = logging.getLogger("inflight.ingress")
 
 
 class Connections:
-    def __init__(self, limits: ConnectionLimits, refusals: Refusals):
-        self.limits = limits
-        self.refusals = refusals
-        self._addresses: dict[str, _Address] = {}
-        self._whose: dict[Member, str] = {}
-        self._idle: dict[Member, None] = {}  # the longest idle first
-        self._new: dict[Member, float] = {}  # those of them that have not been used yet, and since when
-        self._reading: dict[Member, int] = {}  # bytes that are kept of what has come; the oldest first
-        self._reading_bytes = 0
-        self._ended = False
-        self._throw_away = float(_THROWN_AWAY)
-        self._thrown_away_at = time.monotonic()
+    """All open connections, the longest unused first."""
 
-    def __len__(self) -> int:
-        return len(self._whose)
+    def __init__(self, limit: int, per_address: int, trusted: Networks, head_seconds: float):
+        """Count connections.
 
-    def admit(self, member: Member, host: str) -> str | None:
-        """Count it as idle, and make room for it if need be; or say why there is none."""
-        if self._ended:
+        Args:
+            limit: Open at once.
+            per_address: Of one address.
+            trusted: Proxies, to which `per_address` does not apply.
+            head_seconds: From the first byte of a head to its last.
+        """
+        self._limit, self._per_address, self._trusted = limit, per_address, trusted
+        self.head_seconds = head_seconds
+        self.ended = False  # no connection is admitted any more
+        self._used: dict[Connection, float] = {}
+        self._counts: Counter[str] = Counter()
+        self._warned = -WARN_SECONDS
+
+    def admit(self, connection: Connection) -> str | None:
+        """Count a connection, and close an unused one if there is no room. Return why it is refused."""
+        if self.ended:
             return "The server is shutting down"
-        key = address_key(host)
-        address = self._addresses.get(key) or _Address()
-        limits = self.limits
-        if address.count >= limits.per_address and host not in limits.trusted:
-            victim = self._spare(address.idle)
-            if victim is None:
-                self.refusals.count("connections refused: their address has as many as it may have")
-                return f"Your address has {address.count} connections, the most that it may have"
-            self._close(victim)
-        if len(self._whose) >= limits.connections:
-            victim = self._least_needed()
-            if victim is None:
-                self.refusals.count("connections refused: the server has as many as it takes, all of them at work")
-                return f"The server has {len(self._whose)} connections, the most that it takes"
-            self._close(victim)
-        self._addresses[key] = address
-        address.count += 1
-        self._whose[member] = key
-        self.idle(member)
-        self._new[member] = time.monotonic()
+        host, key = connection.host, connection.key
+        if self._counts[key] >= self._per_address and host not in self._trusted and not self._evict(key):
+            return self._refusal(f"Your address has {self._counts[key]} connections, the most that it may have")
+        if len(self._used) >= self._limit and not self._evict(None):
+            return self._refusal(f"The server has {len(self._used)} connections, the most that it takes")
+        self._used[connection] = time.monotonic()
+        self._counts[key] += 1
         return None
 
-    def end(self) -> None:
-        """Admit nobody any more: who was in the line of the socket when it was closed may come still."""
-        self._ended = True
+    def use(self, connection: Connection) -> None:
+        """Note that a request has come, so that other connections are closed first."""
+        if self._used.pop(connection, None) is not None:
+            self._used[connection] = time.monotonic()
 
-    def discard(self, member: Member) -> None:
-        """It is closed, or was never admitted."""
-        key = self._whose.pop(member, None)
-        if key is None:
-            return
-        address = self._addresses[key]
-        self._leave_state(member, address)
-        address.count -= 1
-        if not address.count:
-            del self._addresses[key]
+    def discard(self, connection: Connection) -> None:
+        """Forget a connection that is closed, or was never admitted."""
+        if self._used.pop(connection, None) is not None:
+            self._counts[connection.key] -= 1
+            if not self._counts[connection.key]:
+                del self._counts[connection.key]
 
-    def may_throw_away(self, size: int) -> bool:
-        """Whether to go on reading what refused clients send still, so that they read why. Not at any price: the more
-        they send, the less time is left for others."""
-        now = time.monotonic()
-        self._throw_away = min(_THROWN_AWAY, self._throw_away + (now - self._thrown_away_at) * _THROWN_AWAY) - size
-        self._thrown_away_at = now
-        return self._throw_away > 0
-
-    # -- what a connection is doing -------------------------------------------------------------------------------
-
-    def idle(self, member: Member) -> None:
-        address = self._left(member)
-        if address is not None:
-            address.idle[member] = None
-            self._idle[member] = None
-
-    def at_work(self, member: Member) -> None:
-        self._left(member)
-
-    def reading(self, member: Member, kept_bytes: int) -> None:
-        """kept_bytes: of what has come of the request, in all."""
-        if member in self._reading:
-            self._reading_bytes += kept_bytes - self._reading[member]
-            self._reading[member] = kept_bytes
-        else:
-            address = self._left(member)
-            if address is None:
-                return
-            address.reading[member] = None
-            self._reading[member] = kept_bytes
-            self._reading_bytes += kept_bytes
-        while self._reading_bytes > self.limits.head_bytes and len(self._reading) > 1:
-            self._close(next(iter(self._reading)))
-
-    def _left(self, member: Member) -> _Address | None:
-        """Its address, once it has left the state it was in; None when it is gone."""
-        key = self._whose.get(member)
-        if key is None:
-            return None
-        address = self._addresses[key]
-        self._leave_state(member, address)
-        return address
-
-    def _leave_state(self, member: Member, address: _Address) -> None:
-        self._new.pop(member, None)
-        if member in self._idle:
-            del self._idle[member], address.idle[member]
-        elif member in self._reading:
-            self._reading_bytes -= self._reading.pop(member)
-            del address.reading[member]
-
-    # -- making room ----------------------------------------------------------------------------------------------
-
-    def _spare(self, idle: dict[Member, None]) -> Member | None:
-        """The longest idle of them, but none that is so new that its request may be coming: of many clients that come
-        at once, some are refused then, where each would be cut off for the next."""
+    def _evict(self, key: str | None) -> bool:
+        """Close the longest unused connection (of an address) without a whole request. None is closed while its first
+        request may be on its way: of many clients that come at once some are refused, and none is cut off."""
         latest = time.monotonic() - NEW_SECONDS
-        return next((one for one in islice(idle, _LOOKED_AT) if self._new.get(one, latest) <= latest), None)
+        for one, used in self._used.items():
+            if used > latest:
+                break
+            if not one.is_at_work and key in (None, one.key):
+                self.discard(one)
+                one.transport.abort()
+                return True
+        return False
 
-    def _least_needed(self) -> Member | None:
-        """Return the longest idle; else the oldest half-sent request of the address that has most of them."""
-        if (idle := self._spare(self._idle)) is not None:
-            return idle
-        if self._reading:
-            return next(iter(max(self._addresses.values(), key=lambda one: len(one.reading)).reading))
-        return None
+    def _refusal(self, why: str) -> str:
+        if time.monotonic() - self._warned >= WARN_SECONDS:
+            self._warned = time.monotonic()
+            log.warning(f"Connections are refused ({why}); logged at most once in {WARN_SECONDS:g} s.")
+        return why
 
-    def _close(self, member: Member) -> None:
-        self.refusals.count("connections closed to make room for others")
-        self.discard(member)
-        member.give_way()
+
+class Connection(HttpToolsProtocol):
+    def __init__(self, *, connections: Connections, **given: Any):
+        self._pieces: list[
+            bytes
+        ] = []  # of a body, as the parser cuts them: a list's method costs less than one of ours
+        self.on_body = self._pieces.append  # type: ignore[method-assign, assignment]
+        super().__init__(**given)
+        self._all = connections
+        self.host = self.key = ""
+        self._cycles: list[RequestResponseCycle] = []  # not answered yet; `self.cycle` is the newest
+        self._refusal: ApiError | None = None  # why the parser was stopped
+        self._is_refused = self._in_head = self._in_message = False
+        self._head_bytes = self._unparsed = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_at_work(self) -> bool:
+        """Return whether a whole request is being answered."""
+        return self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.host = self.client[0] if self.client else ""
+        self.key = address_key(self.host)
+        if (why := self._all.admit(self)) is not None:
+            sentence = f"{why}; try again in 1 s."
+            return self._refuse(
+                ApiError(503, sentence, type="server_error", code="too_many_connections", retry_after=1.0)
+            )
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.discard(self)
+        self._set_timer(None)
+        for cycle in self._cycles:  # uvicorn notifies the newest alone
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().connection_lost(exc)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+        # No reference cycle is left for the collector.
+        self.cycle = self.scope = None  # type: ignore[assignment]
+        self._cycles.clear()
+        self.pipeline.clear()
+
+    def shutdown(self) -> None:
+        """End with the server: at once without a whole request, else when the answer is sent, or soon."""
+        if not self.is_at_work:
+            return self.transport.abort()
+        super().shutdown()
+        self._set_timer(asyncio.get_running_loop().call_later(LINGER_SECONDS * 0.75, self.transport.abort))
+
+    def abandon(self) -> None:
+        """Abort the connection in the middle of an answer."""
+        for cycle in self._cycles:
+            cycle.disconnected = True
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        if not self._in_message:
+            self._unparsed = 0
+        if self._in_head or not self._in_message:
+            data = _without_upgrade(data)
+        self._unparsed += len(data)
+        super().data_received(data)
+        self._take_pieces()
+        self._unparsed = max(0, self._unparsed)
+        if self._in_message and self._unparsed > URL_BYTES + HEADER_BYTES:
+            self._refuse(_headers_too_large())
+        idle = not self._in_message and (self.cycle is None or self.cycle.response_complete)
+        if idle and self.timeout_keep_alive_task is None and not self._is_refused:  # bytes before a request
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    # -- the parser's calls ---------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"]["abandon"] = self.abandon
+        self._in_head = self._in_message = True
+        self._head_bytes = 0
+        self._set_timer(self.loop.call_later(self._all.head_seconds, self._head_is_late))
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > URL_BYTES:
+            self._stop(ApiError(414, f"The URL has more than {URL_BYTES:,} bytes.", code="url_too_long"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header or trailer; trailers are ignored."""
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > HEADER_BYTES:
+            self._stop(_headers_too_large())
+        if len(self.headers) >= MAX_HEADERS:
+            sentence = f"The request has more than {MAX_HEADERS} headers."
+            self._stop(ApiError(431, sentence, code="headers_too_large"))
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._set_timer(None)
+        if self.parser.get_method() == b"CONNECT":
+            self._stop(ApiError(405, "CONNECT is for proxies, and this is none.", code="method_not_allowed"))
+        if self.parser.should_upgrade():
+            self._stop(ApiError(400, "The server speaks HTTP/1.1 alone; leave out the header Upgrade.", code="upgrade"))
+        if len(self.pipeline) >= MAX_PIPELINED:
+            sentence = f"More than {MAX_PIPELINED} requests were sent ahead of their answers."
+            self._stop(ApiError(400, sentence, code="pipelined"))
+        self._in_head = False
+        self._unparsed -= len(self.url) + self._head_bytes
+        super().on_headers_complete()
+        self._cycles = [*(one for one in self._cycles if not one.response_complete), self.cycle]
+        self._all.use(self)
+
+    def on_message_complete(self) -> None:
+        self._take_pieces()
+        self._in_message = False
+        super().on_message_complete()
+
+    def _take_pieces(self) -> None:
+        if self._pieces:
+            body = b"".join(self._pieces)
+            self._unparsed -= len(body) + CHUNK_BYTES * len(self._pieces)
+            self._pieces.clear()
+            super().on_body(body)
+
+    # -- refusals -------------------------------------------------------------------------------------------------
+
+    def _stop(self, error: ApiError) -> None:
+        """Stop the parser; uvicorn calls `send_400_response` then. Raises the error."""
+        self._refusal = error
+        raise error
+
+    def send_400_response(self, msg: str) -> None:
+        refusal, self._refusal = self._refusal, None
+        self._refuse(refusal or ApiError(400, "This is no HTTP request that can be read.", code="bad_http"))
+
+    def _head_is_late(self) -> None:
+        sentence = f"The headers did not come within {self._all.head_seconds:g} s (--header-timeout)."
+        self._refuse(ApiError(408, sentence, code="header_timeout"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Refuse what has come, and ignore what follows. Requests before it are answered first."""
+        self._is_refused = True
+        self._pieces.clear()
+        self._set_timer(None)
+        waiting = [one for one in self._cycles if not one.response_complete]
+        has_begun = False
+        if waiting and self._in_message and not self._in_head:  # it is the newest one's body that cannot be read
+            broken = waiting.pop()
+            broken.disconnected, has_begun = True, broken.response_started
+            broken.message_event.set()
+        if waiting:
+            waiting[-1].keep_alive = False
+            return
+        if has_begun:
+            return self.transport.abort()
+        self.transport.write(_response(error, self.server_state.default_headers))
+        if not self.transport.can_write_eof():  # with TLS
+            return self.transport.close()
+        # Closing at once, with bytes unread, would reset the connection, and the answer might not be read.
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._set_timer(self.loop.call_later(LINGER_SECONDS, self.transport.abort))
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Rename the header Upgrade in a head, or in a part of one."""
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest if _UPGRADE.search(head) else data
+
+
+def _headers_too_large() -> ApiError:
+    return ApiError(431, f"The headers have more than {HEADER_BYTES:,} bytes.", code="headers_too_large")
+
+
+def _response(error: ApiError, default_headers: list[tuple[bytes, bytes]]) -> bytes:
+    body = json.dumps(error.body).encode("ascii")
+    headers = [*default_headers, (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers += [(b"connection", b"close"), *((name.encode(), value.encode()) for name, value in error.headers.items())]
+    lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    return f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n".encode() + lines + b"\r\n" + body

@@ -12,10 +12,18 @@ class TlsError(ValueError):
 
 
 def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
-    """None: no certificate was given, the server speaks plain HTTP."""
-    certificate, key = settings.ssl_certfile, settings.ssl_keyfile
-    if certificate is None:
+    """Return the context of connections; None where no certificate is given. Raises TlsError."""
+    if settings.ssl_certfile is None:
         return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_certificate(context, settings)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, settings: ServerSettings) -> None:
+    """Read certificate and key for connections that are opened from now on. Raises TlsError."""
+    certificate, key = settings.ssl_certfile, settings.ssl_keyfile
+    assert certificate is not None, "checked"
     for option, path in (("--ssl-certfile", certificate), ("--ssl-keyfile", key)):
         if path is None:
             continue
@@ -23,13 +31,11 @@ def tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
             path.open("rb").close()
         except OSError as error:
             raise TlsError(f"{option} {path} cannot be read ({error.strerror or error}); check the path.") from None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     password = settings.ssl_keyfile_password or ""
     try:
         context.load_cert_chain(certificate, key, lambda: password)  # never asks at the terminal
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise TlsError(_why(settings, error)) from None
-    return context
 
 
 def _why(settings: ServerSettings, error: Exception) -> str:

@@ -17,8 +17,7 @@ from inflight.live.frames import encode
 from inflight.live.page_files import page_file, served_page
 from inflight.live.replays import Replay
 from inflight.server.errors import ApiError
-from inflight.server.ingress.browser_guard import BrowserGuard
-from inflight.server.ingress.hosts import Hosts
+from inflight.server.ingress.guard import BrowserGuard
 from inflight.server.json import error_response
 from inflight.server.live.routes import HEADERS, check_origin, page_response
 
@@ -57,7 +56,7 @@ def replay_app(replays: Sequence[Replay]) -> BrowserGuard:
         return StreamingResponse(lines, media_type="application/jsonl", headers=headers)
 
     routes = [Route("/", front_page), Route("/ui/{name}", file), Route("/frames/{number:int}", frames)]
-    return BrowserGuard(Starlette(routes=routes), Hosts(()), ())
+    return BrowserGuard(Starlette(routes=routes), (), ())
 
 
 def _lines(replay: Replay) -> Iterator[bytes]:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -27,7 +26,7 @@ from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.errors import ApiError, invalid
-from inflight.server.ingress.tls import TlsError, tls_context
+from inflight.server.ingress.tls import tls_context
 from inflight.server.jobs.storage import DataDirectoryError, StorageError
 from inflight.server.live.members import RemoteEngineSource
 from inflight.server.loaded_engine import decode_described
@@ -71,7 +70,6 @@ from inflight.server.processes.messages import (
 from inflight.server.processes.pending_replies import PendingReplies
 from inflight.server.served import OneModel
 from inflight.server.service import Service
-from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 from inflight.server.tracing.opening import close_tracer, open_tracer
 from inflight.text import ChatTemplate, Tokenizer
@@ -119,7 +117,6 @@ class _Child:
             self._end,
             hears_signals=False,
             early=setup.early,
-            gives_way=counts.has_more,
         )
         self._feed = RemoteEngineSource(self._show)
         self._news: asyncio.Queue[Model | Ready | Lost | None] = asyncio.Queue()
@@ -292,7 +289,7 @@ class _Child:
             case Reload():
                 self._counts.add(message.tenants)
                 self._tenants.take(Tenants(message.keys))
-                self._process.use(_certificate(self._setup.settings))
+                self._process.start(self._process.reload_certificate())
             case Page():
                 self._pages.came(message.question, _shown(message))
             case ShownFrames():
@@ -316,15 +313,6 @@ class _Counts(BatchCounts):
 
     def lines(self, outcome: Literal["completed", "failed"], count: int = 1) -> None:
         self._tell(LinesAnswered(outcome, count))
-
-
-def _certificate(settings: ServerSettings) -> ssl.SSLContext | None:
-    """Read the certificate that the engine's process has just checked; None: there is none that can be used."""
-    try:
-        return tls_context(settings)
-    except TlsError as error:
-        log.error(f"{error} The certificate in force stays.")
-        return None
 
 
 def _shown(page: Page) -> tuple[bytes, str] | RuntimeError:

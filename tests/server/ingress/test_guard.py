@@ -1,4 +1,4 @@
-"""Pages of other sites, and clients that are no pages."""
+"""Requests that are refused by their headers: of pages of other sites, and with headers that stand twice."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
-from inflight.server.ingress.hosts import Hosts
+from inflight.server.ingress.guard import BrowserGuard
 
 from ..conftest import Server
+from .raw import Raw, head
 
 COMPLETIONS = "/v1/completions"
 BODY = {"prompt": "Once", "max_tokens": 1}
@@ -21,8 +23,14 @@ def told(answer: httpx.Response) -> tuple[int, str | None]:
     return answer.status_code, answer.json().get("error", {}).get("code")
 
 
+def guarded(*hosts: str) -> BrowserGuard:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    return BrowserGuard(app, hosts, ())
+
+
 def test_names_with_a_dot_must_be_known() -> None:
-    hosts = Hosts(("127.0.0.1", "llm.example.com", "*.corp.example.com"))
+    guard = guarded("127.0.0.1", "llm.example.com", "*.corp.example.com")
     for host in (
         *(
             "localhost",
@@ -36,10 +44,10 @@ def test_names_with_a_dot_must_be_known() -> None:
         ),
         *("LLM.example.com", "llm.example.com.", "llm.example.com:443", "x.corp.example.com", ""),
     ):
-        assert hosts.knows(host), host
+        assert guard.knows(host), host
     for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "corp.example.com", "1.2.3"):
-        assert not hosts.knows(host), host
-    assert Hosts(("*",)).knows("evil.example")
+        assert not guard.knows(host), host
+    assert guarded("*").knows("evil.example")
 
 
 def test_a_name_that_was_made_to_point_here_is_refused(server: Server) -> None:
@@ -124,3 +132,19 @@ def test_with_keys_names_and_origins_do_not_matter(keyed: Server) -> None:
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_reading_needs_no_origin(server: Server, method: str) -> None:
     assert httpx.request(method, server.url + "/health", headers={"Origin": "https://x.example"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "name", ["Authorization", "X-Api-Key", "X-Request-Id", "Content-Type", "X-Session-Id", "X-Slo-Ttft-Ms", "Host"]
+)
+def test_a_second_header_is_refused(server: Server, name: str) -> None:
+    with Raw(server) as raw:
+        answer = raw.send(head("GET", "/v1/models", f"{name}: one", f"{name}: two")).one()
+    assert answer.status == 400 and answer.error["code"] == "duplicate_header"
+    assert f"two headers {name}" in answer.error["message"] and answer.error["param"] == name.lower()
+
+
+def test_headers_that_are_lists_may_stand_twice(server: Server) -> None:
+    with Raw(server) as raw:
+        for name in ("Accept", "X-Forwarded-For", "Via"):
+            assert raw.send(head("GET", "/v1/models", f"{name}: one", f"{name}: two")).one().status == 200
