@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import json
 import pstats
 import random
@@ -40,7 +41,6 @@ from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.slots import RequestSlots
-from inflight.server.heap import settled
 from inflight.testing.null import NullExecutor
 
 T = TypeVar("T")
@@ -240,8 +240,10 @@ def _timed(body: Callable[[], T]) -> tuple[T, float, float]:
 
 def measure(scene: Scene, steps: int) -> Row:
     bench = Bench(scene, steps)
-    with settled():
-        bench.run(steps)
+    gc.collect()
+    gc.freeze()  # as the engine's process does
+    bench.run(steps)
+    gc.unfreeze()
     times = bench.times
     whole = [sum(parts) for parts in zip(times.plan, times.prepare, times.commit, strict=True)]
     return Row(

@@ -31,6 +31,13 @@ def limit_memory(more: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
+def resident_bytes() -> int:
+    """Return the memory of this process; 0 where the system has no such file."""
+    if sys.platform != "linux":
+        return 0
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
 def end_before_others() -> None:
     """Have the system end this process first where memory is short in spite of all limits: it can be made anew."""
     with contextlib.suppress(OSError):

@@ -38,7 +38,7 @@ from inflight.models.errors import ModelError
 from inflight.server import logs
 from inflight.server.live.frame_shelf import FrameShelf
 from inflight.server.loaded_engine import LoadedEngine, encode_described
-from inflight.server.loader import LOADER, leave_loader, log_failure
+from inflight.server.loader import LOADER, in_own_thread, leave_loader, log_failure
 from inflight.server.metrics import Metrics
 from inflight.server.model_pool.messages import (
     ClientDropped,
@@ -48,7 +48,6 @@ from inflight.server.model_pool.messages import (
     ToModel,
     decode_to_model,
 )
-from inflight.server.offload import in_own_thread
 from inflight.server.processes.control import Control
 from inflight.server.processes.messages import (
     AdapterChanged,

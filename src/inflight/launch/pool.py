@@ -18,10 +18,9 @@ from inflight.server.app import make_app
 from inflight.server.ingress.tls import tls_context
 from inflight.server.listening import listen
 from inflight.server.live.members import MembersSource
-from inflight.server.loader import LOADER
+from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.loading import make_jobs, make_live
 from inflight.server.metrics.pool_page import PoolMetrics
-from inflight.server.offload import in_own_thread
 from inflight.server.process import Process
 from inflight.server.served import ServedModels
 from inflight.server.service import Service

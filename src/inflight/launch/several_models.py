@@ -21,7 +21,6 @@ from inflight.launch.one_model import with_weights
 from inflight.launch.pool import serve_pool
 from inflight.models.errors import ModelError
 from inflight.server import logs
-from inflight.server.heap import share_one_heap
 from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.processes.folder import private_folder
 from inflight.server.processes.messages import encode
@@ -50,7 +49,6 @@ def serve_models(
     settings: ServerSettings, file: ModelsFile, tenants: Tenants, worker_logs: WorkerLogs, *, started: float
 ) -> int:
     """Run until a signal stops the server. Return the exit code."""
-    share_one_heap()
     logs.configure(worker_logs.log_format, worker_logs.log_level)
     models = tuple(
         replace(

@@ -28,7 +28,6 @@ from inflight.ray.routing_board import ReplicaStats, board_of
 from inflight.ray.service_exchange import decode_given, encode_given
 from inflight.ray.wanted_prompts import WantedPrompts
 from inflight.routing.replica_view import ServingCosts
-from inflight.server.heap import share_one_heap
 from inflight.server.live.frame_shelf import FrameShelf
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ class EngineReplica:
     def __init__(self, setup: ReplicaSetup, prefill: DeploymentHandle[Any] | None = None):
         """prefill: replicas that compute prompts for this one; None: it computes its own. Raises what loading a model
         raises; Ray tells it and tries again."""
-        share_one_heap()
         self._fair = setup.scheduling.policy == "fair"
         self._hold = 0.0 if setup.peers is None else setup.peers.options.hold
         self._load = ReplicaLoad(setup.scheduling, self._begun, self._gone)

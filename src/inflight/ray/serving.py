@@ -24,10 +24,8 @@ from inflight.ray.ray_address import greet_head
 from inflight.ray.replica_setup import ReplicaSetup, pool_setups
 from inflight.ray.scale import Replicas
 from inflight.server import logs
-from inflight.server.heap import share_one_heap
 from inflight.server.loading import make_prompts, make_served
 from inflight.server.metrics.pool_page import PoolMetrics
-from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.worker import loaded as loaded_text
 from inflight.server.served import OneModel
@@ -54,7 +52,6 @@ def serve_replicas(
 ) -> int:
     """Runs until it is told to stop; returns the exit code."""
     preprocessing = PreprocessingPool()
-    share_one_heap()
     logs.configure(log_format, log_level)
     metrics = PoolMetrics(version=__version__, label="replica")
     setup = ReplicaSetup(settings, engine, with_weights(scheduling, tenants), verbose)
@@ -94,11 +91,11 @@ async def served_by(handle: ReplicaHandle, setup: ReplicaSetup, preprocessing: P
     """The replicas' model, to those who have HTTP. Raises PreprocessingError."""
     from inflight.build import model_folder
 
-    folder = await offload(lambda: model_folder(setup.engine))
+    folder = await asyncio.to_thread(lambda: model_folder(setup.engine))
     preprocessing.load(folder)
     zero = time.monotonic()  # replicas' clocks are elsewhere
     described = msgspec.structs.replace(await handle.describe(), clock_zero=zero)
-    text = await offload(lambda: loaded_text(folder))
+    text = await asyncio.to_thread(lambda: loaded_text(folder))
     prompts, client = make_prompts(*text, described, SERIAL), handle.client(zero, setup.scheduling.weighs_tenants)
-    made = await offload(lambda: make_served(setup.server, described, client, preprocessing, prompts, text[0]))
+    made = await asyncio.to_thread(make_served, setup.server, described, client, preprocessing, prompts, text[0])
     return OneModel(made)

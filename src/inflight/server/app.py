@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cached_property, partial
 
 import msgspec
@@ -28,7 +29,6 @@ from inflight.server.jobs.service import JobService
 from inflight.server.json import error_response
 from inflight.server.live.routes import Live, live_routes, page_routes
 from inflight.server.notices import IGNORED_FIELDS, MAX_TOKENS
-from inflight.server.offload import offload
 from inflight.server.openai.models import (
     LoadAdapterBody,
     ModelBody,
@@ -77,11 +77,11 @@ class Application(Starlette):
 
     async def _show_document(self, _: Request) -> Response:
         """Answer with the document, which is made when it is first asked for, and beside the event loop."""
-        return Response(await offload(lambda: self._document), media_type="application/json")
+        return Response(await asyncio.to_thread(lambda: self._document), media_type="application/json")
 
     async def _show_page(self, _: Request) -> Response:
         headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-        return Response(await offload(lambda: self._page), media_type="text/html", headers=headers)
+        return Response(await asyncio.to_thread(lambda: self._page), media_type="text/html", headers=headers)
 
 
 def make_app(

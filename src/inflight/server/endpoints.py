@@ -22,7 +22,6 @@ from inflight.server.errors import Error, MessagesError, is_of_messages, refused
 from inflight.server.generating import Keep
 from inflight.server.json import body_bytes
 from inflight.server.notices import note_ignored, note_max_tokens
-from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import is_long
 from inflight.server.registry import ENDPOINTS
 from inflight.server.responses.store import NOT_STORED, Responses
@@ -155,7 +154,7 @@ async def rendered_json(served: Served, prepared: Renderable, tenant: Tenant) ->
         return msgspec.json.encode(requests if isinstance(prepared, PreparedCompletion) else requests[0])
 
     many = sum(len(prompt.token_ids) for prompt in prepared.prompts) >= MANY_TOKEN_BYTES
-    return await offload(encoded) if many else encoded()
+    return await asyncio.to_thread(encoded) if many else encoded()
 
 
 def _rendered(served: Served, prepared: Renderable, tenant: Tenant) -> list[RenderedRequest]:

@@ -14,7 +14,6 @@ from typing import Any
 
 from inflight.core.types.events import Event
 from inflight.core.types.request import RequestRefused
-from inflight.engine.bridge import MANY
 from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
 from inflight.engine.protocols import EngineClient
 from inflight.frontend.outputs import OutputCollector
@@ -23,7 +22,6 @@ from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
 from inflight.server.delivery import Delivery
 from inflight.server.errors import ApiError, refused, without_frames
-from inflight.server.offload import offload
 from inflight.server.registry import ENDPOINTS
 from inflight.text import Tokenizer
 
@@ -111,7 +109,7 @@ class Generation(Delivery):
 
 async def _put_together(work: Callable[[], bytes], size: int) -> bytes:
     """size: tokens and log-probabilities. Beside the event loop, where they are many."""
-    return work() if size <= PIECE else await offload(work)
+    return work() if size <= PIECE else await asyncio.to_thread(work)
 
 
 class Opening(Delivery):
@@ -158,15 +156,10 @@ async def open_generation(
     """Hand the call to the engine. Raises ApiError when it is refused."""
     since = asyncio.get_running_loop().time()
 
-    def collecting() -> dict[str, OutputCollector]:
-        pairs = zip(call.requests, call.prompts, strict=True)
-        return {
-            request.request_id: OutputCollector(request, tokenizer, prompt, call.stream, call.parsing)
-            for request, prompt in pairs
-        }
-
-    many = sum(request.params.n for request in call.requests) > MANY
-    collectors = await offload(collecting) if many else collecting()
+    collectors = {
+        request.request_id: OutputCollector(request, tokenizer, prompt, call.stream, call.parsing)
+        for request, prompt in zip(call.requests, call.prompts, strict=True)
+    }
     response = ResponseBuilder(call, collectors, names)
     try:
         stream = await bridge.open(*call.requests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +18,6 @@ from inflight.models.spec import Pooler
 from inflight.server.kv_peers import KVPeering
 from inflight.server.live.sources import EngineSource
 from inflight.server.metrics import Metrics
-from inflight.server.offload import offload
 
 
 class ServedLane(Struct, frozen=True):
@@ -72,4 +72,4 @@ class LoadedEngine:
             stats = await self.bridge.stats()
         except EngineStopped:
             stats = None
-        return await offload(partial(self.metrics.render, stats))
+        return await asyncio.to_thread(partial(self.metrics.render, stats))

@@ -1,17 +1,40 @@
-"""The thread that loads an engine, in whatever process: its name, how its failures are told, an end before its own.
-
-Knows threads and logs; not what is loaded.
-"""
+"""The thread that loads an engine or a tokenizer: its name, its failures, and an end of the process before its own."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
-from typing import NoReturn
+import threading
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from inflight.engine.event_stream import set_outcome
+
+T = TypeVar("T")
 
 LOADER = "inflight-loader"  # the thread's name
 
 log = logging.getLogger("inflight.server")
+
+
+async def in_own_thread(work: Callable[[], T], name: str) -> T:
+    """Run work in a thread that does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        outcome: T | BaseException
+        try:
+            outcome = work()
+        except BaseException as error:
+            outcome = error
+        with contextlib.suppress(RuntimeError):  # the end came first
+            loop.call_soon_threadsafe(set_outcome, done, outcome)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await done
 
 
 def log_failure(why: str, error: Exception | None) -> None:

@@ -23,7 +23,6 @@ from inflight.server.common.logprobs import TokenNames
 from inflight.server.common.values import UnknownFields
 from inflight.server.errors import ApiError
 from inflight.server.model_status import ModelStatus
-from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingPool
 from inflight.server.registry import ENDPOINTS
 from inflight.server.translating import RequestTranslator
@@ -168,7 +167,7 @@ _NAMED = msgspec.json.Decoder(_Named)
 async def model_named(endpoint: EndpointName, body: bytes) -> str | None:
     """The model that a body names. Raises ApiError where it cannot be read."""
     if len(body) > SHORT_BYTES:
-        return await offload(lambda: _model_named(endpoint, body))
+        return await asyncio.to_thread(lambda: _model_named(endpoint, body))
     return _model_named(endpoint, body)
 
 

@@ -5,6 +5,7 @@ Batch jobs and the command line translate their lines here too, so that a body m
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Callable
@@ -29,7 +30,6 @@ from inflight.server.common.sampling import Settings, sampling_params, shown_log
 from inflight.server.errors import clients_fault, invalid
 from inflight.server.kv_peers import KVPeers
 from inflight.server.loaded_engine import ServedLane
-from inflight.server.offload import offload
 from inflight.server.registry import ENDPOINTS
 from inflight.server.router_hints import NO_HINTS, RouterHints
 from inflight.server.tenants import Tenant
@@ -101,7 +101,7 @@ class RequestTranslator:
         words = settings is not None and (settings.bad_words or settings.allowed_token_ids)
         small = sum(len(prompt.token_ids) for prompt in prepared.prompts) < MANY_TOKEN_BYTES
         small = small and len(prepared.prompts) <= MANY_PROMPTS
-        return translate() if small and not words else await offload(translate)
+        return translate() if small and not words else await asyncio.to_thread(translate)
 
     def params(self, body: Settings) -> SamplingParams:
         """Return the sampling settings of a body. Raises ApiError."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 import inspect
 import logging
 import textwrap
+import weakref
 from typing import Any
 
 import pytest
@@ -49,8 +51,8 @@ class Transport:
     def resume_reading(self) -> None: ...
 
 
-async def answered(app: Any, transport: Transport) -> None:
-    """One request, served by an application that may close the transport."""
+async def answered(app: Any, transport: Transport) -> weakref.ref[Connection]:
+    """Serve one request by an application that may close the transport. Return the connection."""
     config = uvicorn.Config(app, http="httptools", ws="none", log_config=None)
     served = Connection(
         connections=Connections(5, 5, Networks(()), 5),
@@ -63,6 +65,7 @@ async def answered(app: Any, transport: Transport) -> None:
     served.data_received(REQUEST)
     await asyncio.gather(*served.tasks)
     served.connection_lost(None)
+    return weakref.ref(served)
 
 
 def test_an_answer_that_is_given_up_ends_the_connection_without_an_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -75,6 +78,25 @@ def test_an_answer_that_is_given_up_ends_the_connection_without_an_error(caplog:
 
     asyncio.run(answered(app, transport))
     assert transport.aborted and [one for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
+def test_a_connection_leaves_nothing_for_the_collector() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})
+
+    async def main() -> bool:
+        gone = await answered(app, Transport())
+        await asyncio.sleep(0)
+        return gone() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(main())
+    finally:
+        gc.enable()
 
 
 def overridden(kind: type, base: type) -> set[str]:

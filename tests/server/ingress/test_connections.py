@@ -191,7 +191,7 @@ class Silent:
 
     def __init__(self, host: str):
         self.host = self.key = host
-        self.is_at_work = self.closed = False
+        self.is_at_work = self.is_reading = self.closed = False
         self.transport = SimpleNamespace(abort=self._close)
 
     def _close(self) -> None:
@@ -209,11 +209,13 @@ def test_of_many_that_come_at_once_some_are_refused_and_none_cut_off(monkeypatch
     refused = [every.admit(one) for one in members]
     assert [one is None for one in refused] == [True] * 4 + [False] * 2
     assert every.admit(Silent("10.0.0.9")) is not None and not any(one.closed for one in members)
+    members[3].is_reading = True
+    assert every.admit(Silent("10.0.0.9")) is None and members[3].closed, "half a request is no reason to wait"
     now += 2 * connections.NEW_SECONDS
     members[0].is_at_work = True
     every.use(members[1])
     assert every.admit(Silent("10.0.0.9")) is None
-    assert [one.closed for one in members[:4]] == [False, False, True, False], "neither a busy nor the latest used one"
+    assert [one.closed for one in members[:4]] == [False, False, True, True], "neither a busy nor the latest used one"
 
 
 def test_an_address_closes_unused_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,17 +79,21 @@ class Connections:
                 del self._counts[connection.key]
 
     def _evict(self, key: str | None) -> bool:
-        """Close the longest unused connection (of an address) without a whole request. None is closed while its first
-        request may be on its way: of many clients that come at once some are refused, and none is cut off."""
-        latest = time.monotonic() - NEW_SECONDS
+        """Close the longest unused connection (of an address), but none at work. A new one whose request may be on its
+        way is left too: of many clients that come at once some are refused, and none is cut off."""
+        latest, victim = time.monotonic() - NEW_SECONDS, None
         for one, used in self._used.items():
-            if used > latest:
+            if one.is_at_work or key not in (None, one.key):
+                continue
+            if used <= latest:
+                victim = one
                 break
-            if not one.is_at_work and key in (None, one.key):
-                self.discard(one)
-                one.transport.abort()
-                return True
-        return False
+            victim = victim or (one if one.is_reading else None)
+        if victim is None:
+            return False
+        self.discard(victim)
+        victim.transport.abort()
+        return True
 
     def _refusal(self, why: str) -> str:
         if time.monotonic() - self._warned >= WARN_SECONDS:
@@ -112,6 +116,11 @@ class Connection(HttpToolsProtocol):
         self._is_refused = self._in_head = self._in_message = False
         self._head_bytes = self._unparsed = 0
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_reading(self) -> bool:
+        """Return whether a request is on its way."""
+        return self._in_message
 
     @property
     def is_at_work(self) -> bool:

@@ -20,7 +20,6 @@ from inflight.live.distant import Asked, Shown, decode_shown, encode
 from inflight.live.engine_feed import Living
 from inflight.live.frames import Frame, Hello, Member, Rates
 from inflight.server.live.sources import IDLE_PERIOD, PERIOD
-from inflight.server.offload import offload
 
 COUNTS_PERIOD = 1.0
 FRAMES_PERIOD = 0.2
@@ -108,7 +107,7 @@ class MembersSource:
         told, counts = await asyncio.gather(self._ask(asked), self._counts() if due else _nothing())
         found: list[Hello | Frame] = [] if counts is None else [counts]
         for name, data in told.items():
-            if (shown := await offload(partial(_read, data))) is not None:
+            if (shown := await asyncio.to_thread(partial(_read, data))) is not None:
                 found += self._taken(name, shown)
         for name in self._known.keys() - told.keys():
             del self._known[name]
@@ -143,7 +142,7 @@ class MembersSource:
 
     async def _counts(self) -> Frame:
         text, _ = await self._page()
-        counted = await offload(lambda: _counted(text.decode(), self._label))
+        counted = await asyncio.to_thread(lambda: _counted(text.decode(), self._label))
         now, before = self._now(), self._counted
         tokens = {name: one.output_tokens for name, one in counted.items()}
         self._counted = now, tokens

@@ -6,6 +6,7 @@ Knows how the engine is asked; what frames are, `inflight.live` knows.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,7 +15,6 @@ from msgspec.structs import replace
 from inflight.engine.bridge import AsyncBridge
 from inflight.live.engine_feed import EngineFeed, Living
 from inflight.live.frames import Frame, Hello
-from inflight.server.offload import offload
 
 PERIOD, IDLE_PERIOD = 0.1, 0.5  # seconds between two frames; where nothing happens
 
@@ -60,7 +60,7 @@ class EngineSource:
     async def frame(self) -> Frame:
         look = await self._bridge.ask(self._feed.look)
         self._is_idle = not look.told and not look.dump.running
-        return await offload(lambda: self._feed.frame(look))
+        return await asyncio.to_thread(lambda: self._feed.frame(look))
 
     async def news(self) -> Sequence[Frame]:
         return (await self.frame(),)

@@ -6,6 +6,7 @@ families of the same name become one. Knows families; not what is counted in the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
@@ -19,7 +20,6 @@ from inflight.server.metrics.families import labelled
 from inflight.server.metrics.http import HttpCounts
 from inflight.server.metrics.page import CONTENT_TYPE
 from inflight.server.metrics.tally import Tally
-from inflight.server.offload import offload
 
 # Counted here, and by engines in vain.
 _OF_SERVER = ("inflight_http", "inflight_batch", "inflight_build_info")
@@ -64,7 +64,7 @@ class PoolMetrics:
         """Text and content type."""
         assert self.pool is not None, "asked when there is one"
         pages = await self.pool.metrics()
-        return await offload(partial(self._render, pages)), CONTENT_TYPE
+        return await asyncio.to_thread(partial(self._render, pages)), CONTENT_TYPE
 
     def _render(self, pages: Mapping[str, bytes]) -> bytes:
         return generate_latest(_Families([*self._own(), *merged(pages, self.label)]))

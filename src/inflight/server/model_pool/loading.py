@@ -13,12 +13,11 @@ from pathlib import Path
 
 from inflight.engine.remote.client import RemoteClient
 from inflight.server.loaded_engine import decode_described
-from inflight.server.loader import LOADER
+from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.loading import make_prompts, make_served
 from inflight.server.model_pool.messages import EngineReady
 from inflight.server.model_pool.pool_model import PoolModel
 from inflight.server.model_pool.worker import Worker, WorkerError, Workers
-from inflight.server.offload import in_own_thread
 from inflight.server.preprocessing.lane import PreprocessingError
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.worker import loaded

@@ -18,9 +18,8 @@ import sys
 from pathlib import Path
 
 from inflight.frontend.prompts import PromptEncoder
-from inflight.limited_process import end_before_others, limit_memory, receive, send, silence_stderr
+from inflight.limited_process import end_before_others, limit_memory, receive, resident_bytes, send, silence_stderr
 from inflight.server.errors import ApiError
-from inflight.server.heap import resident_bytes
 from inflight.server.parsers import parsers_of
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (

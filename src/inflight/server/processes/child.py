@@ -30,10 +30,9 @@ from inflight.server.ingress.tls import tls_context
 from inflight.server.jobs.storage import DataDirectoryError, StorageError
 from inflight.server.live.members import RemoteEngineSource
 from inflight.server.loaded_engine import decode_described
-from inflight.server.loader import LOADER
+from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.loading import make_jobs, make_live, make_prompts, make_served
 from inflight.server.metrics.batch import BatchCounts
-from inflight.server.offload import in_own_thread
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.worker import loaded
 from inflight.server.process import Process

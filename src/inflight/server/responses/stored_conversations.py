@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 from inflight.server.ingress.body_budget import BodyLease
-from inflight.server.offload import offload
 from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.server.responses.referred import found, references_of, with_items
 from inflight.server.responses.store import NO_HISTORY, Responses, previous_of, too_long
@@ -45,4 +45,4 @@ class StoredConversations:
 
 async def _aside(body: bytes, work: Callable[[], T]) -> T:
     """Beside the event loop, where the body is long."""
-    return work() if len(body) <= SHORT_BYTES else await offload(work)
+    return work() if len(body) <= SHORT_BYTES else await asyncio.to_thread(work)
