@@ -8,7 +8,6 @@ from typing import Any
 
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
-from inflight.server import answer_memory
 from inflight.server.answer_memory import BYTES_PER_ENTRY, AnswerMemory
 from inflight.server.errors import ApiError
 
@@ -29,23 +28,18 @@ def call(*, tokens: int, n: int = 1, logprobs: int | None = None, max_tokens: in
     return SimpleNamespace(requests=[Request(request_id="x", prompt_token_ids=(1,) * tokens, params=params)])
 
 
-def test_the_calls_that_hold_most_are_ended_until_the_rest_fits(monkeypatch: Any) -> None:
-    monkeypatch.setattr(answer_memory, "PERIOD", 0.001)
-
-    async def main() -> None:
-        memory = AnswerMemory(100 * BYTES_PER_ENTRY)
-        calls: set[Any] = {Held(10), Held(20), Held(60)}
-        memory.watch(calls)
-        await asyncio.sleep(0.05)
-        assert not any(one.error for one in calls)
-        calls |= {Held(55), Held(5)}
-        await asyncio.sleep(0.05)
-        assert sorted(one.held for one in calls if one.error) == [60]
-        (ended,) = (one for one in calls if one.error)
-        assert ended.error.status == 503 and "100" in ended.error.message and "60" in ended.error.message
-        calls.clear()
-
-    asyncio.run(main())
+def test_the_calls_that_hold_most_are_ended_until_the_rest_fits() -> None:
+    calls: set[Any] = {Held(10), Held(20), Held(60)}
+    memory = AnswerMemory(100 * BYTES_PER_ENTRY, calls)
+    memory.add(90)
+    assert not any(one.error for one in calls)
+    calls |= {Held(55), Held(5)}
+    memory.add(1)
+    assert not any(one.error for one in calls), "too little has come for a look"
+    memory.add(59)
+    assert sorted(one.held for one in calls if one.error) == [60]
+    (ended,) = (one for one in calls if one.error)
+    assert ended.error.status == 503 and "100" in ended.error.message and "60" in ended.error.message
 
 
 def test_lines_wait_for_their_share_in_order() -> None:

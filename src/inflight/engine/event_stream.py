@@ -34,6 +34,7 @@ class EventStream:
         self.accepted: asyncio.Future[None] = self.loop.create_future()
         self.buffered = 0  # tokens and log-probabilities that were not taken
         self.taken = 0  # tokens and log-probabilities that were
+        self.on_put: Callable[[int], None] = lambda size: None  # called with those that have come
         self._leave = leave
         self._alive = {request.request_id for request in requests}
         self._events: deque[Event] = deque()
@@ -104,11 +105,13 @@ class EventStream:
     def put(self, events: list[Event]) -> None:
         """Add events."""
         self._events += events
+        before = self.buffered
         for event in events:
             self.buffered += event_size(event)
             if isinstance(event, FinishedEvent):
                 self._alive.discard(event.request_id)
         self._wake()
+        self.on_put(self.buffered - before)
 
     def accept(self, refusal: Exception | None) -> None:
         """Report that the requests were accepted, or why not."""

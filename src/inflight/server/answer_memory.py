@@ -19,7 +19,7 @@ from inflight.server.call import Call
 from inflight.server.errors import ApiError
 
 BYTES_PER_ENTRY = 160  # measured of a token with its log-probability, and of each alternative
-PERIOD = 0.25  # seconds between two looks; the engine makes less than a tenth of the budget in that time
+LOOK_SHARE = 1 / 32  # of the budget that comes between two looks at all calls
 SHARE_OF_LINES = 0.5  # of the entries, that lines of batch jobs may hold
 
 
@@ -36,27 +36,26 @@ class Holding(Protocol):
 
 
 class AnswerMemory:
-    def __init__(self, most_bytes: int):
+    def __init__(self, most_bytes: int, calls: Set[Holding] = frozenset()):
+        """Bound the answers of `calls`, which change meanwhile."""
         self.most_entries = most_bytes // BYTES_PER_ENTRY
-        self._timer: asyncio.TimerHandle | None = None
+        self._calls = calls
+        self._came = 0  # entries since the last look
         self._lines_have = 0
         self._lines_wait: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    def watch(self, calls: Set[Holding]) -> None:
-        """Look after these from now on, until there are none."""
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(PERIOD, self._look, calls)
-
-    def _look(self, calls: Set[Holding]) -> None:
-        self._timer = None
-        held = {call: call.held for call in calls if call.error is None}
+    def add(self, entries: int) -> None:
+        """Note that calls hold more, and end the largest where they hold too much."""
+        self._came += entries
+        if self._came < self.most_entries * LOOK_SHARE:
+            return
+        self._came = 0
+        held = {call: call.held for call in self._calls if call.error is None}
         total = sum(held.values())
         while total > self.most_entries and held:
             most = max(held, key=held.__getitem__)
             total -= held[most]
             most.end(self._exceeded(held.pop(most)))
-        if calls:
-            self.watch(calls)
 
     def _exceeded(self, entries: int) -> ApiError:
         return ApiError(

@@ -6,6 +6,7 @@ Knows counts and time; not what the answer is, nor where it comes from.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from inflight.server.answer_memory import BYTES_PER_ENTRY
 from inflight.server.errors import ApiError, without_frames
@@ -21,7 +22,8 @@ class Delivery:
         clock; None: from now."""
         self.error: ApiError | None = None  # why it was ended, or what was told within a stream
         self.given_up = asyncio.Event()  # it was ended, and its client had time to hear so
-        self.whole_bytes = 0  # of an answer that is made, and that its client has not taken yet
+        self._whole_bytes = 0  # of an answer that is made, and that its client has not taken yet
+        self._report: Callable[[int], None] = lambda entries: None
         self._loop = asyncio.get_running_loop()
         self._timers: list[asyncio.TimerHandle] = []
         if timeout is not None:
@@ -31,7 +33,16 @@ class Delivery:
     @property
     def held(self) -> int:
         """Return what the server holds for it, in entries of `answer_memory`."""
-        return self.whole_bytes // BYTES_PER_ENTRY
+        return self._whole_bytes // BYTES_PER_ENTRY
+
+    def report_to(self, report: Callable[[int], None]) -> None:
+        """Call `report` with the entries that are held from now on, when they come."""
+        self._report = report
+
+    def hold_whole(self, nbytes: int) -> None:
+        """Count an answer that is made."""
+        self._whole_bytes = nbytes
+        self._report(self.held)
 
     def end(self, error: ApiError) -> None:
         """Before its time. error: what its client is told, if it can be told still."""

@@ -51,6 +51,10 @@ class Generation(Delivery):
     def held(self) -> int:
         return self._stream.buffered + self._kept + super().held
 
+    def report_to(self, report: Callable[[int], None]) -> None:
+        super().report_to(report)
+        self._stream.on_put = report
+
     def end(self, error: ApiError) -> None:
         """End the stream: taking from it, now or later, raises this error."""
         if self.error is None:
@@ -77,7 +81,8 @@ class Generation(Delivery):
             self.error = error
             raise
         self.response.forget()
-        self._kept, self.whole_bytes = 0, len(answer)
+        self._kept = 0
+        self.hold_whole(len(answer))
         return answer
 
     async def frames(self, keep_alive: float) -> AsyncGenerator[bytes, None]:

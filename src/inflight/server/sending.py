@@ -100,7 +100,7 @@ class PreparedResponse(Response):
                 answer = await self._made()
             except ClientGone:
                 return await Response(status_code=GONE)(scope, receive, send)
-            delivery.whole_bytes = len(answer)
+            delivery.hold_whole(len(answer))
             if delivery.error is not None:
                 raise delivery.error
             if len(answer) <= PIECE_BYTES:  # who leaves costs less than to watch for it

@@ -80,11 +80,11 @@ class Service:
         self.settings = settings
         self._state: State = "loading"
         self.doing = "starting"  # while loading: what; once failed: why
-        self.answer_memory = AnswerMemory(ANSWER_BYTES)
         self._tell = tell
         self._models: ServedModels | None = None
         self.counts = counts or CallCounts()  # of clients' calls
         self._open: set[Delivery] = set()
+        self.answer_memory = AnswerMemory(ANSWER_BYTES, self._open)
         self._nothing_left = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -263,7 +263,7 @@ class Service:
 
     def _watch(self, delivery: Delivery) -> None:
         self._open.add(delivery)
-        self.answer_memory.watch(self._open)
+        delivery.report_to(self.answer_memory.add)
 
     def _enter(self, tenant: Tenant) -> None:
         """Raises ApiError 429 where too many calls are under way. Streams end at any time: a second is a fair pause."""

@@ -1,22 +1,19 @@
 """Bodies that wait for processes of one kind, and those processes at work.
 
-Owners take turns by the time that their bodies took: no body waits behind all that another owner has sent. Bodies whose
-client has gone are skipped.
+Owners take turns: no body waits behind all that another owner has sent. Bodies whose client has gone are skipped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from inflight.engine.event_stream import set_outcome
-from inflight.server.fair_line import FairLine
 from inflight.server.preprocessing.child import ReadingProcess, ReadJob, StalledError
 from inflight.server.preprocessing.wire import RENEW
-
-EXPECTED_BYTES_A_SECOND = 1_000_000  # charged when a body is taken; corrected when it has been read
 
 
 class PreprocessingError(RuntimeError):
@@ -34,9 +31,27 @@ class WaitingBody:
         """Return whether its client has gone, or its outcome is known."""
         return self.outcome.done()
 
-    @property
-    def expected_seconds(self) -> float:
-        return (len(self.job.body) + len(self.job.history)) / EXPECTED_BYTES_A_SECOND
+
+class _Line:
+    """Bodies that wait, of each owner in turn."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[WaitingBody]] = {}  # the owner who is next first
+
+    def put(self, waiting: WaitingBody) -> None:
+        self._waiting.setdefault(waiting.owner, deque()).append(waiting)
+
+    def take(self) -> WaitingBody | None:
+        """Remove and return the next body; None when no client waits."""
+        while self._waiting:
+            owner = next(iter(self._waiting))
+            bodies = self._waiting.pop(owner)
+            first = bodies.popleft()
+            if bodies:
+                self._waiting[owner] = bodies
+            if not first.is_over:
+                return first
+        return None
 
 
 class Lane:
@@ -55,7 +70,7 @@ class Lane:
             was_orphaned: Return whether a process ended with the one that forks, which says nothing about its body.
             processes: At work at once, at most.
         """
-        self._line = FairLine[WaitingBody]()
+        self._line = _Line()
         self._readers = [_Reader(start, was_orphaned) for _ in range(processes)]
         self._idle = self._readers[::-1]  # the last one is taken next: processes that were never needed are not started
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,20 +85,17 @@ class Lane:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for waiting in self._line.empty():
+        while (waiting := self._line.take()) is not None:
             waiting.outcome.cancel()
         for reader in self._readers:
             reader.drop()
 
     async def _work(self, reader: _Reader) -> None:
         try:
-            while (waiting := self._line.next()) is not None:
-                expected, began = waiting.expected_seconds, time.monotonic()
-                self._line.take(expected)
+            while (waiting := self._line.take()) is not None:
                 try:
                     set_outcome(waiting.outcome, await reader.outcome(waiting.job))
                 finally:
-                    self._line.charge(waiting.owner, time.monotonic() - began - expected)
                     waiting.outcome.cancel()  # where the lane was closed meanwhile
                     del waiting  # megabytes, until the next one comes
         finally:
