@@ -23,8 +23,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class CPU:
-    """Seconds of CPU so far. events: the event loop's thread, which is all of HTTP, with the API processes where there
-    are some; engine: every other thread."""
+    """Seconds of CPU so far. events: of the API processes, which is all of HTTP; engine: of the engine's processes."""
 
     events: float
     engine: float
@@ -51,6 +50,17 @@ def tree_seconds(number: int) -> float:
         total += process_seconds(number)
         for thread in Path(f"/proc/{number}/task").iterdir():
             total += sum(map(tree_seconds, map(int, (thread / "children").read_text().split())))
+    return total
+
+
+def _proportional_mb(number: int) -> float:
+    """Return the megabytes of a process and of all below it (PSS)."""
+    total = 0.0
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        lines = Path(f"/proc/{number}/smaps_rollup").read_text().splitlines()
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+        for thread in Path(f"/proc/{number}/task").iterdir():
+            total += sum(map(_proportional_mb, map(int, (thread / "children").read_text().split())))
     return total
 
 
@@ -95,28 +105,20 @@ class Server:
         return os.pread(self.log.fileno(), 2**20, 0).decode()
 
     def cpu(self) -> CPU:
-        events = engine = 0.0
-        for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
-            seconds = _seconds(thread / "stat")
-            if int(thread.name) == self.process.pid:
-                events += seconds
-            else:
-                engine += seconds
-        for child in self._api_processes():
-            events += _seconds(child / "stat")
-        return CPU(events, engine)
+        events = sum(process_seconds(one) for one in self.api_processes())
+        return CPU(events, sum(process_seconds(one) for one in self._running(b"inflight.cli.engine_process")))
 
-    def _api_processes(self) -> list[Path]:
+    def api_processes(self) -> list[int]:
+        """Return the ids of the processes with HTTP; with several models or replicas that is the first process."""
+        return self._running(b"inflight.server.processes.child") or [self.process.pid]
+
+    def _running(self, module: bytes) -> list[int]:
         started = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        folders = [Path("/proc") / one for one in started]
-        return [one for one in folders if b"inflight.server.processes.child" in (one / "cmdline").read_bytes()]
+        return [int(one) for one in started if module in (Path("/proc") / one / "cmdline").read_bytes()]
 
     def resident_mb(self) -> float:
-        """Megabytes."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) * 1024 / 1e6
+        """Megabytes of all its processes; pages that several share count once."""
+        return _proportional_mb(self.process.pid)
 
     def stop(self) -> int:
         """Ends it as a service manager would; its exit code."""

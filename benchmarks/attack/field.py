@@ -76,7 +76,7 @@ class Field:
         given = given if self._keys else replace(given, keys=())
         clients = [
             self._exit.enter_context(
-                _child("health", str(self.server.port), str(files[0]), str(self.server.process.pid))
+                _child("health", str(self.server.port), str(files[0]), str(self.server.api_processes()[0]))
             ),
             self._exit.enter_context(_child("honest", said=given)),
         ]

@@ -15,7 +15,7 @@ from inflight.server.errors import ApiError
 from inflight.server.ingress import body_budget
 from inflight.server.ingress.body_budget import BodyBudget, BodyLease
 
-from ..conftest import Server
+from ..conftest import Server, children
 from .raw import GENERATE, Raw, head, request
 
 COMPLETIONS = "/v1/completions"
@@ -23,8 +23,9 @@ MEBIBYTE = 1 << 20
 
 
 def resident(server: Server) -> int:
-    """Bytes."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text(encoding="ascii")
+    """Return the bytes of the API process."""
+    (process,) = children(server, "inflight.server.processes.child")
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
