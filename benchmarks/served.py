@@ -106,7 +106,7 @@ class Server:
 
     def cpu(self) -> CPU:
         events = sum(process_seconds(one) for one in self.api_processes())
-        return CPU(events, sum(process_seconds(one) for one in self._running(b"inflight.cli.engine_process")))
+        return CPU(events, sum(process_seconds(one) for one in self._running(b"inflight.launch.engine_process")))
 
     def api_processes(self) -> list[int]:
         """Return the ids of the processes with HTTP; with several models or replicas that is the first process."""

@@ -93,7 +93,7 @@ def test_the_document_is_made_when_it_is_asked_for_and_beside_the_event_loop() -
             assert (await client.get("/docs")).status_code == 200
 
     asyncio.run(main())
-    assert made_in == ["inflight-aside_0"]
+    assert made_in[0].startswith("asyncio") and len(made_in) == 1
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_names_all_operations(server: Server) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -63,6 +64,9 @@ SHORT_LIFE = 10.0  # seconds; a process that ends sooner is not started anew at 
 TRIES = 5  # short lives of one place, one after another, until the server ends
 ENDING_SECONDS = 10.0  # that a process which is to end may take beyond its calls
 ENGINE = "inflight.launch.engine_process"
+# For API processes, whose memory is bodies and answers of up to megabytes: glibc gives large blocks back when they are
+# freed, and keeps no heap of free memory for each thread.
+MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -250,7 +254,7 @@ class Supervisor:
             return self._fail()
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         log.error(
-            f"API process {child.place} ended {how}; its calls under way ({left}) are aborted, and it is started anew."
+            f"API process {child.place} ended {how}; its calls in flight ({left}) are aborted, and it is started anew."
         )
         short = not child.is_up or time.monotonic() - child.started < SHORT_LIFE
         self._short_lives[child.place] = self._short_lives[child.place] + 1 if short else 0
@@ -376,7 +380,8 @@ class _Child:
         command = [sys.executable, "-m", "inflight.server.processes.child", str(theirs.fileno())]
         with theirs:
             handed_down = (theirs.fileno(), *inherited)
-            self._process = subprocess.Popen(command, pass_fds=handed_down, stdin=subprocess.DEVNULL)
+            env = {**MALLOC, **os.environ}
+            self._process = subprocess.Popen(command, pass_fds=handed_down, stdin=subprocess.DEVNULL, env=env)
         self._control = Control(ours, decode_from_child)
         self.tell = self._control.tell
 
