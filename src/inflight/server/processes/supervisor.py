@@ -25,11 +25,10 @@ from inflight.server.jobs.clock import Clocks
 from inflight.server.jobs.folder import DataDirectory
 from inflight.server.jobs.storage import DataDirectoryError
 from inflight.server.listening import url
-from inflight.server.loader import LOADER
+from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.logs import Format
 from inflight.server.model_pool.messages import EngineReady
 from inflight.server.model_pool.worker import Worker, WorkerError
-from inflight.server.offload import in_own_thread
 from inflight.server.processes.control import Control
 from inflight.server.processes.engine_keeper import EngineKeeper
 from inflight.server.processes.folder import private_folder
