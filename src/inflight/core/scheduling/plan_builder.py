@@ -74,7 +74,7 @@ class PlanBuilder:
             if held_back and one.in_flight and one.number in held_back:
                 continue
             uncomputed = one.num_uncomputed
-            if uncomputed == 1 and one.started:  # not the last token of a prompt whose row the executor does not know
+            if uncomputed == 1 and one.started:  # before it has started, the executor does not know its row
                 self._decodes.append(one)
             elif uncomputed:
                 self._prompts.append(one)
@@ -120,8 +120,8 @@ class PlanBuilder:
     def _serve_lanes(self) -> None:
         """Serve foreground lanes, then background lanes: decodes first, then prompts.
 
-        Of the budget, `reserved` tokens are due to background lanes; `kept` has each lane's own prompt tokens: its
-        min_tokens, or what is reserved for it.
+        Of the budget, `reserved` tokens are due to background lanes: they are kept from foreground decodes, and used
+        before foreground prompts. `kept` has the min_tokens of each lane with prompts.
         """
         step = self._step
         foreground, background = self._lanes.in_turn(background=False), self._lanes.in_turn(background=True)
@@ -265,8 +265,8 @@ class PlanBuilder:
     # -- making room --------------------------------------------------------------------------------------------
 
     def _make_room(self, head: Sequence, lane: Lane) -> bool:
-        """Preempt background work for a foreground newcomer; return whether this can be admitted now. Background work
-        has no chunk in this step yet, since it is planned later."""
+        """Preempt background work for a foreground newcomer; return whether this can be admitted now. (Background work
+        that has a chunk in this step already had reserved tokens: it counts as in flight.)"""
         if not self._may_preempt_background(lane):
             return False
         return self._state.preemption.preempt_background(head, lane, self._shape)

@@ -100,10 +100,10 @@ class Scheduler:
         Args:
             request: A new one.
             now: Seconds on the engine's clock, as in all that follows.
-            compiling: Seconds before, in which its grammar was compiled.
+            compiling: Seconds that its grammar took to compile, before.
 
         Raises:
-            RequestRefused: With the number that refuses it.
+            RequestRefused: The sentence has the limit that it does not fit.
         """
         self._time.now = now
         if request.request_id in self._requests or self._batch_outputs.has(request.request_id):
