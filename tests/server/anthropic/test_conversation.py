@@ -104,3 +104,4 @@ def test_what_is_not_served_is_refused_by_its_place(messages: list[Any], param: 
         conversation(*messages)
     assert raised.value.status == 400 and word in raised.value.message
     assert raised.value.param in (param, param.rpartition(".")[0]), raised.value.param
+    assert (raised.value.code == "unsupported_value") == (param.endswith(".type") and word != "no type")

@@ -106,7 +106,7 @@ def test_the_answer_repeats_what_it_was_asked() -> None:
         ({"tools": [{"type": "custom", "name": "x"}]}, "tools[0].type", "'custom'"),
         ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading", "shown"),
         ({"tools": [{**TOOL, "allowed_callers": ["programmatic"]}]}, "tools[0].allowed_callers", "direct"),
-        ({"tools": [{"type": "function"}]}, "tools[0]", "no name"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name", "no name"),
         ({"tool_choice": {"type": "web_search_preview"}}, "tool_choice.type", "web_search_preview"),
         ({"max_tokens": 5}, "max_tokens", "max_output_tokens"),
         ({"messages": []}, "messages", "input"),

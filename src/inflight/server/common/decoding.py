@@ -31,18 +31,18 @@ class BodyDecoder(Generic[B]):
         kind: type[B],
         neutral: dict[str, tuple[tuple[Any, ...], str]] | None = None,
         hints: Set[str] = frozenset(),
-        type_code: str = "invalid_value",
+        content: Set[str] = frozenset(),
     ):
         """Prepare decoders of the fields.
 
         Args:
             neutral: Fields of other servers, with the values that mean "not used" and why any other is refused.
             hints: Fields whose value changes no token, skipped unread.
-            type_code: Error code of a nested `type` that is not served.
+            content: Fields of blocks or tools, of which some types are not served: `unsupported_value`.
         """
         self.kind = kind
         self._neutral = neutral or {}
-        self._hints, self._type_code = hints, type_code
+        self._hints, self._content = hints, content
         types = get_type_hints(kind, include_extras=True)
         self._decoders = {one.name: msgspec.json.Decoder(types[one.name]) for one in struct_fields(kind)}
         self._aliases = aliases_for(self._decoders.keys()) - self._decoders.keys() - self._neutral.keys() - self._hints
@@ -89,8 +89,8 @@ class BodyDecoder(Generic[B]):
         try:
             return read_value(name, decoder, raw, unknown)
         except ApiError as error:
-            if (error.param or "").endswith(".type") and error.code == "invalid_value":
-                error.code = self._type_code
+            if name in self._content and (error.param or "").endswith(".type") and error.code == "invalid_value":
+                error.code = "unsupported_value"
             raise
 
     def _read_alias(self, name: str, raw: Raw, values: dict[str, Any], unknown: UnknownFields) -> None:

@@ -217,11 +217,10 @@ _NEUTRAL = {
     "user": ((), "it is given as metadata.user_id."),
 }
 _HINTS = COMMON_HINTS | {"cache_control", "user_profile_id", "workspace_id"}
-MESSAGES = BodyDecoder(MessagesBody, neutral=_NEUTRAL, hints=_HINTS, type_code="unsupported_value")
+_CONTENT = {"messages", "system", "tools"}
+MESSAGES = BodyDecoder(MessagesBody, neutral=_NEUTRAL, hints=_HINTS, content=_CONTENT)
 _OF_THE_ANSWER = {*MessagesBody.__struct_fields__} - {*PromptFields.__struct_fields__}
-COUNT_TOKENS = BodyDecoder(
-    CountTokensBody, neutral=_NEUTRAL, hints=_HINTS | _OF_THE_ANSWER, type_code="unsupported_value"
-)
+COUNT_TOKENS = BodyDecoder(CountTokensBody, neutral=_NEUTRAL, hints=_HINTS | _OF_THE_ANSWER, content=_CONTENT)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

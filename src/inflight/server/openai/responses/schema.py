@@ -1,7 +1,6 @@
 """Schema of /v1/responses: bodies, the items of their input, what answers repeat of a body, and answers.
 
-Items and tools are read in two steps, since those that are not served are refused by their type, not by their first
-field.
+Items are read in two steps, since messages may come without a type.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _PARTS = Meta(max_length=MAX_MESSAGES)
 
 
 class Kind(Struct):
-    """The first look at an item or a tool."""
+    """The first look at an item."""
 
     type: Name | None = None
     role: Name | None = None
@@ -98,7 +97,7 @@ ITEM_KINDS: dict[str, type[Item]] = {
 }
 
 
-class FunctionTool(Struct, kw_only=True, rename={"async_": "async"}):
+class FunctionTool(Struct, kw_only=True, tag_field="type", tag="function", rename={"async_": "async"}):
     """strict: calls' arguments are valid under the schema; without a word of it they are as the model writes them.
     defer_loading, allowed_callers, output_schema, async: have a value that means "not used"."""
 
@@ -187,9 +186,7 @@ class ResponsesBody(Struct, kw_only=True, forbid_unknown_fields=True):
     top_logprobs: TopLogprobs | None = None
     text: TextField | None = None
     reasoning: ReasoningField | None = None
-    tools: Annotated[list[Annotated[Raw, Meta(extra_json_schema={"type": "object"})]], Meta(max_length=MAX_TOOLS)] | (
-        None
-    ) = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Positive | None = None
@@ -252,6 +249,7 @@ RESPONSES = BodyDecoder(
         "logprobs": ((False,), f"log-probabilities come with include: [{LOGPROBS!r}]."),
     },
     hints=COMMON_HINTS,
+    content={"tools"},
 )
 
 

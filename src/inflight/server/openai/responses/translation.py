@@ -27,7 +27,6 @@ from inflight.server.common.fields import (
 from inflight.server.common.prepared import PreparedChat
 from inflight.server.common.prompts import fitting
 from inflight.server.common.sampling import max_tokens_of
-from inflight.server.common.values import read_value
 from inflight.server.errors import invalid
 from inflight.server.openai.responses.conversation import items_of, messages_of, written
 from inflight.server.openai.responses.schema import (
@@ -38,7 +37,6 @@ from inflight.server.openai.responses.schema import (
     EchoedReasoning,
     EchoedText,
     FunctionTool,
-    Kind,
     NamedFunction,
     ObjectFormat,
     ReasoningField,
@@ -62,8 +60,6 @@ FIELD_NAMES = {  # chat's → this endpoint's
     ".function.": ".",
     ".function": "",
 }
-_KIND = msgspec.json.Decoder(Kind)
-_TOOL = msgspec.json.Decoder(FunctionTool)
 _RAW_ITEMS = msgspec.json.Decoder(list[Raw])
 _INCLUDES = (LOGPROBS, "reasoning.encrypted_content")
 _SAME = (
@@ -116,7 +112,9 @@ def translated(body: ResponsesBody, history: bytes | memoryview = b"") -> Transl
     _check(body)
     is_stored = bool(history) and body.store is not False
     messages = messages_of(items, body.instructions, before)
-    tools = [_tool(raw, f"tools[{number}]") for number, raw in enumerate(body.tools or ())]
+    tools = body.tools or []
+    for number, tool in enumerate(tools):
+        _check_tool(tool, f"tools[{number}]")
     chat = ChatBody(
         messages=messages,
         tools=[_written(one) for one in tools] or None,
@@ -208,18 +206,7 @@ def _check_reasoning(asked: ReasoningField) -> None:
 # -- tools ------------------------------------------------------------------------------------------------------------
 
 
-def _tool(raw: Raw, path: str) -> FunctionTool:
-    kind = read_value(path, _KIND, raw).type
-    if kind is None:
-        raise invalid(f"{path} has no type; give 'function'.", f"{path}.type", "missing_field")
-    if kind != "function":
-        raise invalid(
-            f"{path} is of the type {shortened(kind)!r}, which is not served: nothing is run here; give functions, "
-            "which the client runs.",
-            f"{path}.type",
-            "unsupported_value",
-        )
-    tool = read_value(path, _TOOL, raw)
+def _check_tool(tool: FunctionTool, path: str) -> None:
     check_offered(path, tool.defer_loading, tool.allowed_callers)
     if tool.output_schema:
         raise invalid(
@@ -231,7 +218,6 @@ def _tool(raw: Raw, path: str) -> FunctionTool:
             f"{path}.async is true, but an answer ends with its calls; send what came of them in the next.",
             f"{path}.async",
         )
-    return tool
 
 
 def _written(tool: FunctionTool) -> ToolSpec:
