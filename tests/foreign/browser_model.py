@@ -3,7 +3,10 @@ and steps take as long as the first argument says, so that what happens in the m
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 from inflight import build
@@ -12,8 +15,9 @@ from inflight.testing.paced import Pace, PacedExecutor
 from inflight.testing.scripted import ScriptedExecutor
 from inflight.text import Tokenizer
 
-PROGRAM = (str(Path(__file__)), "0")
+PROGRAM = (str(Path(__file__)), "0.0")
 SLOW = (str(Path(__file__)), "0.08")
+SECONDS = "BROWSER_MODEL_SECONDS"  # of a step, in the environment of the engine's process
 MARKUP = "Show me markup."
 ANSWER = (
     "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -31,15 +35,20 @@ def scripted(executor: Executor, *_: object) -> Executor:
         asked = tokenizer.decode(list(prompt), skip_special_tokens=False).rpartition("<|user|>")[2]
         return answer if MARKUP in asked else []
 
-    paced = PacedExecutor(executor, Pace(step=float(seconds), token=0.0))
+    paced = PacedExecutor(executor, Pace(step=float(os.environ[SECONDS]), token=0.0))
     return ScriptedExecutor(paced, script)
 
 
 if __name__ == "__main__":
-    seconds = sys.argv.pop(1)
-    plain = build.build_engine
-    build.build_engine = lambda *given, **named: plain(*given[:4], **{**named, "wrap": scripted})
-    from inflight.cli import main
+    if sys.argv[1].isdigit():  # as the engine's process
+        from inflight.launch import engine_process
 
+        os._exit(engine_process.main(socket.socket(fileno=int(sys.argv[1])), scripted))
+    os.environ[SECONDS] = sys.argv.pop(1)
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+    from inflight import cli
+    from inflight.launch import one_model
+
+    one_model.serve = partial(one_model.serve, engine="browser_model")
     sys.argv[0] = "inflight"
-    main()
+    cli.main()

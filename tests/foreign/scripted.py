@@ -95,14 +95,14 @@ def scripted(executor: Executor, *_: object) -> Executor:
 
 if __name__ == "__main__":
     if sys.argv[1].isdigit():  # as the engine's process
-        from inflight.cli import engine_process
+        from inflight.launch import engine_process
 
         os._exit(engine_process.main(socket.socket(fileno=int(sys.argv[1])), scripted))
     from inflight import cli
-    from inflight.cli import serving
+    from inflight.launch import one_model
 
     here = Path(__file__).parent
     os.environ["PYTHONPATH"] = os.pathsep.join((str(here), str(here.parent)))
-    serving.serve = partial(serving.serve, engine="scripted")
+    one_model.serve = partial(one_model.serve, engine="scripted")
     sys.argv[0] = "inflight"
     cli.main()
