@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from inflight.cli.verb import Decorator, grouped
+from inflight.cli.declared import registry_options, settings_options
+from inflight.cli.verb import grouped
 from inflight.config.engine import EngineSettings
 from inflight.config.presets import preset
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
-from inflight.config.setting import SettingsError, option
-from inflight.config.speculation import DEFAULT
-from inflight.core.estimation.output_length import PREDICTORS
-from inflight.core.options import Option
-from inflight.core.policies.registry import POLICIES
-from inflight.core.strategies.registry import OPTIONS, STRATEGIES
+from inflight.config.setting import SettingsError
+from inflight.core.strategies.registry import OPTIONS
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
 
 if TYPE_CHECKING:
@@ -176,184 +173,20 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return found or [CompletionItem(incomplete, type="file")]
 
 
-engine_options = grouped(
-    "Engine",
-    _pipeline_parallel,
-    _expert_parallel,
-    config_option,
-    click.option(
-        "--model",
-        metavar="M",
-        shell_complete=complete_model,
-        help="Model folder, .gguf file, hub id (owner/name, owner/name:Q4_K_M) or a name that `inflight pull` lists, "
-        "such as smollm2; else the built-in one.",
-    ),
-    click.option("--revision", help="Branch, tag or commit of a hub id."),
-    click.option("--family", metavar="F", help="Family of models of your own, as package.module:NAME."),
-    click.option(
-        "--backend",
-        default="auto",
-        show_default=True,
-        help="auto: our kernels; transformers: that library's modules, for models without a family here; slow.",
-    ),
-    click.option(
-        "--device",
-        default="auto",
-        show_default=True,
-        is_eager=True,  # presets ask for it
-        help="cpu, cuda or cuda:N; auto: a GPU if there is one (pip install 'inflight-llm[gpu]').",
-    ),
-    click.option("--enforce-eager", is_flag=True, help="On a GPU, replay no step as a graph."),
-    click.option(
-        "--batch-invariant",
-        is_flag=True,
-        help="On a GPU, an answer has the same bits in any batch; on a CPU it always has.",
-    ),
-    click.option(
-        "--attention-backend",
-        default="auto",
-        show_default=True,
-        help="On a GPU: auto, our kernels; flash-attn or flashinfer, where it is installed.",
-    ),
-    click.option(
-        "--tensor-parallel-size",
-        type=int,
-        default=1,
-        show_default=True,
-        help="GPUs that share the model, a process for each.",
-    ),
-    click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16 or float32."),
-    click.option(
-        "--quantization",
-        default="none",
-        show_default=True,
-        help="none; int8 or int4 for the layers' matrices; int8-all or int4-all for the output projection too; "
-        "fp8 for the layers', on GPUs.",
-    ),
-    click.option(
-        "--quantization-group-size",
-        type=int,
-        default=32,
-        show_default=True,
-        help="Inputs that share a scale in int4: 32, 64 or 128.",
-    ),
-    click.option(
-        "--kv-cache-dtype", default="auto", show_default=True, help="auto, as activations are held; int8; fp8, on GPUs."
-    ),
-    click.option(
-        "--pooling",
-        default="auto",
-        show_default=True,
-        help="Tokens that a text's vector is made of: cls, mean or last; auto: as the model's files say, if they do.",
-    ),
-    click.option(
-        "--score-tokens",
-        nargs=2,
-        help="Two answers, by which a model that continues texts scores pairs: yes no, of Qwen3-Reranker.",
-    ),
-    click.option("--score-template", help="File with the Jinja template that makes a prompt of a pair to be scored."),
-    click.option(
-        "--lora",
-        multiple=True,
-        metavar="NAME=PATH",
-        help="A low-rank adapter as PEFT saves it, which requests ask for as their model; several times.",
-    ),
-    click.option("--max-loras", type=int, help="Adapters in memory at a time; 8 where --lora is given."),
-    click.option("--max-lora-rank", type=int, help="Rank that memory is set aside for; 16, or the largest of --lora."),
-    click.option(
-        "--load-format",
-        default="auto",
-        show_default=True,
-        help="auto; dequantize: a quantized model's matrices as plain numbers, slower and nearer; dummy: random.",
-    ),
-    click.option("--max-num-seqs", type=int, help="Most sequences running at once."),
-    click.option("--max-num-batched-tokens", type=int, help="Most tokens computed in one step."),
-    click.option("--max-model-len", type=int, help="Most tokens of prompt and answer together."),
-    click.option("--block-size", type=int, default=16, show_default=True, help="Tokens per KV block."),
-    click.option(
-        "--gpu-memory-utilization",
-        type=float,
-        help="Share of a GPU's memory that this engine may have; 0.9 where neither this nor --kv-memory is given.",
-    ),
-    click.option("--kv-memory", type=float, help="GiB for keys and values."),
-    click.option("--num-blocks", type=int, help="KV blocks, instead of --kv-memory."),
-    click.option("--state-memory", type=float, help="GiB for snapshots of recurrent state, where a model has any."),
-    click.option(
-        "--kv-eviction",
-        default="lru",
-        show_default=True,
-        help="What gives way in the prefix cache: lru, or sessions: blocks of the session that is worth least.",
-    ),
-    click.option(
-        "--kv-cache-host",
-        type=float,
-        metavar="GiB",
-        help="Of host memory, for keys and values whose own blocks are taken for others.",
-    ),
-    click.option(
-        "--kv-cache-dir",
-        type=click.Path(file_okay=False),
-        metavar="DIR",
-        help="Keep keys and values in this folder, too: over restarts, and for other engines that share it.",
-    ),
-    click.option("--kv-cache-disk", type=float, metavar="GiB", help="That --kv-cache-dir may hold; 10 without it."),
-    click.option(
-        "--no-prefix-caching", "enable_prefix_caching", flag_value=False, default=True, help="Share no prefixes."
-    ),
-    click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave."),
-    click.option("--threads", type=int, help="Kernel threads; without it one for each core."),
-    click.option("--pin-threads", is_flag=True, help="Each kernel thread but the first stays on a core of its own."),
-    click.option(
-        "--cpu-list", metavar="CPUS", help="CPUs such as 0-7,16-23, one for each kernel thread, which stays on it."
-    ),
-    click.option("--seed", type=int, default=0, show_default=True, help="Seed of requests that name none."),
+engine_options = settings_options(
+    EngineSettings,
+    {"model": (_pipeline_parallel, _expert_parallel, config_option)},
+    {"model": complete_model},
 )
 
-
-def declared(options: Mapping[str, Option[Any]]) -> list[Decorator]:
-    """What the entries of a registry declare, as options of the command line."""
-    return [click.option(option(one.name), type=one.kind, help=one.help) for one in options.values()]
-
-
-scheduling_options = grouped(
-    "Scheduling",
-    click.option(
-        "--preset",
-        callback=_take_preset,
-        is_eager=True,
-        expose_value=False,
-        help="latency, throughput, mixed or offline: options that go together; what is given besides wins.",
-    ),
-    click.option("--strategy", default="chunked", show_default=True, help=", ".join(STRATEGIES) + "."),
-    *declared(OPTIONS),
-    click.option("--policy", default="fcfs", show_default=True, help=", ".join(POLICIES) + "."),
-    click.option(
-        "--predictor", help=f"Output lengths for sjf and admission: {', '.join(PREDICTORS)} or package.module:Class."
-    ),
-    click.option("--tenant-weight", "tenant_weights", multiple=True, metavar="NAME=W", help="Share under fair."),
-    click.option(
-        "--lane-floor",
-        type=float,
-        default=0.05,
-        show_default=True,
-        help="Share of the steps' tokens that the batch lane has while it has work; 0: what others leave.",
-    ),
-    click.option("--kv-allocation", default="paged", show_default=True, help="paged, reserve-request, reserve-max."),
-    click.option("--preemption", default="recompute", show_default=True, help="recompute, swap or auto."),
-    click.option("--swap-space", type=float, help="GiB that preempted sequences may be swapped to."),
-    click.option("--admission", default="off", show_default=True, help="off, queue, slo or auto (both)."),
-    click.option("--max-queued-requests", type=int, help="Most requests waiting, with --admission queue or auto."),
-    click.option("--max-queued-tokens", type=int, help="Most tokens waiting, with --admission queue or auto."),
-    click.option("--ttft-target", type=float, help="Seconds to the first token that --admission slo promises."),
-    click.option(
-        "--speculation",
-        metavar="FROM",
-        default=DEFAULT,
-        show_default=True,
-        help="Drafts from suffix, draft:MODEL, heads or heads:FOLDER, where they pay; auto chooses, off has none.",
-    ),
-    click.option("--speculation-max-tokens", type=int, help="Most drafts of a sequence in a step."),
+_preset = click.option(
+    "--preset",
+    callback=_take_preset,
+    is_eager=True,
+    expose_value=False,
+    help="latency, throughput, mixed or offline: options that go together; an option that is given besides wins.",
 )
+scheduling_options = settings_options(SchedulingSettings, {"strategy": (_preset,), "policy": registry_options(OPTIONS)})
 
 record_option = click.option(
     "--record", type=click.Path(dir_okay=False, path_type=Path), help="Write the step record (JSON lines) here."

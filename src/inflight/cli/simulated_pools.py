@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from inflight.cli.declared import registry_options
 from inflight.cli.machines import Device, check_decode
-from inflight.cli.options import declared
 from inflight.cli.verb import grouped
 from inflight.config.setting import SettingsError
 from inflight.routing.registry import OPTIONS, ROUTERS
@@ -35,7 +35,7 @@ pool_options = grouped(
         help=f"From when one more engine is wanted until it takes requests; {START_SECONDS:g} unless set.",
     ),
     click.option("--router", default="round-robin", show_default=True, help=f"{', '.join(ROUTERS)}."),
-    *declared(OPTIONS),
+    *registry_options(OPTIONS),
     click.option("--prefill-replicas", type=int, help="Engines that compute prompts only."),
     click.option("--decode-replicas", type=int, help="Engines that go on from there."),
     click.option("--max-prefill-replicas", type=int, help="Of the prefill pool, as --max-replicas."),

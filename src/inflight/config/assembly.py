@@ -59,7 +59,7 @@ def make_rules(scheduling: SchedulingSettings, token_budget: int, max_model_len:
 
 def make_admission(settings: SchedulingSettings, latency: LatencyModel) -> Admission:
     return Admission(
-        settings.admission,  # type: ignore[arg-type]  # checked when the settings were made
+        settings.admission,
         latency,
         settings.max_queued,
         settings.max_queued_tokens,
@@ -97,8 +97,8 @@ def make_scheduler(
         stop_text=stop_text,
         prefix_caching=settings.enable_prefix_caching,
         watermark=settings.watermark,
-        allocation=scheduling.kv_allocation,  # type: ignore[arg-type]  # checked when the settings were made
-        preemption=scheduling.preemption,  # type: ignore[arg-type]
+        allocation=scheduling.kv_allocation,
+        preemption=scheduling.preemption,
         predictor=rules.predictor,
         latency=rules.latency,
         admission=rules.admission,

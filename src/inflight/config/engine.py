@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from inflight.config.setting import Resolved, SettingsError, one_of, option
+from inflight.config.setting import Bound, Resolved, SettingsError, check_settings, option, setting, whole_number
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.core.types.sampling import MAX_RANK
 from inflight.counted import UNBOUNDED, counted
@@ -27,116 +27,140 @@ BackendChoice = Literal["auto", "transformers"]
 EvictionChoice = Literal["lru", "sessions"]
 PoolingChoice = Literal["auto", "cls", "mean", "last"]
 AttentionChoice = Literal["auto", "flash-attn", "flashinfer"]
-_CHOICES = {
-    "backend": BackendChoice,
-    "attention_backend": AttentionChoice,
-    "dtype": DTypeChoice,
-    "load_format": LoadFormat,
-    "quantization": QuantizationChoice,
-    "kv_cache_dtype": KVCacheChoice,
-    "kv_eviction": EvictionChoice,
-    "pooling": PoolingChoice,
-}
+_GIB = Bound(0, UNBOUNDED, f"a number above 0, up to {UNBOUNDED:,}", above=True, unit="GiB")
+_COUNT = whole_number(1, UNBOUNDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """Settings of the engine; None means "choose for me". Names as in vLLM where they mean the same.
+    """Settings of the engine; None means "choose for me". Names as in vLLM where they mean the same."""
 
-    model: a folder or a hub id in the format of Hugging Face; None is the built-in model. family: package.module:NAME
-    of a family of models that is not ours.
-    backend: "transformers" computes with that library's modules: any model that it knows, slowly.
-    device: "cpu", "cuda" (the first GPU) or "cuda:N"; "auto" is a GPU if there is one. enforce_eager: on a GPU, no step
-    is replayed as a graph. batch_invariant: on a GPU, an answer has the same bits whatever is computed beside it.
-    attention_backend: on a GPU, attention by a library that is installed, instead of our kernels.
-    tensor_parallel_size: GPUs that share the model, from `device` on, a process for each.
-    load_format: "dequantize" stores a quantized checkpoint's matrices as plain numbers, so that activations are not
-    rounded to 8 bits; "dummy" makes random weights; "auto" is as the files are, or as a model that has a name needs it.
-    quantization: "int8" and "int4" for the layers' plain matrices, "int8-all" and "int4-all" for the output projection
-    (and a tied table) too; "fp8", on GPUs, the layers' alone. quantization_group_size: inputs that share a scale in
-    int4.
-    kv_cache_dtype: "int8" and "fp8" of keys and values, else they have the type of activations.
-    gpu_memory_utilization: on a GPU, share of all its memory that this engine may have: what weights and the largest
-    step leave of it is for keys and values. kv_memory: GiB for these. num_blocks: the same, counted in blocks (it
-    wins). state_memory: GiB for snapshots of recurrent state, of models that have any.
-    kv_eviction: first is evicted, "lru": what was used longest ago; "sessions": blocks of the least valuable session.
-    kv_cache_host: GiB of the host's memory for keys and values of evicted blocks. kv_cache_dir: a folder in which they
-    are stored as well, over restarts and for others. kv_cache_disk: GiB that it may take.
-    max_num_seqs: maximum running sequences. max_num_batched_tokens: maximum tokens computed in one step.
-    threads: kernel threads, the calling one included. pin_threads: each of them but the calling one stays on one core.
-    cpu_list: CPUs such as "0-7,16-23", one for each thread, which stays on it; the calling one stays on them all.
-    watermark: share of the KV blocks that new requests leave free.
-    pooling: of which tokens a text's vector is made; "auto": as the model's files say, if they do.
-    score_tokens: two answers, by which a model that continues texts scores pairs: the probability of the first against
-    the second. score_template: a file whose Jinja template makes a prompt of a pair, which it is given as messages of
-    the roles query and document.
-    lora: adapters that requests may name as their model, each NAME=PATH or NAME=HUB_ID. max_loras: adapters in memory
-    at a time; others wait for a slot. max_lora_rank: that memory is set aside for.
-    """
-
-    model: str | None = None
-    revision: str | None = None
-    family: str | None = None
-    backend: BackendChoice = "auto"
-    device: str = "auto"
-    enforce_eager: bool = False
-    batch_invariant: bool = False
-    attention_backend: AttentionChoice = "auto"
-    tensor_parallel_size: int = 1
-    dtype: DTypeChoice = "auto"
-    load_format: LoadFormat = "auto"
-    quantization: QuantizationChoice = "none"
-    quantization_group_size: int = 32
-    kv_cache_dtype: KVCacheChoice = "auto"
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    max_model_len: int | None = None
-    block_size: int = 16
-    gpu_memory_utilization: float | None = None
-    kv_memory: float | None = None
-    num_blocks: int | None = None
-    state_memory: float | None = None
-    kv_eviction: EvictionChoice = "lru"
-    kv_cache_host: float | None = None
-    kv_cache_dir: str | None = None
-    kv_cache_disk: float | None = None
-    enable_prefix_caching: bool = True
-    watermark: float = 0.01
-    threads: int | None = None
-    pin_threads: bool = False
-    cpu_list: str | None = None
-    seed: int = 0
-    pooling: PoolingChoice = "auto"
-    score_tokens: tuple[str, str] | None = None
-    score_template: str | None = None
-    lora: tuple[str, ...] = ()
-    max_loras: int | None = None
-    max_lora_rank: int | None = None
+    model: str | None = setting(
+        None,
+        "Model folder, .gguf file, hub id (owner/name, owner/name:Q4_K_M) or a name that `inflight pull` lists, such "
+        "as smollm2; else the built-in one.",
+        "Engine",
+        metavar="M",
+    )
+    revision: str | None = setting(None, "Branch, tag or commit of a hub id.")
+    family: str | None = setting(None, "Family of models of your own, as package.module:NAME.", metavar="F")
+    backend: BackendChoice = setting(
+        "auto", "auto: our kernels; transformers: that library's modules, for models without a family here; slow."
+    )
+    device: str = setting(
+        "auto",
+        "cpu, cuda or cuda:N; auto: a GPU if there is one (pip install 'inflight-llm[gpu]').",
+        is_early=True,  # presets ask for it
+    )
+    enforce_eager: bool = setting(False, "On a GPU, replay no step as a graph.")
+    batch_invariant: bool = setting(
+        False, "On a GPU, an answer has the same bits in any batch; on a CPU it always has."
+    )
+    attention_backend: AttentionChoice = setting(
+        "auto", "On a GPU: auto, our kernels; flash-attn or flashinfer, where it is installed."
+    )
+    tensor_parallel_size: int = setting(
+        1, "GPUs that share the model, from --device on, a process for each.", bound=_COUNT
+    )
+    dtype: DTypeChoice = setting("auto", "auto, bfloat16 or float32.")
+    quantization: QuantizationChoice = setting(
+        "none",
+        "none; int8 or int4 for the layers' matrices; int8-all or int4-all for the output projection and a tied table "
+        "too; fp8 for the layers', on GPUs.",
+    )
+    quantization_group_size: int = setting(32, "Inputs that share a scale in int4: 32, 64 or 128.")
+    kv_cache_dtype: KVCacheChoice = setting("auto", "auto: as activations; int8; fp8, on GPUs.")
+    pooling: PoolingChoice = setting(
+        "auto", "Tokens that a text's vector is made of: cls, mean or last; auto: as the model's files say, if they do."
+    )
+    score_tokens: tuple[str, str] | None = setting(
+        None,
+        "Two answers, by which a model that continues texts scores pairs, by the probability of the first against the "
+        "second: yes no, of Qwen3-Reranker.",
+    )
+    score_template: str | None = setting(
+        None,
+        "File with the Jinja template that makes a prompt of a pair to be scored, given as messages of the roles query "
+        "and document.",
+    )
+    lora: tuple[str, ...] = setting(
+        (),
+        "A low-rank adapter, a folder as PEFT saves it or a hub id, which requests ask for as their model; several "
+        "times.",
+        metavar="NAME=PATH",
+    )
+    max_loras: int | None = setting(
+        None, "Adapters in memory at a time, others wait; 8 where --lora is given.", bound=whole_number(1, MAX_LORAS)
+    )
+    max_lora_rank: int | None = setting(
+        None,
+        f"Rank that memory is set aside for, up to {MAX_RANK}; 16, or the largest of --lora.",
+        bound=whole_number(1, MAX_RANK),
+    )
+    load_format: LoadFormat = setting(
+        "auto",
+        "auto: as the files are; dequantize: a quantized model's matrices as plain numbers, slower and nearer; dummy: "
+        "random.",
+    )
+    max_num_seqs: int | None = setting(None, "Maximum sequences running at once.", bound=_COUNT)
+    max_num_batched_tokens: int | None = setting(None, "Maximum tokens computed in one step.", bound=_COUNT)
+    max_model_len: int | None = setting(None, "Maximum tokens of prompt and answer together.", bound=_COUNT)
+    block_size: int = setting(16, "Tokens per KV block.")
+    gpu_memory_utilization: float | None = setting(
+        None,
+        "Share of all of a GPU's memory that this engine may have; 0.9 where neither this nor --kv-memory is given.",
+        bound=Bound(0, 1, "a share above 0, up to 1", above=True),
+    )
+    kv_memory: float | None = setting(None, "GiB for keys and values.", bound=_GIB)
+    num_blocks: int | None = setting(None, "KV blocks, instead of --kv-memory.", bound=_COUNT)
+    state_memory: float | None = setting(
+        None, "GiB for checkpoints of recurrent state, where a model has any.", bound=_GIB
+    )
+    kv_eviction: EvictionChoice = setting(
+        "lru", "Order of eviction from the prefix cache: lru, or sessions: blocks of the least valuable session first."
+    )
+    kv_cache_host: float | None = setting(
+        None,
+        "GiB of host memory, for keys and values that the prefix cache evicts.",
+        bound=_GIB,
+        metavar="GiB",
+    )
+    kv_cache_dir: str | None = setting(
+        None,
+        "Store every full cached block in this folder too: over restarts, and for other engines that share it.",
+        metavar="DIR",
+        path="folder",
+    )
+    kv_cache_disk: float | None = setting(
+        None, "GiB that --kv-cache-dir may hold; 10 without it.", bound=_GIB, metavar="GiB"
+    )
+    enable_prefix_caching: bool = setting(True, "Share no prefixes.", flags=("--no-prefix-caching",))
+    watermark: float = setting(
+        0.01,
+        "Share of the KV blocks that new requests leave free.",
+        bound=Bound(0, 1, "a share from 0 to below 1", below=True),
+    )
+    threads: int | None = setting(
+        None, "Kernel threads, the calling one included; without it one for each core.", bound=_COUNT
+    )
+    pin_threads: bool = setting(False, "Each kernel thread but the first stays on a core of its own.")
+    cpu_list: str | None = setting(
+        None, "CPUs such as 0-7,16-23, one for each kernel thread, which stays on it.", metavar="CPUS"
+    )
+    seed: int = setting(
+        0,
+        "Seed of requests that name none.",
+        bound=Bound(0, 2**64 - 1, "a whole number from 0 to 2^64 - 1", whole=True),
+    )
 
     def __post_init__(self) -> None:
-        for name, choice in _CHOICES.items():
-            one_of(name, getattr(self, name), get_args(choice))
-        counts = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks", "threads")
-        for name in (*counts, "tensor_parallel_size"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and 1 <= value <= UNBOUNDED):
-                raise SettingsError(f"{option(name)} is {value!r}; give a whole number from 1 to {UNBOUNDED:,}.")
+        check_settings(self)
         if self.model == "":
             raise SettingsError("--model is empty; give a folder or a hub id, or leave it out for the built-in model.")
-        if not 0 <= self.seed < 2**64:
-            raise SettingsError(f"--seed is {self.seed}; give a whole number from 0 to 2^64 - 1.")
         if self.max_model_len == 1:
             raise SettingsError("--max-model-len is 1, which leaves no room for an answer; give at least 2.")
         if self.block_size < 16 or self.block_size % 16:
             raise SettingsError(f"--block-size is {self.block_size}; give a multiple of 16 tokens.")
-        for name in ("kv_memory", "state_memory", "kv_cache_host", "kv_cache_disk"):
-            given = getattr(self, name)
-            if given is not None and not isinstance(given, int | float):
-                raise SettingsError(f"{option(name)} is {given!r}; give a number of GiB.")
-            if given is not None and not 0 < given <= UNBOUNDED:
-                raise SettingsError(f"{option(name)} is {given:g} GiB; give a number above 0, up to {UNBOUNDED:,}.")
-        if not 0 <= self.watermark < 1:
-            raise SettingsError(f"--watermark is {self.watermark}; give a share from 0 to below 1.")
         if self.kv_memory is not None and self.num_blocks is not None:
             raise SettingsError("--kv-memory and --num-blocks both say how large the KV cache is; give one of them.")
         self._check_utilization()
@@ -192,11 +216,8 @@ class EngineSettings:
             )
 
     def _check_utilization(self) -> None:
-        share = self.gpu_memory_utilization
-        if share is None:
+        if self.gpu_memory_utilization is None:
             return
-        if not isinstance(share, int | float) or not 0 < share <= 1:
-            raise SettingsError(f"--gpu-memory-utilization is {share!r}; give a share above 0, up to 1.")
         if self.device == "cpu":
             raise SettingsError(
                 "--gpu-memory-utilization is about a GPU's memory, and --device is cpu; leave one of them out."
@@ -220,10 +241,6 @@ class EngineSettings:
         names = [name for name, _ in self.named_loras]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise SettingsError(f"--lora names {twice!r} twice; give each adapter a name of its own.")
-        for field, largest in (("max_loras", MAX_LORAS), ("max_lora_rank", MAX_RANK)):
-            value = getattr(self, field)
-            if value is not None and not (isinstance(value, int) and 1 <= value <= largest):
-                raise SettingsError(f"{option(field)} is {value!r}; give a whole number from 1 to {largest:,}.")
         if self.max_lora_rank is not None and not self.lora and self.max_loras is None:
             raise SettingsError("--max-lora-rank has no effect without --lora or --max-loras.")
 

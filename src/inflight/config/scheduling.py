@@ -9,11 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from inflight.config.setting import Resolved, SettingsError, check_options, one_of, option, without_effect
+from inflight.config.setting import (
+    Bound,
+    Resolved,
+    SettingsError,
+    check_options,
+    check_settings,
+    declared_settings,
+    option,
+    setting,
+    without_effect,
+)
 from inflight.config.speculation import DEFAULT, MAX_DRAFT_TOKENS, DraftSource, parse_speculation
-from inflight.core.estimation.output_length import QUANTILES
+from inflight.core.estimation.output_length import PREDICTORS, QUANTILES
 from inflight.core.options import DAY, OptionValues, check_kind
 from inflight.core.policies.registry import POLICIES
 from inflight.core.queueing.lanes import HEAVIEST
@@ -21,36 +31,65 @@ from inflight.core.strategies import StrategyEntry
 from inflight.core.strategies.registry import OPTIONS, STRATEGIES
 from inflight.counted import UNBOUNDED
 
-LANE_FLOOR = 0.05
 MAX_QUEUED = 1024  # requests that may wait under admission auto, when nothing else bounds them
+
+
+def _up_to(maximum: float) -> Bound:
+    return Bound(0, maximum, f"a number above 0, at most {maximum:,}", above=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingSettings:
-    """Scheduling settings. None: not set. Seconds, tokens, requests, GiB.
+    """Scheduling settings.
 
-    options: of the strategy, by their names. lane_floor: share of the steps' tokens that background lanes have while
-    they have work, whatever comes; 0: none. lanes: name → settings of that lane, as `[lanes.NAME]` in a configuration
-    file. tenant_weights: shares that are not 1, under the policy fair. speculation: source of drafts
-    (`config.speculation`). speculation_max_tokens: maximum drafts of a sequence in a step.
+    Attributes:
+        options: of the strategy, by their names.
+        lanes: name → settings of that lane, as `[lanes.NAME]` in a configuration file.
     """
 
-    strategy: str = "chunked"
+    strategy: str = setting("chunked", ", ".join(STRATEGIES) + ".", "Scheduling")
     options: OptionValues = field(default_factory=OptionValues)
-    policy: str = "fcfs"
-    predictor: str | None = None
-    tenant_weights: Mapping[str, float] = field(default_factory=dict)
-    kv_allocation: str = "paged"
-    preemption: str = "recompute"
-    swap_space: float | None = None
-    admission: str = "off"
-    max_queued_requests: int | None = None
-    max_queued_tokens: int | None = None
-    ttft_target: float | None = None
-    lane_floor: float = LANE_FLOOR
+    policy: str = setting("fcfs", ", ".join(POLICIES) + ".")
+    predictor: str | None = setting(
+        None, f"Output lengths for sjf and admission: {', '.join(PREDICTORS)} or package.module:Class."
+    )
+    tenant_weights: Mapping[str, float] = setting(
+        {},
+        "Share of a tenant under fair, where it is not 1; several times.",
+        flags=("--tenant-weight",),
+        metavar="NAME=W",
+    )
+    lane_floor: float = setting(
+        0.05,
+        "Share of the steps' tokens that the batch lane has while it has work; 0: what others leave.",
+        bound=Bound(0, 1, "a share of the steps' tokens from 0 (none) to below 1, such as 0.05", below=True),
+    )
+    kv_allocation: Literal["paged", "reserve-request", "reserve-max"] = setting(
+        "paged", "paged, reserve-request, reserve-max."
+    )
+    preemption: Literal["recompute", "swap", "auto"] = setting("recompute", "recompute, swap or auto.")
+    swap_space: float | None = setting(
+        None, "GiB of host memory that preempted sequences may be swapped to.", bound=_up_to(2**20)
+    )
+    admission: Literal["off", "queue", "slo", "auto"] = setting("off", "off, queue, slo or auto (both).")
+    max_queued_requests: int | None = setting(
+        None, "Maximum waiting requests, with --admission queue or auto.", bound=_up_to(UNBOUNDED)
+    )
+    max_queued_tokens: int | None = setting(
+        None, "Maximum waiting tokens, with --admission queue or auto.", bound=_up_to(UNBOUNDED)
+    )
+    ttft_target: float | None = setting(
+        None, "Seconds to the first token that --admission slo keeps to.", bound=_up_to(DAY)
+    )
     lanes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    speculation: str = DEFAULT
-    speculation_max_tokens: int | None = None
+    speculation: str = setting(
+        DEFAULT,
+        "Drafts from suffix, draft:MODEL, heads or heads:FOLDER, where they pay; auto chooses, off has none.",
+        metavar="FROM",
+    )
+    speculation_max_tokens: int | None = setting(
+        None, "Maximum drafts of a sequence in a step.", bound=_up_to(MAX_DRAFT_TOKENS)
+    )
 
     @classmethod
     def of(cls, **given: Any) -> Self:
@@ -63,9 +102,7 @@ class SchedulingSettings:
 
     def __post_init__(self) -> None:
         self._check_kinds()
-        one_of("kv_allocation", self.kv_allocation, ("paged", "reserve-request", "reserve-max"))
-        one_of("preemption", self.preemption, ("recompute", "swap", "auto"))
-        one_of("admission", self.admission, ("off", "queue", "slo", "auto"))
+        check_settings(self)
         declared = {name: entry.options for name, entry in STRATEGIES.items()}
         check_options("strategy", self.strategy, self.options, declared)
         for name, (other, values) in _MEANINGFUL_WITH.items():
@@ -78,20 +115,11 @@ class SchedulingSettings:
             )
         if self.entry is not None and self.entry.bounded_by == "sequences":
             self._refuse_what_reservation_makes_vain()
-        for name, limit in _MAX_VALUES.items():
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= limit:
-                raise SettingsError(f"{option(name)} is {value}; give a number above 0, at most {limit:,}.")
         for tenant, weight in self.tenant_weights.items():
             if not 0 < weight <= HEAVIEST:
                 raise SettingsError(
                     f"The tenant {tenant!r} has the weight {weight}; give a number above 0, at most {HEAVIEST:,}."
                 )
-        if not 0 <= self.lane_floor < 1:
-            raise SettingsError(
-                f"--lane-floor is {self.lane_floor}; give a share of the steps' tokens from 0 (none) to below 1, "
-                f"such as {LANE_FLOOR}."
-            )
         if self.preemption != "recompute" and self.swap_space is None:
             raise SettingsError(f"--preemption {self.preemption} needs room: give --swap-space in GiB.")
         if self.admission == "queue" and self.max_queued_requests is None and self.max_queued_tokens is None:
@@ -104,10 +132,11 @@ class SchedulingSettings:
 
     def _check_kinds(self) -> None:
         """Check types, since values from Python or a file may have any. Raises SettingsError."""
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name in _KINDS and (value is not None or item.default is not None):
-                _check_kind(option(item.name), value, _KINDS[item.name])
+        for one in declared_settings(type(self)):
+            value = getattr(self, one.name)
+            if value is not None or one.default is not None:
+                _check_kind(option(one.name), value, one.kind)
+        _check_kind("--lanes", self.lanes, Mapping)
         for tenant, weight in self.tenant_weights.items():
             _check_kind(f"The weight of the tenant {tenant!r}", weight, float)
         for name, lane in self.lanes.items():
@@ -198,25 +227,12 @@ class SchedulingSettings:
 
 
 SCHEDULING_NAMES = {item.name for item in fields(SchedulingSettings)} - {"options"} | set(OPTIONS)
-_KINDS: dict[str, type] = {  # a setting whose default is None may be that
-    **dict.fromkeys(("strategy", "policy", "predictor", "kv_allocation", "preemption", "admission"), str),
-    "speculation": str,
-    **dict.fromkeys(("swap_space", "ttft_target", "lane_floor"), float),
-    **dict.fromkeys(("max_queued_requests", "max_queued_tokens", "speculation_max_tokens"), int),
-    **dict.fromkeys(("tenant_weights", "lanes"), Mapping),
-}
 _MEANINGFUL_WITH = {
     "tenant_weights": ("policy", tuple(name for name, entry in POLICIES.items() if entry.weighs_tenants)),
     "swap_space": ("preemption", ("swap", "auto")),
     "max_queued_requests": ("admission", ("queue", "auto")),
     "max_queued_tokens": ("admission", ("queue", "auto")),
     "ttft_target": ("admission", ("slo",)),
-}
-_MAX_VALUES = {  # of settings that are above 0, in their units
-    **dict.fromkeys(("max_queued_requests", "max_queued_tokens"), UNBOUNDED),
-    "ttft_target": DAY,
-    "swap_space": 2**20,
-    "speculation_max_tokens": MAX_DRAFT_TOKENS,
 }
 
 

@@ -1,19 +1,163 @@
-"""Parts of every setting: its name on the command line, its resolved value with a reason, errors."""
+"""Declare settings: help, bounds and how users write them stand on the field; all checks have one form of sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from inflight.core.options import BadOption, Option, OptionValues
 from inflight.counted import did_you_mean
+
+T = TypeVar("T")
+PathKind = Literal["any", "file", "folder", "present", "present file"]
+_KEY = "setting"  # in a field's metadata
 
 Declared = Mapping[str, tuple[Option[Any], ...]]  # options of each entry of a registry, by its name
 
 
 class SettingsError(ValueError):
     """A setting is outside its limits, or two settings do not go together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Bounds of a number.
+
+    Attributes:
+        give: continues the sentence "--name is 0; give ".
+        above, below: whether the lower, the upper bound is excluded.
+        unit: shown behind a wrong value.
+    """
+
+    low: float
+    high: float
+    give: str
+    above: bool = False
+    below: bool = False
+    whole: bool = False
+    unit: str = ""
+
+    def check(self, name: str, value: Any) -> None:
+        """Check a value. Raises SettingsError."""
+        if not isinstance(value, Integral if self.whole else Real):
+            give = f"a number of {self.unit}" if self.unit else self.give
+            raise SettingsError(f"{option(name)} is {value!r}; give {give}.")
+        is_low = not (self.low < value if self.above else self.low <= value)
+        is_high = not (value < self.high if self.below else value <= self.high)
+        if is_low or is_high:
+            shown = f"{value:g} {self.unit}" if self.unit else f"{value}"
+            raise SettingsError(f"{option(name)} is {shown}; give {self.give}.")
+
+
+def whole_number(low: int, high: int) -> Bound:
+    return Bound(low, high, f"a whole number from {low:,} to {high:,}", whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How users give a setting; its name, type, choices and default are the field's.
+
+    Attributes:
+        group: title in --help of this setting and of those after it, to the next that has one.
+        flags: names on the command line, where they are not --the-field's.
+        text: reads one word of the command line.
+        variable: an environment variable beside INFLIGHT_<LONG_NAME>, which it precedes.
+        is_choice: the command line refuses other words than the annotation's; else the settings do.
+        is_early: read before other options, which depend on it.
+    """
+
+    help: str
+    group: str = ""
+    bound: Bound | None = None
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    path: PathKind = "any"
+    text: Callable[[str], Any] | None = None
+    variable: str | None = None
+    is_choice: bool = False
+    is_early: bool = False
+
+
+def setting(
+    default: T,
+    help: str,
+    group: str = "",
+    *,
+    bound: Bound | None = None,
+    flags: tuple[str, ...] = (),
+    metavar: str | None = None,
+    path: PathKind = "any",
+    text: Callable[[str], Any] | None = None,
+    variable: str | None = None,
+    is_choice: bool = False,
+    is_early: bool = False,
+    is_secret: bool = False,
+) -> T:
+    """Declare a setting as a field of a dataclass. is_secret: left out of its repr. Others: as of `Setting`."""
+    one = Setting(help, group, bound, flags, metavar, path, text, variable, is_choice, is_early)
+    given: Any = {"default_factory": default.copy} if isinstance(default, dict) else {"default": default}
+    declared: T = field(**given, metadata={_KEY: one}, repr=not is_secret)
+    return declared
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSetting:
+    """A declared field.
+
+    Attributes:
+        kind: its type without None and without the types of parts; of a Literal str.
+        parts: types of a tuple's parts.
+        choices: words that it may be; empty where any.
+    """
+
+    name: str
+    setting: Setting
+    kind: Any
+    parts: tuple[Any, ...]
+    choices: tuple[str, ...]
+    default: Any
+
+
+def declared_settings(kind: Any) -> tuple[DeclaredSetting, ...]:
+    """Return the declared fields of a dataclass, in their order."""
+    return _declared(kind)
+
+
+@cache
+def _declared(kind: Any) -> tuple[DeclaredSetting, ...]:
+    types = get_type_hints(kind)
+    found = []
+    for item in fields(kind):
+        if (one := item.metadata.get(_KEY)) is not None:
+            default = item.default if item.default_factory is MISSING else item.default_factory()
+            found.append(DeclaredSetting(item.name, one, *_parsed(types[item.name]), default))
+    return tuple(found)
+
+
+def _parsed(annotation: Any) -> tuple[Any, tuple[Any, ...], tuple[str, ...]]:
+    """Return kind, parts and choices."""
+    parts = get_args(annotation)
+    if NoneType in parts:
+        return _parsed(next(part for part in parts if part is not NoneType))
+    kind = get_origin(annotation) or annotation
+    return (str, (), parts) if kind is Literal else (kind, parts, ())
+
+
+def check_settings(settings: object) -> None:
+    """Check choices, then bounds, of settings that have a value. Raises SettingsError."""
+    declared = declared_settings(type(settings))
+    for one in declared:
+        value = getattr(settings, one.name)
+        if one.choices and not (value is None and one.default is None):
+            one_of(one.name, value, one.choices)
+    for one in declared:
+        value = getattr(settings, one.name)
+        if one.setting.bound is not None and value is not None:
+            one.setting.bound.check(one.name, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,7 +294,7 @@ def _policies(config: EngineConfig, slos: tuple[Slo, ...], traffic: Traffic) -> 
 
 def _preemptions(config: EngineConfig, machine: Machine) -> Iterator[EngineConfig]:
     for name, space in (("recompute", None), ("swap", machine.swap_gib), ("auto", machine.swap_gib)):
-        yield replace(config, scheduling=replace(config.scheduling, preemption=name, swap_space=space))
+        yield replace(config, scheduling=config.scheduling.but(preemption=name, swap_space=space))
 
 
 def _vary(search: _Search, best: EvaluatedConfig, name: str, others: Iterator[EngineConfig]) -> EvaluatedConfig:

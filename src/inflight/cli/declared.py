@@ -1,0 +1,103 @@
+"""Make options of the command line from declared settings, and from options of strategies and routers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from inflight.cli.verb import Decorator, grouped, stacked
+from inflight.config.setting import DeclaredSetting, Setting, declared_settings, option
+from inflight.core.options import Option
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+class OffFlag(click.Option):
+    """A flag that sets False: true in the environment sets it, too."""
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        given = self.resolve_envvar_value(ctx)
+        return None if given is None else not click.BOOL.convert(given, self, ctx)
+
+
+def registry_options(options: Mapping[str, Option[Any]]) -> list[Decorator]:
+    """Return options that the entries of a registry declare."""
+    return [click.option(option(one.name), type=one.kind, help=one.help) for one in options.values()]
+
+
+def settings_options(
+    kind: type,
+    before: Mapping[str, Sequence[Decorator]] | None = None,
+    complete: Mapping[str, Complete] | None = None,
+) -> Decorator:
+    """Return the options of a dataclass of settings, in their groups.
+
+    Args:
+        kind: the dataclass.
+        before: other options, by the name of the setting that they precede and whose group they share.
+        complete: completions of words in a shell, by names of settings.
+    """
+    groups: dict[str, list[Decorator]] = {}
+    title = ""
+    for one in declared_settings(kind):
+        title = one.setting.group or title
+        completion = (complete or {}).get(one.name)
+        groups.setdefault(title, []).extend((*(before or {}).get(one.name, ()), setting_option(one, completion)))
+    return stacked(*(grouped(title, *options) for title, options in groups.items()))
+
+
+def setting_option(one: DeclaredSetting, complete: Complete | None = None) -> Decorator:
+    """Return the option of a setting."""
+    declared = one.setting
+    known: dict[str, Any] = {"help": declared.help, "metavar": declared.metavar, "is_eager": declared.is_early}
+    if declared.variable is not None:
+        known["envvar"] = declared.variable
+    if declared.text is not None:
+        known["callback"] = _reads(declared.text)
+    flags = declared.flags or (option(one.name),)
+    if one.kind is bool:
+        known |= _of_flag(one.default, flags)
+    else:
+        known |= {"type": _type_of(one.kind, one.choices, declared), "shell_complete": complete or _completes(one)}
+        if one.kind is tuple and one.parts[-1] is not Ellipsis:
+            known |= {"type": _type_of(one.parts[0], (), declared), "nargs": len(one.parts)}
+        elif one.kind is tuple or isinstance(one.default, Mapping):
+            parts = one.parts if one.kind is tuple else (str,)
+            known |= {"type": _type_of(parts[0], (), declared), "multiple": True}
+        elif one.default is not None:
+            is_round = isinstance(one.default, float) and one.default.is_integer()
+            known |= {"default": int(one.default) if is_round else one.default, "show_default": True}
+    return click.option(*flags, one.name, **known)
+
+
+def _of_flag(default: bool | None, flags: Sequence[str]) -> dict[str, Any]:
+    if "/" in flags[0]:
+        return {"default": default}
+    return {"cls": OffFlag, "is_flag": True, "flag_value": False, "default": True} if default else {"is_flag": True}
+
+
+def _type_of(kind: Any, choices: Sequence[str], declared: Setting) -> Any:
+    if choices and declared.is_choice:
+        return click.Choice(choices)
+    if kind is Path or declared.path != "any":
+        return click.Path(
+            exists="present" in declared.path,
+            dir_okay=not declared.path.endswith("file"),
+            file_okay=declared.path != "folder",
+            path_type=Path if kind is Path else None,
+        )
+    return kind if kind in (int, float) else str
+
+
+def _reads(text: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    return lambda context, parameter, word: None if word is None else text(word)
+
+
+def _completes(one: DeclaredSetting) -> Complete | None:
+    if not one.choices or one.setting.is_choice:
+        return None
+    return lambda context, parameter, begun: [CompletionItem(word) for word in one.choices if word.startswith(begun)]
