@@ -41,15 +41,17 @@ class Bound:
     whole: bool = False
     unit: str = ""
 
-    def check(self, name: str, value: Any) -> None:
+    def check(self, name: str, value: object) -> None:
         """Check a value. Raises SettingsError."""
         if not isinstance(value, Integral if self.whole else Real):
             give = f"a number of {self.unit}" if self.unit else self.give
             raise SettingsError(f"{option(name)} is {value!r}; give {give}.")
-        is_low = not (self.low < value if self.above else self.low <= value)
-        is_high = not (value < self.high if self.below else value <= self.high)
-        if is_low or is_high:
-            shown = f"{value:g} {self.unit}" if self.unit else f"{value}"
+        number: Any = value
+        is_within = (self.low < number if self.above else self.low <= number) and (
+            number < self.high if self.below else number <= self.high
+        )
+        if not is_within:
+            shown = f"{number:g} {self.unit}" if self.unit else f"{number}"
             raise SettingsError(f"{option(name)} is {shown}; give {self.give}.")
 
 
