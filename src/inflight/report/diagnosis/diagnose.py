@@ -35,14 +35,8 @@ def diagnose(runs: Sequence[Run], engines: Sequence[EngineFigures | None], optio
 
 
 def judge(evidence: Evidence) -> Diagnosis:
-    engine = evidence.engine
-    idle = engine is not None and rules.idle(engine)
-    found = [] if idle else [rule(evidence) for rule in rules.LATENCY_RULES]
-    if engine is not None:
-        found += [rule(evidence, engine) for rule in (rules.IDLE_RULES if idle else rules.ENGINE_RULES)]
-    found += [rule(evidence) for rule in ((rules.refusals, rules.failures) if idle else rules.SHARING_RULES)]
-    ordered = sorted((one for one in found if one is not None), key=lambda one: -one.weight)
-    return Diagnosis(tuple(ordered), _looked_at(evidence))
+    found = sorted(rules.findings(evidence), key=lambda one: -one.weight)
+    return Diagnosis(tuple(found), _looked_at(evidence))
 
 
 def mean_of(repeats: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The rules of the diagnosis. Each reads one thing in the figures and returns a finding, or None.
+"""The rules of the diagnosis, from figures to findings.
 
 Thresholds have their reason beside them; the sentences of findings are in `templates/findings.j2`.
 """
@@ -6,10 +6,11 @@ Thresholds have their reason beside them; the sentences of findings are in `temp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Summary, Trend
 from inflight.report.engine_figures import EngineFigures
 from inflight.report.rendering import paragraphs
@@ -77,95 +78,70 @@ class Evidence:
         return str(self.settings.get("policy", ""))
 
 
-Rule = Callable[[Evidence], Finding | None]
-EngineRule = Callable[[Evidence, EngineFigures], Finding | None]
-
-
 def found(name: str, weight: int = 2, **values: Any) -> Finding:
     """Return the finding of a macro."""
     title, figures, cause, change = paragraphs(name, **values)
     return Finding(title, figures, cause, change, weight)
 
 
-# -- latency of requests --------------------------------------------------------------------------------------------
+def findings(evidence: Evidence) -> Iterator[Finding]:
+    """Apply all rules. Of an engine that hardly computed, and kept no request waiting when it did, only room, cut
+    answers, refusals and failures are judged: the shape of its other figures is that of single requests."""
+    engine = evidence.engine
+    is_idle = engine is not None and engine.busy < IDLE and engine.queued_share < SOMETIMES
+    if not is_idle:
+        yield from _latency(evidence)
+    if engine is not None:
+        if not is_idle:
+            yield from _queue(evidence, engine)
+        if engine.queued_share < SOMETIMES and (engine.occupancy < LOW or is_idle):
+            yield found("room", 1, engine=engine, idle=is_idle)
+        if not is_idle:
+            yield from _work(evidence, engine)
+            yield from _memory(evidence, engine)
+        if engine.outgrown:
+            yield found("outgrown", 3, number=engine.outgrown)
+    if not is_idle:
+        yield from _tenants(evidence)
+    yield from _outcomes(evidence)
 
 
-def growing(evidence: Evidence) -> Finding | None:
-    summary = evidence.summary
+def _latency(evidence: Evidence) -> Iterator[Finding]:
+    summary, engine = evidence.summary, evidence.engine
     trend = summary.ttft_trend if summary.saturated else evidence.arrivals
-    if trend is None or not trend.growing:
-        return None
-    # A result file says that TTFT rose, not by how much.
-    rise = None if math.isinf(trend.rise) else trend.rise
-    return found("overload", 3, rise=rise, typical=trend.typical, completed=summary.requests_per_s)
+    if trend is not None and trend.growing:
+        # A result file says that TTFT rose, not by how much.
+        rise = None if math.isinf(trend.rise) else trend.rise
+        yield found("overload", 3, rise=rise, typical=trend.typical, completed=summary.requests_per_s)
+    ttft, itl = summary.ttft, summary.itl
+    if not summary.saturated and _has_tail(ttft, TTFT_TAIL, SHORT_TTFT):
+        waited = 0.0 if engine is None else engine.time_in["queue"] + engine.time_in["prefill"]
+        queue = engine.time_in["queue"] / waited if engine is not None and waited else None
+        yield found("ttft_tail", ttft=ttft, queue=queue, policy=evidence.policy)
+    if _has_tail(itl, ITL_TAIL, SHORT_GAP):  # gaps are the times of steps and of preemptions
+        mixed, alone = (engine.mixed_step, engine.decode_step) if engine is not None else (None, None)
+        if mixed and alone and mixed.p99 and alone.p50 and mixed.p99 > SLOWER * alone.p50:
+            steps = {"mixed": mixed, "alone": alone, "longest": evidence.longest_prompt}
+            yield found("stalled_streams", 3, itl=itl, strategy=evidence.strategy, **steps)
+        else:
+            yield found("itl_tail", itl=itl)
 
 
-def ttft_tail(evidence: Evidence) -> Finding | None:
-    ttft, engine = evidence.summary.ttft, evidence.engine
-    if ttft.p50 is None or ttft.p99 is None or ttft.samples < MIN_SAMPLES or ttft.p99 < SHORT_TTFT:
-        return None
-    if ttft.p99 < TTFT_TAIL * ttft.p50 or evidence.summary.saturated:
-        return None
-    waited = 0.0 if engine is None else engine.time_in["queue"] + engine.time_in["prefill"]
-    queue = engine.time_in["queue"] / waited if engine is not None and waited else None
-    return found("ttft_tail", ttft=ttft, queue=queue, policy=evidence.policy)
+def _has_tail(figures: Percentiles, ratio: float, short: float) -> bool:
+    """Whether the p99 is far above the p50, and long enough to be noticed."""
+    p50, p99 = figures.p50, figures.p99
+    if p50 is None or p99 is None or figures.samples < MIN_SAMPLES or p99 < short:
+        return False
+    return p50 > 0 and p99 >= ratio * p50
 
 
-def itl_tail(evidence: Evidence) -> Finding | None:
-    """Judge the gaps between tokens, which are the times of steps and of preemptions."""
-    itl, engine = evidence.summary.itl, evidence.engine
-    if itl.p50 is None or itl.p99 is None or itl.samples < MIN_SAMPLES or itl.p50 <= 0 or itl.p99 < SHORT_GAP:
-        return None
-    if itl.p99 < ITL_TAIL * itl.p50:
-        return None
-    mixed = engine.mixed_step if engine is not None else None
-    alone = engine.decode_step if engine is not None else None
-    if not (mixed and alone and mixed.p99 and alone.p50 and mixed.p99 > SLOWER * alone.p50):
-        return found("itl_tail", itl=itl)
-    steps = {"mixed": mixed, "alone": alone, "longest": evidence.longest_prompt}
-    return found("stalled_streams", 3, itl=itl, strategy=evidence.strategy, **steps)
-
-
-# -- sharing, refusals, failures ------------------------------------------------------------------------------------
-
-
-def tenants(evidence: Evidence) -> Finding | None:
-    waits = evidence.tenant_ttft
-    if len(waits) < 2:
-        return None
-    slow, fast = max(waits, key=lambda one: waits[one]), min(waits, key=lambda one: waits[one])
-    if waits[slow] < UNEQUAL * waits[fast] or waits[slow] - waits[fast] < FELT:
-        return None
-    service = {} if evidence.engine is None else evidence.engine.service
-    served = (service.get(slow, 0), service.get(fast, 0)) if evidence.engine is not None else None
-    seconds = (waits[slow], waits[fast])
-    return found("unequal_tenants", slow=slow, fast=fast, waits=seconds, served=served, policy=evidence.policy)
-
-
-def refusals(evidence: Evidence) -> Finding | None:
-    summary = evidence.summary
-    if not summary.offered or summary.rejected < REFUSED * summary.offered:
-        return None
-    return found("refusals", summary=summary)
-
-
-def failures(evidence: Evidence) -> Finding | None:
-    steps = evidence.engine.failed_steps if evidence.engine is not None else 0
-    if not evidence.summary.failed and not steps:
-        return None
-    return found("failures", 3 if steps else 2, summary=evidence.summary, steps=steps)
-
-
-# -- the batch ------------------------------------------------------------------------------------------------------
-
-
-def queue_reason(evidence: Evidence, engine: EngineFigures) -> Finding | None:
+def _queue(evidence: Evidence, engine: EngineFigures) -> Iterator[Finding]:
     total, queue = sum(engine.time_in.values()), engine.time_in["queue"]
     if not total or queue < QUEUED * total:
-        return None
+        return
     ordered = sorted(engine.queued_by.items(), key=lambda one: -one[1])
     low = engine.occupancy_queued if engine.occupancy_queued is not None and engine.occupancy_queued < LOW else None
-    return found(
+    yield found(
         "queue",
         3 if queue > LOW * total else 2,
         reason=ordered[0][0],
@@ -174,83 +150,53 @@ def queue_reason(evidence: Evidence, engine: EngineFigures) -> Finding | None:
         waiting=engine.waiting_mean,
         low_occupancy=low,
         reserves=evidence.settings.get("kv_allocation", "paged") != "paged",
-        stalls=itl_tail(evidence) is not None,
+        stalls=_has_tail(evidence.summary.itl, ITL_TAIL, SHORT_GAP),
     )
 
 
-def idle(engine: EngineFigures) -> bool:
-    """Whether the engine hardly computed, and kept no request waiting when it did."""
-    return engine.busy < IDLE and engine.queued_share < SOMETIMES
+def _work(evidence: Evidence, engine: EngineFigures) -> Iterator[Finding]:
+    if engine.padding_waste >= PADDED:
+        yield found("padding", 3, waste=engine.padding_waste, strategy=evidence.strategy)
+    # Under static and dynamic batching, time that is not queue, prefill or decode is mostly waiting for the batch.
+    total, other = sum(engine.time_in.values()), engine.time_in["other"]
+    if evidence.strategy in TOGETHER and total and other >= LAY_READY * total:
+        yield found("lay_ready", share=other / total, strategy=evidence.strategy)
 
 
-def room(evidence: Evidence, engine: EngineFigures) -> Finding | None:
-    """Judge request slots, or a whole engine, that stay empty without a queue."""
-    if engine.queued_share >= SOMETIMES or (engine.occupancy >= LOW and not idle(engine)):
-        return None
-    return found("room", 1, engine=engine, idle=idle(engine))
-
-
-def padding(evidence: Evidence, engine: EngineFigures) -> Finding | None:
-    if engine.padding_waste < PADDED:
-        return None
-    return found("padding", 3, waste=engine.padding_waste, strategy=evidence.strategy)
-
-
-def lay_ready(evidence: Evidence, engine: EngineFigures) -> Finding | None:
-    """Judge static and dynamic batching: time that is not queue, prefill or decode is mostly waiting for the batch."""
-    total = sum(engine.time_in.values())
-    if evidence.strategy not in TOGETHER or not total or engine.time_in["other"] < LAY_READY * total:
-        return None
-    return found("lay_ready", share=engine.time_in["other"] / total, strategy=evidence.strategy)
-
-
-# -- KV memory ------------------------------------------------------------------------------------------------------
-
-
-def pressure(evidence: Evidence, engine: EngineFigures) -> Finding | None:
-    queue = engine.time_in["queue"]
+def _memory(evidence: Evidence, engine: EngineFigures) -> Iterator[Finding]:
+    queue, offered = engine.time_in["queue"], evidence.summary.offered
     blocked = engine.queued_by["blocks"] / queue if queue else 0.0
-    if engine.kv_peak < FULL or (not engine.preemptions and blocked < QUEUED):
-        return None
-    return found("pressure", 3, engine=engine, blocked=blocked)
-
-
-def preemptions(evidence: Evidence, engine: EngineFigures) -> Finding | None:
-    offered = evidence.summary.offered
-    if not engine.preemptions or not offered:
-        return None
+    if engine.kv_peak >= FULL and (engine.preemptions or blocked >= QUEUED):
+        yield found("pressure", 3, engine=engine, blocked=blocked)
     recomputed = engine.recomputed_tokens / engine.computed_tokens if engine.computed_tokens else 0.0
-    if engine.preemptions / offered < OFTEN and recomputed < RECOMPUTED:
-        return None
-    swaps = evidence.settings.get("preemption") in ("swap", "auto")
-    return found("preemptions", engine=engine, offered=offered, recomputed=recomputed, swaps=swaps)
+    if engine.preemptions and offered and (engine.preemptions >= OFTEN * offered or recomputed >= RECOMPUTED):
+        swaps = evidence.settings.get("preemption") in ("swap", "auto")
+        yield found("preemptions", engine=engine, offered=offered, recomputed=recomputed, swaps=swaps)
+    if engine.kv_waste >= WASTED and engine.kv_peak >= LACKED:
+        strategy, allocation = evidence.strategy, evidence.settings.get("kv_allocation", "paged")
+        together = strategy in TOGETHER
+        yield found("waste", share=engine.kv_waste, strategy=strategy, together=together, allocation=allocation)
+    repeated, cached = evidence.repeated_prompts, engine.prefix_share
+    if repeated is not None and repeated - cached >= REPEATED:
+        is_off = evidence.settings.get("prefix_caching", True) is False
+        yield found("prefixes", repeated=repeated, cached=cached, is_off=is_off, states=engine.snapshots)
 
 
-def waste(evidence: Evidence, engine: EngineFigures) -> Finding | None:
-    if engine.kv_waste < WASTED or engine.kv_peak < LACKED:
-        return None
-    allocation = evidence.settings.get("kv_allocation", "paged")
-    together = evidence.strategy in TOGETHER
-    return found("waste", share=engine.kv_waste, strategy=evidence.strategy, together=together, allocation=allocation)
+def _tenants(evidence: Evidence) -> Iterator[Finding]:
+    waits, engine = evidence.tenant_ttft, evidence.engine
+    if len(waits) < 2:
+        return
+    slow, fast = max(waits, key=lambda one: waits[one]), min(waits, key=lambda one: waits[one])
+    if waits[slow] >= UNEQUAL * waits[fast] and waits[slow] - waits[fast] >= FELT:
+        served = None if engine is None else (engine.service.get(slow, 0), engine.service.get(fast, 0))
+        seconds = (waits[slow], waits[fast])
+        yield found("unequal_tenants", slow=slow, fast=fast, waits=seconds, served=served, policy=evidence.policy)
 
 
-def prefixes(evidence: Evidence, engine: EngineFigures) -> Finding | None:
-    repeated = evidence.repeated_prompts
-    if repeated is None or repeated - engine.prefix_share < REPEATED:
-        return None
-    is_off = evidence.settings.get("prefix_caching", True) is False
-    return found("prefixes", repeated=repeated, cached=engine.prefix_share, is_off=is_off, states=engine.snapshots)
-
-
-def outgrown(evidence: Evidence, engine: EngineFigures) -> Finding | None:
-    return found("outgrown", 3, number=engine.outgrown) if engine.outgrown else None
-
-
-LATENCY_RULES: tuple[Rule, ...] = (growing, ttft_tail, itl_tail)
-SHARING_RULES: tuple[Rule, ...] = (tenants, refusals, failures)
-ENGINE_RULES: tuple[EngineRule, ...] = (
-    *(queue_reason, room, padding, lay_ready),
-    *(pressure, preemptions, waste, prefixes, outgrown),
-)
-# For an engine that kept no request waiting: the shape of its figures is that of single requests.
-IDLE_RULES: tuple[EngineRule, ...] = (room, outgrown)
+def _outcomes(evidence: Evidence) -> Iterator[Finding]:
+    summary = evidence.summary
+    if summary.offered and summary.rejected >= REFUSED * summary.offered:
+        yield found("refusals", summary=summary)
+    steps = evidence.engine.failed_steps if evidence.engine is not None else 0
+    if summary.failed or steps:
+        yield found("failures", 3 if steps else 2, summary=summary, steps=steps)
