@@ -52,7 +52,7 @@ def test_waiting_is_what_the_queue_was_charged_for(tmp_path: Path) -> None:
         + figures.time_in["other"]
         + sum(
             later - left
-            for timeline in engine.sequences.timelines.values()
+            for timeline in engine.rows.timelines.values()
             for left, later in zip(timeline.left, timeline.joined[1:], strict=False)
         )
     )

@@ -47,7 +47,7 @@ def test_recomputed_swapped_and_cached_agree_with_the_accounts(tmp_path: Path) -
     run = engine_of(short_of_blocks(tmp_path, "swap", host_blocks=40))
     told = [account.timings for account in run.requests]
     figures = engine_figures(run)
-    assert figures.preemptions == sum(timeline.preemptions for timeline in run.sequences.timelines.values()) > 0
+    assert figures.preemptions == sum(timeline.preemptions for timeline in run.rows.timelines.values()) > 0
     assert figures.recomputed_tokens == sum(one.recomputed_tokens for one in told)
     assert figures.moved_out >= figures.moved_back == sum(one.swapped_blocks for one in told) > 0
     prompts = sum(account.prompt_tokens for account in run.requests)

@@ -63,11 +63,11 @@ def test_every_block_has_one_owner_at_every_moment(run: Run) -> None:
     engine = engine_of(run)
     owners = block_owners(engine)
     everything = engine.capacity.num_blocks
-    times = sorted({time for _, function in owners.bands for time in function.times})
-    for time in times:
-        held = {name: function.at(time) for name, function in owners.bands}
-        assert sum(held.values()) == everything
-        assert min(held.values()) >= 0
+    bands = [*owners.owners.values(), owners.shared, owners.cached, owners.free]
+    for time in sorted({time for function in bands for time in function.times}):
+        held = [function.at(time) for function in bands]
+        assert sum(held) == everything
+        assert min(held) >= 0
 
 
 def test_held_blocks_are_those_of_the_tables(run: Run, tmp_path: Path) -> None:
@@ -91,9 +91,10 @@ def test_blocks_behind_a_window_are_given_up(tmp_path: Path) -> None:
     engine = engine_of(Engine(num_blocks=60, windows=(0, 20, 20)).run(tmp_path, one))
     assert engine.steps.held_blocks[0] == 3 * 8 and engine.steps.held_blocks[-1] in (14, 15, 16)
     assert all(used <= held for used, held in zip(engine.steps.used, engine.steps.allocated, strict=True))
-    bands = block_owners(engine).bands
-    for time in sorted({time for _, function in bands for time in function.times}):
-        assert sum(function.at(time) for _, function in bands) == 60
+    owners = block_owners(engine)
+    bands = [*owners.owners.values(), owners.shared, owners.cached, owners.free]
+    for time in sorted({time for function in bands for time in function.times}):
+        assert sum(function.at(time) for function in bands) == 60
 
 
 def test_what_waits_and_runs_comes_to_nothing_in_the_end(run: Run) -> None:
@@ -146,7 +147,8 @@ def test_a_close_up_shows_no_pause(tmp_path: Path) -> None:
 
 def test_a_thousand_decodes_are_one_run(tmp_path: Path) -> None:
     engine = engine_of(Engine(Continuous(512)).run(tmp_path, workload(1, outputs=(60,))))
-    assert [(one.state, one.steps) for one in engine.rows.runs] == [(Work.PREFILL, 1), (Work.DECODE, 59)]
+    runs = [(one.state, one.tokens) for one in engine.rows.runs]
+    assert runs == [(Work.PREFILL, engine.requests[0].prompt_tokens), (Work.DECODE, 59)]
 
 
 def test_rows_that_are_held_without_being_computed_are_seen(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def _observation(record: RequestRecord, request: EndedRequest, engine: EngineRun
     batch."""
     samples: list[Sequence[float]] = []
     for sample in record.samples:
-        timeline = engine.sequences.timelines.get(sample.sequence_id)
+        timeline = engine.rows.timelines.get(sample.sequence_id)
         # Tokens that were sampled ahead, after its end, were dropped.
         drawn = timeline.token_times[: len(sample.token_ids)] if timeline is not None else ()
         samples.append([request.ended] * len(drawn) if together else drawn)
@@ -164,7 +164,7 @@ def _unfinished(engine: EngineRun) -> list[Observation]:
     ended = engine.owner_of()
     end = engine.steps.end if engine.steps else 0.0
     found = []
-    for number, timeline in engine.sequences.timelines.items():
+    for number, timeline in engine.rows.timelines.items():
         if number in ended:
             continue
         times = timeline.token_times

@@ -184,7 +184,8 @@ def histogram(
     plot = Plot("columns", scale(0.0, x), scale(greatest, *y), series, names=names, labels=labels)
     has_labels = any(labels) and len(keys) > 1
     rows = [(one.name, *(quantity(value, y[1]) for value in one.parts), one.label) for one in columns]
-    head = (x, *(key.name for key in keys), "above it")
-    end = None if has_labels else -1
-    table = ValueTable(head[:end], tuple(row[:end] for row in rows))
-    return Chart(title, about, plot, tuple(keys) if len(keys) > 1 else (), table)
+    table = [(x, *(key.name for key in keys), "above it"), *rows]
+    table = table if has_labels else [row[:-1] for row in table]
+    if len(keys) > len(columns):  # a table is narrow
+        table = list(zip(*table, strict=True))
+    return Chart(title, about, plot, tuple(keys) if len(keys) > 1 else (), ValueTable(table[0], tuple(table[1:])))

@@ -10,7 +10,7 @@ from inflight.core.types.timings import Timings
 from inflight.records.block_owners import BlockOwners
 from inflight.records.drafts import DraftCounts, verified
 from inflight.records.schema import StepRecord
-from inflight.report.steps.rows import BlockHistory, RowHistory, SequenceHistory
+from inflight.report.steps.rows import BlockHistory, RowHistory
 from inflight.report.steps.series import StepSeries
 
 
@@ -83,7 +83,6 @@ class EngineRun:
     keeps_content: bool = True
     steps: StepSeries = field(default_factory=StepSeries)
     rows: RowHistory = field(default_factory=RowHistory)
-    sequences: SequenceHistory = field(default_factory=SequenceHistory)
     requests: list[EndedRequest] = field(default_factory=list)
     snapshots: SnapshotHistory = field(default_factory=SnapshotHistory)
     drafts: DraftHistory = field(default_factory=DraftHistory)
@@ -101,7 +100,6 @@ class EngineRun:
         began = max(record.planned, before)
         work = self.rows.step(record, began, before)
         self.blocks.step(record, began, before)
-        self.sequences.step(record, began, before)
         self.snapshots.step(record)
         self.drafts.step(record)
         steps.began.append(began)
@@ -128,7 +126,7 @@ class EngineRun:
     @property
     def preemptions(self) -> int:
         """Return how often sequences came back to a row after having lost it."""
-        return sum(timeline.preemptions for timeline in self.sequences.timelines.values())
+        return sum(timeline.preemptions for timeline in self.rows.timelines.values())
 
     def owner_of(self) -> dict[int, EndedRequest]:
         """Return the request of each sequence, of requests that have ended."""

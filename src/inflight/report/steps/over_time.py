@@ -31,9 +31,9 @@ def phases(run: EngineRun) -> Iterable[SequencePhase]:
     owners = run.owner_of()
     end = run.steps.end
     for number, owner in owners.items():
-        if number not in run.sequences.timelines:
+        if number not in run.rows.timelines:
             yield SequencePhase(number, "queue", owner.arrival, owner.ended)
-    for number, timeline in run.sequences.timelines.items():
+    for number, timeline in run.rows.timelines.items():
         request = owners.get(number)
         over = request.ended if request is not None else end
         if request is not None:
@@ -61,7 +61,7 @@ def service(run: EngineRun, owner: str = "tenant") -> dict[str, StepFunction]:
     for request in run.requests:
         mine = changes.setdefault(str(getattr(request, owner)), [])
         for index, number in enumerate(request.sequences):
-            timeline = run.sequences.timelines.get(number)
+            timeline = run.rows.timelines.get(number)
             times = timeline.token_times if timeline is not None else ()
             if times and index == 0:
                 mine.append((times[0], request.prompt_tokens))
@@ -76,7 +76,7 @@ def _count(run: EngineRun, kinds: tuple[str, ...]) -> StepFunction:
 
 NOT_ENDED = "not ended"
 OTHERS = "others"
-SHARED_NAME, CACHED_NAME, FREE_NAME = "shared", "cached, unused", "free"
+SHARED_NAME, CACHED_NAME = "shared", "cached, unused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +89,6 @@ class BlockOwners:
     shared: StepFunction
     cached: StepFunction
     free: StepFunction
-
-    @property
-    def bands(self) -> list[tuple[str, StepFunction]]:
-        """Return names and blocks from the bottom up."""
-        return [
-            *self.owners.items(),
-            (SHARED_NAME, self.shared),
-            (CACHED_NAME, self.cached),
-            (FREE_NAME, self.free),
-        ]
 
 
 def block_owners(run: EngineRun, most: int = 5) -> BlockOwners:

@@ -28,13 +28,29 @@ class RowRun:
     end: float
     tokens: int = 0
     padded: int = 0
-    steps: int = 1
+
+
+@dataclass(slots=True)
+class SequenceTimeline:
+    """joined: each time at which it got a row. left: each time at which it lost it; one fewer while it has one.
+    token_times: of its tokens, in seconds. prompt_tokens: as of its first row."""
+
+    prompt_tokens: int
+    joined: list[float] = field(default_factory=list)
+    left: list[float] = field(default_factory=list)
+    token_times: array[float] = field(default_factory=lambda: array("d"))
+
+    @property
+    def preemptions(self) -> int:
+        """Return how often it came back to a row."""
+        return len(self.joined) - 1
 
 
 @dataclass(slots=True)
 class _Holder:
     sequence: int
     prompt_tokens: int
+    timeline: SequenceTimeline
     last: RowRun | None = None
 
 
@@ -50,11 +66,13 @@ class StepTokens:
 
 
 class RowHistory:
+    """runs: of rows, as they ended. timelines: of sequences by number."""
+
     def __init__(self) -> None:
         self.runs: list[RowRun] = []
+        self.timelines: dict[int, SequenceTimeline] = {}
         self._held: dict[int, _Holder] = {}
         self._computed: dict[int, int] = {}  # sequence → tokens ever computed at once
-        self.left: dict[int, float] = {}  # sequences without a row → since when
 
     @property
     def held(self) -> int:
@@ -63,23 +81,25 @@ class RowHistory:
     def step(self, record: StepRecord, began: float, before: float) -> StepTokens:
         """Read a step. began: its time; before: when the one before it ended and released its rows."""
         for row in record.plan.freed_rows:
-            self.left[self._held.pop(row).sequence] = before
+            self._held.pop(row).timeline.left.append(before)
         prompts = {new.row: new.prompt_length for new in record.plan.new_requests}
         chunks = record.plan.chunks
         for chunk in chunks:
             if chunk.row in prompts:
-                self._held[chunk.row] = _Holder(chunk.sequence_id, prompts[chunk.row])
-                self.left.pop(chunk.sequence_id, None)
+                length = prompts[chunk.row]
+                timeline = self.timelines.setdefault(chunk.sequence_id, SequenceTimeline(length))
+                timeline.joined.append(began)
+                self._held[chunk.row] = _Holder(chunk.sequence_id, length, timeline)
         padding = record.plan.padding
         longest = max((chunk.length for chunk in chunks), default=0)
         prompt = recomputed = decode = 0
-        wrong = rejected(record)
+        wrong, accepted = rejected(record), {one.sequence: one.accepted for one in verified(record)}
         for chunk in chunks:
             short = longest - chunk.length if padding else 0
-            in_vain = wrong.get(chunk.sequence_id, 0)
+            holder, in_vain = self._held[chunk.row], wrong.get(chunk.sequence_id, 0)
             sequence, start, length = chunk.sequence_id, chunk.start, chunk.length
-            most, prompt_tokens = self._computed.get(sequence, 0), self._held[chunk.row].prompt_tokens
-            state, first, repeated = computed(most, start, length, in_vain, prompt_tokens)
+            most = self._computed.get(sequence, 0)
+            state, first, repeated = computed(most, start, length, in_vain, holder.prompt_tokens)
             self._computed[sequence] = max(most, start + length - in_vain)
             recomputed += repeated
             if state is Work.DECODE:
@@ -87,6 +107,8 @@ class RowHistory:
             else:
                 prompt += first
             self._extend(chunk.row, state, began, record.committed, chunk.length, short)
+            if chunk.sample and record.error is None:
+                holder.timeline.token_times.extend([record.committed] * (1 + accepted.get(sequence, 0)))
         if len(chunks) < len(self._held):
             served = {chunk.row for chunk in chunks}
             for row in self._held.keys() - served:
@@ -101,51 +123,9 @@ class RowHistory:
             last.end = end
             last.tokens += tokens
             last.padded += padded
-            last.steps += 1
             return
         holder.last = RowRun(row, holder.sequence, state, start, end, tokens, padded)
         self.runs.append(holder.last)
-
-
-@dataclass(slots=True)
-class SequenceTimeline:
-    """joined: each time at which it got a row. left: each time at which it lost it; one fewer while it has one.
-    token_times: of its tokens, in seconds. prompt_tokens: as of its first row."""
-
-    prompt_tokens: int
-    joined: list[float] = field(default_factory=list)
-    left: list[float] = field(default_factory=list)
-    token_times: array[float] = field(default_factory=lambda: array("d"))
-    failed: bool = False
-
-    @property
-    def preemptions(self) -> int:
-        """Return how often it came back to a row."""
-        return len(self.joined) - 1
-
-
-class SequenceHistory:
-    def __init__(self) -> None:
-        self.timelines: dict[int, SequenceTimeline] = {}
-        self._rows: dict[int, SequenceTimeline] = {}
-
-    def step(self, record: StepRecord, began: float, before: float) -> None:
-        for row in record.plan.freed_rows:
-            self._rows.pop(row).left.append(before)
-        prompts = {new.row: new.prompt_length for new in record.plan.new_requests}
-        broken = record.error is not None
-        accepted = {one.sequence: one.accepted for one in verified(record)}
-        for chunk in record.plan.chunks:
-            row = chunk.row
-            if row in prompts:
-                timeline = self.timelines.setdefault(chunk.sequence_id, SequenceTimeline(prompts[row]))
-                timeline.joined.append(began)
-                self._rows[row] = timeline
-            if broken:
-                self._rows[row].failed = True
-            elif chunk.sample:
-                tokens = 1 + accepted.get(chunk.sequence_id, 0)
-                self._rows[row].token_times.extend([record.committed] * tokens)
 
 
 class BlockHistory:
