@@ -11,7 +11,7 @@ import pytest
 
 from inflight.config.setting import Resolved
 from inflight.execution.backends.torch import device
-from inflight.launch.engine_loading import tell_device
+from inflight.launch.engine_loading import log_device
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_gpu_that_was_not_taken_is_warned_of(
 ) -> None:
     monkeypatch.setattr(device, "has_driver", lambda: has_driver)
     with caplog.at_level(logging.INFO):
-        tell_device(asked, Resolved(value, "for a reason"))
+        log_device(asked, Resolved(value, "for a reason"))
     assert [(one.levelno, one.getMessage()) for one in caplog.records] == [
         (level, f"Computes on {value}: for a reason.")
     ]
@@ -45,8 +45,8 @@ def test_numpy_is_loaded_without_threads_of_its_own() -> None:
         "import os; from inflight.config.threads import load_numpy; load_numpy(); "
         "print(len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))"
     )
-    for number, told in (("", "1 None"), ("1", "1 1")):
+    for number, expected in (("", "1 None"), ("1", "1 1")):
         environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
         environment |= {"OPENBLAS_NUM_THREADS": number} if number else {}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == told
+        assert done.stdout.strip() == expected

@@ -1,6 +1,6 @@
-"""How an engine is loaded for those who serve it: built, watched by the server's metrics, and described.
+"""Load an engine for a server: build it, add the server's metrics as an observer, and describe it.
 
-Knows settings and the order of things; nothing of HTTP, so that a process that serves none need not load it.
+Loads nothing of HTTP, which an engine's process does not need.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from inflight.engine.bridge import AsyncBridge
 from inflight.engine.observers import EngineObserver
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import NONE
-from inflight.launch.kv_peers import peering, sentence
+from inflight.launch.kv_peers import peering, peering_sentence
 from inflight.live.engine_feed import EngineFeed
 from inflight.live.frames import Hello, Setting
 from inflight.live.observer import LiveObserver
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from inflight.build import Engine, KVPeerSettings
     from inflight.engine.kv_events.publisher import KVEventPublisher
 
-Doing = Callable[[str], None]  # to be told what is being done
-Found = Callable[[Path], None]  # to be told the model's folder
+Doing = Callable[[str], None]  # called with the current stage of loading
+Found = Callable[[Path], None]  # called with the model's folder
 Wrap = Callable[[Executor, Resolved], Executor]
 
 
@@ -55,9 +55,16 @@ def load_engine(
     observers: Sequence[EngineObserver] = (),
     peers: KVPeerSettings | None = None,
 ) -> tuple[Engine, LoadedEngine]:
-    """found: told the model's folder, before the engine is loaded. wrap, peers: as `build_engine` has them.
-    kv_events: who tells what the prefix cache holds. observers: who else is told what the engine does."""
-    # Here, in the loader's thread: it brings numpy and the kernels.
+    """Build the engine and return it, with what the server needs of it.
+
+    Args:
+        found: Called with the model's folder before the engine is built.
+        wrap: As in `build_engine`.
+        kv_events: Publishes the changes of the prefix cache.
+        observers: Further observers of the engine.
+        peers: As in `build_engine`.
+    """
+    # Imported here, in the loader's thread: it loads numpy and the kernels.
     load_numpy()
     from inflight.build import build_engine, model_folder
 
@@ -69,7 +76,7 @@ def load_engine(
     journal = None if kv_events is None else KVEventQueue()
     engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap, kv_event_queue=journal, peers=peers)
     engine.prompts.check_chat()
-    _tell_settings(engine_settings.device, engine.settings, verbose)
+    _log_settings(engine_settings.device, engine.settings, verbose)
     lanes = [ServedLane(one.name, one.background, one.reads_priority) for one in engine.loop.dump(blocks=False).lanes]
     models = _models(settings, engine_settings)
     names = [one.name for one in lanes]
@@ -98,21 +105,21 @@ def load_engine(
         peering=peering(settings, engine),
     )
     if described.peering is not None:
-        tell(sentence(described.peering))
+        log_line(peering_sentence(described.peering))
     bridge = AsyncBridge(engine.loop)
     shown = _shown(engine, bridge, models[0], record is not None) if settings.ui else None
     return engine, LoadedEngine(bridge, metrics, described, shown)
 
 
-def _tell_settings(asked_device: str, settings: Mapping[str, Resolved], verbose: bool) -> None:
-    tell_device(asked_device, settings["device"])
+def _log_settings(asked_device: str, settings: Mapping[str, Resolved], verbose: bool) -> None:
+    log_device(asked_device, settings["device"])
     if verbose:
         for name, entry in settings.items():
-            tell(f"{name}: {entry.value} ({entry.reason})")
+            log_line(f"{name}: {entry.value} ({entry.reason})")
 
 
-def tell_device(asked: str, device: Resolved) -> None:
-    """Log what computes; warn where a GPU's driver is there and the CPU is taken without having been asked for."""
+def log_device(asked: str, device: Resolved) -> None:
+    """Log the device; warn if `auto` resolved to the CPU although a GPU driver is installed."""
     from inflight.execution.backends.torch.device import has_driver
 
     missed = asked == "auto" and device.value == "cpu" and has_driver()
@@ -121,36 +128,36 @@ def tell_device(asked: str, device: Resolved) -> None:
 
 
 def _shown(engine: Engine, bridge: AsyncBridge, name: str, has_record: bool) -> EngineSource:
-    """For whoever looks at the live page."""
+    """Observe the engine for the live page; return the page's source."""
     observer = LiveObserver(engine.loop.latency)
     engine.loop.add_observer(observer)
     return EngineSource(bridge, EngineFeed(engine.loop, observer), _about_engine(engine, name, has_record))
 
 
 def _parsers(settings: ServerSettings, engine: Engine) -> ParserNames:
-    """What answers are parsed by, told where it is known. Raises ParserError."""
+    """Choose the parsers of answers and log them. Raises ParserError."""
     asked = ParserNames(settings.tool_parser, settings.reasoning_parser)
     names = settled(parsers_of(engine.prompts, engine.tokenizer, asked, engine.model.family))
     for kind, name in (("Calls of tools", names.tools), ("Reasoning", names.reasoning)):
         if name != NONE:
-            tell(f"{kind}: parsed by {name}.")
+            log_line(f"{kind}: parsed by {name}.")
     return names
 
 
 def loaded(done: int, total: int) -> str:
-    """How much of a model is loaded, in words that say something of a small one, too."""
+    """Describe how much of a model is loaded; small models are counted in single parameters."""
     if total < 10**7:
         return f"{done:,} of {total:,} parameters"
     return f"{done / 1e6:,.0f} of {total / 1e6:,.0f} M parameters"
 
 
 def _models(settings: ServerSettings, engine_settings: EngineSettings) -> tuple[str, ...]:
-    """A GGUF file is called by its name, without its folder and suffix."""
+    """Return the names under which the model is served; a GGUF file's is its name without folder and suffix."""
     model = engine_settings.model or "built-in"
     return settings.served_model_name or (model_name(path) if is_gguf(path := Path(model)) else model,)
 
 
-def tell(sentence: str) -> None:
+def log_line(sentence: str) -> None:
     logging.getLogger("inflight.server").info(sentence)
 
 

@@ -1,7 +1,7 @@
-"""An engine's process: `python -m inflight.launch.engine_process CONTROL`, an open descriptor.
+"""Run an engine in a process of its own: `python -m inflight.launch.engine_process CONTROL`.
 
-Builds an engine, and serves it to the processes that have HTTP. Obeys the messages that come over CONTROL instead of
-signals, and ends when CONTROL does. Before the first message, which says what to load, it loads modules.
+CONTROL is the number of an open socket. The first message on it says which engine to build; Python modules are loaded
+before it comes. The engine serves the API processes, ignores signals, and ends when CONTROL is closed.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main(control: socket.socket, wrap: Wrap | None = None, observers: Sequence[E
     Args:
         control: The socket to the server.
         wrap: Applied to the executor.
-        observers: Of the engine, beside the server's own.
+        observers: Added to the engine's observers.
     """
     began = time.monotonic()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -141,25 +141,25 @@ class _EngineProcess:
             self._control.tell(Failed(str(error)))
             return 1
         self._engine, self._shelf = engine, FrameShelf(engine.shown)
-        tell = self._control.tell
+        send = self._control.tell
         address = f"ipc://{self._setup.folder}/engine-{self._setup.serial}"
-        self._server = server = EngineServer(engine.bridge, address, lambda name: tell(ClientDropped(name)))
+        self._server = server = EngineServer(engine.bridge, address, lambda name: send(ClientDropped(name)))
         nbytes = max(self._setup.nbytes, _resident_bytes())
         gc.collect()
         gc.freeze()  # the collector need not look at the model's objects again
         described = msgspec.Raw(encode_described(engine.described))
-        tell(EngineReady(address, described, self._adapters.all, nbytes, self._parts, time.process_time()))
+        send(EngineReady(address, described, self._adapters.all, nbytes, self._parts, time.process_time()))
         while (stopped := engine.bridge.stopped) is None:
             await asyncio.sleep(1.0)
         server.stop(stopped)
         log.error(stopped)
-        tell(Failed(stopped))
+        send(Failed(stopped))
         return 1
 
     def _load(self) -> LoadedEngine:
         setup = self._setup
 
-        def tell(message: Struct) -> None:
+        def send(message: Struct) -> None:
             self._loop.call_soon_threadsafe(self._control.tell, message)
 
         engine, loaded = load_engine(
@@ -168,8 +168,8 @@ class _EngineProcess:
             setup.scheduling,
             setup.record,
             setup.verbose,
-            doing=lambda doing: tell(Loading(doing)),
-            found=lambda folder: tell(Model(folder)),
+            doing=lambda doing: send(Loading(doing)),
+            found=lambda folder: send(Model(folder)),
             wrap=self._wrap if setup.sharing is None else partial(self._share_cores, setup.sharing),
             kv_events=open_kv_events(setup.server.kv_events_config, setup.engine),
             observers=self._observers,
@@ -181,7 +181,7 @@ class _EngineProcess:
         return loaded
 
     def _share_cores(self, sharing: CoreSharing, executor: Executor, device: Resolved) -> Executor:
-        """Have the engine share a CPU's cores with others; a GPU shares itself, and a single engine needs nothing."""
+        """Make the executor share the CPU's cores with other engines; a GPU or a single engine needs no sharing."""
         table = ClaimTable(sharing.claims)
         if device.value != "cpu" or table.slots == 1:
             table.close()
@@ -222,22 +222,22 @@ class _EngineProcess:
         if self._engine is not None:
             try:
                 return Page(question, *await self._engine.page())
-            except Exception:  # a mistake in counting is no reason to stop
-                log.exception("the metrics could not be written")
+            except Exception:  # serving goes on without metrics
+                log.exception("the metrics page could not be written")
         return Page(question, None, "")
 
     async def _frames(self, asked: AskFrames) -> ShownFrames:
         shown = b""
         try:
             shown = await self._shelf.answer(asked.data, asked.name)
-        except Exception:  # a mistake in drawing is no reason to stop
-            log.exception("the engine's frames could not be made")
+        except Exception:  # serving goes on without the live page
+            log.exception("the frames of the live page could not be made")
         return ShownFrames(asked.question, shown)
 
     async def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterChanged:
         question, names = message.question, self._adapters
         try:
-            async with self._adapters_lock:  # two of one name are not both new
+            async with self._adapters_lock:  # of two requests with one name, only one may add it
                 if isinstance(message, LoadAdapter):
                     await asyncio.to_thread(names.add, message.name, message.path)
                 else:
@@ -264,8 +264,7 @@ def _count(message: Count, metrics: Metrics) -> None:
 
 
 def _resident_bytes() -> int:
-    """Return this process's memory in bytes, with its part of what it shares with others; 0 where the system does not
-    report it."""
+    """Return this process's proportional memory (PSS) in bytes, or 0 if the system does not report it."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
@@ -276,4 +275,4 @@ def _resident_bytes() -> int:
 if __name__ == "__main__":
     code = main(socket.socket(fileno=int(sys.argv[1])))
     sys.stderr.flush()
-    os._exit(code)  # threads of libraries may still be at work, and there is nothing left to do
+    os._exit(code)  # do not wait for threads of libraries

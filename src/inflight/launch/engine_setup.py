@@ -1,4 +1,4 @@
-"""The first message to an engine's process: which engine it builds."""
+"""Define the first message to an engine's process: which engine it builds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from inflight.server.settings import ServerSettings
 
 
 class CoreSharing(Struct, frozen=True):
-    """How an engine shares the cores with others.
+    """Say how an engine shares the CPU's cores with other engines.
 
     Attributes:
-        claims: Descriptor of the table that they share.
-        slot: This engine's in it.
-        weight: This engine's among equals.
+        claims: Descriptor of the shared table of claims.
+        slot: This engine's slot in the table.
+        weight: This engine's share, relative to the others'.
     """
 
     claims: int
@@ -27,13 +27,13 @@ class CoreSharing(Struct, frozen=True):
 
 
 class EngineSetup(Struct, frozen=True):
-    """An engine, and its process.
+    """Describe an engine and its process.
 
     Attributes:
-        serial: Of the process; no other one has the same.
-        folder: Of the sockets between the processes.
-        nbytes: Memory that the engine was estimated to take; 0: unknown.
-        sharing: None where there is no other engine.
+        serial: Unique number of the process.
+        folder: Holds the sockets between the processes.
+        nbytes: Estimated memory of the engine in bytes; 0: unknown.
+        sharing: None if there is no other engine.
     """
 
     serial: int

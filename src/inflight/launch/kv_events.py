@@ -1,7 +1,4 @@
-"""How `inflight serve` comes to tell KV events: the addresses are opened before the model is loaded.
-
-Knows settings that do not go together, and what an operator is to hear; the events themselves are the engine's.
-"""
+"""Open the publisher of KV events for `inflight serve`, before the model is loaded, and log its addresses."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ log = logging.getLogger("inflight.server")
 
 
 def check_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> None:
-    """Raise SettingsError where events were asked for that cannot be published."""
+    """Raise SettingsError if KV events are configured but prefix caching is off."""
     if options is not None and not engine.enable_prefix_caching:
         raise SettingsError(
             f"{OPTION} publishes changes of the prefix cache, and --no-prefix-caching leaves it empty; leave one of "
@@ -29,7 +26,12 @@ def check_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> N
 
 
 def open_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> KVEventPublisher | None:
-    """Open the addresses. Raises SettingsError, KVEventAddressError."""
+    """Open the configured addresses and return the publisher.
+
+    Raises:
+        SettingsError: Prefix caching is off.
+        KVEventAddressError: An address cannot be opened.
+    """
     if options is None:
         return None
     from inflight.engine.kv_events.publisher import KVEventPublisher
@@ -38,10 +40,11 @@ def open_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> KV
     publisher = KVEventPublisher(options)
     missed = "" if publisher.replayed is None else f", missed ones are asked for at {publisher.replayed}"
     listens = any(mark in options.endpoint for mark in ("*", "::"))
-    how = "published at" if listens else "sent to whoever listens at"
+    how = "published at" if listens else "sent to the subscriber at"
     log.info(f"KV events: {how} {publisher.published}{missed}.")
     if listens:
         log.info(
-            "Whoever reaches that address hears the tokens of all prompts and answers; keep it within your network."
+            "Every client that can reach that address receives the tokens of all prompts and answers; keep it within "
+            "your network."
         )
     return publisher

@@ -1,8 +1,4 @@
-"""How `inflight serve` comes to exchange keys and values with other engines: the secret is read before the model is
-loaded, and what an engine is to its peers is told when it is.
-
-Knows settings, and what an operator is to hear; the exchange itself is `execution.kv_exchange`'s.
-"""
+"""Configure KV transfer with peers for `inflight serve`: read the shared secret, describe the engine to peers."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def wanted_peers(settings: ServerSettings) -> KVPeerSettings | None:
-    """None: with nobody. Raises SettingsError."""
+    """Return the settings of KV transfer, or None if it is off. Raises SettingsError for an unreadable secret."""
     options = settings.kv_exchange
     if options is None:
         return None
@@ -32,7 +28,7 @@ def wanted_peers(settings: ServerSettings) -> KVPeerSettings | None:
 
 
 def peering(settings: ServerSettings, engine: Engine) -> KVPeering | None:
-    """Of an engine that is loaded; None where it has no peers."""
+    """Describe a loaded engine to its peers; None if KV transfer is off."""
     options = settings.kv_exchange
     if options is None or engine.exchange is None:
         return None
@@ -40,9 +36,9 @@ def peering(settings: ServerSettings, engine: Engine) -> KVPeering | None:
     return KVPeering(options, uuid.uuid4().hex, host, port, engine.capacity.block_size)
 
 
-def sentence(told: KVPeering) -> str:
-    """For the log."""
-    if not told.options.is_producer:
-        return "Keys and values of prompts are taken over from peers."
-    also = ", and taken over from them" if told.options.is_consumer else ""
-    return f"Keys and values of prompts are handed over to peers at {told.host}:{told.port}{also}."
+def peering_sentence(peering: KVPeering) -> str:
+    """Describe the engine's part in KV transfer for the log."""
+    if not peering.options.is_producer:
+        return "KV transfer: loads the keys and values of prompts from peers."
+    also = ", and loads them from peers" if peering.options.is_consumer else ""
+    return f"KV transfer: exports the keys and values of prompts to peers at {peering.host}:{peering.port}{also}."

@@ -1,4 +1,4 @@
-"""The models of a server with several, as its file has them."""
+"""Define the models of a server with several models, as read from the file of `--models`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from inflight.server.settings import ServerSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileModel:
-    """A table. idle: seconds; size: GiB; None: not set."""
+    """One model's table.
+
+    Attributes:
+        idle: Seconds without requests after which the model is unloaded; None: not set.
+        size: Memory in GiB; None: not set.
+    """
 
     name: str
     aliases: tuple[str, ...]
@@ -32,7 +37,12 @@ class FileModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsFile:
-    """memory: GiB; None: what is free decides. max_wait: seconds."""
+    """The whole file.
+
+    Attributes:
+        memory: Budget of all models in GiB; None: derived from the free memory.
+        max_wait: Seconds that a request waits for its model to load.
+    """
 
     path: Path
     memory: float | None

@@ -1,5 +1,4 @@
-"""How `inflight serve` starts the server of one model: it listens, and supervises the engine's process and the API
-processes."""
+"""Start the server of one model: open the listening socket, supervise the engine's process and the API processes."""
 
 from __future__ import annotations
 
@@ -50,14 +49,14 @@ def serve(
     Args:
         record: The file that the engine writes its steps to.
         started: When the command began, on the monotonic clock.
-        engine: The module that is run as the engine's process.
-        inherited: Descriptors that it inherits.
-        ready: Called with the address when the server takes calls, instead of the log.
+        engine: The module that runs as the engine's process.
+        inherited: Descriptors that the engine's process inherits.
+        ready: Called with the address when the server is ready; None: log the address.
     """
     logs.configure(log_format, log_level)
     scheduling = with_weights(scheduling, tenants)
     check_tracing(settings)
-    tls_context(settings)  # API processes read it again; a mistake is an error at once, and once
+    tls_context(settings)  # API processes read it again; check it here so that an error is reported once
     check_kv_events(settings.kv_events_config, engine_settings)
     bound = listen(settings)
 
@@ -80,7 +79,7 @@ def serve(
         if ready is not None:
             ready(url(settings, bound))
         else:
-            tell_ready_at(settings, tenants, bound, started, engine_ready.parts, engine_ready.cpu_seconds)
+            log_ready(settings, tenants, bound, started, engine_ready.parts, engine_ready.cpu_seconds)
 
     supervisor = Supervisor(
         settings,
@@ -98,7 +97,7 @@ def serve(
     return supervisor.run()
 
 
-def tell_ready_at(
+def log_ready(
     settings: ServerSettings,
     tenants: Tenants,
     bound: socket,
@@ -106,19 +105,27 @@ def tell_ready_at(
     parts: Sequence[tuple[str, float]] = (),
     cpu_seconds: float = 0.0,
 ) -> None:
-    """Log the address. parts: of the engine's start, with their seconds; cpu_seconds: of its process."""
+    """Log the server's address and who may use it.
+
+    Args:
+        parts: Stages of the engine's start, with their seconds.
+        cpu_seconds: CPU time of the engine's process.
+    """
     taken = f": {seconds_of_parts(parts)}; {cpu_seconds:.2f} s of the engine's processor" if parts else ""
     log.info(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs){taken}.")
     if not settings.is_loopback and not tenants.required:
-        log.info(f"Everyone who reaches {settings.host} may use it; --api-key or --api-keys-file asks for keys.")
+        log.info(
+            f"Every client that can reach {settings.host} may use it; require keys by --api-key or --api-keys-file."
+        )
     if (number := len(tenants.names)) > 1 and settings.isolate_tenants:
         log.info(f"Each of {number} tenants has cached prefixes of its own; --share-prefixes shares them.")
     elif number > 1:
-        log.info(f"All {number} tenants share cached prefixes, and can find out what others asked (--share-prefixes).")
+        log.info(f"All {number} tenants share cached prefixes and can infer each other's prompts (--share-prefixes).")
 
 
 def with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> SchedulingSettings:
-    """Weights of the keys file are those of the policy fair; without that policy they would have no effect."""
+    """Return the scheduling settings with the tenants' weights of the keys file. Raises SettingsError if the policy is
+    not fair, which alone reads weights."""
     weights = tenants.weights
     if not weights:
         return scheduling
@@ -126,6 +133,6 @@ def with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> Scheduling
         name, weight = next(iter(weights.items()))
         raise SettingsError(
             f"The tenant {name!r} has the weight {weight:g}, which has no effect with --policy {scheduling.policy}; "
-            "weights go with fair."
+            "set --policy fair or remove the weight."
         )
     return replace(scheduling, tenant_weights={**weights, **scheduling.tenant_weights})

@@ -1,8 +1,4 @@
-"""How a server is put together whose engines are in other processes: HTTP, tenants, batch jobs and the page of metrics
-are here, once for all of them.
-
-Knows the parts and the order in which they begin; which engines there are, and where, those know who call it.
-"""
+"""Assemble a server over a pool of engines: HTTP, tenants, batch jobs and metrics here, engines in other processes."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from functools import partial
 
 from inflight import __version__
 from inflight.launch.engine_loading import Doing
-from inflight.launch.one_model import tell_ready_at
+from inflight.launch.one_model import log_ready
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.ingress.tls import tls_context
@@ -34,8 +30,13 @@ LoadPool = Callable[[Doing, asyncio.AbstractEventLoop], ServedModels]
 def serve_pool(
     settings: ServerSettings, tenants: Tenants, metrics: PoolMetrics, load: LoadPool, *, started: float
 ) -> int:
-    """Runs until it is told to stop; returns the exit code. metrics: whose pool `load` sets. load: in a thread of its
-    own; told whom to tell what it is doing, and the event loop of HTTP."""
+    """Run until a signal stops the server. Return the exit code.
+
+    Args:
+        metrics: `load` sets its pool.
+        load: Loads the models in a thread of its own. Called with a callback for its stages and the event loop of HTTP.
+        started: When the command began, on the monotonic clock.
+    """
     check_tracing(settings)
     tls, bound = tls_context(settings), listen(settings)
     tracer = open_tracer(settings, __version__)
@@ -43,7 +44,7 @@ def serve_pool(
     jobs = make_jobs(service, tenants)
 
     async def page() -> tuple[bytes, str]:
-        """Raises ApiError while nothing is loaded."""
+        """Return the metrics page. Raises ApiError until a model is loaded."""
         if metrics.pool is None:
             raise service.not_loaded()
         return await metrics.page()
@@ -60,7 +61,7 @@ def serve_pool(
     async def begin() -> None:
         if jobs is not None:
             jobs.start(metrics.batch)
-        tell_ready_at(settings, tenants, bound, started)
+        log_ready(settings, tenants, bound, started)
 
     async def end() -> None:
         if jobs is not None:

@@ -1,7 +1,4 @@
-"""How `inflight serve --models` puts the server together: HTTP here, each model's engine in a process of its own.
-
-Knows the parts and the order in which they begin; which model is loaded when, the pool knows.
-"""
+"""Start the server of `inflight serve --models`: HTTP here, each model's engine in a process of its own."""
 
 from __future__ import annotations
 
@@ -32,13 +29,13 @@ if TYPE_CHECKING:
     from inflight.server.model_pool.pool_model import PoolModel
 
 WORKER = "inflight.launch.engine_process"
-MEMORY_SHARE = 0.8  # of what is free, where the models file gives no memory
+MEMORY_SHARE = 0.8  # of the free memory, if the models file sets none
 MIN_KV_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLogs:
-    """How models' processes log."""
+    """Options of the models' processes for their logs."""
 
     verbose: bool
     log_format: logs.Format
@@ -72,7 +69,7 @@ def serve_models(
 
 
 def _pool(file: ModelsFile, folder: Path, worker_logs: WorkerLogs) -> ModelPool:
-    """folder: of the sockets between the processes. Raises SettingsError, BudgetError."""
+    """Make the pool of models. folder: holds the sockets between the processes. Raises SettingsError, BudgetError."""
     from inflight.server.model_pool.loading import ModelLoader
     from inflight.server.model_pool.pool import ModelPool
     from inflight.server.model_pool.worker import Workers
@@ -124,7 +121,7 @@ def _pool_model(
 
 
 def _sized(file: ModelsFile) -> tuple[int, Sequence[tuple[FileModel, int]]]:
-    """The budget, and each model with what it takes, in bytes. Raises SettingsError for one that is not there."""
+    """Return the memory budget and each model with its memory, in bytes. Raises SettingsError for a missing model."""
     from inflight.build import memory_needs
     from inflight.execution.memory import GIB, machine_memory
 

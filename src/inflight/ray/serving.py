@@ -17,7 +17,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.counted import counted
 from inflight.extras import pip_install
-from inflight.launch.engine_loading import Doing, tell
+from inflight.launch.engine_loading import Doing, log_line
 from inflight.launch.one_model import with_weights
 from inflight.launch.pool import serve_pool
 from inflight.ray.ray_address import greet_head
@@ -59,7 +59,7 @@ def serve_replicas(
     def load(doing: Doing, loop: asyncio.AbstractEventLoop) -> OneModel:
         doing("starting Ray and the replicas")
         where = "and a Ray of this machine" if replicas.address is None else f"on Ray at {replicas.address}"
-        tell(f"Starting {counted(replicas.started, 'replica')} {where}; half a minute, or more on a busy machine.")
+        log_line(f"Starting {counted(replicas.started, 'replica')} {where}; half a minute, or more on a busy machine.")
         handle = metrics.pool = _started(setup, replicas)
         return asyncio.run_coroutine_threadsafe(served_by(handle, setup, preprocessing), loop).result()
 
