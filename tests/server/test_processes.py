@@ -445,10 +445,10 @@ def test_who_does_not_read_stops_nobody() -> None:
         control = Control(ours, decode_from_child)
         told: list[Signal] = []
         listening = asyncio.ensure_future(control.listen(lambda message: None))
-        control.tell(Signal(0))
+        control.send(Signal(0))
         assert decode_to_child(await asyncio.to_thread(receive, theirs)) == Signal(0)
         for number in range(100_000):
-            control.tell(Signal(number))
+            control.send(Signal(number))
 
         def read() -> None:
             told.extend(decode_to_child(receive(theirs)) for _ in range(100_000))  # type: ignore[misc]

@@ -91,7 +91,7 @@ def load_engine(
         models=models,
         max_model_len=engine.capacity.max_model_len,
         vocab_size=engine.capacity.vocab_size,
-        most_sequences=scheduling.max_queued,
+        max_sequences=scheduling.max_queued,
         defaults=engine.defaults,
         seed=engine_settings.seed,
         clock_zero=time.monotonic() - engine.loop.clock.now(),

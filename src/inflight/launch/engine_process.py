@@ -138,10 +138,10 @@ class _EngineProcess:
             engine = await in_own_thread(self._load, LOADER)
         except Exception as error:
             log_failure(str(error), error)
-            self._control.tell(Failed(str(error)))
+            self._control.send(Failed(str(error)))
             return 1
         self._engine, self._shelf = engine, FrameShelf(engine.shown)
-        send = self._control.tell
+        send = self._control.send
         address = f"ipc://{self._setup.folder}/engine-{self._setup.serial}"
         self._server = server = EngineServer(engine.bridge, address, lambda name: send(ClientDropped(name)))
         nbytes = max(self._setup.nbytes, _resident_bytes())
@@ -160,7 +160,7 @@ class _EngineProcess:
         setup = self._setup
 
         def send(message: Struct) -> None:
-            self._loop.call_soon_threadsafe(self._control.tell, message)
+            self._loop.call_soon_threadsafe(self._control.send, message)
 
         engine, loaded = load_engine(
             setup.server,
@@ -212,7 +212,7 @@ class _EngineProcess:
 
     def _answer(self, answer: Coroutine[None, None, Struct]) -> None:
         async def send() -> None:
-            self._control.tell(await answer)
+            self._control.send(await answer)
 
         task = asyncio.ensure_future(send())
         self._answering.add(task)

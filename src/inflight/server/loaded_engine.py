@@ -29,7 +29,7 @@ class ServedLane(Struct, frozen=True):
 
 
 class Described(Struct, frozen=True):
-    """An engine, to those who ask it. models: names by which it may be called. most_sequences: that may wait at once.
+    """An engine, to those who ask it. models: names by which it may be called. max_sequences: that may wait at once.
     defaults: sampling settings of bodies that name none. seed: of requests that name none. clock_zero: where its clock
     began, on the machine's monotonic clock, which is the same in all processes. parsers: of its answers, each of them
     settled. keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts. pooler: how it
@@ -39,7 +39,7 @@ class Described(Struct, frozen=True):
     models: tuple[str, ...]
     max_model_len: int
     vocab_size: int
-    most_sequences: int | None
+    max_sequences: int | None
     defaults: SamplingParams
     seed: int
     clock_zero: float

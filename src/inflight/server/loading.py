@@ -60,7 +60,7 @@ def make_served(
         models=() if changes else (*engine.models, *adapters.names),
         max_n=settings.max_n,
         max_prompts=settings.max_prompts,
-        most_sequences=engine.most_sequences,
+        max_sequences=engine.max_sequences,
         max_model_len=engine.max_model_len,
         vocab_size=engine.vocab_size,
         parse_control_tokens=settings.parse_control_tokens,

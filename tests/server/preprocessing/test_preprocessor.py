@@ -70,12 +70,12 @@ def refusal(of: Preprocessor, asked: tuple[EndpointName, dict[str, Any]]) -> Api
 def test_a_call_that_could_never_wait_is_refused_for_good(
     asked: tuple[EndpointName, dict[str, Any]], told: str, field: str
 ) -> None:
-    error = refusal(preprocessor(most_sequences=4), asked)
+    error = refusal(preprocessor(max_sequences=4), asked)
     assert told in error.message and error.param == field
 
 
 def test_a_call_that_fits_the_queue_exactly_passes() -> None:
-    assert len(ids(preprocessor(most_sequences=4), completion(["x", "y"], n=2))) == 2
+    assert len(ids(preprocessor(max_sequences=4), completion(["x", "y"], n=2))) == 2
 
 
 def test_text_that_certainly_cannot_fit_is_not_cut_into_tokens() -> None:

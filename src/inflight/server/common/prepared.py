@@ -114,7 +114,7 @@ MAX_BODY_MEMORY_BYTES = 112 << 20  # that a process may take for a body, beyond 
 class Limits(Struct, frozen=True):
     """Limits that a body is checked against before it is cut into tokens.
 
-    models: names by which the model may be called; none: any. most_sequences: what may wait at once. max_model_len:
+    models: names by which the model may be called; none: any. max_sequences: what may wait at once. max_model_len:
     tokens of prompt and answer together. vocab_size: tokens that the model has. None: no bound. max_logprobs:
     log-probabilities of one answer.
     parse_control_tokens: what messages spell as a control token is one. parsers: of the model's answers.
@@ -128,7 +128,7 @@ class Limits(Struct, frozen=True):
     models: tuple[str, ...] = ()
     max_n: int = 128
     max_prompts: int = 256
-    most_sequences: int | None = None
+    max_sequences: int | None = None
     max_model_len: int | None = None
     vocab_size: int | None = None
     max_logprobs: int = 1 << 19

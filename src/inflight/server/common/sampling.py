@@ -84,7 +84,7 @@ def check_samples(limits: Limits, prompts: int, samples: int) -> None:
     """Raises ApiError for more samples than one prompt may have, or than may ever wait at once."""
     if samples > limits.max_n:
         raise invalid(f"{samples} samples are asked for, but a prompt may have {limits.max_n}; ask for fewer.", "n")
-    waiting = limits.most_sequences
+    waiting = limits.max_sequences
     if waiting is not None and prompts * samples > waiting:
         what = f"{prompts} prompts of {samples} samples each" if prompts > 1 else f"{samples} samples"
         raise invalid(

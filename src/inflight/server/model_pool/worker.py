@@ -90,7 +90,7 @@ class Worker:
         self._found: asyncio.Future[Model] = loop.create_future()
         self._ready: asyncio.Future[EngineReady] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()  # why, empty where it was asked to
-        self._control.tell_encoded(setup)
+        self._control.send_encoded(setup)
         self._watching = loop.create_task(self._watch())
 
     async def found(self) -> Model:
@@ -106,7 +106,7 @@ class Worker:
         if self.ended.done():
             return None
         try:
-            return await self._pages.ask(lambda question: self._control.tell(AskPage(question)), PAGE_SECONDS)
+            return await self._pages.ask(lambda question: self._control.send(AskPage(question)), PAGE_SECONDS)
         except TimeoutError:
             return None
 
@@ -115,7 +115,7 @@ class Worker:
         its model."""
         if self.ended.done():
             return None
-        tell = self._control.tell
+        tell = self._control.send
         try:
             return await self._frames.ask(lambda question: tell(AskFrames(question, asked, name)), SHOWN_SECONDS)
         except TimeoutError:
@@ -123,15 +123,15 @@ class Worker:
 
     def count(self, message: Count) -> None:
         """Send what the metrics of its engine count."""
-        self._control.tell(message)
+        self._control.send(message)
 
     def client_lost(self, name: str) -> None:
         """Abort the requests of a client whose process has ended."""
-        self._control.tell(ClientLost(name))
+        self._control.send(ClientLost(name))
 
     async def change_adapter(self, make: Callable[[int], LoadAdapter | UnloadAdapter]) -> AdapterChanged | None:
         """Load or unload an adapter; None where the process ends meanwhile. make: the message, by its number."""
-        return await self._changes.ask(lambda question: self._control.tell(make(question)))
+        return await self._changes.ask(lambda question: self._control.send(make(question)))
 
     async def end(self) -> None:
         """Returns when its memory is free."""

@@ -101,7 +101,7 @@ class _Child:
     def __init__(self, setup: Setup, control: socket.socket, preprocessing: PreprocessingPool):
         self._setup, self._preprocessing = setup, preprocessing
         self._control = Control(control, decode_to_child)
-        self._tell = self._control.tell
+        self._tell = self._control.send
         self._tenants = Tenants(setup.keys)
         self._counts = counts = SharedCallCounts(setup.counts, setup.tenants, setup.settings.api_processes, setup.place)
         self._service = Service(setup.settings, lambda ended: log_call(ended, self._refused), counts)

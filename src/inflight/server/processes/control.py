@@ -28,11 +28,11 @@ class Control(Generic[Heard]):
         self._untold: list[bytes] = []  # before anybody listens
         self._writer: asyncio.StreamWriter | None = None
 
-    def tell(self, message: Struct) -> None:
+    def send(self, message: Struct) -> None:
         """At once. Who has ended hears nothing."""
-        self.tell_encoded(encode(message))
+        self.send_encoded(encode(message))
 
-    def tell_encoded(self, message: bytes) -> None:
+    def send_encoded(self, message: bytes) -> None:
         framed = frame(message)
         if self._writer is None:
             self._untold.append(framed)

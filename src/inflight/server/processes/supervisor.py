@@ -196,10 +196,10 @@ class Supervisor:
         self._engine_ready = self._engine_ready or ready
 
     async def _page(self, child: _Child, question: int) -> None:
-        child.tell(Page(question, await self._keeper.worker.metrics(), CONTENT_TYPE))
+        child.send(Page(question, await self._keeper.worker.metrics(), CONTENT_TYPE))
 
     async def _show(self, child: _Child, asked: AskFrames) -> None:
-        child.tell(ShownFrames(asked.question, await self._keeper.worker.shown(asked.data, asked.name) or b""))
+        child.send(ShownFrames(asked.question, await self._keeper.worker.shown(asked.data, asked.name) or b""))
 
     async def _change_adapter(self, child: _Child, asked: LoadAdapter | UnloadAdapter) -> None:
         def change(question: int) -> LoadAdapter | UnloadAdapter:
@@ -209,7 +209,7 @@ class Supervisor:
 
         changed = await self._keeper.change_adapter(asked.name, change)
         error = "The engine is being started again; try again in a moment." if changed is None else changed.error
-        child.tell(AdapterChanged(asked.question, (), error, None if changed is None else changed.param))
+        child.send(AdapterChanged(asked.question, (), error, None if changed is None else changed.param))
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class Supervisor:
             inherited.append(self._data.lock)
         child = self._children[place] = _Child(place, self._serial, inherited)
         self._serial += 1
-        child.tell(
+        child.send(
             Setup(
                 self._settings,
                 self._tenants.keys,
@@ -237,7 +237,7 @@ class Supervisor:
             )
         )
         for message in self._news:
-            child.tell(message)
+            child.send(message)
         self._start(self._watch(child))
 
     async def _watch(self, child: _Child) -> None:
@@ -306,7 +306,7 @@ class Supervisor:
                 child.is_up = False
         self._news = [one for one in self._news if not isinstance(one, gone)] + [message]
         for child in self._children.values():
-            child.tell(message)
+            child.send(message)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class Supervisor:
         has_keys = await reload_keys(self._tenants, self._settings, self._counts.add)
         if has_keys | await reload_certificate(self._settings):
             for child in self._children.values():
-                child.tell(Reload(self._tenants.keys, self._counts.names))
+                child.send(Reload(self._tenants.keys, self._counts.names))
         self._manager.ready(url(self._settings, self._bound))
 
     def _fail(self) -> None:
@@ -341,7 +341,7 @@ class Supervisor:
                 listener.close()
         self._is_ending = True
         for child in self._children.values():
-            child.tell(Signal(number))
+            child.send(Signal(number))
         self._end_if_last()
 
     def _end_if_last(self) -> None:
@@ -382,7 +382,7 @@ class _Child:
             env = {**MALLOC, **os.environ}
             self._process = subprocess.Popen(command, pass_fds=handed_down, stdin=subprocess.DEVNULL, env=env)
         self._control = Control(ours, decode_from_child)
-        self.tell = self._control.tell
+        self.send = self._control.send
 
     async def listen(self, heard: Callable[[FromChild], None]) -> None:
         """Read messages until it closes its end, or sends what is no message."""
