@@ -1,4 +1,4 @@
-"""More than can be served: refused in words and seconds, and the rest is served as before."""
+"""More than can be served: refused with an error and seconds, and the rest is served as before."""
 
 from __future__ import annotations
 

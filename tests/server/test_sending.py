@@ -160,7 +160,7 @@ def test_what_the_frames_of_a_refused_call_held_is_gone_with_its_answer(
 
 
 class Slow:
-    """A client that takes one piece, and the rest when it is told to."""
+    """A client that takes one piece, and the rest when `reads` is set."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -247,7 +247,7 @@ def test_a_call_is_closed_when_its_whole_answer_was_taken() -> None:
 
 
 def calls(server: Server) -> int:
-    """That are under way."""
+    """Return the calls in flight."""
     return int(server.get("/health").json()["detail"].split()[0])
 
 

@@ -17,13 +17,13 @@ from inflight.counted import seconds_of_parts
 from inflight.launch.engine_setup import EngineSetup
 from inflight.launch.kv_events import check_kv_events
 from inflight.server import logs
-from inflight.server.ingress.tls import tls_context
 from inflight.server.listening import listen, url
 from inflight.server.model_pool.messages import EngineReady
 from inflight.server.processes.messages import encode
 from inflight.server.processes.supervisor import ENGINE, Supervisor
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
+from inflight.server.tls import tls_context
 from inflight.server.tracing.opening import check_tracing
 
 log = logging.getLogger("inflight.server")

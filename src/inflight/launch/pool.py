@@ -11,7 +11,6 @@ from inflight.launch.engine_loading import Doing
 from inflight.launch.one_model import log_ready
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
-from inflight.server.ingress.tls import tls_context
 from inflight.server.listening import listen
 from inflight.server.live.members import MembersSource
 from inflight.server.loader import LOADER, in_own_thread
@@ -22,6 +21,7 @@ from inflight.server.served import ServedModels
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
+from inflight.server.tls import tls_context
 from inflight.server.tracing.opening import check_tracing, close_tracer, open_tracer
 
 LoadPool = Callable[[Doing, asyncio.AbstractEventLoop], ServedModels]

@@ -3,8 +3,8 @@
 A client that does not read, or asks for hundreds of samples with twenty alternatives each, has the server hold what it
 has computed. What a call with log-probabilities may ask for is bounded (`preprocessing`) where it says how many tokens,
 the sum of all is here: when it is used up, the call that holds most is ended, which is never one of many small ones.
-What was sent does not count. Lines of batch jobs wait for their share instead, since nobody waits for
-them, and to compute one twice would be a waste. Knows counts and calls; not what an answer looks like.
+What was sent does not count. Lines of batch jobs wait for their share instead: no client
+waits for them, and to compute one twice would be a waste.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Holding(Protocol):
 
 
 class AnswerMemory:
-    def __init__(self, most_bytes: int, calls: Set[Holding] = frozenset()):
+    def __init__(self, max_bytes: int, calls: Set[Holding] = frozenset()):
         """Bound the answers of `calls`, which change meanwhile."""
-        self.most_entries = most_bytes // BYTES_PER_ENTRY
+        self.max_entries = max_bytes // BYTES_PER_ENTRY
         self._calls = calls
         self._came = 0  # entries since the last look
         self._lines_have = 0
@@ -47,12 +47,12 @@ class AnswerMemory:
     def add(self, entries: int) -> None:
         """Note that calls hold more, and end the largest where they hold too much."""
         self._came += entries
-        if self._came < self.most_entries * LOOK_SHARE:
+        if self._came < self.max_entries * LOOK_SHARE:
             return
         self._came = 0
         held = {call: call.held for call in self._calls if call.error is None}
         total = sum(held.values())
-        while total > self.most_entries and held:
+        while total > self.max_entries and held:
             most = max(held, key=held.__getitem__)
             total -= held[most]
             most.end(self._exceeded(held.pop(most)))
@@ -60,7 +60,7 @@ class AnswerMemory:
     def _exceeded(self, entries: int) -> ApiError:
         return ApiError(
             503,
-            f"The server's memory for answers ({self.most_entries:,} tokens and log-probabilities) is used up, and "
+            f"The server's memory for answers ({self.max_entries:,} tokens and log-probabilities) is used up, and "
             f"this call holds the most of it ({entries:,}); ask for fewer samples or alternatives in one call, and "
             "read streams as they come.",
             type="server_error",
@@ -71,7 +71,7 @@ class AnswerMemory:
     @contextlib.asynccontextmanager
     async def for_line(self, call: Call, max_model_len: int) -> AsyncIterator[None]:
         """Room for the answer to a line of a batch job, at its largest; waits for it, first come, first served."""
-        entries = min(_most_entries(call, max_model_len), int(self.most_entries * SHARE_OF_LINES))
+        entries = min(_max_entries(call, max_model_len), int(self.max_entries * SHARE_OF_LINES))
         if entries:
             await self._room_for(entries)
         try:
@@ -98,15 +98,15 @@ class AnswerMemory:
             if turn.cancelled():
                 self._lines_wait.popleft()
                 continue
-            if self._lines_have + entries > self.most_entries * SHARE_OF_LINES:
+            if self._lines_have + entries > self.max_entries * SHARE_OF_LINES:
                 return
             self._lines_wait.popleft()
             self._lines_have += entries
             turn.set_result(None)
 
 
-def _most_entries(call: Call, max_model_len: int) -> int:
-    """Of an answer with log-probabilities; tokens alone are few."""
+def _max_entries(call: Call, max_model_len: int) -> int:
+    """Return the entries of an answer with log-probabilities; tokens alone are few."""
     entries = 0
     for request in call.requests:
         params, prompt = request.params, len(request.prompt_token_ids)

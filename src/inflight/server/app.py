@@ -15,14 +15,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from inflight.server.access_log import AccessLog, Observe
+from inflight.server.asgi import request_id_headers
 from inflight.server.docs_page import docs_page
 from inflight.server.endpoints import endpoint_routes
 from inflight.server.errors import ApiError, without_frames
-from inflight.server.ingress.answering import request_id_headers
 from inflight.server.ingress.bodies import BodyLimits
 from inflight.server.ingress.body_budget import BodyBudget
 from inflight.server.ingress.guard import Authentication, BrowserGuard
-from inflight.server.ingress.route_table import RouteTable
 from inflight.server.jobs.models import BatchBody
 from inflight.server.jobs.routes import job_routes
 from inflight.server.jobs.service import JobService
@@ -40,7 +39,7 @@ from inflight.server.openai.models import (
 from inflight.server.openapi import Document, openapi_document
 from inflight.server.registry import ENDPOINTS
 from inflight.server.responses.endpoints import response_routes
-from inflight.server.routes import Operation, Routes
+from inflight.server.routes import Operation, Routes, RouteTable
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.state import Metrics, state_routes

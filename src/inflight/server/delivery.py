@@ -1,7 +1,4 @@
-"""An answer on its way to its client: what is held for it, and how it is ended before its time.
-
-Knows counts and time; not what the answer is, nor where it comes from.
-"""
+"""An answer on its way to its client: what is held for it, and how it is ended before its time."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ LAST_WORDS = 2.0  # seconds in which a client may still take why its call was en
 
 
 class Delivery:
-    """Close it."""
+    """Release it."""
 
     def __init__(self, timeout: float | None, since: float | None = None):
         """timeout: seconds after which it is ended; None: never. since: from when on they count, on the event loop's
         clock; None: from now."""
-        self.error: ApiError | None = None  # why it was ended, or what was told within a stream
+        self.error: ApiError | None = None  # why it was ended, or the error within a stream
         self.given_up = asyncio.Event()  # it was ended, and its client had time to hear so
         self._whole_bytes = 0  # of an answer that is made, and that its client has not taken yet
         self._report: Callable[[int], None] = lambda entries: None
@@ -45,7 +42,7 @@ class Delivery:
         self._report(self.held)
 
     def end(self, error: ApiError) -> None:
-        """Before its time. error: what its client is told, if it can be told still."""
+        """End it before its time. error: for its client, if it can be sent still."""
         if self.error is None:
             self.error = error
             self._timers.append(self._loop.call_later(LAST_WORDS, self.given_up.set))

@@ -9,8 +9,8 @@ import socket
 from inflight.server.settings import ServerSettings
 
 BACKLOG = 2048  # connections that wait to be taken
-# What the kernel keeps of what a connection has sent and nobody has read. Left to itself it keeps some 6 MB of each,
-# and with some hundreds of them it has no memory left for others. At 50 ms 20 Mbit/s come through.
+# That the kernel keeps of a connection's bytes until they are read. By itself it keeps some 6 MB of each, and with
+# hundreds of them it has no memory left for others. At 50 ms 20 Mbit/s come through.
 RECEIVE_BYTES = 128 << 10
 MIN_DESCRIPTORS = 64  # of a process, which has some 25 before it has connections
 RESERVED_DESCRIPTORS = 128  # for files, databases and sockets to other processes; at most half of what there is

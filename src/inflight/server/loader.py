@@ -39,7 +39,7 @@ async def in_own_thread(work: Callable[[], T], name: str) -> T:
 
 def log_failure(why: str, error: Exception | None) -> None:
     ours = error is None or type(error).__module__.startswith("inflight.") or isinstance(error, OSError)
-    log.error(why, exc_info=None if ours else error)  # a bug: whoever reports it needs the place
+    log.error(why, exc_info=None if ours else error)  # a bug: its report needs the place
 
 
 def leave_loader(code: int) -> NoReturn:

@@ -12,8 +12,8 @@ from starlette.types import Scope
 
 from inflight.core.types.request import Request
 from inflight.counted import LONGEST_SHOWN
+from inflight.server.asgi import state_of
 from inflight.server.call import Call
-from inflight.server.ingress.answering import state_of
 
 IGNORED_FIELDS = "X-Inflight-Ignored-Fields"
 MAX_TOKENS = "X-Inflight-Max-Tokens"

@@ -51,10 +51,10 @@ def _connections(settings: ServerSettings) -> Connections:
 
 
 class Process:
-    """Runs the application until it is told to stop; returns the exit code.
+    """Runs the application until a signal; returns the exit code.
 
     begin: awaited when the engine is ready (batch jobs go on). end: awaited before the engine is closed. hears_signals:
-    the system's; without, `on_signal` is called by whoever does. early: take connections while the engine loads, to
+    the system's; without, the owner calls `on_signal`. early: take connections while the engine loads, to
     say so.
     """
 
@@ -136,7 +136,7 @@ class Process:
         self._service.doing = doing
 
     async def _watch(self, models: ServedModels) -> None:
-        """An engine that broke down answers nobody any more: end, so that whoever runs the server starts it anew."""
+        """End when the engine has stopped, so that the service manager starts the server again."""
         while (stopped := models.stopped) is None:
             await asyncio.sleep(1.0)
         self._fail(stopped, None)

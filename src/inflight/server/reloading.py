@@ -10,9 +10,9 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 
-from inflight.server.ingress.tls import TlsError, load_certificate, tls_context
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import KeysError, Tenants
+from inflight.server.tls import TlsError, load_certificate, tls_context
 
 log = logging.getLogger("inflight.server")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import fields
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
 
 from inflight.server.common.values import read_text
 from inflight.server.errors import ApiError, Error, invalid
@@ -140,3 +141,26 @@ def check_operator(tenant: Tenant, action: str) -> None:
             f"The key of {tenant.name!r} may not {action}; take one whose tenant has operator = true in the keys file.",
             code="not_an_operator",
         )
+
+
+class RouteTable:
+    """The application's routes, for layers before it."""
+
+    def __init__(self, routes: Iterable[BaseRoute]):
+        self._routes = [route for route in routes if isinstance(route, Route)]
+        self._plain = {route.path for route in self._routes if not route.param_convertors}
+
+    def template(self, scope: Scope) -> str:
+        """Return the path as its route has it, "other" where there is no route, so that there are few."""
+        if scope["path"] in self._plain:  # nearly always
+            return str(scope["path"])
+        found = self._fitting(scope)
+        return found[0].path if found else "other"
+
+    def methods(self, scope: Scope) -> set[str]:
+        """Return the methods of all routes of the path."""
+        methods = {method for route in self._fitting(scope) for method in route.methods or ()}
+        return methods | {"HEAD"} if "GET" in methods else methods
+
+    def _fitting(self, scope: Scope) -> list[Route]:
+        return [route for route in self._routes if route.matches(scope)[0] is not Match.NONE]

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from inflight.server.asgi import abandon
 from inflight.server.delivery import Delivery
-from inflight.server.ingress.answering import abandon
 from inflight.server.service import GONE, OpenCall
 
 PIECE_BYTES = 1 << 16
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ClientGone(Exception):
-    """Nobody is left to answer."""
+    """The client has left."""
 
 
 class CallResponse(Response):

@@ -18,8 +18,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from inflight.server import process
+from inflight.server.asgi import abandon
 from inflight.server.ingress.addresses import Networks
-from inflight.server.ingress.answering import abandon
 from inflight.server.ingress.connections import Connection, Connections
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"

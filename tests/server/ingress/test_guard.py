@@ -19,7 +19,7 @@ COMPLETIONS = "/v1/completions"
 BODY = {"prompt": "Once", "max_tokens": 1}
 
 
-def told(answer: httpx.Response) -> tuple[int, str | None]:
+def outcome(answer: httpx.Response) -> tuple[int, str | None]:
     return answer.status_code, answer.json().get("error", {}).get("code")
 
 
@@ -53,11 +53,11 @@ def test_names_with_a_dot_must_be_known() -> None:
 def test_a_name_that_was_made_to_point_here_is_refused(server: Server) -> None:
     for path in ("/", "/v1/models"):
         refused = server.get(path, headers={"Host": "evil.example:8000"})
-        assert told(refused) == (403, "unknown_host")
+        assert outcome(refused) == (403, "unknown_host")
         assert refused.json()["error"]["message"].startswith(
             "Host 'evil.example' is not allowed; add --allowed-hosts evil.example"
         )
-    assert told(server.post(COMPLETIONS, BODY, headers={"Host": "evil.example"})) == (403, "unknown_host")
+    assert outcome(server.post(COMPLETIONS, BODY, headers={"Host": "evil.example"})) == (403, "unknown_host")
     for path in ("/health", "/metrics"):
         assert server.get(path, headers={"Host": "gpu-box.lan:8000"}).status_code == 200, "probes call it by any name"
     host, _, port = server.url.removeprefix("http://").rpartition(":")
@@ -74,13 +74,13 @@ def test_a_server_for_others_is_called_by_any_name_until_some_are_given(start: C
     for name in ("gpu-box.lan", "gpu-box.lan", "llm.example.com"):
         assert server.post(COMPLETIONS, BODY, headers={"Host": name}).status_code == 200
     page = {"Host": "gpu-box.lan", "Origin": "https://evil.example"}
-    assert told(server.post(COMPLETIONS, BODY, headers=page)) == (403, "cross_origin")
+    assert outcome(server.post(COMPLETIONS, BODY, headers=page)) == (403, "cross_origin")
     server.stop()
     warned = [line for line in server.log if "--allowed-hosts" in line]
     assert len(warned) == 1 and "'gpu-box.lan'" in warned[0]
     named = start("--host", "0.0.0.0", "--allowed-hosts", "llm.example.com")
     assert named.post(COMPLETIONS, BODY, headers={"Host": "llm.example.com"}).status_code == 200
-    assert told(named.post(COMPLETIONS, BODY, headers={"Host": "gpu-box.lan"})) == (403, "unknown_host")
+    assert outcome(named.post(COMPLETIONS, BODY, headers={"Host": "gpu-box.lan"})) == (403, "unknown_host")
 
 
 def test_pages_of_others_may_not_call_it(server: Server) -> None:
@@ -92,9 +92,9 @@ def test_pages_of_others_may_not_call_it(server: Server) -> None:
         {"Sec-Fetch-Site": "cross-site"},
         {"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"},
     ):
-        assert told(server.post(COMPLETIONS, BODY, headers=headers)) == (403, "cross_origin"), headers
+        assert outcome(server.post(COMPLETIONS, BODY, headers=headers)) == (403, "cross_origin"), headers
         upload = httpx.post(server.url + "/v1/files", files=form, headers=headers)
-        assert told(upload) == (403, "cross_origin"), headers
+        assert outcome(upload) == (403, "cross_origin"), headers
     for headers in ({}, {"Origin": server.url}, {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}):
         assert server.post(COMPLETIONS, BODY, headers=headers).status_code == 200, headers
     answer = server.get("/v1/models", headers={"Origin": "https://evil.example"})
@@ -116,7 +116,10 @@ def test_origins_that_are_named_may(start: Callable[..., Server], keys_file: Pat
     assert preflight.status_code == 200 and preflight.headers["access-control-allow-origin"] == friend
     answer = server.post(COMPLETIONS, BODY, headers={"Origin": friend, "Host": "a.example"})
     assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == friend
-    assert told(server.post(COMPLETIONS, BODY, headers={"Origin": "https://evil.example"})) == (403, "cross_origin")
+    assert outcome(server.post(COMPLETIONS, BODY, headers={"Origin": "https://evil.example"})) == (
+        403,
+        "cross_origin",
+    )
     keyed = start("--cors-origin", "*", "--api-keys-file", str(keys_file))
     preflight = httpx.options(keyed.url + COMPLETIONS, headers={**asked, "Origin": "https://x.example"})
     assert preflight.status_code == 200, "a preflight has no key"

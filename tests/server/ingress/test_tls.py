@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from inflight.server.ingress.tls import TlsError, tls_context
 from inflight.server.settings import ServerSettings
+from inflight.server.tls import TlsError, tls_context
 
 from ..conftest import Server
 from .raw import Raw

@@ -231,7 +231,7 @@ def test_a_first_process_that_stands_still_is_started_anew(monkeypatch: pytest.M
 
 
 async def _answers_again(pool: PreprocessingPool) -> None:
-    """The one body that found the process dead may be told so; the next may not."""
+    """The one body that found the process dead may get an error; the next may not."""
     try:
         await pool.prepare("chat", chat())
     except ApiError as error:

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inflight.counted import shortened
+from inflight.server.asgi import closing, has_body, header, refuse, state_of
 from inflight.server.errors import ApiError, invalid
 from inflight.server.ingress.addresses import address_key
-from inflight.server.ingress.answering import closing, has_body, header, refuse, state_of
 from inflight.server.ingress.body_budget import BodyBudget, BodyLease
 from inflight.server.tenants import Tenant
 

@@ -1,6 +1,6 @@
 """Requests that are refused by their headers alone, before a byte of the body is read: who asks, and from which page.
 
-Where no keys are asked for, a browser must not lend another site's page its way to the server. Browsers tell where a
+Where no keys are asked for, no other site's page may call the server through a browser. Browsers tell where a
 call comes from by Host, Origin and Sec-Fetch-Site; clients that are no browsers send none but Host, and pass. A page of
 another site can have its own name point at this server (DNS rebinding) and then call it as its own origin. It needs a
 name with a dot for that: addresses and plain names are no danger, any other name must be known.
@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from inflight.server.asgi import REQUEST_ID_HEADER, header, refuse, state_of
 from inflight.server.errors import ApiError, invalid
-from inflight.server.ingress.answering import REQUEST_ID_HEADER, header, refuse, state_of
 from inflight.server.router_hints import HINT_HEADERS
 from inflight.server.tenants import Tenants
 

@@ -1,4 +1,4 @@
-"""The server's side of preprocessing: which processes read bodies, and the error where one of them gives up.
+"""The server's side of preprocessing: which processes read bodies, and the error where one of them ends.
 
 One process reads short bodies and several read long ones, so that a question does not wait behind a document. All are
 forked from a first process, which has loaded the tokenizer and the template. A process that has kept memory of a body
@@ -78,7 +78,7 @@ class PreprocessingPool:
         if self._setup is not None:
             return
         self._setup = Setup(str(model_folder), CPU_SECONDS)
-        with contextlib.suppress(OSError):  # it is gone already, as `configure` tells
+        with contextlib.suppress(OSError):  # it is gone already, as `configure` reports
             send(self._control, encode(self._setup))
 
     def configure(self, limits: Limits, in_place: Preprocessor) -> None:
@@ -180,13 +180,13 @@ class PreprocessingPool:
         """Return a fresh process. Raises PreprocessingError, StalledError, OSError, EOFError."""
         try:
             return await self._forked(role)
-        except StalledError:  # of the process that forks, which is started anew: no fault of a body
+        except StalledError:  # of the process that forks, which is started again: no fault of a body
             return await self._forked(role)
 
     async def _forked(self, role: bytes) -> ReadingProcess:
         async with self._reviving:
             if self._process.poll() is not None:  # it was killed from outside: by itself it does nothing but fork
-                log.warning("The process that reads requests is gone; it is started anew.")
+                log.warning("The process that reads requests is gone; it is started again.")
                 self._control.close()
                 self._spawn()
                 send(self._control, encode(self._setup))

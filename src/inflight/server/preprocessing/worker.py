@@ -4,8 +4,6 @@ The first process loads tokenizer and template once and then only forks: each so
 which shares what is loaded, says hello, and serves jobs until the socket closes. A child limits itself: the memory it
 may take beyond what it has (RLIMIT_AS), and the seconds of CPU for one job (an interval timer that kills). The server
 sees the socket close, and kills a child that makes no progress.
-
-Knows sockets, forks and limits; what a job is, `preprocessor` knows.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ def _fork_for(control: socket.socket) -> None:
         _ = tokenizer.longest_token  # looked up once, before there are children
     send(control, READY)
     limits = decode_limits(receive(control))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are nobody's zombies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children leave no zombies
     end_before_others()
     encoder = PromptEncoder(
         tokenizer,
@@ -81,24 +79,24 @@ def _fork_for(control: socket.socket) -> None:
             silence_stderr()
             if role == LONG:
                 os.nice(10)  # long bodies take seconds; streams and short ones do not
-            most_bytes = memory_of_body(limits, role == LONG)
+            max_bytes = memory_of_body(limits, role == LONG)
             jobs = socket.socket(fileno=descriptors[0])
             jobs.sendall(HELLO)
-            serve(jobs, preprocessor, most_bytes, setup.cpu_seconds)
+            serve(jobs, preprocessor, max_bytes, setup.cpu_seconds)
         os.close(descriptors[0])
 
 
 def loaded(folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
-    """What the server loads too, and tells the mistakes of: here a model without is one that takes token ids."""
+    """Load what the server loads too, which reports mistakes; a model without a tokenizer takes token ids."""
     try:
         return Tokenizer.load(folder), ChatTemplate.load(folder)
     except TokenizerError:
         return None, None
 
 
-def serve(jobs: socket.socket, preprocessor: Preprocessor, most_bytes: int, cpu_seconds: float) -> None:
-    """Never returns. A job that exceeds its time ends the process. most_bytes: of memory, beyond what it has now."""
-    limit_memory(most_bytes)
+def serve(jobs: socket.socket, preprocessor: Preprocessor, max_bytes: int, cpu_seconds: float) -> None:
+    """Never returns. A job that exceeds its time ends the process. max_bytes: of memory, beyond what it has now."""
+    limit_memory(max_bytes)
     rest = resident_bytes()
     while True:
         try:
@@ -106,24 +104,24 @@ def serve(jobs: socket.socket, preprocessor: Preprocessor, most_bytes: int, cpu_
         except (EOFError, OSError):
             os._exit(0)
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF kills, wherever the process is
-        answer = encode(_outcome(preprocessor, frame, most_bytes))
+        answer = encode(_outcome(preprocessor, frame, max_bytes))
         signal.setitimer(signal.ITIMER_PROF, 0)
         grown = resident_bytes() - rest > GROWN_BYTES
         with contextlib.suppress(OSError):
             send(jobs, (RENEW if grown else KEEP) + answer)
 
 
-def _outcome(preprocessor: Preprocessor, frame: bytearray, most_bytes: int) -> Outcome:
+def _outcome(preprocessor: Preprocessor, frame: bytearray, max_bytes: int) -> Outcome:
     try:
         job = job_of(frame)
         return preprocessor.prepared(job.endpoint, job.body, job.history)
     except ApiError as error:
         return Refused.of(error)
     except MemoryError:
-        return Refused.of(out_of_memory(most_bytes))
+        return Refused.of(out_of_memory(max_bytes))
     except Exception as fault:
-        told = f"The server made a mistake with this body ({type(fault).__name__}: {fault}); its operator can help."
-        return Refused(500, told[:500], "server_error", None, "internal_error")
+        sentence = f"Internal server error with this body ({type(fault).__name__}: {fault}); its operator can help."
+        return Refused(500, sentence[:500], "server_error", None, "internal_error")
 
 
 if __name__ == "__main__":

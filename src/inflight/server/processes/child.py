@@ -26,7 +26,6 @@ from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.errors import ApiError, invalid
-from inflight.server.ingress.tls import tls_context
 from inflight.server.jobs.storage import DataDirectoryError, StorageError
 from inflight.server.live.members import RemoteEngineSource
 from inflight.server.loaded_engine import decode_described
@@ -70,6 +69,7 @@ from inflight.server.processes.pending_replies import PendingReplies
 from inflight.server.served import OneModel
 from inflight.server.service import Service
 from inflight.server.tenants import Tenants
+from inflight.server.tls import tls_context
 from inflight.server.tracing.opening import close_tracer, open_tracer
 from inflight.text import ChatTemplate, Tokenizer
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
+from inflight.server.asgi import state_of
 from inflight.server.call import Call, EndpointName
 from inflight.server.generating import Generation
-from inflight.server.ingress.answering import state_of
 
 
 class Stage(NamedTuple):

@@ -1,4 +1,4 @@
-"""TLS: the certificate and its key, read before anything else so that a mistake in them is told at once."""
+"""TLS: the certificate and its key, read before anything else, so that a mistake in them is an error at once."""
 
 from __future__ import annotations
 
