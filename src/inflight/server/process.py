@@ -187,11 +187,11 @@ class Process:
 
     async def _reload(self) -> None:
         await reload_keys(self._tenants, self._service.settings)
-        await reload_certificate(self._service.settings, self._tls)
+        reload_certificate(self._service.settings, self._tls)
 
-    async def reload_certificate(self) -> None:
+    def reload_certificate(self) -> None:
         """Open new connections with the certificate as its files are now."""
-        await reload_certificate(self._service.settings, self._tls, logs=False)
+        reload_certificate(self._service.settings, self._tls, logs=False)
 
     async def _drain(self, name: str) -> None:
         left = self._service.under_way

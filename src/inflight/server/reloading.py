@@ -59,9 +59,7 @@ async def _reload_keys(tenants: Tenants, settings: ServerSettings, prepare: Call
     return True
 
 
-async def reload_certificate(
-    settings: ServerSettings, context: ssl.SSLContext | None = None, *, logs: bool = True
-) -> bool:
+def reload_certificate(settings: ServerSettings, context: ssl.SSLContext | None = None, *, logs: bool = True) -> bool:
     """Read the certificate and its key again.
 
     Args:
@@ -74,7 +72,7 @@ async def reload_certificate(
     if settings.ssl_certfile is None:
         return False
     try:
-        await asyncio.to_thread(tls_context, settings)  # a context takes half of a pair that is none
+        tls_context(settings)  # a context takes half of a pair that is none
         if context is not None:
             load_certificate(context, settings)
     except TlsError as error:

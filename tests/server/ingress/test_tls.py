@@ -63,8 +63,8 @@ def test_a_new_certificate_is_taken_on_sighup(start: Callable[..., Server], tmp_
     first = shown()
     made(tmp_path, "own")
     hang_up("is in force as it is now, for new connections")
-    second = shown()
-    assert second == certificate.read_text(encoding="ascii").strip() != first
+    second = certificate.read_text(encoding="ascii").strip()
+    assert second != first and server.settled(lambda: shown() == second), "once the API process has it"
     key.write_text("no key", encoding="ascii")
     hang_up("The certificate in force stays.")
     assert shown() == second and server.stop() == 0

@@ -288,7 +288,7 @@ class _Child:
             case Reload():
                 self._counts.add(message.tenants)
                 self._tenants.take(Tenants(message.keys))
-                self._process.start(self._process.reload_certificate())
+                self._process.reload_certificate()
             case Page():
                 self._pages.came(message.question, _shown(message))
             case ShownFrames():

@@ -323,7 +323,7 @@ class Supervisor:
         """Check keys and certificate once, for all processes."""
         self._manager.reloading()
         has_keys = await reload_keys(self._tenants, self._settings, self._counts.add)
-        if has_keys | await reload_certificate(self._settings):
+        if has_keys | reload_certificate(self._settings):
             for child in self._children.values():
                 child.send(Reload(self._tenants.keys, self._counts.names))
         self._manager.ready(url(self._settings, self._bound))
