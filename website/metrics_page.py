@@ -15,7 +15,7 @@ from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
-from inflight.server.metrics import Metrics
+from inflight.server.metrics.page import Metrics
 from website.tables import cell, table
 
 _CAPACITY = Capacity(8, 4, 2, 32, 8)

@@ -21,7 +21,7 @@ from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
-from inflight.server.metrics import Metrics
+from inflight.server.metrics.page import Metrics
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

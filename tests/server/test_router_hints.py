@@ -14,8 +14,8 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.records.schema import of_kind, read_records
 from inflight.server.common.fields import CompletionSettings, Slo
 from inflight.server.common.prepared import PreparedCompletion, Prompt, packed
+from inflight.server.engine_description import ServedLane
 from inflight.server.errors import ApiError
-from inflight.server.loaded_engine import ServedLane
 from inflight.server.router_hints import NO_HINTS, RouterHints, hints_of
 from inflight.server.tenants import ANYONE, Tenant
 from inflight.server.translating import RequestTranslator

@@ -5,9 +5,12 @@ Loads nothing of HTTP, which an engine's process does not need.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +22,7 @@ from inflight.config.threads import load_numpy
 from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.plan import Executor
 from inflight.engine.bridge import AsyncBridge
+from inflight.engine.event_stream import EngineStopped
 from inflight.engine.observers import EngineObserver
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import NONE
@@ -27,9 +31,9 @@ from inflight.live.engine_feed import EngineFeed
 from inflight.live.frames import Hello, Setting
 from inflight.live.observer import LiveObserver
 from inflight.models.gguf.gguf_model import is_gguf, model_name
+from inflight.server.engine_description import EngineDescription, ServedLane
 from inflight.server.live.sources import EngineSource
-from inflight.server.loaded_engine import Described, LoadedEngine, ServedLane
-from inflight.server.metrics import Metrics
+from inflight.server.metrics.page import Metrics
 from inflight.server.parsers import parsers_of, settled
 from inflight.server.settings import ServerSettings
 
@@ -40,6 +44,24 @@ if TYPE_CHECKING:
 Doing = Callable[[str], None]  # called with the current stage of loading
 Found = Callable[[Path], None]  # called with the model's folder
 Wrap = Callable[[Executor, Resolved], Executor]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """An engine of this process, with its metrics and the source of the live page; shown: None: there is no page."""
+
+    bridge: AsyncBridge
+    metrics: Metrics
+    described: EngineDescription
+    shown: EngineSource | None = None
+
+    async def page(self) -> tuple[bytes, str]:
+        """Return the metrics: text and content type."""
+        try:
+            stats = await self.bridge.stats()
+        except EngineStopped:
+            stats = None
+        return await asyncio.to_thread(partial(self.metrics.render, stats))
 
 
 def load_engine(
@@ -87,7 +109,7 @@ def load_engine(
         from inflight.engine.kv_events.publisher import KVEventObserver
 
         engine.loop.add_observer(KVEventObserver(journal, kv_events))
-    described = Described(
+    described = EngineDescription(
         models=models,
         max_model_len=engine.capacity.max_model_len,
         vocab_size=engine.capacity.vocab_size,

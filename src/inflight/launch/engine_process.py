@@ -29,17 +29,17 @@ from inflight.engine.cpu_sharing import ClaimTable, CoreShare, ForegroundRequest
 from inflight.engine.observers import EngineObserver
 from inflight.engine.remote.server import EngineServer
 from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
-from inflight.launch.engine_loading import Wrap, load_engine
+from inflight.launch.engine_loading import LoadedEngine, Wrap, load_engine
 from inflight.launch.engine_setup import CoreSharing, EngineSetup
 from inflight.launch.kv_events import open_kv_events
 from inflight.launch.kv_peers import wanted_peers
 from inflight.limited_process import receive
 from inflight.models.errors import ModelError
 from inflight.server import logs
+from inflight.server.engine_description import encode_description
 from inflight.server.live.frame_shelf import FrameShelf
-from inflight.server.loaded_engine import LoadedEngine, encode_described
 from inflight.server.loader import LOADER, in_own_thread, leave_loader, log_failure
-from inflight.server.metrics import Metrics
+from inflight.server.metrics.page import Metrics
 from inflight.server.model_pool.messages import (
     ClientDropped,
     ClientLost,
@@ -147,7 +147,7 @@ class _EngineProcess:
         nbytes = max(self._setup.nbytes, _resident_bytes())
         gc.collect()
         gc.freeze()  # the collector need not look at the model's objects again
-        described = msgspec.Raw(encode_described(engine.described))
+        described = msgspec.Raw(encode_description(engine.described))
         send(EngineReady(address, described, self._adapters.all, nbytes, self._parts, time.process_time()))
         while (stopped := engine.bridge.stopped) is None:
             await asyncio.sleep(1.0)

@@ -117,7 +117,7 @@ class EngineReplica:
             self._engine.exchange.withdraw(request.kv_transfer.give)
 
     async def describe(self) -> bytes:
-        """`Described`."""
+        """`EngineDescription`."""
         return msgspec.msgpack.encode(self._loaded.described)
 
     async def page(self) -> tuple[str, bytes]:

@@ -25,7 +25,7 @@ from inflight.ray.replicated_engine import ReplicatedEngine
 from inflight.ray.routed_frame import NamedFrame, RoutedFrame
 from inflight.ray.routing_board import board_of
 from inflight.ray.service_exchange import decode_given, encode_given, exchange_for_ever
-from inflight.server.loaded_engine import Described
+from inflight.server.engine_description import EngineDescription
 from inflight.server.metrics.families import labelled
 
 ANSWER_SECONDS = 5.0  # for which all replicas' answers are waited for
@@ -47,9 +47,9 @@ class ReplicaHandle:
         self._pool_of: dict[str, str] = {}  # replicas that answered last
         self._board = board_of(handle.deployment_name)
 
-    async def describe(self) -> Described:
+    async def describe(self) -> EngineDescription:
         """What each of them is."""
-        return msgspec.msgpack.decode(await self._handle.describe.remote(), type=Described)
+        return msgspec.msgpack.decode(await self._handle.describe.remote(), type=EngineDescription)
 
     def client(self, clock_zero: float, shares_service: bool) -> ReplicatedEngine:
         """In the running event loop. clock_zero: see there. shares_service: whether replicas are told what the others

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from inflight.core.types.events import finish_reason
 from inflight.server.asgi import REQUEST_ID_HEADER, header, request_id, request_id_headers, state_of
 from inflight.server.errors import ApiError
 from inflight.server.generating import Generation
 from inflight.server.logs import REQUEST_ID, RequestLine, log_request, without_values
-from inflight.server.metrics.requests import finish_reason
 from inflight.server.notices import notice_headers
 from inflight.server.registry import ENDPOINTS
 from inflight.server.service import GONE, Ended

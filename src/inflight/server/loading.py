@@ -11,6 +11,7 @@ from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.prompts import PromptEncoder
 from inflight.peer_secret import read_peer_secret
 from inflight.server.common.prepared import MAX_BODY_MEMORY_BYTES, Limits
+from inflight.server.engine_description import EngineDescription
 from inflight.server.jobs.folder import DataDirectory
 from inflight.server.jobs.service import JobService
 from inflight.server.kv_peers import KVPeers
@@ -18,7 +19,6 @@ from inflight.server.line_calls import LineAnswerer
 from inflight.server.live.hub import LiveHub
 from inflight.server.live.routes import Live
 from inflight.server.live.sources import FeedSource
-from inflight.server.loaded_engine import Described
 from inflight.server.parsers import call_marks, parsers_of, shown_token_ids
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.preprocessor import Preprocessor
@@ -35,7 +35,7 @@ READING_BYTES, READING_BYTES_OF_TOKEN = 24 << 20, 400
 
 
 def make_prompts(
-    tokenizer: Tokenizer | None, template: ChatTemplate | None, engine: Described, serial: int
+    tokenizer: Tokenizer | None, template: ChatTemplate | None, engine: EngineDescription, serial: int
 ) -> PromptEncoder:
     """Of an engine in another process. serial: of the process or the load, which no other one before or after it has:
     requests without a seed get another one from each."""
@@ -45,7 +45,7 @@ def make_prompts(
 
 def make_served(
     settings: ServerSettings,
-    engine: Described,
+    engine: EngineDescription,
     client: EngineClient,
     preprocessing: PreprocessingPool,
     prompts: PromptEncoder,

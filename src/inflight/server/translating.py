@@ -27,9 +27,9 @@ from inflight.server.call import Call
 from inflight.server.common.fields import CallSettings, Slo
 from inflight.server.common.prepared import Prepared, PreparedChat, PreparedCompletion, PreparedTexts, check_model
 from inflight.server.common.sampling import Settings, sampling_params, shown_logprobs
+from inflight.server.engine_description import ServedLane
 from inflight.server.errors import clients_fault, invalid
 from inflight.server.kv_peers import KVPeers
-from inflight.server.loaded_engine import ServedLane
 from inflight.server.registry import ENDPOINTS
 from inflight.server.router_hints import NO_HINTS, RouterHints
 from inflight.server.tenants import Tenant

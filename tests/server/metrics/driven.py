@@ -14,7 +14,7 @@ from inflight.core.types.plan import BatchPlan, WaitUntil
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
-from inflight.server.metrics import Metrics, Names
+from inflight.server.metrics.page import Metrics, Names
 
 STEP = 0.25  # seconds; a binary fraction, so that sums are exact
 ROOMY = Setup(num_blocks=40, block_size=4, max_rows=4, token_budget=8, max_model_len=64)

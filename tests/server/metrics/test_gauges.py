@@ -10,7 +10,7 @@ from core.harness import Setup
 
 from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.types.plan import WaitUntil
-from inflight.server.metrics import Names
+from inflight.server.metrics.page import Names
 
 from .driven import Driven, Page
 

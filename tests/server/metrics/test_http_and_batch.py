@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.server.metrics import Metrics
+from inflight.server.metrics.page import Metrics
 
 from .driven import ROOMY, Page
 

@@ -13,7 +13,7 @@ from inflight.core.scheduling.stats import AdapterStats
 from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
 from inflight.execution.grammars.compiled_grammars import GrammarTally
-from inflight.server.metrics import Metrics, Names
+from inflight.server.metrics.page import Metrics, Names
 
 from .driven import ROOMY, Driven, Page
 

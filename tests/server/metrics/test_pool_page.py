@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.core.types.plan import Capacity
-from inflight.server.metrics import Metrics
+from inflight.server.metrics.page import Metrics
 from inflight.server.metrics.pool_page import PoolMetrics, merged
 from inflight.server.model_pool.pool_counts import PoolCounts, states
 from inflight.server.model_status import ModelStatus

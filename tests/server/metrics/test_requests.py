@@ -8,10 +8,10 @@ import pytest
 from core.builders import request
 from core.harness import LaneSetup, Setup
 
-from inflight.core.types.events import Finish, TokensEvent
+from inflight.core.types.events import Finish, TokensEvent, finish_reason
 from inflight.metrics.definitions import itl, tpot
-from inflight.server.metrics import Metrics
-from inflight.server.metrics.requests import MAX_PRIORITIES, OTHER_PRIORITIES, finish_reason
+from inflight.server.metrics.page import Metrics
+from inflight.server.metrics.requests import MAX_PRIORITIES, OTHER_PRIORITIES
 
 from .driven import ROOMY, STEP, Driven, Page, summed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -10,6 +11,7 @@ from inflight.core.types.sampling import TokenLogprob
 from inflight.core.types.timings import Timings
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+_WORST_FIRST: tuple[FinishReason, ...] = ("error", "abort", "length", "stop")
 
 
 class Finish(Struct, frozen=True, omit_defaults=True):
@@ -80,3 +82,9 @@ class FinishedEvent(Struct, frozen=True):
 
 
 Event = PromptScoredEvent | PooledEvent | TokensEvent | FinishedEvent
+
+
+def finish_reason(finishes: Iterable[Finish]) -> FinishReason:
+    """Return how a request ended as a whole: the worst reason of its samples."""
+    reasons = {finish.reason for finish in finishes}
+    return next(reason for reason in _WORST_FIRST if reason in reasons)

@@ -10,13 +10,13 @@ from typing import NoReturn
 from inflight.server.errors import ApiError
 from inflight.server.jobs.attempts import Answerer, Attempts
 from inflight.server.jobs.clock import Clocks, StoreClock
+from inflight.server.jobs.counts import JobCounts
 from inflight.server.jobs.database import Database
 from inflight.server.jobs.files import Files
 from inflight.server.jobs.folder import DataDirectory, WorkerSlot
 from inflight.server.jobs.storage import Pause, Retries, StorageError
 from inflight.server.jobs.store import Jobs
 from inflight.server.jobs.worker import Worker
-from inflight.server.metrics.batch import BatchCounts
 from inflight.server.responses.store import Responses
 from inflight.server.tenants import Tenant
 
@@ -96,7 +96,7 @@ class JobService:
         """Why jobs do not run, in whichever process answers their lines."""
         return self._slot.pause()
 
-    def start(self, counts: BatchCounts | None = None) -> None:
+    def start(self, counts: JobCounts | None = None) -> None:
         """Answer lines, unless another process does. Within an event loop. counts: receives what becomes of jobs."""
         self._worker.counts = counts or self._worker.counts
         self._worker.start()

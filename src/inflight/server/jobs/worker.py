@@ -20,13 +20,13 @@ from typing import Any
 from inflight.counted import counted
 from inflight.server.jobs.attempts import Attempts
 from inflight.server.jobs.clock import SAVE_SECONDS, StoreClock
+from inflight.server.jobs.counts import JobCounts
 from inflight.server.jobs.files import Files
 from inflight.server.jobs.folder import WorkerSlot
 from inflight.server.jobs.line_files import InputGone, JobInput, Outputs, line_error
 from inflight.server.jobs.lines import BadLine, BatchLine
 from inflight.server.jobs.storage import Retries, StorageError
 from inflight.server.jobs.store import ENDED, Job, Jobs, LineAnswer
-from inflight.server.metrics.batch import BatchCounts
 
 MAX_READING = 16  # jobs whose input is being read: of each line a digest is held, some MiB for each job
 MAX_ENDING = 2  # jobs whose input is being read at their end
@@ -85,7 +85,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._saved_at = clock.now()
         self._main: asyncio.Task[None] | None = None
-        self.counts = BatchCounts()
+        self.counts = JobCounts()
 
     def start(self) -> None:
         """Take up the jobs that have not ended, once no other process does. Within an event loop."""

@@ -14,7 +14,6 @@ from functools import partial
 
 import msgspec
 from msgspec.structs import replace
-from prometheus_client.parser import text_string_to_metric_families
 
 from inflight.live.distant import Asked, Shown, decode_shown, encode
 from inflight.live.engine_feed import Living
@@ -182,6 +181,8 @@ class _Counts:
 
 def _counted(page: str, label: str) -> dict[str, _Counts]:
     """By engine."""
+    from prometheus_client.parser import text_string_to_metric_families  # 4 MB, for servers with several engines
+
     found: dict[str, _Counts] = {}
     for family in text_string_to_metric_families(page):
         if not family.name.startswith("inflight_"):

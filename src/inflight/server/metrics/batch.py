@@ -7,6 +7,7 @@ from typing import Literal
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from inflight.server.jobs.counts import JobCounts
 from inflight.server.metrics.families import labelled
 from inflight.server.metrics.tally import Tally
 
@@ -15,7 +16,7 @@ ENDS = ("completed", "failed", "expired", "cancelled")
 UNDER_WAY = ("validating", "in_progress", "finalizing", "cancelling")
 
 
-class BatchCounts:
+class BatchCounts(JobCounts):
     def __init__(self) -> None:
         self._jobs: Mapping[str, int] = {}
         self._ended = Tally(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
-from inflight.core.types.events import Event, Finish, FinishedEvent, FinishReason, TokensEvent
+from inflight.core.types.events import Event, FinishedEvent, TokensEvent, finish_reason
 from inflight.core.types.request import Request
 from inflight.metrics.definitions import tpot, ttft
 from inflight.server.metrics.buckets import SECONDS, lengths
@@ -17,7 +17,6 @@ from inflight.server.metrics.families import labelled
 from inflight.server.metrics.histogram import Histogram
 from inflight.server.metrics.lane import LaneRequests
 
-_WORST_FIRST: tuple[FinishReason, ...] = ("error", "abort", "length", "stop")
 _TIMES = (
     ("ttft", "inflight_time_to_first_token_seconds", "Intended send time to first token."),
     (
@@ -204,9 +203,3 @@ class RequestCounts:
             for key, value in getattr(counts, attribute).items()
         }
         return labelled(CounterMetricFamily, name, about, ["lane", label], values)
-
-
-def finish_reason(finishes: Iterable[Finish]) -> FinishReason:
-    """How a request ended as a whole: the worst of its samples' reasons."""
-    reasons = {finish.reason for finish in finishes}
-    return next(reason for reason in _WORST_FIRST if reason in reasons)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from inflight.engine.remote.client import RemoteClient
-from inflight.server.loaded_engine import decode_described
+from inflight.server.engine_description import decode_description
 from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.loading import make_prompts, make_served
 from inflight.server.model_pool.messages import EngineReady
@@ -111,6 +111,6 @@ def _served(
     text: Text,
 ) -> Served:
     """Wait until the preprocessing has loaded, and put the parts together. Raises PreprocessingError."""
-    engine = decode_described(ready.engine)
+    engine = decode_description(ready.engine)
     prompts = make_prompts(*text, engine, serial)
     return make_served(model.settings, engine, client, preprocessing, prompts, text[0])

@@ -26,7 +26,7 @@ class EngineReady(Struct, frozen=True, tag=True):
     """The engine serves at an address.
 
     Attributes:
-        engine: Encoded `Described`: the processes in between pass it on unread.
+        engine: Encoded `EngineDescription`: the processes in between pass it on unread.
         adapters: All that requests may name.
         nbytes: Memory that it takes.
         parts: Of its start, with their seconds.

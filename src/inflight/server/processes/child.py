@@ -25,13 +25,13 @@ from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.call_counts import SharedCallCounts
+from inflight.server.engine_description import decode_description
 from inflight.server.errors import ApiError, invalid
+from inflight.server.jobs.counts import JobCounts
 from inflight.server.jobs.storage import DataDirectoryError, StorageError
 from inflight.server.live.members import RemoteEngineSource
-from inflight.server.loaded_engine import decode_described
 from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.loading import make_jobs, make_live, make_prompts, make_served
-from inflight.server.metrics.batch import BatchCounts
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.preprocessing.worker import loaded
 from inflight.server.process import Process
@@ -176,7 +176,7 @@ class _Child:
                 return await self._connect(ready, *text)
 
     async def _connect(self, ready: Ready, tokenizer: Tokenizer | None, template: ChatTemplate | None) -> OneModel:
-        engine = msgspec.structs.replace(decode_described(ready.engine), adapters=ready.adapters)
+        engine = msgspec.structs.replace(decode_description(ready.engine), adapters=ready.adapters)
         prompts = make_prompts(tokenizer, template, engine, self._setup.serial)
         prompts.check_chat()
         client = RemoteClient(ready.address, str(self._setup.serial), self._lose)
@@ -297,11 +297,10 @@ class _Child:
                 raise ValueError("a second setup")
 
 
-class _Counts(BatchCounts):
+class _Counts(JobCounts):
     """Counts of batch jobs, sent to the engine's process, which has the metrics."""
 
     def __init__(self, tell: Callable[[FromChild], None]):
-        super().__init__()
         self._tell = tell
 
     def jobs(self, by_status: Mapping[str, int]) -> None:

@@ -56,8 +56,7 @@ class Model(Struct, frozen=True, tag=True):
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """An engine serves at an address. engine: encoded `Described`, see `described`. adapters: all that requests may
-    name."""
+    """An engine serves at an address. engine: an encoded `EngineDescription`. adapters: all that requests may name."""
 
     address: str
     engine: Raw

@@ -1,23 +1,15 @@
-"""An engine that was loaded, as those who ask it see it from this process or from another. Knows nothing of HTTP."""
+"""The description of an engine, which API processes have of one in another process."""
 
 from __future__ import annotations
-
-import asyncio
-from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 from msgspec import Struct
 
 from inflight.core.types.sampling import Adapter, SamplingParams
-from inflight.engine.bridge import AsyncBridge
-from inflight.engine.event_stream import EngineStopped
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
 from inflight.server.kv_peers import KVPeering
-from inflight.server.live.sources import EngineSource
-from inflight.server.metrics import Metrics
 
 
 class ServedLane(Struct, frozen=True):
@@ -28,7 +20,7 @@ class ServedLane(Struct, frozen=True):
     takes_priority: bool = False
 
 
-class Described(Struct, frozen=True):
+class EngineDescription(Struct, frozen=True):
     """An engine, to those who ask it. models: names by which it may be called. max_sequences: that may wait at once.
     defaults: sampling settings of bodies that name none. seed: of requests that name none. clock_zero: where its clock
     began, on the machine's monotonic clock, which is the same in all processes. parsers: of its answers, each of them
@@ -53,23 +45,5 @@ class Described(Struct, frozen=True):
     peering: KVPeering | None = None
 
 
-encode_described = msgspec.msgpack.Encoder().encode
-decode_described = msgspec.msgpack.Decoder(Described).decode
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedEngine:
-    """One of this process, what counts what it does, and what shows it; shown: None: nothing does."""
-
-    bridge: AsyncBridge
-    metrics: Metrics
-    described: Described
-    shown: EngineSource | None = None
-
-    async def page(self) -> tuple[bytes, str]:
-        """The metrics: text and content type."""
-        try:
-            stats = await self.bridge.stats()
-        except EngineStopped:
-            stats = None
-        return await asyncio.to_thread(partial(self.metrics.render, stats))
+encode_description = msgspec.msgpack.Encoder().encode
+decode_description = msgspec.msgpack.Decoder(EngineDescription).decode
