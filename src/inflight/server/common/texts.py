@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -75,41 +75,34 @@ def prepare_texts(
             f"{longer_field} has {count} texts, but a call may have {MAX_TEXTS}; send several calls.", longer_field
         )
     check_samples(limits, count, 1)
-    most, pairs = _max_tokens(settings, limits.max_model_len), pairs_of(len(texts), len(seconds))
-
-    def checked(tokens: tuple[int, ...], field: str) -> bytes:
-        length = limits.max_model_len
-        if length is not None and len(tokens) > length:
-            raise invalid(
-                f"This model's maximum context length is {length} tokens, and a text is too long: it has {len(tokens)} "
-                "tokens; shorten it, or set truncate to true.",
-                field,
-                "context_length_exceeded",
-            )
-        return packed(tokens)
-
-    def pair(first: str | list[int], second: str | list[int]) -> Prompt:
-        assert isinstance(first, str) and isinstance(second, str), "pairs come as texts"
-        tokens, second_at = preprocessor.prompts.of_pair(first, second, longer_field, most)
-        return Prompt(checked(tokens, longer_field), second_text_at=second_at)
-
+    length, pairs = limits.max_model_len, pairs_of(len(texts), len(seconds))
+    most, prompts = _max_tokens(settings, length), list[Prompt]()
     if seconds and tasks.reads_pairs:
         everything = [*texts, *seconds]
-        prompts = [pair(everything[first], everything[second]) for first, second in pairs]
-        pairs = ()
-    else:
-        before = _asked(lambda: tasks.before(settings.prompt_name))
-        added = settings.add_special_tokens is not False
-        prompts = [
-            Prompt(
-                checked(
-                    preprocessor.prompts.of_text(before + one if isinstance(one, str) else one, name, added, most), name
-                )
-            )
-            for name, several in ((field, texts), (longer_field, seconds))
-            for one in several
-        ]
+        for first, second in pairs:
+            both = cast("tuple[str, str]", (everything[first], everything[second]))  # pairs come as texts
+            tokens, second_at = preprocessor.prompts.of_pair(*both, longer_field, most)
+            prompts.append(Prompt(_packed(tokens, length, longer_field), second_text_at=second_at))
+        return PreparedTexts(settings, tuple(prompts), kind, task, form)
+    before = _asked(lambda: tasks.before(settings.prompt_name))
+    added = settings.add_special_tokens is not False
+    for name, several in ((field, texts), (longer_field, seconds)):
+        for one in several:
+            whole = before + one if isinstance(one, str) else one
+            prompts.append(Prompt(_packed(preprocessor.prompts.of_text(whole, name, added, most), length, name)))
     return PreparedTexts(settings, tuple(prompts), kind, task, form, pairs)
+
+
+def _packed(tokens: tuple[int, ...], length: int | None, field: str) -> bytes:
+    """Return the tokens of a text. Raises ApiError where they are more than the model takes."""
+    if length is not None and len(tokens) > length:
+        raise invalid(
+            f"This model's maximum context length is {length} tokens, and a text is too long: it has {len(tokens)} "
+            "tokens; shorten it, or set truncate to true.",
+            field,
+            "context_length_exceeded",
+        )
+    return packed(tokens)
 
 
 def _max_tokens(settings: TextSettings, length: int | None) -> int | None:
