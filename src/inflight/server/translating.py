@@ -24,7 +24,7 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.frontend.text_tasks import TextTasks
 from inflight.models.spec import Pooler
 from inflight.server.call import Call
-from inflight.server.common.fields import CallSettings, Slo
+from inflight.server.common.fields import CallSettings, GenerationSettings, Slo
 from inflight.server.common.prepared import Prepared, PreparedChat, PreparedCompletion, PreparedTexts, check_model
 from inflight.server.common.sampling import Settings, sampling_params, shown_logprobs
 from inflight.server.engine_description import ServedLane
@@ -201,7 +201,9 @@ class RequestTranslator:
         known = (*self.models, *(one for one in self.adapters.names if tenant.may_name(one))) if self.models else ()
         return check_model(name, known), None
 
-    def _placement(self, body: CallSettings, tenant: Tenant, batch: bool, hints: RouterHints) -> dict[str, Any]:
+    def _placement(
+        self, body: CallSettings | GenerationSettings, tenant: Tenant, batch: bool, hints: RouterHints
+    ) -> dict[str, Any]:
         """Return the requests' tenant, lane and priority, targets, cache salt and session.
 
         The tenant is the key's, whatever else is said: no client may choose another's share. Without keys it is the one
@@ -223,7 +225,7 @@ class RequestTranslator:
             "session": hints.session or body.named_session,
         }
 
-    def _priority(self, body: CallSettings, tenant: Tenant, lane: str) -> int:
+    def _priority(self, body: CallSettings | GenerationSettings, tenant: Tenant, lane: str) -> int:
         """Return the priority that the body gives, or the usual one. Raises ApiError where it is better than the tenant
         may have."""
         best = tenant.best_priority
@@ -238,7 +240,7 @@ class RequestTranslator:
             )
         return body.priority
 
-    def _lane(self, body: CallSettings, hints: RouterHints) -> str:
+    def _lane(self, body: CallSettings | GenerationSettings, hints: RouterHints) -> str:
         """Return the lane of the body's tier; else the one that a router's objective names, if it is one of ours."""
         if body.service_tier in (None, "auto") and any(one.name == hints.objective for one in self.lanes):
             return hints.objective

@@ -215,19 +215,46 @@ class Slo(Struct, forbid_unknown_fields=True):
     itl_ms: Milliseconds | None = None
 
 
-class CallSettings(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Settings of any call of the engine: whom it is for, and when it is to be served. null means "not set"."""
+class CommonSettings(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Settings of any call of the engine. null means "not set"."""
 
     model: Name | None = None
-    user: Name | None = None
-    service_tier: Literal["auto", "default", "priority", "fast", "flex", "scale"] | None = None
     priority: Int32 | None = None
     slo: Slo | None = None
     cache_salt: Name | None = None
-    timings: bool | None = None
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
-    add_special_tokens: bool | None = None
     request_id: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] | None = None
+
+
+class EngineSettings(CommonSettings, kw_only=True, forbid_unknown_fields=True):
+    """Settings that the bodies of all APIs that generate have by these names."""
+
+    stream: bool | None = None
+    temperature: Temperature | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    logit_bias: LogitBias | None = None
+    min_tokens: Count | None = None
+    stop_token_ids: FewTokenIds | None = None
+    ignore_eos: bool | None = None
+    seed: Seed | None = None
+
+
+Tier = Literal["auto", "default", "priority", "fast", "flex", "scale"]
+MaxPromptTokens = Annotated[int, Meta(ge=-1, lt=2**31)]
+
+
+class CallSettings(CommonSettings, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a call that generates no text."""
+
+    user: Name | None = None
+    service_tier: Tier | None = None
+    timings: bool | None = None
+    truncate_prompt_tokens: MaxPromptTokens | None = None
+    add_special_tokens: bool | None = None
 
     @property
     def named_user(self) -> str | None:
@@ -240,30 +267,22 @@ class CallSettings(Struct, kw_only=True, forbid_unknown_fields=True):
         return ""
 
 
-class GenerationSettings(CallSettings, kw_only=True, forbid_unknown_fields=True):
-    """Fields of a call beside its prompt."""
+class GenerationSettings(EngineSettings, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a call of /v1/completions or /v1/chat/completions beside its prompt."""
 
+    user: Name | None = None
+    service_tier: Tier | None = None
+    timings: bool | None = None
+    truncate_prompt_tokens: MaxPromptTokens | None = None
+    add_special_tokens: bool | None = None
     session_id: Name | None = None
     prompt_cache_key: Name | None = None
     n: Samples | None = None
-    temperature: Temperature | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: LogitBias | None = None
     allowed_token_ids: TokenIds | None = None
     bad_words: Words | None = None
-    min_tokens: Count | None = None
     stop: Stops | None = None
-    stop_token_ids: FewTokenIds | None = None
     include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    seed: Seed | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     output_tokens: Positive | None = None
     prompt_logprobs: TopLogprobs | None = None
@@ -276,6 +295,10 @@ class GenerationSettings(CallSettings, kw_only=True, forbid_unknown_fields=True)
     guided_choice: Choices | None = None
     guided_grammar: Text | None = None
     kv_transfer_params: KVTransferParams | None = None
+
+    @property
+    def named_user(self) -> str | None:
+        return self.user
 
     @property
     def named_session(self) -> str:

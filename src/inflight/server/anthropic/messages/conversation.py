@@ -15,6 +15,7 @@ from inflight.server.anthropic.messages.schema import (
     Block,
     ClientTool,
     CountedTokens,
+    CountTokensBody,
     DisabledThinking,
     EnabledThinking,
     InputMessage,
@@ -22,7 +23,6 @@ from inflight.server.anthropic.messages.schema import (
     NamedChoice,
     NoneChoice,
     OutputFormat,
-    PromptFields,
     RedactedThinkingBlock,
     Role,
     TextBlock,
@@ -62,12 +62,15 @@ FIELD_NAMES = {  # chat's → this endpoint's
 }
 
 
+AnyBody = MessagesBody | CountTokensBody
+
+
 def prepare(preprocessor: Preprocessor, body: MessagesBody, history: bytes | memoryview) -> PreparedChat:
     """Return the conversation's prompt, settings and tools. Raises ApiError."""
     return preprocessor.chat(to_chat(body), "messages")
 
 
-def prepare_count(preprocessor: Preprocessor, body: PromptFields, history: bytes | memoryview) -> PreparedAnswer:
+def prepare_count(preprocessor: Preprocessor, body: AnyBody, history: bytes | memoryview) -> PreparedAnswer:
     """Return the number of tokens of the prompt that `prepare` makes. Raises ApiError."""
     chat = prompt_of(body)
     check_model(chat.model, preprocessor.limits.models)
@@ -91,7 +94,7 @@ def to_chat(body: MessagesBody) -> ChatBody:
     )
 
 
-def prompt_of(body: PromptFields) -> ChatBody:
+def prompt_of(body: AnyBody) -> ChatBody:
     messages = messages_of(body.messages, body.system)
     if not messages:
         raise invalid("messages holds no text; give at least one message with some.", "messages")
@@ -124,7 +127,7 @@ def _check(body: MessagesBody) -> None:
         )
 
 
-def _format(body: PromptFields) -> JsonSchemaFormat | None:
+def _format(body: AnyBody) -> JsonSchemaFormat | None:
     asked: OutputFormat | None = None if body.output_config is None else body.output_config.format
     if asked is not None and body.output_format is not None:
         raise invalid(

@@ -14,17 +14,11 @@ from inflight.server.common.fields import (
     MAX_STOPS,
     MAX_TOOLS,
     Count,
-    FewTokenIds,
-    Int32,
+    EngineSettings,
     JsonObject,
-    LogitBias,
     Name,
     Positive,
-    RepetitionPenalty,
-    Seed,
-    Slo,
     StopString,
-    Temperature,
     TemplateVariables,
     Text,
 )
@@ -142,11 +136,28 @@ class Metadata(Struct, forbid_unknown_fields=True):
     user_id: Name | None = None
 
 
-class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields of the prompt, and so all that is counted. output_format: an older place of output_config.format."""
+class MessagesBody(EngineSettings, kw_only=True, forbid_unknown_fields=True):
+    """output_format: an older place of output_config.format."""
 
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    system: TextContent | None = None
+    tools: Annotated[list[ClientTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoiceField | None = None
+    thinking: ThinkingField | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    max_tokens: Count
+    stop_sequences: Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+
+class CountTokensBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A body of /v1/messages may be sent as it is: its other fields change no token of the prompt."""
+
     model: Name | None = None
+    messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     system: TextContent | None = None
     tools: Annotated[list[ClientTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoiceField | None = None
@@ -156,42 +167,7 @@ class PromptFields(Struct, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: TemplateVariables | None = None
 
 
-class CountTokensBody(PromptFields, kw_only=True, forbid_unknown_fields=True):
-    """A body of /v1/messages may be sent as it is: its other fields change no token of the prompt."""
-
-
-class MessagesBody(PromptFields, kw_only=True, forbid_unknown_fields=True):
-    """Anthropic's fields first; then those of the engine, as the other endpoints have them."""
-
-    max_tokens: Count
-    stream: bool | None = None
-    temperature: Temperature | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
-    stop_sequences: Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
-    metadata: Metadata | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
-
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: LogitBias | None = None
-    min_tokens: Count | None = None
-    stop_token_ids: FewTokenIds | None = None
-    ignore_eos: bool | None = None
-    seed: Seed | None = None
-    priority: Int32 | None = None
-    slo: Slo | None = None
-    cache_salt: Name | None = None
-    request_id: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] | None = None
-
-
-SAME_IN_CHAT = (
-    *("stream", "temperature", "top_p", "top_k", "max_tokens", "min_p", "presence_penalty", "frequency_penalty"),
-    *("repetition_penalty", "logit_bias", "min_tokens", "stop_token_ids", "ignore_eos", "seed", "priority", "slo"),
-    *("cache_salt", "request_id"),
-)
+SAME_IN_CHAT = (*EngineSettings.__struct_fields__, "max_tokens")
 _KEEPS_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
 _BILLS_SELF = {"type": "billing_policy", "bill_to": "self"}
 _NEUTRAL = {
@@ -219,7 +195,7 @@ _NEUTRAL = {
 _HINTS = COMMON_HINTS | {"cache_control", "user_profile_id", "workspace_id"}
 _CONTENT = {"messages", "system", "tools"}
 MESSAGES = BodyDecoder(MessagesBody, neutral=_NEUTRAL, hints=_HINTS, content=_CONTENT)
-_OF_THE_ANSWER = {*MessagesBody.__struct_fields__} - {*PromptFields.__struct_fields__}
+_OF_THE_ANSWER = {*MessagesBody.__struct_fields__} - {*CountTokensBody.__struct_fields__}
 COUNT_TOKENS = BodyDecoder(CountTokensBody, neutral=_NEUTRAL, hints=_HINTS | _OF_THE_ANSWER, content=_CONTENT)
 
 

@@ -17,21 +17,16 @@ from inflight.server.common.fields import (
     MAX_MESSAGES,
     MAX_TOOLS,
     Count,
-    FewTokenIds,
-    Int32,
+    EngineSettings,
     JsonObject,
-    LogitBias,
     Name,
     Positive,
     ReasoningEffort,
-    RepetitionPenalty,
-    Seed,
-    Slo,
     Stops,
     StructuredOutputs,
-    Temperature,
     TemplateVariables,
     Text,
+    Tier,
     TopLogprobs,
 )
 
@@ -166,22 +161,15 @@ Metadata = Annotated[
 ]
 
 
-class ResponsesBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's fields first; then those of the engine, as the other endpoints have them.
-
-    max_tool_calls: of tools that a server runs, of which there are none: any number is kept to.
-    """
+class ResponsesBody(EngineSettings, kw_only=True, forbid_unknown_fields=True):
+    """max_tool_calls: of tools that a server runs, of which there are none: any number is kept to."""
 
     input: Text | Annotated[list[Annotated[Raw, _ITEM]], Meta(max_length=MAX_MESSAGES)]
-    model: Name | None = None
     instructions: Text | None = None
     previous_response_id: Name | None = None
     store: bool | None = None
-    stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: Positive | None = None
-    temperature: Temperature | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     include: Annotated[list[Name], Meta(max_length=16)] | None = None
     top_logprobs: TopLogprobs | None = None
     text: TextField | None = None
@@ -195,35 +183,18 @@ class ResponsesBody(Struct, kw_only=True, forbid_unknown_fields=True):
     user: Name | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
-    service_tier: Literal["auto", "default", "priority", "fast", "flex", "scale"] | None = None
-
-    top_k: Annotated[int, Meta(ge=-1, lt=2**31)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: LogitBias | None = None
-    min_tokens: Count | None = None
+    service_tier: Tier | None = None
     stop: Stops | None = None
-    stop_token_ids: FewTokenIds | None = None
-    ignore_eos: bool | None = None
-    seed: Seed | None = None
     structured_outputs: StructuredOutputs | None = None
     enable_thinking: bool | None = None
     thinking_token_budget: Count | None = None
     chat_template_kwargs: TemplateVariables | None = None
-    priority: Int32 | None = None
-    slo: Slo | None = None
-    cache_salt: Name | None = None
-    request_id: Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")] | None = None
 
 
 SAME_IN_CHAT = (
-    *("model", "temperature", "top_p", "top_logprobs", "stream", "parallel_tool_calls", "user", "safety_identifier"),
-    *("service_tier", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
-    *("min_tokens", "stop", "stop_token_ids", "ignore_eos", "seed", "structured_outputs", "thinking_token_budget"),
-    "enable_thinking",
-    *("chat_template_kwargs", "priority", "slo", "cache_salt", "request_id", "prompt_cache_key"),
+    *EngineSettings.__struct_fields__,
+    *("top_logprobs", "parallel_tool_calls", "user", "safety_identifier", "prompt_cache_key", "service_tier", "stop"),
+    *("structured_outputs", "enable_thinking", "thinking_token_budget", "chat_template_kwargs"),
 )
 RESPONSES = BodyDecoder(
     ResponsesBody,
