@@ -36,9 +36,9 @@ from inflight.server.openai.models import (
     model_routes,
     residency_routes,
 )
+from inflight.server.openai.responses.routes import response_routes
 from inflight.server.openapi import Document, openapi_document
 from inflight.server.registry import ENDPOINTS
-from inflight.server.responses.endpoints import response_routes
 from inflight.server.routes import Operation, Routes, RouteTable
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings

@@ -22,10 +22,10 @@ from inflight.server.errors import Error, MessagesError, is_of_messages, refused
 from inflight.server.generating import Keep
 from inflight.server.json import body_bytes
 from inflight.server.notices import note_ignored, note_max_tokens
+from inflight.server.openai.responses.store import NOT_STORED, Responses
+from inflight.server.openai.responses.stored_input import StoredConversations
 from inflight.server.preprocessing.pool import is_long
 from inflight.server.registry import ENDPOINTS
-from inflight.server.responses.store import NOT_STORED, Responses
-from inflight.server.responses.stored_conversations import StoredConversations
 from inflight.server.router_hints import hints_of
 from inflight.server.routes import Routes, any_errors, tenant_of
 from inflight.server.sending import ClientGone, EventStreamResponse, PreparedResponse, WholeAnswer, until_gone

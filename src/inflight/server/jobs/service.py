@@ -17,7 +17,7 @@ from inflight.server.jobs.folder import DataDirectory, WorkerSlot
 from inflight.server.jobs.storage import Pause, Retries, StorageError
 from inflight.server.jobs.store import Jobs
 from inflight.server.jobs.worker import Worker
-from inflight.server.responses.store import Responses
+from inflight.server.openai.responses.store import Responses
 from inflight.server.tenants import Tenant
 
 

@@ -2,9 +2,8 @@
 
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.openai.responses.answers import ResponsesSerializer
-from inflight.server.openai.responses.schema import RESPONSES, Response
+from inflight.server.openai.responses.schema import PREFIX, RESPONSES, Response
 from inflight.server.openai.responses.translation import FIELD_NAMES, prepare
-from inflight.server.responses.stored import PREFIX
 
 RESPONSES_ENDPOINT = Endpoint(
     name="responses",

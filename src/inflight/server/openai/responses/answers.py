@@ -19,6 +19,7 @@ from inflight.server.common.answers import Change, Choice, TokenUsage, deltas_of
 from inflight.server.common.logprobs import TokenNames, chat_logprobs, encode
 from inflight.server.errors import ApiError
 from inflight.server.openai.responses.schema import (
+    PREFIX,
     CachedTokens,
     IncompleteDetails,
     ReasoningTokens,
@@ -27,7 +28,6 @@ from inflight.server.openai.responses.schema import (
     State,
     decode_echoed,
 )
-from inflight.server.responses.stored import PREFIX
 
 Json = dict[str, Any]
 ItemKind = Literal["reasoning", "message", "function_call"]

@@ -30,6 +30,7 @@ from inflight.server.common.fields import (
     TopLogprobs,
 )
 
+PREFIX = "resp_"  # of ids
 LOGPROBS = "message.output_text.logprobs"
 _ITEM = Meta(
     description="A message, function_call, function_call_output or reasoning; an item_reference where they are stored.",

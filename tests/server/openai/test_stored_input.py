@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inflight.server.errors import ApiError
-from inflight.server.responses.referred import MAX_RESPONSES, Reference, found, references_of, with_items
+from inflight.server.openai.responses.stored_input import MAX_RESPONSES, Reference, found, references_of, with_items
 
 SAID = {"id": "msg_1_0", "type": "message", "role": "assistant", "content": "A block."}
 STORED = {"resp_1": [{"id": "msg_1_input0", "type": "message", "role": "user", "content": "What?"}, SAID]}

@@ -14,7 +14,7 @@ import pytest
 
 from inflight.server.errors import ApiError
 from inflight.server.jobs.storage import DataDirectoryError
-from inflight.server.responses.store import previous_of
+from inflight.server.openai.responses.store import previous_of
 from inflight.server.tenants import Tenant
 from tests.server.jobs.rig import Rig, until
 

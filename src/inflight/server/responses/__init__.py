@@ -1,1 +1,0 @@
-"""/v1/responses: a conversation as items, and its answer as items and events."""
