@@ -120,7 +120,7 @@ def test_what_cannot_be_served_so_is_refused_in_words(python: str) -> None:
         ),
         (
             ("--replicas", "1", "--prefill-replicas", "1", "--kv-transport", "pigeon"),
-            "known are auto, tcp, shm and nixl",
+            "known are auto, tcp, shm, nixl",
         ),
         (("--replicas", "1", "--prefill-replicas", "1", "--no-prefix-caching"), "needs the prefix cache"),
     ):

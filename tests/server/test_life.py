@@ -131,7 +131,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (("--port", "70000"), "--port is 70000"),
         (("--max-streams", "0"), "--max-streams is 0"),
         (("--batch-concurrency", "4"), "no effect without --data-dir"),
-        (("--metrics-names", "other"), "known are inflight and vllm"),
+        (("--metrics-names", "other"), "known are inflight, vllm."),
         (("model", "--model", "other"), "give one"),
         (("--api-keys-file", str(tmp_path / "none.toml")), "cannot be read"),
     ):

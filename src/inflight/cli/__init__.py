@@ -94,7 +94,8 @@ def call(arguments: list[str]) -> int:
     except ValueError as error:
         if not type(error).__module__.startswith("inflight."):
             raise  # a bug of ours, not the user's mistake
-        sentence = printable(str(error), keep="\n")
+        notes = getattr(error, "__notes__", ())  # of the environment variables that give an option
+        sentence = printable("".join((str(error), *notes)), keep="\n")
         print(f"inflight: {sentence}", file=sys.stderr)
         return 1
 

@@ -58,7 +58,7 @@ server_options = grouped(
         help="completions sends token ids where the server takes them, chat sends text, embeddings asks for vectors.  "
         "[default: completions; embeddings of a model that answers with vectors alone]",
     ),
-    click.option("--api-key", envvar="OPENAI_API_KEY", metavar="KEY", help="Or OPENAI_API_KEY."),
+    click.option("--api-key", envvar="OPENAI_API_KEY", metavar="KEY", help="Or OPENAI_API_KEY, or INFLIGHT_API_KEY."),
     click.option("--timeout", type=float, default=600, show_default=True, help="Seconds until a request has failed."),
     click.option(
         "--retries", type=int, default=0, show_default=True, help="How often a request is sent again after 429 or 503."

@@ -68,7 +68,9 @@ SHARE = 0.7
     click.option("--warmup", default="10%", show_default=True, help="Not counted: 20 (requests), 5s or 10%."),
 )
 @workload_options
-@click.option("--api-key", envvar="OPENAI_API_KEY", metavar="KEY", help="For servers. Or OPENAI_API_KEY.")
+@click.option(
+    "--api-key", envvar="OPENAI_API_KEY", metavar="KEY", help="For servers. Or OPENAI_API_KEY, or INFLIGHT_API_KEY."
+)
 @click.option("--html", type=_WRITTEN, help="Write a page with pictures here.")
 @click.option("--records", type=click.Path(file_okay=False, path_type=Path), help="Keep the step records here.")
 @click.option("--json", "as_data", is_flag=True, help="Print figures and findings as JSON.")

@@ -59,6 +59,7 @@ CONTEXT = 1024  # tokens of each sequence in the decode figures
 @click.option(
     "--kernels",
     type=click.Choice(["all"]),
+    allow_from_autoenv=False,  # INFLIGHT_KERNELS says what a build compiles
     help="Compile the kernels of every instruction set, in a checkout, list them, and measure nothing.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")

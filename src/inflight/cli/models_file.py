@@ -32,7 +32,7 @@ from typing import Any
 import click
 
 from inflight.cli.options import LANES, defaults_of, engine_settings, lanes_of, options_of, scheduling_settings
-from inflight.cli.verb import groups_of
+from inflight.cli.verb import Verb, groups_of
 from inflight.config.setting import SettingsError
 from inflight.core.types.sampling import MAX_NAME_CHARS
 from inflight.launch.models_file import FileModel, ModelsFile
@@ -108,13 +108,14 @@ def _model(where: str, name: str, table: dict[str, Any], verb: click.Context) ->
 
 
 def _parsed(verb: click.Context, parameters: list[click.Parameter], defaults: Mapping[str, Any]) -> click.Context:
-    """The verb's options as the table has them, and else the command line."""
+    """Parse the verb's options as the table has them, and else the command line or the environment."""
     given = {
         str(one.name): verb.params[str(one.name)]
         for one in parameters
         if one.name in verb.params and one.name != "model" and _was_given(verb, str(one.name))
     }
-    return verb.command.make_context(verb.info_name, [], default_map={**given, **defaults})
+    command = verb.command.without_environment() if isinstance(verb.command, Verb) else verb.command
+    return command.make_context(verb.info_name, [], default_map={**given, **defaults})
 
 
 def _was_given(verb: click.Context, name: str) -> bool:

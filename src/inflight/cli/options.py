@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from inflight.cli.declared import registry_options, settings_options
@@ -141,7 +142,7 @@ config_option = click.option(
     callback=_load_config,
     is_eager=True,
     expose_value=False,
-    help="TOML file that holds any of these options by its long name; the command line wins.",
+    help="TOML file that holds any of these options by its long name; the environment and the command line win.",
 )
 
 
@@ -215,8 +216,9 @@ sampling_options = grouped(
 
 
 def name_model(name: str | None, values: dict[str, Any]) -> None:
-    """Take a verb's argument MODEL for its option --model. Raises click.UsageError where both are given."""
-    if name is not None and values["model"] is not None:
+    """Take a verb's argument MODEL for its option --model. Raises click.UsageError where the command line has both."""
+    source = click.get_current_context().get_parameter_source("model")
+    if name is not None and source is ParameterSource.COMMANDLINE:
         raise click.UsageError(f"MODEL {name!r} and --model {values['model']!r} both name a model; give one.")
     values["model"] = name if name is not None else values["model"]
 

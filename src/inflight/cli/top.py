@@ -12,7 +12,7 @@ from inflight.cli.verb import Verb
 
 @click.command("top", cls=Verb)
 @click.argument("url", default="http://127.0.0.1:8000")
-@click.option("--api-key", envvar="INFLIGHT_API_KEY", help="An operator's key shows everything, a tenant's its own.")
+@click.option("--api-key", help="An operator's key shows everything, a tenant's its own.")
 def command(url: str, **values: Any) -> int:
     """What the server at URL does now: its batch, KV memory, queues and latencies. q ends it, Space pauses.
 

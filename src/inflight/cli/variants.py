@@ -121,8 +121,9 @@ def _read_one(text: str) -> Variant:
 
 
 def _given(verb: click.Context) -> dict[str, Any]:
-    """What was said for all: in a configuration file, in a preset, on the command line."""
+    """Return what is given for all: in a configuration file, a preset, the environment, on the command line."""
     names = {parameter.name for parameter in _setting.params}
     given = {name: value for name, value in (verb.default_map or {}).items() if name in names}
-    typed = [name for name in names if verb.get_parameter_source(str(name)) is ParameterSource.COMMANDLINE]
+    sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    typed = [name for name in names if verb.get_parameter_source(str(name)) in sources]
     return given | {name: verb.params[name] for name in typed if name in verb.params}

@@ -1,17 +1,19 @@
-"""A command whose --help shows its options in groups, and how options come to be in one.
-
-Knows click's commands and parameters; not what any option means.
-"""
+"""A command with options in groups, each of which an environment variable may give, too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _REST = "Options"
+_TYPED = "inflight.typed"  # key in click's context: options of the command line
 _GROUPS = "option_groups"  # attribute of a verb's function: name of an option → title of its group
 
 
@@ -50,7 +52,40 @@ def groups_of(command: click.Command) -> dict[str, str]:
     return found
 
 
+def variables_of(parameter: click.Parameter) -> list[str]:
+    """Return the environment variables that give an option: INFLIGHT_<LONG_NAME>, and others that it has."""
+    if not isinstance(parameter, click.Option) or parameter.hidden or not parameter.allow_from_autoenv:
+        return []
+    more = [parameter.envvar] if isinstance(parameter.envvar, str) else list(parameter.envvar or ())
+    names = [name[2:].upper().replace("-", "_") for name in parameter.opts if name.startswith("--")]
+    return list(dict.fromkeys((*more, *(f"INFLIGHT_{name}" for name in names))))
+
+
 class Verb(click.Command):
+    """A verb. An option comes from the command line, else the environment, else --config, else its default."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        for parameter in self.params:
+            parameter.envvar = variables_of(parameter)
+
+    def without_environment(self) -> click.Command:
+        """Return the verb with options that no environment variable gives."""
+        bare = copy.copy(self)
+        bare.params = [copy.copy(parameter) for parameter in self.params]
+        for parameter in bare.params:
+            parameter.envvar = None
+        return bare
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_TYPED] = {word.partition("=")[0] for word in args}
+        with _naming_variables(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _naming_variables(ctx):
+            return super().invoke(ctx)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = groups_of(self)
         shown: dict[str, list[tuple[str, str]]] = {}
@@ -62,3 +97,29 @@ class Verb(click.Command):
         for title, records in shown.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+@contextmanager
+def _naming_variables(ctx: click.Context) -> Iterator[None]:
+    """Add to an error the environment variables of the options that it names."""
+    try:
+        yield
+    except click.UsageError as error:
+        sentence = error.format_message()
+        if not (note := _from_environment(ctx, sentence)):
+            raise
+        raise click.UsageError(f"{sentence}{note if sentence.endswith('.') else f'.{note}'}", ctx) from None
+    except ValueError as error:
+        if note := _from_environment(ctx, str(error)):
+            error.add_note(note)
+        raise
+
+
+def _from_environment(ctx: click.Context, sentence: str) -> str:
+    notes = []
+    for one in ctx.command.params:
+        name = rf"(?<![\w-])({'|'.join(map(re.escape, one.opts))})(?![\w-])|^{one.name} "
+        if one.envvar and ctx.meta[_TYPED].isdisjoint((*one.opts, *one.secondary_opts)) and re.search(name, sentence):
+            given = next((variable for variable in one.envvar if os.environ.get(variable)), None)
+            notes += [f" {one.opts[0]} comes from the environment variable {given}."] if given else []
+    return "".join(notes)

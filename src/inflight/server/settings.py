@@ -1,118 +1,153 @@
-"""What a user may set about the server itself. Knows names, defaults and limits; the engine has settings of its own."""
+"""Settings of the server itself; the engine and scheduling have settings of their own."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
-from inflight.config.setting import SettingsError, option
+from inflight.config.kv_events import read_kv_events
+from inflight.config.setting import Bound, SettingsError, check_settings, option, setting
 from inflight.core.types.kv_transfer import KVExchangeOptions, Role, Way
 from inflight.engine.kv_events import KVEventOptions
 from inflight.server.common.values import UnknownFieldPolicy
 from inflight.server.ingress.addresses import Networks, is_loopback
 
-_ABOVE_ZERO = (
-    *("max_n", "max_prompts", "max_streams", "request_timeout", "keep_alive", "max_body_mb", "body_budget_mb"),
-    *("body_timeout", "upload_timeout", "header_timeout", "http_keep_alive", "max_connections"),
-)
 _ORIGIN = re.compile(r"https?://[^/?#@\s]+")
 _OF_ROLES = (
     *("kv_transfer_host", "kv_transfer_port", "kv_transport", "kv_transfer_timeout", "kv_transfer_hold"),
     "kv_peer_secret_file",
 )
+_POSITIVE = Bound(0, 2**31, "a number above 0", above=True, below=True)
+_TRANSFER_SECONDS = Bound(0, 3600, "seconds above 0, up to 3,600", above=True)
 _COLLECTOR = re.compile(r"https?://[^/?#\s]+(?<!:4317)(/\S*)?")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_.:\[\]-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Seconds, mebibytes, counts.
+    """Settings of the server; None: not set."""
 
-    api_processes: that run HTTP, preprocessing and streams.
-    served_model_name: names by which requests may call the model, the first is the one in answers.
-    max_n: most samples of one prompt. max_prompts: most prompts of one call. max_streams: most calls under way at once.
-    request_timeout: a call that takes longer is ended. drain_timeout: what runs may go on so long after SIGTERM.
-    keep_alive: an event stream that has said nothing for so long says that it is alive.
-    isolate_tenants: cached prefixes and drafts are shared within a tenant only, so that neither `cached_tokens` nor
-    timing reveals others' text. None: where there are several tenants.
-    parse_control_tokens: what messages spell as a control token is one, as other servers have it.
-    unknown_fields: of bodies: warn serves the request, and the answer's header and the log name them; ignore says
-    nothing; refuse is a 400.
-    tool_parser, reasoning_parser: of the model's answers: names, "none", or "auto" for what its template says.
-    data_dir: where files and batch jobs are kept; without it there are none. batch_concurrency: lines of jobs under way
-    at once (64). max_file_mb: most of an uploaded file (512). max_stored_mb, max_stored_files: what each tenant may
-    keep (10,240; 10,000). store_responses: those of /v1/responses are stored there, and conversations go on from them;
-    max_responses_mb: most of each tenant's (1,024), beyond which its oldest go. response_days: that each is kept (30).
-    ui: the server shows its live page at /.
-    lora_dir: the folder from which adapters may be loaded while the server runs.
-    otlp_traces_endpoint: the collector's URL, to which spans of requests are sent; None: none are made.
-    kv_events_config: where routers are told what the prefix cache holds; None: nowhere.
-    role: keys and values of prompts are handed over to other engines, taken over, or both; None: neither. The others
-    say how: kv_transfer_host, kv_transfer_port: where peers connect; kv_transport: the way; kv_transfer_timeout: of a
-    pull; kv_transfer_hold: for which a prompt waits for who takes it. kv_peer_secret_file: the secret that peers share;
-    None: it is in the environment.
-
-    Of the ingress: max_body_mb: most of any body but an upload's. body_budget_mb: most of all those bodies in memory.
-    body_timeout, upload_timeout: a body, an uploaded file must have come by then. header_timeout: a request's headers,
-    once they have begun. http_keep_alive: an idle connection is closed after so long (keep_alive is of event streams).
-    max_connections: open at once. max_connections_per_address: of one address, where half of them is the most that is
-    sensible (None). trusted_proxies: addresses and networks whose X-Forwarded-For is believed. allowed_hosts: names by
-    which the server may be called, besides those it knows of itself; without any, a server that others can reach is
-    called by every name. cors_origin: origins whose pages may call it.
-    ssl_certfile, ssl_keyfile, ssl_keyfile_password: TLS.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_processes: int = 1
-    served_model_name: tuple[str, ...] = ()
-    max_n: int = 128
-    max_prompts: int = 256
-    max_streams: int = 2048
-    max_body_mb: float = 8.0
-    body_budget_mb: float = 32.0
-    body_timeout: float = 30.0
-    upload_timeout: float = 3600.0
-    header_timeout: float = 20.0
-    http_keep_alive: float = 75.0
-    max_connections: int = 4096
-    max_connections_per_address: int | None = None
-    trusted_proxies: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    cors_origin: tuple[str, ...] = ()
-    ssl_certfile: Path | None = None
-    ssl_keyfile: Path | None = None
-    ssl_keyfile_password: str | None = field(default=None, repr=False)
-    request_timeout: float = 600.0
-    drain_timeout: float = 30.0
-    keep_alive: float = 10.0
-    isolate_tenants: bool | None = None
-    parse_control_tokens: bool = False
-    unknown_fields: UnknownFieldPolicy = "warn"
-    tool_parser: str = "auto"
-    reasoning_parser: str = "auto"
-    metrics_names: Literal["inflight", "vllm"] = "inflight"
-    data_dir: Path | None = None
-    batch_concurrency: int | None = None
-    max_file_mb: float | None = None
-    max_stored_mb: float | None = None
-    max_stored_files: int | None = None
-    store_responses: bool = False
-    max_responses_mb: float | None = None
-    response_days: float | None = None
-    ui: bool = True
-    lora_dir: Path | None = None
-    otlp_traces_endpoint: str | None = None
-    kv_events_config: KVEventOptions | None = None
-    role: Role | None = None
-    kv_transfer_host: str | None = None
-    kv_transfer_port: int | None = None
-    kv_transport: Way | None = None
-    kv_transfer_timeout: float | None = None
-    kv_transfer_hold: float | None = None
-    kv_peer_secret_file: Path | None = None
+    host: str = setting("127.0.0.1", "Address to listen on.", "Server")
+    port: int = setting(
+        8000,
+        "Port to listen on; 0 takes a free one.",
+        bound=Bound(0, 65535, "a number from 1 to 65535, or 0 for a free one"),
+    )
+    api_processes: int = setting(
+        1, "Processes for HTTP and streams, beside the engine's.", bound=Bound(1, 64, "a number from 1 to 64")
+    )
+    served_model_name: tuple[str, ...] = setting(
+        (), "Name of the model in requests, the first in answers; several times."
+    )
+    parse_control_tokens: bool = setting(False, "Let messages spell control tokens; without it they are text.")
+    unknown_fields: UnknownFieldPolicy = setting(
+        "warn", "Of bodies: warn serves the request and names them in a header and the log; ignore; refuse: a 400."
+    )
+    tool_parser: str = setting(
+        "auto",
+        "Format of the model's tool calls: a name, package.module:Class, none; auto: by template and family.",
+        flags=("--tool-parser", "--tool-call-parser"),
+    )
+    reasoning_parser: str = setting(
+        "auto", "Format of the model's reasoning: a name, none; auto: by template and family."
+    )
+    ui: bool = setting(True, "No pages: none live at /, and no playground.", flags=("--no-ui",))
+    metrics_names: Literal["inflight", "vllm"] = setting("inflight", "inflight, or vllm for both.")
+    kv_events_config: KVEventOptions | None = setting(
+        None,
+        'Publish to routers what is cached, as vLLM does: {"enable_kv_cache_events": true, ...}.',
+        metavar="JSON",
+        text=read_kv_events,
+    )
+    role: Role | None = setting(
+        None,
+        "prefill: send the keys and values of prompts to other engines; decode: receive them; both.",
+        "Disaggregated prefill and decode",
+    )
+    kv_transfer_host: str | None = setting(
+        None, "Address by which peers reach a prefill engine; 127.0.0.1 if not given."
+    )
+    kv_transfer_port: int | None = setting(
+        None,
+        "Port at which peers connect; a free one if not given.",
+        bound=Bound(0, 65535, "a number from 1 to 65535, or 0 for a free one"),
+    )
+    kv_transport: Way | None = setting(
+        None, "Transport of blocks: tcp, shm (one host), nixl; auto: the best at both ends."
+    )
+    kv_transfer_timeout: float | None = setting(
+        None, "Seconds of a pull, after which the prompt is computed here: 30.", bound=_TRANSFER_SECONDS
+    )
+    kv_transfer_hold: float | None = setting(
+        None, "Seconds for which a computed prompt waits for a peer: 60.", bound=_TRANSFER_SECONDS
+    )
+    kv_peer_secret_file: Path | None = setting(
+        None, "File with the secret that all peers share; or INFLIGHT_KV_PEER_SECRET.", path="file"
+    )
+    isolate_tenants: bool | None = setting(
+        None,
+        "Share cached prefixes and drafts within a tenant only, or among all; isolated by itself where there are "
+        "several tenants.",
+        "Keys and tenants",
+        flags=("--isolate-tenants/--share-prefixes",),
+    )
+    data_dir: Path | None = setting(
+        None,
+        "Folder of files, batch jobs and stored responses; without it there are none.",
+        "Files and batch jobs",
+        path="folder",
+    )
+    lora_dir: Path | None = setting(None, "Folder from which an operator may load adapters while the server runs.")
+    batch_concurrency: int | None = setting(
+        None, "Maximum lines of batch jobs in flight; 64 unless set.", bound=_POSITIVE
+    )
+    max_file_mb: float | None = setting(None, "Maximum MiB of an uploaded file; 512 unless set.", bound=_POSITIVE)
+    max_stored_mb: float | None = setting(
+        None, "Maximum MiB of files that a tenant stores; 10240 unless set.", bound=_POSITIVE
+    )
+    max_stored_files: int | None = setting(
+        None, "Maximum files that a tenant stores; 10000 unless set.", bound=_POSITIVE
+    )
+    store_responses: bool = setting(
+        False, "Store those of /v1/responses, in --data-dir; else none are.", "Stored responses"
+    )
+    max_responses_mb: float | None = setting(
+        None, "Maximum MiB that a tenant stores; then its oldest go; 1024 unless set.", bound=_POSITIVE
+    )
+    response_days: float | None = setting(None, "Days for which a response is stored; 30 unless set.", bound=_POSITIVE)
+    max_n: int = setting(128, "Maximum samples of one prompt.", "Limits of calls", bound=_POSITIVE)
+    max_prompts: int = setting(256, "Maximum prompts of one call.", bound=_POSITIVE)
+    max_streams: int = setting(2048, "Maximum calls in flight.", bound=_POSITIVE)
+    request_timeout: float = setting(600.0, "Maximum seconds of one call.", bound=_POSITIVE)
+    drain_timeout: float = setting(
+        30.0,
+        "Seconds to finish after SIGTERM.",
+        bound=Bound(0, 2**31, "seconds, 0 to end at once", below=True),
+    )
+    keep_alive: float = setting(10.0, "Seconds between comments on a silent event stream.", bound=_POSITIVE)
+    max_body_mb: float = setting(8.0, "Maximum MiB of any body but an upload's.", "Connections", bound=_POSITIVE)
+    body_budget_mb: float = setting(32.0, "Maximum MiB of all bodies in memory.", bound=_POSITIVE)
+    body_timeout: float = setting(30.0, "Maximum seconds until a body has arrived.", bound=_POSITIVE)
+    upload_timeout: float = setting(3600.0, "The same for uploaded files.", bound=_POSITIVE)
+    header_timeout: float = setting(20.0, "The same for headers, from their first byte.", bound=_POSITIVE)
+    http_keep_alive: float = setting(75.0, "Seconds that a connection may be idle.", bound=_POSITIVE)
+    max_connections: int = setting(4096, "Maximum open connections.", bound=_POSITIVE)
+    max_connections_per_address: int | None = setting(None, "Maximum of one address; half of all unless set.")
+    trusted_proxies: tuple[str, ...] = setting(
+        (), "Address or network whose X-Forwarded-For is believed; several times."
+    )
+    allowed_hosts: tuple[str, ...] = setting((), "Name by which the server may be called; several times, *.NAME too.")
+    cors_origin: tuple[str, ...] = setting((), "Origin whose pages may call the server; several times.")
+    ssl_certfile: Path | None = setting(None, "Certificate chain (PEM): serve TLS.", path="file")
+    ssl_keyfile: Path | None = setting(None, "Its key, if it is in another file.", path="file")
+    ssl_keyfile_password: str | None = setting(None, "The key's password.", is_secret=True)
+    otlp_traces_endpoint: str | None = setting(
+        None,
+        "URL at which an OpenTelemetry collector takes spans of requests, by OTLP over HTTP.",
+        "Log and traces",
+    )
 
     @property
     def kv_exchange(self) -> KVExchangeOptions | None:
@@ -143,21 +178,8 @@ class ServerSettings:
         return self.max_connections_per_address or max(1, connections // 2)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 65536:
-            raise SettingsError(f"--port is {self.port}; give a number from 1 to 65535, or 0 for a free one.")
-        if not 1 <= self.api_processes <= 64:
-            raise SettingsError(f"--api-processes is {self.api_processes}; give a number from 1 to 64.")
-        for name in _ABOVE_ZERO:
-            value = getattr(self, name)
-            if not 0 < value < 2**31:
-                raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
+        check_settings(self)
         self._check_store()
-        if not 0 <= self.drain_timeout < 2**31:
-            raise SettingsError(f"--drain-timeout is {self.drain_timeout}; give seconds, 0 to end at once.")
-        if self.metrics_names not in ("inflight", "vllm"):
-            raise SettingsError(f"--metrics-names is {self.metrics_names!r}; known are inflight and vllm.")
-        if self.unknown_fields not in get_args(UnknownFieldPolicy):
-            raise SettingsError(f"--unknown-fields is {self.unknown_fields!r}; known are warn, ignore and refuse.")
         if any(not name for name in self.served_model_name):
             raise SettingsError("--served-model-name is empty; give a name, or leave it out.")
         if self.lora_dir is not None and not self.lora_dir.is_dir():
@@ -177,23 +199,11 @@ class ServerSettings:
             if (name := next(given, None)) is not None:
                 raise SettingsError(f"{option(name)} has no effect without --role.")
             return
-        if self.role not in get_args(Role):
-            raise SettingsError(f"--role is {self.role!r}; known are prefill, decode and both.")
-        if self.kv_transport is not None and self.kv_transport not in get_args(Way):
-            raise SettingsError(f"--kv-transport is {self.kv_transport!r}; known are auto, tcp, shm and nixl.")
         if self.kv_transfer_host in ("", "0.0.0.0", "::", "*"):
             raise SettingsError(
                 f"--kv-transfer-host is {self.kv_transfer_host!r}, by which nobody can be called; give the address of "
                 "this machine that peers reach."
             )
-        if not 0 <= (self.kv_transfer_port or 0) < 65536:
-            raise SettingsError(
-                f"--kv-transfer-port is {self.kv_transfer_port}; give a number from 1 to 65535, or 0 for a free one."
-            )
-        for name in ("kv_transfer_timeout", "kv_transfer_hold"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= 3600:
-                raise SettingsError(f"{option(name)} is {value:g}; give seconds above 0, up to 3,600.")
         if self.role == "decode":
             for name in ("kv_transfer_host", "kv_transfer_port", "kv_transfer_hold"):
                 if getattr(self, name) is not None:
@@ -209,8 +219,6 @@ class ServerSettings:
                 raise SettingsError(f"{option(name)} has no effect without --data-dir, which says where jobs are kept.")
             if value is not None and name not in of_jobs and not self.store_responses:
                 raise SettingsError(f"{option(name)} has no effect without --store-responses.")
-            if value is not None and not 0 < value < 2**31:
-                raise SettingsError(f"{option(name)} is {value}; give a number above 0.")
 
     def _check_ingress(self) -> None:
         own = self.max_connections_per_address
