@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from inflight.cli.declared import settings_options
 from inflight.cli.files import check_writable
 from inflight.cli.options import (
     engine_options,
@@ -22,8 +23,8 @@ from inflight.cli.options import (
     scheduling_settings,
 )
 from inflight.cli.progress import Interrupt, open_engine
-from inflight.cli.server_options import answer_options
 from inflight.cli.verb import Verb
+from inflight.config.parsers import ParserSettings
 from inflight.core.types.sampling import SamplingParams
 from inflight.counted import counted, printable, seconds_of_parts
 from inflight.frontend.parsers.parser_choice import ParserNames
@@ -51,7 +52,7 @@ def _one_prompt(ctx: click.Context, param: click.Parameter, words: Sequence[str]
 @scheduling_options
 @sampling_options
 @record_option
-@answer_options
+@settings_options(ParserSettings)
 @click.option(
     "--input", "input_path", type=click.Path(path_type=Path, allow_dash=True), help="JSONL file, - for stdin."
 )

@@ -1,4 +1,4 @@
-"""Options of a server, and of the formats in which answers are read where there is none."""
+"""Options of a server."""
 
 from __future__ import annotations
 
@@ -6,17 +6,10 @@ from pathlib import Path
 
 import click
 
-from inflight.cli.declared import setting_option, settings_options
-from inflight.cli.verb import grouped
-from inflight.config.setting import declared_settings
+from inflight.cli.declared import settings_options
 from inflight.server.settings import ServerSettings
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-
-answer_options = grouped(
-    "Answers to OpenAI's lines",
-    *(setting_option(one) for one in declared_settings(ServerSettings) if one.name.endswith("_parser")),
-)
 
 _models = click.option(
     "--models",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from inflight.config.kv_events import read_kv_events
+from inflight.config.parsers import ParserSettings
 from inflight.config.setting import Bound, SettingsError, check_settings, option, setting
 from inflight.core.types.kv_transfer import KVExchangeOptions, Role, Way
 from inflight.engine.kv_events import KVEventOptions
@@ -26,7 +27,7 @@ _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_.:\[\]-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
+class ServerSettings(ParserSettings):
     """Settings of the server; None: not set."""
 
     host: str = setting("127.0.0.1", "Address to listen on.", "Server")
@@ -44,14 +45,6 @@ class ServerSettings:
     parse_control_tokens: bool = setting(False, "Let messages spell control tokens; without it they are text.")
     unknown_fields: UnknownFieldPolicy = setting(
         "warn", "Of bodies: warn serves the request and names them in a header and the log; ignore; refuse: a 400."
-    )
-    tool_parser: str = setting(
-        "auto",
-        "Format of the model's tool calls: a name, package.module:Class, none; auto: by template and family.",
-        flags=("--tool-parser", "--tool-call-parser"),
-    )
-    reasoning_parser: str = setting(
-        "auto", "Format of the model's reasoning: a name, none; auto: by template and family."
     )
     ui: bool = setting(True, "No pages: none live at /, and no playground.", flags=("--no-ui",))
     metrics_names: Literal["inflight", "vllm"] = setting("inflight", "inflight, or vllm for both.")
