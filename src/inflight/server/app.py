@@ -212,6 +212,6 @@ async def _fault(request: Request, error: Exception) -> Response:
 
 
 def _answered(request: Request, error: ApiError) -> Response:
-    """The answer; the log has it from the request's state."""
+    """Return the answer; the log has it from the request's state."""
     request.state.error = without_frames(error)
     return error_response(error, request.scope)

@@ -21,7 +21,7 @@ from inflight.server.tenants import Tenant
 
 
 def of_a_line(call: Call) -> Call:
-    """The call, if a line may ask for it. Raises ApiError."""
+    """Return the call, if a line may ask for it. Raises ApiError."""
     if call.stream:
         raise invalid("stream is true, but the answer to a line is written whole; leave it out.", "stream")
     return call
@@ -55,7 +55,7 @@ class LineAnswerer:
 
 
 async def _of_the_engine(opened: OpenCall) -> bytes:
-    """Raises ApiError; EngineEnded where the engine died with the line in flight."""
+    """Return the answer. Raises ApiError; EngineEnded where the engine died with the line in flight."""
     try:
         return await opened.answer()
     except ApiError as error:

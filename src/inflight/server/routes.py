@@ -134,7 +134,7 @@ def _alternatives(info: msgspec.inspect.Type) -> Sequence[msgspec.inspect.Type]:
 
 
 def check_operator(tenant: Tenant, action: str) -> None:
-    """Raises ApiError 403 for a tenant that may not change what is served; without keys any may."""
+    """Refuse a tenant that may not change what is served; without keys any may. Raises ApiError 403."""
     if not tenant.operator:
         raise ApiError(
             403,

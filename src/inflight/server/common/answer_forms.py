@@ -220,7 +220,7 @@ class AnswerForms:
 
 
 def form_field(body: GenerationSettings) -> str:
-    """The field that says most of what the answer must be like."""
+    """Return the field that says most of what the answer must be like."""
     named = next((name for name in FORM_FIELDS if getattr(body, name) is not None), None)
     if named is not None or not isinstance(body, ChatBody):
         return named or "response_format"

@@ -158,13 +158,13 @@ class ResponseBuilder:
 
     @property
     def prompt_scores(self) -> int:
-        """Log-probabilities of prompts that are kept: frames show them with the first of each choice, and then no
-        more."""
+        """Return the number of log-probabilities of prompts that are kept: only the first frame of each choice shows
+        them."""
         scores = (one.prompt_scores for one in self._collectors.values())
         return sum(len(entries) * (1 + len(entries[0].top)) for entries in scores if entries)
 
     def take(self, event: Event) -> None:
-        """An event of one of the requests, for an answer at the end."""
+        """Add an event of one of the requests, for an answer at the end."""
         self._collectors[event.request_id].take(event)
 
     def forget(self) -> None:
@@ -175,7 +175,7 @@ class ResponseBuilder:
     # -- whole ----------------------------------------------------------------------------------------------------
 
     def answer(self) -> bytes:
-        """As JSON, once all have finished. Raises ApiError where one of them failed."""
+        """Return the answer as JSON, once all have finished. Raises ApiError where one of them failed."""
         choices: list[Choice] = []
         for collector in self._collectors.values():
             _check(collector)
@@ -191,7 +191,7 @@ class ResponseBuilder:
         return self._serializer.alive
 
     def frames(self, events: Iterable[Event]) -> bytes:
-        """Server-sent events of what these events add; nothing where they add nothing. Raises ApiError."""
+        """Return server-sent events of what these events add. Raises ApiError."""
         before = after = _NO_USAGE
         if shows_usage := self._serializer.shows_usage:
             before = self._usage(self.output_tokens)
@@ -220,11 +220,11 @@ class ResponseBuilder:
         return self._serializer.kept(self._usage(self.output_tokens))
 
     def failed(self, error: ApiError) -> bytes:
-        """The stream ends in an error."""
+        """Return the last frames of a stream that ends in an error."""
         return self._serializer.failed(error)
 
     def _fold(self, events: Iterable[Event]) -> list[Change]:
-        """By choice, what these events add to it."""
+        """Return the changes of choices by these events."""
         changes: dict[int, Change] = {}
         for event in events:
             collector, first = self._collectors[event.request_id], self._first_index[event.request_id]
@@ -277,7 +277,7 @@ def _check(collector: OutputCollector) -> None:
 
 
 def _best(outputs: list[CompletionOutput], n: int) -> list[CompletionOutput]:
-    """The n samples with the highest log-probability per token, the best first; all of them, in order, if n is all."""
+    """Return the n samples of the highest log-probability per token, the best first; all, in order, if n is all."""
     if len(outputs) == n:
         return outputs
 

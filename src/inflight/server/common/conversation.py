@@ -98,7 +98,11 @@ class ChatBody(ChatSettings, kw_only=True, forbid_unknown_fields=True):
 
 
 def template_messages(messages: list[Message], arguments_as_text: bool) -> list[dict[str, Any]]:
-    """arguments_as_text: of tool calls; else they are objects. Raises ApiError."""
+    """Return the messages as the template reads them. arguments_as_text: of tool calls; else they are objects.
+
+    Raises:
+        ApiError: 400.
+    """
     return [_plain(one, arguments_as_text, f"messages[{number}]") for number, one in enumerate(messages)]
 
 
@@ -140,7 +144,7 @@ _ROLES = {"developer": "system", "function": "tool"}  # what templates call them
 
 
 def arguments_of(called: CalledFunction, as_text: bool, place: str) -> Any:
-    """A call's arguments as the template takes them: JSON text, or the object. Raises ApiError."""
+    """Return a call's arguments as the template takes them: JSON text, or the object. Raises ApiError."""
     given = called.arguments
     if as_text:
         return given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
@@ -199,7 +203,7 @@ def template_tools(specs: list[FunctionSpec]) -> tuple[dict[str, Any], ...]:
 
 
 def specs_of(tools: list[ToolSpec] | None) -> list[FunctionSpec]:
-    """Raises ApiError."""
+    """Return the functions of tools. Raises ApiError."""
     specs = [one.function for one in tools or ()]
     _checked(specs, [f"tools[{number}].function" for number in range(len(specs))])
     return specs
@@ -277,7 +281,7 @@ def _known(names: tuple[str, ...], tools: tuple[Tool, ...], field: str) -> tuple
 
 
 def check_offered(path: str, defer_loading: bool | None, allowed_callers: list[str] | None) -> None:
-    """Raises ApiError for a tool that is not to be shown to the model, or that only programs may call."""
+    """Refuse a tool that is not to be shown to the model, or that only programs may call. Raises ApiError."""
     if defer_loading:
         raise invalid(f"{path}.defer_loading is true, but all tools are shown to the model.", f"{path}.defer_loading")
     if allowed_callers is not None and "direct" not in allowed_callers:

@@ -21,7 +21,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode(value: Any) -> bytes:
-    """As JSON; NaN, should one come so far, is null."""
+    """Return JSON; NaN, should one come so far, is null."""
     return _ENCODER.encode(value)
 
 
@@ -121,7 +121,7 @@ class LogprobPieces:
     def _piece(
         self, items: list[tuple[int, TokenLogprob | None]], added: Callable[[int], tuple[int, int]]
     ) -> dict[str, Any]:
-        """added: how many characters of the text a token completes, behind how many of them it stands."""
+        """Return a piece. added: characters of the text that a token completes, and how many stand before it."""
         piece: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for token_id, entry in items:
             piece["tokens"].append(self._names.text(token_id))
@@ -133,7 +133,7 @@ class LogprobPieces:
         return piece
 
     def _top(self, entry: TokenLogprob) -> Raw:
-        """The likeliest, and the token itself. Of tokens that look alike the likelier one is shown, as OpenAI does."""
+        """Return the likeliest, and the token itself. Of tokens that look alike the likelier is shown."""
         top: dict[str, float] = {}
         for token_id, logprob in (*entry.top, (entry.token_id, entry.logprob)):
             top.setdefault(self._names.text(token_id), finite(logprob))

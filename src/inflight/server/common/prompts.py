@@ -189,7 +189,7 @@ class Prompts:
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def _check_length(self, text: str, field: str, truncated: int | None) -> None:
-        """Raises ApiError for text that cannot fit, however it is tokenized: megabytes would take seconds."""
+        """Refuse text that cannot fit, however it is tokenized: megabytes would take seconds. Raises ApiError."""
         length = self._limits.max_model_len
         if self._tokenizer is None or length is None or truncated is not None or len(text) <= length:
             return

@@ -81,7 +81,7 @@ def _limit(body: Settings) -> int | None:
 
 
 def check_samples(limits: Limits, prompts: int, samples: int) -> None:
-    """Raises ApiError for more samples than one prompt may have, or than may ever wait at once."""
+    """Refuse more samples than one prompt may have, or than may ever wait at once. Raises ApiError."""
     if samples > limits.max_n:
         raise invalid(f"{samples} samples are asked for, but a prompt may have {limits.max_n}; ask for fewer.", "n")
     waiting = limits.max_sequences
@@ -102,7 +102,7 @@ def check_logprobs(
     prompt_tokens: int,
     scored: int | None,
 ) -> None:
-    """Raises ApiError for more log-probabilities than one answer may hold.
+    """Refuse more log-probabilities than one answer may hold. Raises ApiError.
 
     Args:
         max_tokens: None: not shown, or not bounded by the body; then the server's memory for answers is the bound.

@@ -262,7 +262,7 @@ def residency_routes(service: Service) -> Routes:
         return _state_of(residency.unload(name))
 
     async def asked(request: Request) -> tuple[ModelResidency, str]:
-        """Raises ApiError."""
+        """Return the pool and the name that a body asks for. Raises ApiError."""
         check_operator(tenant_of(request), "load and unload models")
         body, residency = MODEL.decode(await body_bytes(request)), service.models.residency
         if residency is None:
@@ -287,7 +287,7 @@ def adapter_routes(service: Service) -> Routes:
     documented: dict[str, Any] = {"content": {"text/plain": {"type": "string"}}, "errors": any_errors()}
 
     def adapters() -> AdapterLoading:
-        """Raises ApiError."""
+        """Return the part that loads adapters. Raises ApiError where there is none."""
         models = service.models
         if not isinstance(models, OneModel) or models.adapter_loading is None:
             raise invalid("Adapters of several engines are named at the start, as lora = [...] or --lora.", "lora_name")

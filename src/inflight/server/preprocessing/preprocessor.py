@@ -68,7 +68,7 @@ class Preprocessor:
         return structs.replace(prepared, ignored=ignored) if ignored else prepared
 
     def check_generates(self, model: str | None) -> None:
-        """Raises ApiError for a name that is none of the model's, and where the model generates no text."""
+        """Refuse a name that is none of the model's, and a model that generates no text. Raises ApiError."""
         check_model(model, self.limits.models)
         pooler = self.limits.pooler
         if not self.limits.generates and pooler is not None:

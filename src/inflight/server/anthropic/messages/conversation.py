@@ -233,7 +233,7 @@ class _Turns:
             self.messages.append(Message(role="system", content=text))
 
     def begin(self, role: Role) -> Message:
-        """The message that goes on, or a new one that is still none: empty turns leave no trace but the assistant's."""
+        """Return the message that goes on, or a new one; only an assistant's turn leaves a trace where it is empty."""
         if self.messages and self.messages[-1].role == role:
             return self.messages[-1]
         message = Message(role=role, content="" if role == "assistant" else None)
@@ -242,7 +242,7 @@ class _Turns:
         return message
 
     def add(self, turn: Message, block: Block, path: str) -> Message:
-        """The message that the next block of the turn goes to."""
+        """Add a block, and return the message that the next block of the turn goes to."""
         match block:
             case TextBlock() if turn.role == "user":
                 if turn.content is None:
@@ -282,7 +282,7 @@ def _texts(content: TextContent) -> list[str]:
 
 
 def _check_role(block: Block, role: Role, path: str) -> None:
-    """Raises ApiError for a block that is not of this role's messages."""
+    """Refuse a block that is not of this role's messages. Raises ApiError."""
     if not isinstance(block, _SAID_BY[role]):
         may = ", ".join(str(one.__struct_config__.tag) for one in _SAID_BY[role])
         raise invalid(

@@ -108,7 +108,7 @@ class _Turns:
         self.messages.append(Message(role="tool", content=output, tool_call_id=item.call_id))
 
     def _turn(self, goes_on: Callable[[Message], bool]) -> Message:
-        """The assistant's message that is being put together, if what comes can be of it; else a new one."""
+        """Return the assistant's message that is being put together, if the next part may be of it; else a new one."""
         if not (self.messages and self.messages[-1].role == "assistant" and goes_on(self.messages[-1])):
             self.messages.append(Message(role="assistant"))
         return self.messages[-1]

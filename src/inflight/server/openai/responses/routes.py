@@ -67,7 +67,7 @@ def response_routes(service: JobService) -> Routes:
 
     @routes.get(f"{PATH}/{{response_id}}", query=ResponseQuery, result=Response, errors=_refusals(400, 401, 404, 507))
     async def retrieve_response(request: Request) -> HttpResponse:
-        """A stored response, as it was answered. What it includes was said when it was asked for."""
+        """Return a stored response, as it was answered. What it includes was said when it was asked for."""
         if read_query(request, ResponseQuery).stream:
             raise invalid(
                 "stream is true, but only a response that is being made is streamed, by the call that asked for it; "
@@ -85,8 +85,8 @@ def response_routes(service: JobService) -> Routes:
         errors=_refusals(400, 401, 404, 507),
     )
     async def list_input_items(request: Request) -> HttpResponse:
-        """The items that it was asked with, those of the responses before it among them; the last first unless asked
-        otherwise."""
+        """List the items that it was asked with, those of the responses before it among them; the last first unless
+        asked otherwise."""
         asked = read_query(request, InputItemsQuery)
         items, has_more = await service.responses.input_items(
             tenant_of(request),

@@ -49,7 +49,7 @@ class StoredResponse:
 
     @classmethod
     def of(cls, row: sqlite3.Row) -> Self:
-        """Raises ValueError or TypeError where a value is of another kind."""
+        """Return the response of a row. Raises ValueError or TypeError where a value is of another kind."""
         return msgspec.convert({name: row[name] for name in cls.__dataclass_fields__}, cls)
 
     @property
@@ -58,13 +58,13 @@ class StoredResponse:
         return _ROW_BYTES + len(self.response.encode()) + len(self.input_items.encode())
 
     def check(self) -> None:
-        """Raises ValueError where its JSON is not what was stored."""
+        """Refuse JSON that is not what was stored. Raises ValueError."""
         if self._output().id != self.id:
             raise ValueError("the id of a response")
         self._items()
 
     def listed(self) -> list[dict[str, Any]]:
-        """The items of its input, each with an id. Raises ValueError."""
+        """Return the items of its input, each with an id. Raises ValueError."""
         own = self.id.removeprefix(PREFIX)
         return [
             {"id": f"{_ITEM_PREFIXES.get(item['type'], 'item')}_{own}_input{number}", **item}
@@ -72,7 +72,7 @@ class StoredResponse:
         ]
 
     def history(self) -> bytes:
-        """The items before the input of a response that continues it: JSON, a list. Raises ValueError."""
+        """Return the items before the input of a response that continues it: JSON, a list. Raises ValueError."""
         return _encode([*self.listed(), *self._output().output])
 
     def _items(self) -> list[dict[str, Any]]:
@@ -142,12 +142,12 @@ class Responses:
         await self._database.write(work)
 
     async def history(self, tenant: Tenant, response_id: str) -> bytes:
-        """What comes before the input that continues it: JSON, a list of items."""
+        """Return the items before the input that continues it, as JSON."""
         with _damage_of(response_id):
             return (await self._found(tenant, response_id, "previous_response_id")).history()
 
     async def retrieve(self, tenant: Tenant, response_id: str) -> bytes:
-        """The response as JSON."""
+        """Return the response as JSON."""
         with _damage_of(response_id):
             stored = await self._found(tenant, response_id)
             stored.check()
@@ -156,7 +156,7 @@ class Responses:
     async def input_items(
         self, tenant: Tenant, response_id: str, *, after: str | None, limit: int, descending: bool
     ) -> tuple[list[dict[str, Any]], bool]:
-        """The items of its input, and whether there are more."""
+        """Return the items of its input, and whether there are more."""
         with _damage_of(response_id):
             items = (await self._found(tenant, response_id)).listed()
         if descending:
@@ -183,7 +183,7 @@ class Responses:
         await self._database.write_on_full_disk(work)
 
     async def _found(self, tenant: Tenant, response_id: str, param: str | None = None) -> StoredResponse:
-        """Raises ValueError or TypeError where it is damaged."""
+        """Return the row. Raises ValueError or TypeError where it is damaged."""
         query = f"SELECT * FROM responses WHERE {_ONE} AND due > ?"
 
         def work(connection: sqlite3.Connection) -> StoredResponse:
@@ -222,7 +222,7 @@ _CONTINUED = msgspec.json.Decoder(_Continued)
 
 
 def previous_of(body: bytes) -> str | None:
-    """The response that a body continues. Mistakes in a body are left to its decoder."""
+    """Return the response that a body continues. Mistakes in a body are left to its decoder."""
     try:
         previous = _CONTINUED.decode(body).previous_response_id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

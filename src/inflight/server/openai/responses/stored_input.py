@@ -55,7 +55,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def references_of(body: bytes) -> list[Reference]:
-    """Raises ApiError where one has no id."""
+    """Return the references in a body. Raises ApiError where one has no id."""
     if _MARK not in body:
         return []
     try:
@@ -106,7 +106,7 @@ async def _items_of(named: Reference, response_id: str, history: Callable[[str],
 
 
 def with_items(body: bytes, items: Mapping[Reference, Raw]) -> bytes:
-    """The body with these in the place of their names."""
+    """Return the body with these in the place of their names."""
     fields = _FIELDS.decode(body)
     given = _RAW_ITEMS.decode(fields["input"])
     for one, item in items.items():
@@ -140,11 +140,11 @@ T = TypeVar("T")
 
 class StoredConversations:
     def __init__(self, stored: Callable[[], Responses], max_bytes: int):
-        """stored: raises ApiError while there is no store. max_bytes: of a body and what is read for it."""
+        """Limit parts to max_bytes with their body. stored: raises ApiError while there is no store."""
         self._stored, self._max_bytes = stored, max_bytes
 
     async def with_named_items(self, body: bytes, tenant: Tenant, lease: BodyLease) -> bytes:
-        """The body with those items in the place of their names. Raises ApiError."""
+        """Return the body with those items in the place of their names. Raises ApiError."""
         references = await _aside(body, partial(references_of, body))
         if not references:
             return body
@@ -154,7 +154,7 @@ class StoredConversations:
         return whole
 
     async def history_of(self, body: bytes, tenant: Tenant, lease: BodyLease) -> bytes:
-        """The items that come before the body's. Raises ApiError."""
+        """Return the items that come before the body's. Raises ApiError."""
         previous = await _aside(body, partial(previous_of, body))
         if previous is None:
             return NO_HISTORY
