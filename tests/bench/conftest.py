@@ -1,4 +1,4 @@
-"""A stub server that plays what each request's body tells it."""
+"""A stub server that plays the script in each request's body."""
 
 from __future__ import annotations
 

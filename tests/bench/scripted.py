@@ -60,8 +60,8 @@ class ScriptedServer:
         flat = {*body, *body.get("stream_options", {})}
         refused = sorted(flat & self.refuses)
         if refused:
-            told = f"the field {refused[0]!r} is unknown" if self.named else "this request is malformed"
-            return 400, {"error": {"message": told, "param": None}}
+            message = f"the field {refused[0]!r} is unknown" if self.named else "this request is malformed"
+            return 400, {"error": {"message": message, "param": None}}
         prompt = body.get("prompt")
         if isinstance(prompt, list) and not self.takes_ids:
             return 400, {"error": {"message": "prompt must be a string", "param": "prompt"}}

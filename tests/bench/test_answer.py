@@ -34,7 +34,7 @@ def taken(*frames: bytes, keep: bool = False) -> Answer:
     return answer
 
 
-def test_a_frame_with_text_is_a_token_where_nothing_else_is_told() -> None:
+def test_a_frame_with_text_is_a_token_without_other_counts() -> None:
     answer = taken(frame("a"), frame("b"), frame("", finish_reason="stop"), b"[DONE]")
     assert list(answer.token_times()) == [1.0, 2.0]
     assert answer.done and not answer.counted and answer.problem() == ""
@@ -50,7 +50,7 @@ def test_reasoning_counts_as_content_does(name: str) -> None:
     assert taken(delta(**{name: "hm"}), b"[DONE]").tokens == 1
 
 
-def test_usage_that_counts_along_tells_what_a_frame_brings_even_without_text() -> None:
+def test_usage_in_frames_counts_their_tokens_even_without_text() -> None:
     def usage(tokens: int) -> dict[str, Any]:
         return {"usage": {"prompt_tokens": 3, "completion_tokens": tokens}}
 
@@ -60,7 +60,7 @@ def test_usage_that_counts_along_tells_what_a_frame_brings_even_without_text() -
     assert answer.counted
 
 
-def test_token_ids_tell_what_a_frame_brings() -> None:
+def test_token_ids_count_the_tokens_of_a_frame() -> None:
     answer = taken(
         frame("", token_ids=[]), frame("ab", token_ids=[5, 6]), frame("c", token_ids=[7]), b"[DONE]", keep=True
     )
@@ -93,7 +93,7 @@ def test_a_number_of_tokens_that_is_none_is_not_believed(nonsense: object) -> No
     assert answer.prompt_tokens is None and answer.problem() == ""
 
 
-def test_cached_tokens_are_told_by_usage() -> None:
+def test_cached_tokens_are_those_of_usage() -> None:
     usage = {"prompt_tokens": 8, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 6}}
     assert taken(frame("a", usage=usage)).cached_tokens == 6
     assert taken(frame("a", usage={**usage, "prompt_tokens_details": None})).cached_tokens == 0
@@ -103,7 +103,7 @@ def test_a_whole_answer_has_one_time_for_all_its_tokens() -> None:
     body = {"id": "w", "choices": [{"message": {"content": "abc"}}], "usage": {"completion_tokens": 3}}
     answer = Answer()
     answer.take_whole(json.dumps(body).encode(), 5.0)
-    assert list(answer.token_times()) == []  # nobody saw when each came
+    assert list(answer.token_times()) == []  # their times are not known
     assert (answer.first_token, answer.last_token, answer.output_tokens) == (5.0, 5.0, 3)
     assert answer.problem() == "" and answer.id == "w"
 
@@ -124,5 +124,5 @@ def test_a_whole_answer_has_one_time_for_all_its_tokens() -> None:
         ([b"[" * 100_000], "no part of an answer"),
     ],
 )
-def test_what_is_no_answer_is_told_in_a_sentence(frames: list[bytes], said: str) -> None:
+def test_what_is_no_answer_is_reported_in_a_sentence(frames: list[bytes], said: str) -> None:
     assert said in taken(*frames).problem()

@@ -37,7 +37,7 @@ def test_the_edge_is_found_from_below_and_from_above(start):
 
 
 def test_a_search_that_begins_at_an_estimate_takes_few_probes():
-    """A closed loop tells about what the server does; from one request a second it takes twice as many."""
+    """A closed loop shows about the server's throughput; from one request a second it takes twice as many."""
     entries = tuple(Entry(0.0, 10, 4, targets=Targets(e2e=0.5)) for _ in range(64))
     loop = Workload(entries, "closed", concurrency=16, closed=True)
     closed = measure(loop, FakeSend(seconds=0.1)(loop, Target(""), NoBodies()), Warmup())
@@ -49,12 +49,12 @@ def test_a_search_that_begins_at_an_estimate_takes_few_probes():
 
 
 def test_each_probe_is_announced_with_how_many_follow():
-    told = []
-    found = find_capacity(probe(FakeSend(seconds=0.1)), 4.0, begin=lambda value, left: told.append((value, left)))
-    assert [value for value, _ in told] == [one.value for one in found.probes]
-    bounded = [left for _, left in told if left is not None]
+    begun = []
+    found = find_capacity(probe(FakeSend(seconds=0.1)), 4.0, begin=lambda value, left: begun.append((value, left)))
+    assert [value for value, _ in begun] == [one.value for one in found.probes]
+    bounded = [left for _, left in begun if left is not None]
     assert bounded == sorted(bounded, reverse=True) and bounded[-1] == 0
-    assert len(bounded) == bounded[0] + 1 and told[0][1] is None
+    assert len(bounded) == bounded[0] + 1 and begun[0][1] is None
 
 
 def test_why_a_probe_was_missed_is_said_with_its_figure():
@@ -105,7 +105,7 @@ def test_the_share_decides():
     assert not judge(measured, 0.99)[0]
 
 
-def test_a_start_that_is_none_is_told():
+def test_an_invalid_start_is_refused():
     with pytest.raises(BenchError, match="begins at 0"):
         find_capacity(probe(FakeSend()), 0.0)
 

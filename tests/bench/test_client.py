@@ -53,15 +53,15 @@ def test_a_bound_on_an_open_loop_holds_back_but_does_not_stop_the_clock(stub: St
     assert sent.health.delay_p99_s < last.delay  # being held back is not the client's lateness
 
 
-def test_a_turn_waits_for_the_answer_before_it_and_tells_it(stub: StubServer) -> None:
+def test_a_turn_waits_for_the_answer_before_it_and_sends_it(stub: StubServer) -> None:
     offered = (
         Entry(0.0, 5, 3, session="a"),
         Entry(0.0, 5, 3, session="a", after=0, think_s=0.1),
         Entry(0.0, 5, 3, session="a", after=1),
         Entry(0.3, 5, 3, session="b"),
     )
-    told: list[Any] = [{"tokens": 3, "token_ids": True, "gap_s": 0.01}] * 4
-    first, second, third, other = play(stub, told, offered, processes=2).observations
+    scripts: list[Any] = [{"tokens": 3, "token_ids": True, "gap_s": 0.01}] * 4
+    first, second, third, other = play(stub, scripts, offered, processes=2).observations
     assert first.ended + 0.1 <= second.intended + 1e-3 and second.ended <= third.intended + 1e-3
     assert other.intended == 0.3
     assert [one.outcome for one in (first, second, third, other)] == ["completed"] * 4
@@ -77,7 +77,7 @@ class Remembering(ScriptedBodies):
         return super().body(index, before)
 
 
-def test_bodies_are_told_the_conversation_so_far(stub: StubServer) -> None:
+def test_bodies_get_the_conversation_so_far(stub: StubServer) -> None:
     offered = (Entry(0.0, 5, 3), Entry(0.0, 5, 3, after=0), Entry(0.0, 5, 3, after=1), Entry(0.0, 5, 3))
     refused = {"status": 400}
     bodies = Remembering(({"tokens": 3, "token_ids": True}, refused, {"tokens": 1}, {"tokens": 1}))
@@ -129,15 +129,15 @@ def test_an_empty_workload_is_over_at_once(stub: StubServer) -> None:
     assert sent.observations == () and not sent.interrupted
 
 
-def test_progress_is_told_while_it_runs_and_at_the_end(stub: StubServer) -> None:
-    told: list[Progress] = []
+def test_progress_is_reported_while_it_runs_and_at_the_end(stub: StubServer) -> None:
+    reported: list[Progress] = []
     scripts = [{"tokens": 2, "first_s": 0.05}] * 12 + [{"status": 429}, {"status": 500}]
-    play(stub, scripts, entries(14, 0.06), progress=told.append, processes=2)
-    last = told[-1]
+    play(stub, scripts, entries(14, 0.06), progress=reported.append, processes=2)
+    last = reported[-1]
     assert (last.offered, last.sent, last.completed, last.rejected, last.failed) == (14, 14, 12, 1, 1)
     assert (last.output_tokens, last.in_flight) == (24, 0)
-    assert len(told) > 2
-    for before, after in pairwise(told):
+    assert len(reported) > 2
+    for before, after in pairwise(reported):
         assert before.sent <= after.sent and before.elapsed_s <= after.elapsed_s
 
 
@@ -208,6 +208,6 @@ class Fatal(ScriptedBodies):
         os._exit(9)
 
 
-def test_a_process_that_ends_by_itself_is_told(stub: StubServer) -> None:
+def test_a_process_that_ends_by_itself_is_reported(stub: StubServer) -> None:
     with pytest.raises(BenchError, match=r"Process 1 of 1 .* ended by itself, with code 9"):
         send(Workload(entries(1), "w"), Target(stub.url), Fatal(({},)))

@@ -45,7 +45,7 @@ def test_a_client_that_is_late_by_its_own_work_makes_the_run_invalid() -> None:
     assert "10.0 ms late" in health.faults[0] and "--processes 2" in health.faults[0]
 
 
-def test_waiting_for_a_core_is_told_apart_and_borne_longer() -> None:
+def test_waiting_for_a_core_is_separate_and_borne_longer() -> None:
     assert assess([WorkerHealth(lag=2 * OWN_LIMIT_S, own=0.0)], closed=False).valid
     health = assess([WorkerHealth(lag=0.001, delay=2 * MACHINE_LIMIT_S, own=0.0)], closed=False)
     assert len(health.faults) == 1
@@ -67,7 +67,7 @@ def test_time_without_a_core_is_no_work_of_its_own() -> None:
     core.close()
 
 
-def test_late_sending_counts_as_own_where_nobody_else_had_the_core() -> None:
+def test_late_sending_counts_as_own_where_no_other_process_had_the_core() -> None:
     watch = HealthMonitor()
     watch.begin(0.0)
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""What can go wrong between client and server, each against a stub that does it."""
+"""Failures between client and server, each against a stub that has it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_how_a_server_writes_its_frames_changes_nothing(stub: StubServer, script
 
 
 @pytest.mark.parametrize(
-    ("script", "frames", "told"),
+    ("script", "frames", "counts"),
     [
         ({"usage": "final"}, 2, "usage"),
         ({"usage": "continuous"}, 2, "usage"),
@@ -72,16 +72,16 @@ def test_how_a_server_writes_its_frames_changes_nothing(stub: StubServer, script
     ],
 )
 def test_tokens_that_come_together_have_one_time(
-    stub: StubServer, script: dict[str, Any], frames: int, told: str
+    stub: StubServer, script: dict[str, Any], frames: int, counts: str
 ) -> None:
     sent = play(stub, [{**STREAM, "per_frame": 3, "gap_s": 0.3, **script}])
     (seen,) = sent.observations
-    assert (sent.frames, sent.token_counts, seen.output_tokens) == (frames, told, 6)
+    assert (sent.frames, sent.token_counts, seen.output_tokens) == (frames, counts, 6)
     (gap,) = seen.gaps
     assert seen.tpot == pytest.approx(gap / 3)  # three behind the first frame
 
 
-def test_frames_stand_for_tokens_where_nothing_else_is_told(stub: StubServer) -> None:
+def test_frames_stand_for_tokens_without_other_counts(stub: StubServer) -> None:
     sent = play(stub, [{**STREAM, "per_frame": 3, "usage": "none"}])
     assert (sent.observations[0].output_tokens, sent.token_counts) == (2, "frames")
 
@@ -134,13 +134,13 @@ def test_a_page_that_is_no_answer_is_quoted(stub: StubServer) -> None:
 
 
 def test_a_date_to_come_again_is_measured_by_the_servers_own_clock() -> None:
-    class Told:
+    class Answered:
         headers: ClassVar = {"Retry-After": "Sat, 01 Jan 2000 00:00:07 GMT", "Date": "Sat, 01 Jan 2000 00:00:04 GMT"}
 
-    assert retry_after(cast(Any, Told())) == 3.0
+    assert retry_after(cast(Any, Answered())) == 3.0
 
 
-def test_nobody_there_is_a_failed_request(stub: StubServer) -> None:
+def test_no_server_is_a_failed_request(stub: StubServer) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         seen = one(f"http://127.0.0.1:{free.getsockname()[1]}")
@@ -154,8 +154,8 @@ def test_nobody_there_is_a_failed_request(stub: StubServer) -> None:
 def test_a_server_that_is_too_busy_rejects_and_any_other_refusal_is_a_failure(
     stub: StubServer, status: int, outcome: str
 ) -> None:
-    for told in (None, "0", "soon"):
-        seen = one(stub, status=status, retry_after=told)
+    for counts in (None, "0", "soon"):
+        seen = one(stub, status=status, retry_after=counts)
         assert (seen.outcome, seen.status, seen.error) == (outcome, status, f"HTTP {status}: come later")
         assert seen.first_token is None and seen.sent is not None
 
@@ -170,7 +170,7 @@ def test_a_rejected_request_is_sent_again_only_when_asked(stub: StubServer) -> N
     assert seen.delay is not None and seen.delay < seen.ttft
 
 
-def test_nobody_waits_for_a_time_that_was_not_told_or_comes_too_late(stub: StubServer) -> None:
+def test_no_request_waits_for_a_time_that_was_not_sent_or_is_too_late(stub: StubServer) -> None:
     assert one(stub, {"retries": 5}, status=503, refusals=1, name="no time").outcome == "rejected"
     assert one(stub, {"retries": 5}, status=429, retry_after="nan", refusals=1, name="nonsense").outcome == "rejected"
     late = one(stub, {"retries": 5, "timeout_s": 3.0}, status=503, retry_after="60", refusals=1, name="too late")

@@ -1,4 +1,4 @@
-"""What is offered follows the options, and a sweep's or a search's load."""
+"""The offered workload follows the options, and a sweep's or a search's load."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_closed_loop_of_a_given_time_sends_nothing_after_it():
         if in_flight:
             now += 0.25
             pacer.ended(in_flight.pop(0), now)
-    assert now == pytest.approx(3.25)  # what was under way at 3 s comes to its end
+    assert now == pytest.approx(3.25)  # requests in flight at 3 s end
 
 
 def test_all_at_once():
@@ -83,7 +83,7 @@ def test_targets_are_those_of_the_entries_that_state_none():
     assert {entry.traffic: entry.targets.ttft for entry in workload.entries} == {"own": 9.0, "other": 1.0}
 
 
-def test_what_the_model_cannot_take_is_left_out_and_told():
+def test_what_the_model_cannot_take_is_left_out_and_reported():
     one = TrafficClass(name="", share=1.0, input=Uniform(10, 200), output=Fixed(10))
     workload = Offer([one], requests=100, max_model_len=110).workload()
     assert 0 < len(workload.entries) < 100
@@ -104,7 +104,7 @@ def test_turns_behind_one_that_is_left_out_are_left_out_too():
             assert entry.prompt_tokens > before.prompt_tokens
 
 
-def test_a_model_that_can_take_nothing_is_told():
+def test_a_model_that_can_take_no_request_is_refused():
     with pytest.raises(BenchError, match=r"All 5 requests are longer than the model's 64 tokens .the shortest has 120"):
         Offer([ONE], requests=5, max_model_len=64).workload()
 

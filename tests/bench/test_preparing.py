@@ -1,4 +1,4 @@
-"""Prompts of exact length in the words of the server, whatever it tells of its tokenizer."""
+"""Prompts of exact length as the server counts, whatever it reports of its tokenizer."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def prepared(server: ScriptedServer, endpoint="completions", workload=WORKLOAD, 
 
 
 def made(found: Prepared, index: int, before=None, workload=WORKLOAD, seed=1):
-    data, told = found.bodies(workload, seed).body(index, before)
-    return json.loads(data), told
+    data, conversation = found.bodies(workload, seed).body(index, before)
+    return json.loads(data), conversation
 
 
 def test_token_ids_are_exact_shared_and_within_the_vocabulary():
@@ -56,10 +56,10 @@ def test_a_later_turn_begins_with_the_conversation_and_is_as_long_as_asked():
     with ScriptedServer() as server:
         found = prepared(server)
     bodies = found.bodies(WORKLOAD, 1)
-    _, told = bodies.body(1, None)
-    before = bodies.answered(told, " a a a", (7, 8, 9))
+    _, conversation = bodies.body(1, None)
+    before = bodies.answered(conversation, " a a a", (7, 8, 9))
     turn = json.loads(bodies.body(3, before)[0])["prompt"]
-    assert turn[:103] == [*told, 7, 8, 9]
+    assert turn[:103] == [*conversation, 7, 8, 9]
     assert len(turn) == 300
 
 
@@ -77,15 +77,15 @@ def test_chat_leaves_room_for_the_template():
     with ScriptedServer() as server:
         found = prepared(server, "chat")
         bodies = found.bodies(WORKLOAD, 1)
-        data, told = bodies.body(1, None)
-        before = bodies.answered(told, "a b c", ())
+        data, conversation = bodies.body(1, None)
+        before = bodies.answered(conversation, "a b c", ())
         turn = json.loads(bodies.body(3, before)[0])
         lengths = [server.post("/tokenize", json.loads(body))[1]["count"] for body in (data, json.dumps(turn))]
     assert [one["role"] for one in turn["messages"]] == ["user", "assistant", "user"]
     assert lengths == [100, 300]
 
 
-def test_the_templates_tokens_are_measured_where_nobody_tells_them():
+def test_the_templates_tokens_are_measured_where_they_are_not_reported():
     with ScriptedServer(tokenize_messages=False) as server:
         found = prepared(server, "chat")
         body, _ = made(found, 0)
@@ -99,13 +99,13 @@ def test_text_by_a_tokenizer_that_lies_here(tiny):
         bodies = pickle.loads(pickle.dumps(found.bodies(WORKLOAD, 1)))  # as another process of the client has it
     counter = found.prompts.counter
     for index, wanted in ((0, 50), (1, 100)):
-        _, told = bodies.body(index, None)
-        assert counter.chat(told) == wanted
-    _, told = bodies.body(3, bodies.answered(told, "some answer", ()))
-    assert counter.chat(told) == 300
+        _, conversation = bodies.body(index, None)
+        assert counter.chat(conversation) == wanted
+    _, conversation = bodies.body(3, bodies.answered(conversation, "some answer", ()))
+    assert counter.chat(conversation) == 300
 
 
-def test_text_without_any_tokenizer_is_told():
+def test_text_without_any_tokenizer_is_refused():
     with ScriptedServer(tokenize=False) as server, pytest.raises(BenchError, match="--tokenizer"):
         prepared(server, "chat")
 
@@ -130,8 +130,8 @@ def test_prompts_of_a_trace_are_sent_as_they_are():
         )
         found = prepared(server, "chat", workload)
         bodies = found.bodies(workload, 1)
-    _, told = bodies.body(0, None)
-    data, _ = bodies.body(1, bodies.answered(told, "yes", ()))
+    _, conversation = bodies.body(0, None)
+    data, _ = bodies.body(1, bodies.answered(conversation, "yes", ()))
     assert [one["content"] for one in json.loads(data)["messages"]] == ["one two three", "yes", "and four"]
 
 

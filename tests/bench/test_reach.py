@@ -35,9 +35,9 @@ def answering(pages: dict[str, tuple[int, str]]) -> Iterator[str]:
 
 
 def refused(url: str) -> str:
-    with pytest.raises(BenchError) as told:
+    with pytest.raises(BenchError) as raised:
         offered(Target(url, connect_timeout_s=1.0))
-    return str(told.value)
+    return str(raised.value)
 
 
 def test_the_models_of_a_server_are_named(stub: StubServer) -> None:
@@ -46,7 +46,7 @@ def test_the_models_of_a_server_are_named(stub: StubServer) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 500])
-def test_an_answer_that_breaks_off_is_told(status: int) -> None:
+def test_an_answer_that_breaks_off_is_reported(status: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -74,17 +74,17 @@ def test_a_server_that_lists_no_models_but_is_well_will_do() -> None:
         ({}, "HTTP 404 to /v1/models and 404 to /health"),
     ],
 )
-def test_what_is_no_server_to_be_measured_is_told(pages: dict[str, tuple[int, str]], said: str) -> None:
+def test_what_is_no_server_to_be_measured_is_reported(pages: dict[str, tuple[int, str]], said: str) -> None:
     with answering(pages) as url:
         assert said in refused(url)
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://[bad"])
-def test_an_address_that_is_none_is_told(url: str) -> None:
+def test_an_address_that_is_none_is_refused(url: str) -> None:
     assert "is no address of a server" in refused(url)
 
 
-def test_nobody_there_is_told_at_once() -> None:
+def test_no_server_is_reported_at_once() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         assert "No server answers at http://127.0.0.1" in refused(f"http://127.0.0.1:{free.getsockname()[1]}")
@@ -94,7 +94,7 @@ def test_nobody_there_is_told_at_once() -> None:
     ("says", "said"),
     [(b"\x00\x01 what?\r\n\r\n", "does not speak HTTP"), (b"", "gave no answer"), (None, "within 1 s")],
 )
-def test_a_port_where_something_else_lives_is_told(says: bytes | None, said: str) -> None:
+def test_a_port_where_something_else_lives_is_reported(says: bytes | None, said: str) -> None:
     done = threading.Event()
 
     def talk(door: socket.socket) -> None:

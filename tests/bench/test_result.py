@@ -106,7 +106,7 @@ def test_a_sweeps_runs_are_found_in_its_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("{", "no result: not JSON"),
         ('{"kind": "header", "version": 1}', "has kind 'header'"),
@@ -115,10 +115,10 @@ def test_a_sweeps_runs_are_found_in_its_file(tmp_path):
         ('{"kind": "bench", "version": 1}', "lacks '"),
     ],
 )
-def test_other_files_are_refused_in_words(tmp_path, text, told):
+def test_other_files_are_refused_with_a_message(tmp_path, text, message):
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(ResultError, match=told):
+    with pytest.raises(ResultError, match=message):
         read_results(path)
 
 

@@ -47,7 +47,7 @@ def test_the_warm_up_is_not_counted(warmup, start, offered):
     assert str(warmup) in found.why
 
 
-def test_a_warm_up_that_leaves_nothing_is_told():
+def test_a_warm_up_that_leaves_nothing_is_refused():
     with pytest.raises(BenchError, match="leaves none of 3 requests"):
         run(every(0.5, 3), FakeSend(), Warmup(requests=3))
 
@@ -75,7 +75,7 @@ def test_summaries_by_class_lane_and_tenant():
     assert found.by_tenant == {}
 
 
-def test_failed_and_rejected_requests_are_missed_and_told_in_the_servers_words():
+def test_failed_and_rejected_requests_are_missed_and_noted_as_the_server_reports_them():
     def fate(index, one):
         if index % 4 == 0:
             return replace(one, outcome="rejected", error=f"HTTP 429: try again in {index} s")
@@ -87,7 +87,7 @@ def test_failed_and_rejected_requests_are_missed_and_told_in_the_servers_words()
     assert found.notes == ("5 × HTTP 429: try again in 0 s",)
 
 
-def test_answers_of_another_length_than_asked_are_told():
+def test_answers_of_another_length_than_asked_are_noted():
     found = run(
         every(0.5, 10), FakeSend(fate=lambda index, one: replace(one, output_tokens=one.output_tokens - index % 2))
     )

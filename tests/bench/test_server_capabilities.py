@@ -1,4 +1,4 @@
-"""What a server takes is found by asking, whether its refusals name the field or not."""
+"""The fields that a server accepts are found by probing, whether its refusals name the field or not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_server_that_takes_everything_keeps_every_field():
     assert len(server.bodies) == 1
 
 
-def test_refused_fields_are_dropped_by_name_and_told():
+def test_refused_fields_are_dropped_by_name_and_noted():
     with ScriptedServer(refuses=frozenset({"priority", "slo", "continuous_usage_stats"})) as server:
         capabilities = learnt(server)
     assert EVERYTHING - capabilities.fields == {"priority", "slo", "continuous_usage_stats"}
@@ -78,12 +78,12 @@ def test_the_users_own_fields_win():
     assert "temperature" not in server.bodies[0]
 
 
-def test_a_server_that_refuses_the_plainest_question_is_told():
+def test_a_server_that_refuses_the_plainest_question_is_reported():
     with ScriptedServer(refuses=frozenset({"model"})) as server, pytest.raises(BenchError, match="'model' is unknown"):
         learnt(server)
 
 
-def test_a_wrong_path_is_told():
+def test_a_wrong_path_is_reported():
     with ScriptedServer() as server:
         server.post = lambda path, body: (404, {"error": {"message": "no such model"}})  # type: ignore[method-assign]
         with pytest.raises(BenchError, match=r"404 for the model 'm' .no such model"):

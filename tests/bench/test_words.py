@@ -54,11 +54,11 @@ def test_contents_differ_by_seed_and_repeat_with_it():
     assert one == same != other
 
 
-def test_a_tokenizer_that_cannot_be_hit_is_told():
+def test_a_tokenizer_that_cannot_be_hit_is_refused():
     with pytest.raises(BenchError, match="No text of exactly 7 tokens"):
         corrected("a b", 7, lambda text: 2 * len(text.split()))
 
 
-def test_a_tokenizer_without_stable_words_is_told():
+def test_a_tokenizer_without_stable_words_is_refused():
     with pytest.raises(BenchError, match="token ids"):
         learn_words(lambda text: 5)

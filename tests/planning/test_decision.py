@@ -1,4 +1,4 @@
-"""What a wrong choice of the simulator costs, and how alike two orders of settings are."""
+"""The cost of a wrong choice of the simulator, and how alike two orders of settings are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inflight.planning.tuning import Decision, EvaluatedConfig, ranks, take_turn
 
 
 def summary(kept: int) -> Summary:
-    """Of ten requests within ten seconds, so many of which keep their target."""
+    """Summarize ten requests within ten seconds, so many of which meet their target."""
     found = [
         Observation(
             str(number),
@@ -76,7 +76,7 @@ def test_settings_take_turns() -> None:
         ran.append(config.max_num_seqs)
         return summary(5)
 
-    told: list[str] = []
-    found = take_turns([tried(1, 9), tried(2, 9)], run, 3, told.append)
+    reported: list[str] = []
+    found = take_turns([tried(1, 9), tried(2, 9)], run, 3, reported.append)
     assert ran == [1, 2] * 3 and [len(one.measured) for one in found] == [3, 3]
-    assert "run 3 of 3" in told[-2] and "simulated 0.9/s" in told[-1]
+    assert "run 3 of 3" in reported[-2] and "simulated 0.9/s" in reported[-1]

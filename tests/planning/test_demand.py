@@ -45,12 +45,12 @@ def test_changes_change_what_they_say(demand: Demand) -> None:
     assert bursts > 2 * calm
 
 
-def test_requests_do_not_tell_how_long_their_answers_will_be() -> None:
+def test_requests_do_not_show_how_long_their_answers_will_be() -> None:
     entries = drawn().workload(5, 200, 1).entries
     assert {entry.max_tokens for entry in entries} == {max(entry.output_tokens for entry in entries)}
 
 
-def test_what_is_drawn_longer_than_the_model_takes_is_cut_and_told() -> None:
+def test_what_is_drawn_longer_than_the_model_takes_is_cut_and_noted() -> None:
     made = drawn(prompt="lognormal:100:4000", longest=500).workload(5, 500, 1)
     assert max(entry.prompt_tokens + entry.output_tokens for entry in made.entries) <= 500
     assert "longer than 500 tokens" in made.notes[0]
@@ -64,12 +64,12 @@ def test_of_a_long_trace_every_kth_request_is_taken() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf")])
-def test_a_rate_that_is_none_is_told(rate: float) -> None:
+def test_a_rate_that_is_none_is_refused(rate: float) -> None:
     with pytest.raises(WorkloadError, match="above 0"):
         Traced(workload(*ROWS), 20.0).workload(rate, 60, 0)
 
 
-def test_what_a_trace_has_at_most_is_known() -> None:
+def test_the_requests_of_a_trace_are_bounded() -> None:
     assert Traced(workload(*ROWS[:50]), 20.0).max_requests == 50
 
 
@@ -94,7 +94,7 @@ def test_what_is_stretched_stays_within_the_model() -> None:
 
 
 def test_the_mean_rate_is_that_of_the_whole_trace() -> None:
-    """Of 200 requests in half an hour, 100 come within 100 seconds."""
+    """100 of 200 requests in half an hour come within 100 seconds."""
     calm, busy = [(18.0 * k, 10, 5) for k in range(100)], [(1800.0 + k, 10, 5) for k in range(100)]
     traced = Traced(workload(*calm, *busy), 8.0)
     assert traced.mean_rate == pytest.approx(8.0 * (199 / 1899) / (111 / 300), rel=0.05)
@@ -105,7 +105,7 @@ def test_notes_of_a_trace_stay_with_it() -> None:
     assert Traced(workload(*ROWS, notes=("late",)), 5.0).workload(5.0, 100, 0).notes == ("late",)
 
 
-def test_what_the_model_cannot_hold_is_left_out_and_told() -> None:
+def test_what_the_model_cannot_hold_is_left_out_and_noted() -> None:
     left = fitting(workload((0, 10, 10), (1, 100, 10), (2, 10, 10)), 50)
     assert len(left.entries) == 2 and left.notes[0].startswith("1 of 3 requests")
     with pytest.raises(WorkloadError, match="3 of 3"):
@@ -113,14 +113,14 @@ def test_what_the_model_cannot_hold_is_left_out_and_told() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
-def test_rates_that_mean_nothing_are_told(rate: float) -> None:
+def test_rates_that_mean_nothing_are_refused(rate: float) -> None:
     with pytest.raises(WorkloadError, match="--rate"):
         drawn(rate)
     with pytest.raises(WorkloadError, match="--rate"):
         Traced(workload(*ROWS), rate)
 
 
-def test_gap_variation_and_traces_that_mean_nothing_are_told() -> None:
+def test_gap_variation_and_traces_that_mean_nothing_are_refused() -> None:
     with pytest.raises(WorkloadError, match="gaps' variation is 0"):
         drawn(gap_variation=0.0)
     with pytest.raises(WorkloadError, match="different times"):

@@ -19,9 +19,9 @@ NEVER = maps.Cell(1024, 32, "usual", 0.0, "chunked", (1, 1), dict(zip(LINKS, (0.
 def test_a_cell_is_a_ratio_for_each_link() -> None:
     assert [USUAL.ratio(link) for link in LINKS] == [0.5, 1.05, 1.5]
     assert [NEVER.ratio(link) for link in LINKS] == [None, None, float("inf")]
-    told = maps.short([USUAL, NEVER])
-    assert "| prompts of 256 | 0.50 / 1.05 / **1.50** |  |  |" in told
-    assert "| prompts of 1,024 | - / - / only apart |  |  |" in told
+    text = maps.short([USUAL, NEVER])
+    assert "| prompts of 256 | 0.50 / 1.05 / **1.50** |  |  |" in text
+    assert "| prompts of 1,024 | - / - / only apart |  |  |" in text
     assert f"2 of {len(PROMISES) * len(PROMPTS) * len(ANSWERS)} cells were run." in maps.report([USUAL, NEVER])
 
 

@@ -1,4 +1,4 @@
-"""What planning loads: the engine's scheduler and the simulator, no model code, no server and no torch."""
+"""Imports of planning: the engine's scheduler and the simulator, no model code, no server and no torch."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_pool_rates_are_those_of_engines_that_do_one_thing() -> None:
     prefill, decode = pool_rates(machine(), one.traffic, prompts, answers)
     assert prefill == pytest.approx(2.0)
     rows = answers.max_num_seqs
-    assert rows == 35  # the most whose step of 0.135 s leaves a tenth of the promise
+    assert rows == 35  # the most whose step of 0.135 s leaves a tenth of the SLO
     assert decode == pytest.approx(rows / (30 * 0.135))
     assert answers.max_num_batched_tokens is not None and answers.max_num_batched_tokens > rows
 
@@ -198,7 +198,7 @@ def test_a_tier_pays_where_prompts_begin_alike_and_memory_is_short() -> None:
 
 
 @pytest.mark.wide
-def test_a_plan_tells_layouts_where_they_are_asked_about() -> None:
+def test_a_plan_compares_layouts_where_asked() -> None:
     asked = LayoutQuestion(lambda machine: QUICK, tiers=lambda machine: (Tiers(host_gib=3.0),))
     found = planned(drawn(2.0), "ttft=4000(p90)", asked)
     assert found.layouts is not None

@@ -25,11 +25,11 @@ def test_the_batch_fills_before_it_is_read_and_stays_full() -> None:
 
 @given(st.floats(0, 2000), st.floats(1, 3000), st.integers(60, 5000))
 @example(0.0, 1.25, 60)
-def test_no_run_is_longer_than_the_most_and_something_is_read(residents: float, measured: float, most: int) -> None:
-    run = length(residents, measured, most)
-    assert run.requests <= most + 1
+def test_no_run_is_longer_than_the_limit_and_something_is_read(residents: float, measured: float, limit: int) -> None:
+    run = length(residents, measured, limit)
+    assert run.requests <= limit + 1
     assert 0 < run.begin < run.end <= 1
-    assert (run.end - run.begin) * run.requests >= min(measured, most / 3) * 0.9 - 0.1 * run.requests
+    assert (run.end - run.begin) * run.requests >= min(measured, limit / 3) * 0.9 - 0.1 * run.requests
 
 
 def test_an_emptier_beginning_would_look_better() -> None:

@@ -98,7 +98,7 @@ def test_only_several_gpus_have_buffers_of_collectives() -> None:
     assert two.reserve_bytes - one.reserve_bytes == pytest.approx(0.39e9)
 
 
-def test_a_model_that_does_not_fit_has_room_for_nobody() -> None:
+def test_a_model_that_does_not_fit_has_room_for_no_sequence() -> None:
     budget = max_concurrent_sequences("llama-3-70b", "a100-80", 1000)
     assert (budget.kv_bytes, budget.tokens, budget.sequences) == (0, 0, 0)
     assert max_concurrent_sequences("llama-3-70b", "a100-80", 1000, weights="int8", tensor_parallel=2).sequences > 0
@@ -158,7 +158,7 @@ def test_objects_and_names_mean_the_same() -> None:
     assert by_name == max_concurrent_sequences(known_model("llama-3-8b"), find_gpu("h100"), 100)
 
 
-def test_what_cannot_be_meant_is_told() -> None:
+def test_impossible_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="0 sequences of 10 tokens"):
         estimate_kv_cache("llama-3-8b", 10, 0)
     with pytest.raises(ValueError, match=r"0\.5 tokens"):
@@ -172,7 +172,7 @@ def test_what_cannot_be_meant_is_told() -> None:
 
 
 def test_slots_of_adapters_take_memory_from_keys_and_values() -> None:
-    """Of Llama-3-8B at rank 16: 2 bytes x 16 x (q, k, v, o of 4,096 and 1,024; gate, up, down of 14,336) x 32."""
+    """Llama-3-8B at rank 16: 2 bytes x 16 x (q, k, v, o of 4,096 and 1,024; gate, up, down of 14,336) x 32."""
     modules = [(4096, 4096), (1024, 4096), (1024, 4096), (4096, 4096), (14336, 4096), (14336, 4096), (4096, 14336)]
     of_one = 2 * 16 * 32 * sum(outputs + inputs for outputs, inputs in modules)
     without, with_slots = (

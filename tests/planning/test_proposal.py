@@ -36,7 +36,7 @@ def test_no_more_run_than_have_recurrent_states_set_aside(traffic: Traffic) -> N
     assert f"states; keys and values would fit for {kv_rows:,}" in found.config.reasons["max-num-seqs"]
 
 
-def test_a_promise_between_tokens_bounds_the_step(traffic: Traffic) -> None:
+def test_an_slo_between_tokens_bounds_the_step(traffic: Traffic) -> None:
     loose = propose(machine(), traffic, (), Overrides()).config
     tight = propose(machine(), traffic, parse_slos(["itl=200(p99)"]), Overrides()).config
     assert tight.max_num_batched_tokens is not None and loose.max_num_batched_tokens is not None
@@ -45,7 +45,7 @@ def test_a_promise_between_tokens_bounds_the_step(traffic: Traffic) -> None:
     assert "within the 200 ms that the SLO leaves" in tight.reasons["max-num-batched-tokens"]
 
 
-def test_a_promise_on_the_pace_bounds_the_rows(traffic: Traffic) -> None:
+def test_an_slo_on_the_pace_bounds_the_rows(traffic: Traffic) -> None:
     slow = Linear(step=0.010, token=1e-3)
     found = propose(Machine("box", slow, 100_000, 8192), traffic, parse_slos(["tpot=50"]), Overrides())
     assert found.config.max_num_seqs <= 40
@@ -58,7 +58,7 @@ def test_what_is_fixed_stays(traffic: Traffic) -> None:
     assert config.reasons["max-num-seqs"] == config.reasons["max-num-batched-tokens"] == "as set"
 
 
-def test_what_is_chosen_beside_something_fixed_is_not_told_as_set(traffic: Traffic) -> None:
+def test_what_is_chosen_beside_something_fixed_is_not_as_set(traffic: Traffic) -> None:
     slow = Machine("box", Linear(step=0.010, token=1e-3), 100_000, 8192)
     config = propose(slow, traffic, parse_slos(["itl=50"]), Overrides(max_num_seqs=300)).config
     assert config.max_num_batched_tokens == 300 and config.reasons["max-num-seqs"] == "as set"
@@ -84,13 +84,13 @@ def test_steps_end_early_on_a_cpu_and_are_filled_on_a_gpu(traffic: Traffic) -> N
 @pytest.mark.parametrize(("device", "tokens"), [("cuda:0", 0), ("cpu", EARLY_END)])
 def test_a_calibrated_machine_has_the_defaults_of_the_device_that_was_measured(device: str, tokens: int) -> None:
     size = EngineSize(num_blocks=1000, block_size=16, max_rows=8, max_model_len=2048)
-    told = Provenance("an engine", "a machine", "2026-11-23", 100, settings={"device": device}, capacity=size)
-    measured = calibrated_machine(FittedModel(0.01, (0.001,), provenance=told))
+    provenance = Provenance("an engine", "a machine", "2026-11-23", 100, settings={"device": device}, capacity=size)
+    measured = calibrated_machine(FittedModel(0.01, (0.001,), provenance=provenance))
     assert early_end(measured) == tokens
     assert (measured.device, measured.depth) == (device, default_depth(device))
 
 
-def test_only_promises_on_nearly_all_gaps_bound_a_step() -> None:
+def test_only_slos_on_nearly_all_gaps_bound_a_step() -> None:
     assert step_limit(parse_slos(["itl=50(p50)", "ttft=10"])) is None
     assert step_limit(parse_slos(["itl=50(p95)", "itl=80(p99)"])) == 0.05
 

@@ -53,7 +53,7 @@ def test_where_prompts_begin_alike_a_router_that_knows_it_takes_fewer() -> None:
 
 
 @pytest.mark.wide
-def test_where_nothing_is_shared_nobody_is_asked() -> None:
+def test_without_shared_prefixes_no_router_is_tried() -> None:
     slos = parse_slos(["ttft=4000(p99)"])
     found = answered(Question(machines=[machine()], demand=drawn(20.0), slos=slos, requests=(100, 200, 400)))
     assert found.replicas > 1 and not found.routers and "Routers before" not in as_text(found)

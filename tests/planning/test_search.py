@@ -85,7 +85,7 @@ def test_trials_are_bounded() -> None:
     assert found.trials == 4 and found.met is not None and found.missed is None
 
 
-def test_badness_tells_how_far_a_promise_is() -> None:
+def test_badness_is_how_far_an_slo_is() -> None:
     assert badness(replace(EMPTY, values={TTFT: 0.5})) == 0.5
     assert badness(replace(EMPTY, values={TTFT: 1.5})) == 1.5
     assert badness(replace(EMPTY, values={TTFT: float("inf")})) > 1

@@ -1,4 +1,4 @@
-"""How long trials are: long enough for what is promised, and bounded in the steps that they take."""
+"""How long trials are: long enough for the SLOs, and bounded in the steps that they take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What speculation would bring: two trials of the planned load, and whether the engine's controller would draft."""
+"""The gain of speculation: two trials of the planned load, and whether the engine's controller would draft."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_the_same_block_after_another_beginning_is_not_shared() -> None:
     assert analyze_traffic(Workload(tuple(entries), "made")).shared == 0
 
 
-def test_notes_are_handed_on_and_nothing_is_told_of_nothing() -> None:
+def test_notes_stay_and_no_requests_are_refused() -> None:
     assert analyze_traffic(workload((0, 1, 1), (1, 1, 1), notes=("3 rows dropped.",))).notes == ("3 rows dropped.",)
     with pytest.raises(ValueError, match="0 requests"):
         analyze_traffic(workload())

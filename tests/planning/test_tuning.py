@@ -30,7 +30,7 @@ def tuned(rate: float = 4.0, **more: Any) -> Tuning:
 
 @cache
 def usual(rate: float = 4.0) -> Tuning:
-    """What several tests look at, tuned once."""
+    """Tune once for several tests."""
     return tuned(rate)
 
 
@@ -39,7 +39,7 @@ def tuning() -> Tuning:
     return tuned(overrides=Overrides(max_num_seqs=16))
 
 
-def test_the_best_is_at_least_as_good_as_where_it_began(tuning: Tuning) -> None:
+def test_the_best_is_at_least_as_good_as_the_start(tuning: Tuning) -> None:
     assert tuning.best.score >= tuning.start.score
     assert tuning.best.score[0] >= 0.99 * max(one.score[0] for one in tuning.tried)
 
@@ -67,15 +67,15 @@ def test_a_bad_beginning_is_left() -> None:
 
 
 @pytest.mark.wide
-def test_a_load_that_any_setting_serves_is_told_apart() -> None:
-    told: list[str] = []
+def test_a_load_that_any_setting_serves_is_recognized() -> None:
+    reported: list[str] = []
     demand = drawn(0.2)
-    easy = tune(machine(), demand, traffic_of(demand), SLOS, requests=60, progress=told.append)
+    easy = tune(machine(), demand, traffic_of(demand), SLOS, requests=60, progress=reported.append)
     assert easy.indifferent and easy.alike >= 0.8 * len(easy.tried)
     assert not usual(40.0).indifferent
-    trials = [line for line in told if " of about " in line]
+    trials = [line for line in reported if " of about " in line]
     assert len(trials) == len(easy.tried) and trials[0].startswith("1 of about ")
-    assert any(line.startswith("About ") and "settings are tried" in line for line in told)
+    assert any(line.startswith("About ") and "settings are tried" in line for line in reported)
 
 
 def test_too_much_demand_is_said() -> None:

@@ -33,7 +33,7 @@ def warned(
     return "\n".join(warnings(question, traffic, candidate, trial, replicas))
 
 
-def test_nothing_is_told_where_nothing_is_wrong() -> None:
+def test_no_warning_where_nothing_is_wrong() -> None:
     assert warned() == ""
 
 
@@ -56,7 +56,7 @@ def test_nothing_is_told_where_nothing_is_wrong() -> None:
         ("One replica has no spare", {"replicas": 1}),
     ],
 )
-def test_each_is_told_with_its_number(part: str, question: dict[str, Any]) -> None:
+def test_each_has_its_number(part: str, question: dict[str, Any]) -> None:
     assert part in warned(**question)
 
 
@@ -74,7 +74,7 @@ def test_small_steps_and_copied_heads_on_a_gpu() -> None:
     assert "KV heads" not in warned(on=few_heads.machine(8, 100))
 
 
-def test_a_small_trace_is_told() -> None:
+def test_a_small_trace_is_a_warning() -> None:
     from inflight.planning.demand import Traced
 
     rows = [(float(k), 50 + k % 90, 10 + k % 40) for k in range(120)]

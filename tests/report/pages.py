@@ -1,4 +1,4 @@
-"""What tests look for in a page."""
+"""Parse pages for tests."""
 
 from __future__ import annotations
 

@@ -107,9 +107,9 @@ def drive(loop: EngineLoop, coming: list[Request]) -> None:
         if loop.idle:
             loop.clock.wait_until(coming[-1].arrival)
             continue
-        told = loop.advance()
-        if isinstance(told, WaitUntil):
-            loop.clock.wait_until(min([told.time] + [one.arrival for one in coming[-1:]]))
+        outcome = loop.advance()
+        if isinstance(outcome, WaitUntil):
+            loop.clock.wait_until(min([outcome.time] + [one.arrival for one in coming[-1:]]))
 
 
 def workload(number: int, gap: float = 0.08, seed: int = 4, prefix: int = 0, **same: Any) -> list[Request]:

@@ -89,9 +89,9 @@ def one_row(waiting: float) -> list[tuple[str, float, float]]:
 
 @pytest.mark.parametrize("waiting", [0.0, 3.0])
 def test_no_word_of_one_row_lies_on_another(waiting: float) -> None:
-    words = [one for one in one_row(waiting) if one[0] != "t"]
-    assert {"row", "0", "prefill", "decode"} <= {word for word, _, _ in words}
-    for (one, left, y), (other, right, below) in combinations(words, 2):
+    shown = [one for one in one_row(waiting) if one[0] != "t"]
+    assert {"row", "0", "prefill", "decode"} <= {word for word, _, _ in shown}
+    for (one, left, y), (other, right, below) in combinations(shown, 2):
         if left - text_width(one) < right + text_width(other) and right - text_width(other) < left + text_width(one):
             assert y == below or abs(y - below) >= 12, (one, other)
 
@@ -150,7 +150,7 @@ def test_what_is_not_to_be_believed_is_marked() -> None:
     assert [(one.hollow, one.crossed) for one in chart.plot.series[0].points] == [(False, False), (True, True)]
     assert "Hollow" in chart.description and "Crossed out" in chart.description
     assert chart.table.rows[1] == ("one, 2/s", "150 tokens/s", "9 s, saturated, not valid")
-    assert len({one.mark for one in chart.plot.series}) == 2, "told apart by their shapes, too"
+    assert len({one.mark for one in chart.plot.series}) == 2, "distinct by their shapes, too"
 
 
 def test_percentiles_have_their_intervals() -> None:
@@ -188,5 +188,5 @@ def test_many_runs_are_merged_to_what_a_row_did_most() -> None:
     assert cells == 0, "nowhere did it prefill for most of a stretch"
 
 
-def test_names_in_little_room_keep_the_end_that_tells_them_apart() -> None:
+def test_names_in_little_room_keep_the_end_that_differs() -> None:
     assert (shortened("interactive"), shortened("chatcmpl-0123456789abcdef")) == ("interactive", "chat…abcdef")

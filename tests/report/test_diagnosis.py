@@ -33,7 +33,7 @@ LONG_TAIL = percentiles([0.02] * 95 + [0.5] * 5)
 
 
 def figures(**changed: Any) -> EngineFigures:
-    """Of a run about which there is nothing to say."""
+    """Figures of a run without findings."""
     calm: dict[str, Any] = {
         "steps": 100, "failed_steps": 0, "seconds": 10.0, "busy": 1.0, "steps_per_s": 10.0, "step_seconds": STEADY,
         "mixed_step": STEADY, "decode_step": STEADY, "step_tokens": percentiles([8.0] * 100),
@@ -208,10 +208,10 @@ def titles(run: Any, **settings: str) -> str:
 
 
 def test_static_batching_is_found_to_pad_and_to_wait(tmp_path: Path) -> None:
-    told = titles(Engine(Static(6, 0.1)).run(tmp_path, workload(30)), strategy="static")
-    assert "Much of the work is padding" in told
-    assert "Requests wait for the batch before them" in told
-    assert "Memory is held and not used" in told
+    found = titles(Engine(Static(6, 0.1)).run(tmp_path, workload(30)), strategy="static")
+    assert "Much of the work is padding" in found
+    assert "Requests wait for the batch before them" in found
+    assert "Memory is held and not used" in found
 
 
 def test_whole_prompts_are_found_to_stall_streams(tmp_path: Path) -> None:
@@ -223,10 +223,10 @@ def test_whole_prompts_are_found_to_stall_streams(tmp_path: Path) -> None:
 
 
 def test_too_few_blocks_are_found(tmp_path: Path) -> None:
-    told = titles(short_of_blocks(tmp_path), strategy="chunked")
-    assert "Requests wait for blocks" in told
-    assert "KV memory is the limit" in told
-    assert "Running requests are pushed out" in told
+    found = titles(short_of_blocks(tmp_path), strategy="chunked")
+    assert "Requests wait for blocks" in found
+    assert "KV memory is the limit" in found
+    assert "Running requests are pushed out" in found
 
 
 def test_a_queue_that_grows_as_long_as_requests_come_is_found(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_queue_that_grows_as_long_as_requests_come_is_found(tmp_path: Path) ->
     assert "More was offered than can be served" in titles(Engine().run(tmp_path, workload(60, gap=0.02)))
 
 
-def test_prefixes_that_nobody_keeps_are_found(tmp_path: Path) -> None:
+def test_prefixes_that_are_not_kept_are_found(tmp_path: Path) -> None:
     shared = workload(20, gap=0.3, prefix=160)
     engine = Engine(num_blocks=200, prefix_caching=False)
     assert "Shared prefixes are computed again" in titles(engine.run(tmp_path, shared), prefix_caching="off")
@@ -243,19 +243,19 @@ def test_prefixes_that_nobody_keeps_are_found(tmp_path: Path) -> None:
 
 
 def test_an_idle_engine_is_found_to_have_room(tmp_path: Path) -> None:
-    told = titles(Engine(num_blocks=400, max_rows=32).run(tmp_path, workload(10, gap=2.0)))
-    assert told == "The engine has room"
+    found = titles(Engine(num_blocks=400, max_rows=32).run(tmp_path, workload(10, gap=2.0)))
+    assert found == "The engine has room"
 
 
 def test_an_engine_that_hardly_computes_is_given_no_advice() -> None:
-    """Tails of single requests are their own; a run with nobody in a queue says nothing of settings."""
+    """Tails of single requests are their own; a run without a queue says nothing of settings."""
     tails = summary(ttft=percentiles([0.1] * 97 + [9.0] * 3), itl=LONG_TAIL)
     wasteful = figures(busy=0.02, padding_waste=0.3, kv_waste=0.6, mixed_step=LONG_TAIL)
     (finding,) = judge(Evidence(tails, wasteful)).findings
     assert finding.title == "The engine has room" and "2 % of the time" in finding.figures
     assert "--" not in finding.change
     crowded = replace(wasteful, queued_share=0.5, **queued("rows"))
-    assert len(judge(Evidence(tails, crowded)).findings) > 2, "a burst within a long idle run is told of"
+    assert len(judge(Evidence(tails, crowded)).findings) > 2, "a burst within a long idle run is diagnosed"
     failed = judge(Evidence(summary(offered=10, failed=2), figures(busy=0.02))).findings
     assert [one.title for one in failed] == ["Requests failed", "The engine has room"]
 
@@ -267,7 +267,7 @@ def tail_of(ttft: float) -> Run:
     return Run([], summary(ttft=percentiles([0.1] * 97 + [ttft] * 3), offered=100))
 
 
-def test_repeats_are_judged_by_the_means_that_the_table_tells() -> None:
+def test_repeats_are_judged_by_the_means_of_the_table() -> None:
     """One of three has a tail, which the mean does not have; and a tail of all three is that of their mean."""
     runs = [tail_of(1.0), tail_of(0.1), tail_of(0.1)]
     assert titles(runs[0]) and not diagnose(runs, [None] * 3, {}).findings

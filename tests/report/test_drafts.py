@@ -20,11 +20,11 @@ CAPACITY = {"num_blocks": 8, "block_size": 16, "max_rows": 2, "max_model_len": 6
 
 
 def chunk(start: int, drafts: int = 0, length: int = 1, **more: Any) -> dict[str, Any]:
-    """Of the one sequence."""
-    told = {"num_drafts": drafts} if drafts else {}
+    """A chunk of the one sequence."""
+    counts = {"num_drafts": drafts} if drafts else {}
     return {
         "sequence": 0, "row": 0, "start": start, "length": length + drafts, "new_blocks": [], "sample": True,
-        **told, **more,
+        **counts, **more,
     }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def test_waiting_is_what_the_queue_was_charged_for(tmp_path: Path) -> None:
     assert figures.waiting_mean * figures.seconds == pytest.approx(waited, rel=0.02)
 
 
-def test_snapshots_are_counted_as_plans_tell_of_them(tmp_path: Path) -> None:
+def test_snapshots_are_counted_as_plans_have_them(tmp_path: Path) -> None:
     """Beginnings that prompts share are found again; and there are so few slots that snapshots push others out."""
     requests = [*workload(20, gap=0.8, prefix=96), *workload(20, gap=0.8, seed=5, prompts=(160, 170), tenants=("b",))]
     requests = [structs.replace(one, request_id=str(index)) for index, one in enumerate(requests)]
@@ -76,7 +76,7 @@ def test_snapshots_are_counted_as_plans_tell_of_them(tmp_path: Path) -> None:
     assert keys.index("kv_waste") < keys.index("snapshot_hits") < keys.index("prefix_share")
 
 
-def test_a_model_without_recurrent_state_is_told_of_no_snapshots(tmp_path: Path) -> None:
+def test_a_model_without_recurrent_state_has_no_snapshots(tmp_path: Path) -> None:
     run = Engine().run(tmp_path, workload(5))
     assert engine_figures(engine_of(run)).snapshots is None
     assert not [one for one in figures_of(run).listed if "snapshot" in one.key]

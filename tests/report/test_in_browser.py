@@ -50,7 +50,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def looked_at(
     path: Path, html: str, look: Callable[[Page], Awaitable[Any]], width: int = 1440, dark: bool = False
 ) -> Any:
-    """What `look` finds on the page, all charts of which are drawn, and which has nothing to complain of."""
+    """Return the result of `look` on a page with all charts drawn and no console message."""
     path.write_text(html, encoding="utf-8")
 
     async def opened() -> Any:
@@ -95,7 +95,7 @@ def test_every_chart_has_colours_in_it(reports: dict[str, str], tmp_path: Path) 
 
 
 async def middle(page: Page, title: str) -> tuple[float, float, float]:
-    """Of a chart's plot: the middle, and a third of its width."""
+    """Return of a chart's plot: the middle, and a third of its width."""
     x, y, third = await page.eval(
         f"""(() => {{
           const all = [...document.querySelectorAll("figure")];

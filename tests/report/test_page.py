@@ -40,7 +40,7 @@ def report(tmp_path: Path) -> Report:
 
 
 def client_side(number: int, slow: float = 1.0) -> Run:
-    """What a load client saw: no steps."""
+    """A load client's run, without steps."""
     seen = [
         Observation(
             f"r{index}",
@@ -107,8 +107,8 @@ def test_names_are_text_whatever_they_hold(hostile: str) -> None:
 def test_a_browser_takes_them_for_text(hostile: str, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(hostile, encoding="utf-8")
-    told = chromium("--dump-dom", path.as_uri())
-    assert "<title>broken" not in told.stdout and "<img" not in told.stdout and not console(told)
+    shown_by = chromium("--dump-dom", path.as_uri())
+    assert "<title>broken" not in shown_by.stdout and "<img" not in shown_by.stdout and not console(shown_by)
 
 
 def test_every_picture_says_what_it_is_and_every_chart_has_its_values(report: Report) -> None:
@@ -145,15 +145,15 @@ def test_nothing_is_drawn_outside_of_its_picture(report: Report) -> None:
 
 def test_notes_stand_before_the_figures(report: Report) -> None:
     cut = replace(report.settings[0].runs[0], notes=("The record is cut off.",), valid=False)
-    words = Page(render(replace(report, settings=[replace(report.settings[0], runs=[cut])]))).words
-    assert 0 < words.index("The record is cut off.") < words.index("What was run")
-    assert "not valid" in words
+    content = Page(render(replace(report, settings=[replace(report.settings[0], runs=[cut])]))).words
+    assert 0 < content.index("The record is cut off.") < content.index("What was run")
+    assert "not valid" in content
 
 
-def test_settings_are_told_with_their_reasons(report: Report) -> None:
+def test_settings_are_shown_with_their_reasons(report: Report) -> None:
     one = replace(report.settings[0], options={"max_num_seqs": Option(32, "because <of> weights")})
-    words = Page(render(Report("r", [one]))).words
-    assert "max_num_seqs" in words and "because <of> weights" in words
+    content = Page(render(Report("r", [one]))).words
+    assert "max_num_seqs" in content and "because <of> weights" in content
 
 
 def test_what_a_client_saw_is_enough() -> None:
@@ -161,17 +161,17 @@ def test_what_a_client_saw_is_enough() -> None:
     text = render(Report("client", [Setting("server", [client_side(60)])]))
     titles = [one.title for one in figures(text)]
     assert "TTFT, percentiles" in titles and "The batch over time" not in titles
-    words = Page(text).words
-    assert "batch and memory were not judged" in words and "r7" in words, "the slowest requests are there"
+    content = Page(text).words
+    assert "batch and memory were not judged" in content and "r7" in content, "the slowest requests are there"
 
 
 def test_repeats_are_compared_with_intervals() -> None:
     """Three repeats of two settings, of which the second takes twice as long, surely."""
     fast = Setting("fast", [replace(client_side(60, slow), load="") for slow in (1.0, 1.02, 0.98)])
     slow = Setting("slow", [replace(client_side(60, slow), load="") for slow in (2.0, 2.03, 1.97)])
-    words = Page(render(Report("compare", [fast, slow]))).words
-    assert re.search(r"▼ \+\d+\.\d % \(\+\d+ … \+\d+\)", words), "worse, with an interval"
-    assert "paired repeat by repeat" in words
+    content = Page(render(Report("compare", [fast, slow]))).words
+    assert re.search(r"▼ \+\d+\.\d % \(\+\d+ … \+\d+\)", content), "worse, with an interval"
+    assert "paired repeat by repeat" in content
 
 
 def test_a_sweep_is_a_curve() -> None:
@@ -192,8 +192,8 @@ def test_a_saturated_run_has_no_percentiles() -> None:
     window = Window(0.0, 20.0)
     run = Run(seen, summarize(seen, window), window)
     assert run.summary.saturated
-    words = Page(render(Report("r", [Setting("s", [run])]))).words
-    assert "Saturated at" in words and "TTFT p99" not in words and "More was offered than can be served" in words
+    content = Page(render(Report("r", [Setting("s", [run])]))).words
+    assert "Saturated at" in content and "TTFT p99" not in content and "More was offered than can be served" in content
 
 
 @pytest.fixture(scope="module")
@@ -220,17 +220,17 @@ def chromium(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def console(told: subprocess.CompletedProcess[str]) -> Sequence[str]:
-    return [line for line in told.stderr.splitlines() if "CONSOLE" in line]
+def console(shown_by: subprocess.CompletedProcess[str]) -> Sequence[str]:
+    return [line for line in shown_by.stderr.splitlines() if "CONSOLE" in line]
 
 
 def test_a_browser_draws_it(large: str, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text(large, encoding="utf-8")
-    told = chromium("--dump-dom", path.as_uri())
-    assert told.returncode == 0 and not console(told)
-    assert told.stdout.count('class="uplot') == large.count('class="plot"') > 4, "every chart was drawn"
-    assert told.stdout.count('<svg class="chart" viewBox') == large.count('<svg class="chart" viewBox') > 2
+    shown_by = chromium("--dump-dom", path.as_uri())
+    assert shown_by.returncode == 0 and not console(shown_by)
+    assert shown_by.stdout.count('class="uplot') == large.count('class="plot"') > 4, "every chart was drawn"
+    assert shown_by.stdout.count('<svg class="chart" viewBox') == large.count('<svg class="chart" viewBox') > 2
 
 
 def test_without_a_script_its_values_are_there(large: str, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def long_ids(tmp_path: Path) -> str:
 
 def test_ids_are_shown_short_and_kept_whole(long_ids: str) -> None:
     shown = re.findall(r'<details class="id"><summary>([^<]*)</summary>([^<]*)</details>', long_ids)
-    assert len(shown) == 15 and len({short for short, _ in shown}) == 15, "their ends tell them apart"
+    assert len(shown) == 15 and len({short for short, _ in shown}) == 15, "their ends differ"
     assert all(len(short) <= 11 and len(whole) == 36 for short, whole in shown)
 
 

@@ -1,4 +1,4 @@
-"""Reading records: what a record tells agrees with the engine's own accounts, and broken files are told, not hidden."""
+"""Reading records: a record agrees with the engine's own accounts, and broken files are reported, not hidden."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def test_a_batch_hands_its_tokens_out_together(tmp_path: Path) -> None:
     run = Engine(Static(6, 0.1)).run(tmp_path, workload(12, gap=0.0))
     assert {len(set(one.token_times)) for one in run.observations} == {1}
     assert len({one.ended for one in run.observations}) == 2, "two batches of six"
-    assert run.summary.itl.samples == 0, "nobody waits between tokens that come together"
+    assert run.summary.itl.samples == 0, "no client waits between tokens that come together"
 
 
 def test_recomputed_swapped_and_cached_agree_with_the_accounts(tmp_path: Path) -> None:
     run = engine_of(short_of_blocks(tmp_path, "swap", host_blocks=40))
-    told = [account.timings for account in run.requests]
+    timings = [account.timings for account in run.requests]
     figures = engine_figures(run)
     assert figures.preemptions == sum(timeline.preemptions for timeline in run.rows.timelines.values()) > 0
-    assert figures.recomputed_tokens == sum(one.recomputed_tokens for one in told)
-    assert figures.moved_out >= figures.moved_back == sum(one.swapped_blocks for one in told) > 0
+    assert figures.recomputed_tokens == sum(one.recomputed_tokens for one in timings)
+    assert figures.moved_out >= figures.moved_back == sum(one.swapped_blocks for one in timings) > 0
     prompts = sum(account.prompt_tokens for account in run.requests)
-    assert figures.prefix_share == sum(one.cached_tokens for one in told) / prompts > 0
-    assert sum(figures.time_in.values()) == pytest.approx(sum(one.total_ms for one in told) / 1e3)
+    assert figures.prefix_share == sum(one.cached_tokens for one in timings) / prompts > 0
+    assert sum(figures.time_in.values()) == pytest.approx(sum(one.total_ms for one in timings) / 1e3)
     assert sum(figures.queued_by.values()) == pytest.approx(figures.time_in["queue"], abs=1e-3)
 
 
@@ -79,8 +79,8 @@ def test_what_admission_refused_was_offered_too(tmp_path: Path) -> None:
     (never,) = (one for one in run.observations if one.outcome == "failed")
     assert (never.request_id, never.prompt_tokens, never.tenant) == ("long", 3000, "cleo")
     report = Report("r", [Setting("s", [run])])
-    words = Page(render(report)).words
-    assert f"{len(rejected)} of 21 offered requests" in words and "can never be served" in words
+    content = Page(render(report)).words
+    assert f"{len(rejected)} of 21 offered requests" in content and "can never be served" in content
     assert as_json(report)["columns"][0]["figures"]["rejected"]["value"] == len(rejected)
 
 

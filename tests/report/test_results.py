@@ -137,8 +137,8 @@ def test_without_rows_the_page_has_what_there_is(tmp_path: Path) -> None:
 def test_a_saturated_result_stays_saturated(tmp_path: Path, rows: bool) -> None:
     (run,) = read_results(write(tmp_path / "a.json", result(rows=rows, saturated=True))).runs
     assert run.summary.saturated
-    words = Page(render(Report("r", [read_results(tmp_path / "a.json")]))).words
-    assert "Saturated at" in words and "was still growing" in words and "inf s" not in words
+    content = Page(render(Report("r", [read_results(tmp_path / "a.json")]))).words
+    assert "Saturated at" in content and "was still growing" in content and "inf s" not in content
 
 
 def test_a_sweep_has_a_run_for_each_point_by_value(tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_a_sweep_is_not_said_to_be_its_first_load(tmp_path: Path) -> None:
 def test_pieces_of_a_second_are_not_said_to_be_shorter(tmp_path: Path) -> None:
     page = render(Report("r", [read_results(write(tmp_path / "a.json", result()))]))
     for title in ("Offered and completed", "In flight"):
-        (told,) = re.findall(r'<p class="about">(.*?)</p>', titled(page, title).html)
-        assert "mean over 1 s." in told and " ms" not in told
+        (caption,) = re.findall(r'<p class="about">(.*?)</p>', titled(page, title).html)
+        assert "mean over 1 s." in caption and " ms" not in caption
 
 
 def test_a_point_that_is_not_valid_is_crossed_out(tmp_path: Path) -> None:

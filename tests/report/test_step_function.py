@@ -18,7 +18,7 @@ def test_it_holds_until_it_changes() -> None:
     assert function.mean(0.0, 4.0) == pytest.approx((0 + 2 + 2 + 5) / 4)
 
 
-def test_a_column_tells_all_that_it_held() -> None:
+def test_a_column_has_all_its_values() -> None:
     function = StepFunction.of_changes([(0.0, 1), (1.5, 9), (1.6, -9)])
     first, second = function.columns(0.0, 2.0, 2)
     assert (first.low, first.mean, first.high) == (1, 1, 1)

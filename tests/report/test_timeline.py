@@ -133,7 +133,7 @@ def test_static_batching_shows_its_padding(tmp_path: Path) -> None:
 
 
 def test_a_close_up_shows_no_pause(tmp_path: Path) -> None:
-    """Bursts of about a hundred steps, and a minute between them in which nobody comes."""
+    """Bursts of about a hundred steps, and a minute between them without requests."""
     bursts = [
         structs.replace(one, arrival=60 * (number // 12) + one.arrival % 1) for number, one in enumerate(workload(60))
     ]
@@ -161,7 +161,7 @@ def test_rows_that_are_held_without_being_computed_are_seen(tmp_path: Path) -> N
 def test_preempted_sequences_are_seen_to_come_back(tmp_path: Path) -> None:
     engine = engine_of(short_of_blocks(tmp_path))
     away = [phase for phase in phases(engine) if phase.kind == "preempted"]
-    told = sum(one.timings.preempted_ms for one in engine.requests) / 1e3
+    preempted = sum(one.timings.preempted_ms for one in engine.requests) / 1e3
     assert len(away) == engine.preemptions > 0
-    assert 0 < sum(phase.end - phase.start for phase in away) <= told
+    assert 0 < sum(phase.end - phase.start for phase in away) <= preempted
     assert any(one.state is Work.RECOMPUTE for one in engine.rows.runs)
