@@ -22,7 +22,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        line=one_line, f=format, ms=milliseconds, counted=counted, finite=math.isfinite, engine_at=describe_engine
+        line=line, f=format, ms=milliseconds, counted=counted, finite=math.isfinite, engine_at=describe_engine
     )
     return made
 
@@ -35,11 +35,12 @@ def render(template: str, **values: Any) -> str:
 def sentence(name: str, **values: Any) -> str:
     """Return a sentence of `sentences.j2`, on one line."""
     macro = getattr(_environment().get_template("sentences.j2").module, name)
-    return one_line(macro(**values))
+    return line(macro(**values)).rstrip()
 
 
-def one_line(text: str) -> str:
-    return " ".join(text.split())
+def line(text: str, indent: int = 0) -> str:
+    """Return a text as one line, behind so many spaces."""
+    return f"{' ' * indent}{' '.join(text.split())}\n"
 
 
 def milliseconds(seconds: float) -> str:

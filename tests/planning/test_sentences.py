@@ -1,0 +1,45 @@
+"""Sentences of templates: code passes each macro the arguments that it has, also where no other test comes by."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jinja2 import Environment, FileSystemLoader
+
+from inflight import planning, report
+
+FOLDERS = {
+    "sentences.j2": (Path(planning.__file__).parent, {"sentence"}),
+    "findings.j2": (Path(report.__file__).parent, {"found", "paragraphs"}),
+}
+
+
+def calls(folder: Path, functions: set[str]) -> Iterator[tuple[str, set[str], bool]]:
+    """Name of the macro, keywords, and whether there are more of them, of each call in a package."""
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+                if called in functions and node.args and isinstance(node.args[0], ast.Constant):
+                    keywords = {one.arg for one in node.keywords if one.arg is not None}
+                    yield str(node.args[0].value), keywords, len(keywords) < len(node.keywords)
+
+
+@pytest.mark.parametrize("template", FOLDERS)
+def test_every_macro_gets_its_arguments(template: str) -> None:
+    folder, functions = FOLDERS[template]
+    environment = Environment(loader=FileSystemLoader(folder / "templates"))
+    environment.filters.update(dict.fromkeys(("f", "ms", "counted", "finite", "q", "line", "engine_at"), str))
+    module = environment.get_template(template).module
+    found = list(calls(folder, functions))
+    assert len(found) > 15
+    for name, keywords, has_more in found:
+        arguments = set(getattr(module, name).arguments)
+        assert keywords <= arguments if has_more else keywords == arguments, name
+    texts = "".join(path.read_text(encoding="utf-8") for path in (folder / "templates").glob("*.j2"))
+    macros = {name for name in vars(module) if hasattr(getattr(module, name), "arguments")}
+    unused = {name for name in macros - {name for name, _, _ in found} if texts.count(f"{name}(") < 2}
+    assert not unused
