@@ -22,12 +22,12 @@ from inflight.server.errors import ApiError, without_frames
 from inflight.server.ingress.bodies import BodyLimits
 from inflight.server.ingress.body_budget import BodyBudget
 from inflight.server.ingress.guard import Authentication, BrowserGuard
-from inflight.server.jobs.models import BatchBody
-from inflight.server.jobs.routes import job_routes
 from inflight.server.jobs.service import JobService
 from inflight.server.json import error_response
 from inflight.server.live.routes import Live, live_routes, page_routes
 from inflight.server.notices import IGNORED_FIELDS, MAX_TOKENS
+from inflight.server.openai.batches import BatchBody, batch_routes
+from inflight.server.openai.files import file_routes
 from inflight.server.openai.models import (
     LoadAdapterBody,
     ModelBody,
@@ -111,7 +111,7 @@ def make_app(
         adapter_routes(service),
         residency_routes(service),
         state_routes(service, metrics, version),
-        _no_jobs() if jobs is None else job_routes(jobs),
+        *([_no_jobs()] if jobs is None else [file_routes(jobs), batch_routes(jobs)]),
         _no_responses() if responses is None else response_routes(responses),
         live_routes(live),
         *([page_routes()] if service.settings.ui else []),

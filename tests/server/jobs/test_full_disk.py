@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.server.jobs.folder import Reserve
+from inflight.server.jobs.storage import Reserve
 from inflight.server.tenants import ANYONE
 
 from .rig import Rig, jsonl, live, refused, request_line, until

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inflight.server.errors import ApiError, invalid
-from inflight.server.jobs import worker
+from inflight.server.jobs import line_files, turns, worker
 from inflight.server.jobs.files import Content
 from inflight.server.jobs.lines import line_id
 from inflight.server.jobs.storage import StorageError
@@ -84,6 +84,22 @@ def test_bad_lines_stand_in_the_error_file_and_the_rest_runs(tmp_path: Path) -> 
         names = {line["error"]["line"]: line["custom_id"] for line in errors}
         assert names[6] == "one" and names[7] == "seven" and names[2] is None and names[14] is None
         assert set(rig.answerer.calls) == {line_id(job.id, 1), line_id(job.id, 21)}
+
+    live(tmp_path, test)
+
+
+def test_many_bad_lines_are_kept_a_page_at_a_time(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        active, keeping = rig.service._worker._active, [0]
+        keep = rig.service._jobs.keep
+
+        async def counted(answer: Any) -> None:
+            keeping.append(max(len(one.keeping) for one in active.values()))
+            await keep(answer)
+
+        rig.service._jobs.keep = counted  # type: ignore[method-assign]
+        job = await rig.ended(await rig.create(b"bad\n" * 1000))
+        assert (job.status, job.failed) == ("completed", 1000) and max(keeping) <= line_files.PAGE_LINES
 
     live(tmp_path, test)
 
@@ -398,7 +414,7 @@ def test_ends_that_a_crash_cut_off_are_done_again(tmp_path: Path) -> None:
 def test_so_many_jobs_are_read_at_a_time_and_one_of_each_tenant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "MAX_READING", 2)
+    monkeypatch.setattr(turns, "MAX_READING", 2)
     content = jsonl(*(request_line(str(number)) for number in range(200)))
     held: list[int] = []
 
@@ -497,16 +513,16 @@ def test_idle_costs_nothing(tmp_path: Path) -> None:
 
 def test_lines_in_flight_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all jobs together."""
-    monkeypatch.setattr(worker, "MAX_LINE_BYTES", 300_000)
+    monkeypatch.setattr(turns, "MAX_LINE_BYTES", 300_000)
     length, held = 100_000, [0]
 
     async def test(rig: Rig) -> None:
-        turns = rig.service._worker._turns
+        lines = rig.service._worker._turns
         content = jsonl(*(request_line(str(number), f"{number} " + "x" * length) for number in range(12)))
         jobs = [await rig.create(content) for _ in range(4)]
         for job in jobs:
-            await rig.until(job, lambda one: bool(held.append(turns.nbytes)) or one.status in ENDED)
+            await rig.until(job, lambda one: bool(held.append(lines.nbytes)) or one.status in ENDED)
         assert [(await rig.ended(job)).completed for job in jobs] == [12] * 4
-        assert 0 < max(held) <= 300_000 and turns.nbytes == 0
+        assert 0 < max(held) <= 300_000 and lines.nbytes == 0
 
     live(tmp_path, test)

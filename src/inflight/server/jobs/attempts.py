@@ -135,8 +135,8 @@ class Attempts:
     async def _in_flight(self, line: tuple[int, int], alone: bool) -> AsyncIterator[None]:
         async with self._gate.enter(alone=alone):
             has_answer = False
-            await self._retries.run(partial(self._jobs.begin, *line, self._ends.get(line, 0)))
             try:
+                await self._retries.run(partial(self._jobs.begin, *line, self._ends.get(line, 0)))
                 yield
                 has_answer = True  # with which the mark goes
             except StepFailed:

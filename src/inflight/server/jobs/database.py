@@ -14,10 +14,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from inflight.private_files import open_private
-from inflight.server.jobs.storage import DataDirectoryError, StorageError, damaged_database, storage_errors
+from inflight.server.jobs.storage import (
+    DataDirectoryError,
+    Reserve,
+    StorageError,
+    damaged_database,
+    storage_errors,
+)
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -288,14 +294,6 @@ def _text(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-class Reserve(Protocol):
-    def release(self) -> None:
-        """Free its room on the disk. Raises OSError."""
-
-    def restore(self) -> None:
-        """Take the room back, as much as there is."""
-
-
 class Database:
     """A connection in a thread of its own. Every method raises StorageError where the disk refuses."""
 
@@ -329,10 +327,6 @@ class Database:
 
     async def restore_reserve(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._reserve.restore)
-
-    def read_now(self, work: Work[T]) -> T:
-        """`read` where there is no event loop; waits."""
-        return self._thread.submit(self._transact, "BEGIN", work).result()
 
     def write_now(self, work: Work[T]) -> T:
         """`write` where there is no event loop; waits."""

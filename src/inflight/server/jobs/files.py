@@ -225,7 +225,7 @@ class Files:
 
     def remove_abandoned(self) -> None:
         """Remove what processes that were killed were writing or deleting. Waits."""
-        rows = self._database.read_now(
+        rows = self._database.write_now(
             lambda connection: connection.execute("SELECT id, process FROM files WHERE state != 'stored'").fetchall()
         )
         # This process has begun nothing yet: one that had its id is dead.

@@ -29,14 +29,13 @@ from inflight.private_files import NotPrivate, make_folder, open_private
 from inflight.server.jobs import database
 from inflight.server.jobs.clock import Clocks, resume
 from inflight.server.jobs.database import SIDES, Database
-from inflight.server.jobs.storage import DataDirectoryError, Pause, StorageError, is_full
+from inflight.server.jobs.storage import OPEN, DataDirectoryError, Pause, Reserve, StorageError, is_full
 
 _DATABASE = "batch.sqlite"
 _OLD = ("inflight-data.json", "begun-lines")  # of earlier versions, which had content in partial/, too
 # Names that a start which died may have left without a database; and one that file systems have by themselves.
 _OURS = {"lock", "files", "partial", f"{_DATABASE}.new", *(f"{_DATABASE}.new{side}" for side in SIDES), _DATABASE}
 _OURS |= {"lost+found"}
-_OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 ENDING_SECONDS = 20.0  # that processes of a killed server may take
 
 log = logging.getLogger(__name__)
@@ -164,7 +163,7 @@ class DataDirectory:
         deadline = time.monotonic() + ENDING_SECONDS
         while True:
             path = self.path / "lock"
-            descriptor = os.open(path, _OPEN | os.O_CREAT, 0o600)
+            descriptor = os.open(path, OPEN | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 with contextlib.suppress(FileNotFoundError):
@@ -190,7 +189,7 @@ class DataDirectory:
 
     def _sort(self, opened: Database) -> None:
         """Remove what was being written or deleted when the last server died, and move aside what is not known."""
-        rows = opened.read_now(lambda connection: connection.execute("SELECT id, bytes, state FROM files").fetchall())
+        rows = opened.write_now(lambda connection: connection.execute("SELECT id, bytes, state FROM files").fetchall())
         lengths = {row["id"]: row["bytes"] for row in rows if row["state"] == "stored"}
         unfinished = {row["id"] for row in rows} - lengths.keys()
         partial, aside = self.path / "partial", _Aside(self.path)
@@ -270,44 +269,6 @@ class _Aside:
         raise FileExistsError(f"{unknown} holds too many folders of one second")
 
 
-class Reserve:
-    """Room on the disk that is held back: to delete a file takes a transaction, which takes room."""
-
-    BYTES = 4 << 20
-    _HEAD = b"Room that the server gives up when the disk is full, so that files can be deleted.\n"
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def is_ours(self) -> bool:
-        """Whether nothing else is under its name."""
-        try:
-            with open(os.open(self.path, _OPEN), "rb") as file:
-                content = file.read(self.BYTES + 1)
-        except OSError:
-            return not os.path.lexists(self.path)
-        expected = self._HEAD + bytes(max(0, len(content) - len(self._HEAD)))
-        return len(content) <= self.BYTES and expected.startswith(content)
-
-    def release(self) -> None:
-        """Free its room. Raises OSError."""
-        with contextlib.suppress(FileNotFoundError):
-            if self.is_ours():
-                os.truncate(self.path, min(len(self._HEAD), self.path.stat().st_size))
-
-    def restore(self) -> None:
-        """Take the room, or as much as there is."""
-        with contextlib.suppress(OSError):
-            if (os.path.lexists(self.path) and self.path.lstat().st_blocks * 512 >= self.BYTES) or not self.is_ours():
-                return
-            with open(self.path, "ab", opener=open_private):
-                pass
-            with open(os.open(self.path, _OPEN), "r+b", buffering=0) as file:
-                file.write(self._HEAD)
-                for start in range(0, self.BYTES, self.BYTES // 16):
-                    os.posix_fallocate(file.fileno(), start, self.BYTES // 16)
-
-
 class WorkerSlot:
     """The file whose lock makes one process of the server the one that answers lines.
 
@@ -323,7 +284,7 @@ class WorkerSlot:
 
     def acquire(self) -> bool:
         """Take the slot, if no other process has it. Raises OSError."""
-        descriptor = os.open(self._path, _OPEN | os.O_CREAT, 0o600)
+        descriptor = os.open(self._path, OPEN | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

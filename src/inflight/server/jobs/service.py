@@ -65,7 +65,7 @@ class JobService:
             self._data.prepare(self._clocks)
         now, (max_bytes, max_mb, max_files) = self._clocks.wall, self._file_limits
         self._database = database = Database(self._data.database, self._data.reserve)
-        self._clock = clock = database.read_now(lambda connection: StoreClock(connection, self._clocks))
+        self._clock = clock = database.write_now(lambda connection: StoreClock(connection, self._clocks))
         self._files = files = Files(
             self._data, database, max_bytes=max_bytes, max_stored_mb=max_mb, max_stored_files=max_files, now=now
         )

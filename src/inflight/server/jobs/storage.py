@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from inflight.private_files import open_private
 from inflight.server.errors import ApiError
 
 T = TypeVar("T")
 
+OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 LOG_SECONDS = 60.0  # between two lines of the log about one pause
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -137,3 +141,41 @@ class Retries:
         if self._is_logged:
             self._is_logged = False
             log.warning("batch jobs go on: the data directory can be read and written again")
+
+
+class Reserve:
+    """Room on the disk that is held back: to delete a file takes a transaction, which takes room."""
+
+    BYTES = 4 << 20
+    _HEAD = b"Room that the server gives up when the disk is full, so that files can be deleted.\n"
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def is_ours(self) -> bool:
+        """Whether nothing else is under its name."""
+        try:
+            with open(os.open(self.path, OPEN), "rb") as file:
+                content = file.read(self.BYTES + 1)
+        except OSError:
+            return not os.path.lexists(self.path)
+        expected = self._HEAD + bytes(max(0, len(content) - len(self._HEAD)))
+        return len(content) <= self.BYTES and expected.startswith(content)
+
+    def release(self) -> None:
+        """Free its room. Raises OSError."""
+        with suppress(FileNotFoundError):
+            if self.is_ours():
+                os.truncate(self.path, min(len(self._HEAD), self.path.stat().st_size))
+
+    def restore(self) -> None:
+        """Take the room, or as much as there is."""
+        with suppress(OSError):
+            if (os.path.lexists(self.path) and self.path.lstat().st_blocks * 512 >= self.BYTES) or not self.is_ours():
+                return
+            with open(self.path, "ab", opener=open_private):
+                pass
+            with open(os.open(self.path, OPEN), "r+b", buffering=0) as file:
+                file.write(self._HEAD)
+                for start in range(0, self.BYTES, self.BYTES // 16):
+                    os.posix_fallocate(file.fileno(), start, self.BYTES // 16)

@@ -11,8 +11,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,10 +26,9 @@ from inflight.server.jobs.line_files import InputGone, JobInput, Outputs, line_e
 from inflight.server.jobs.lines import BadLine, BatchLine
 from inflight.server.jobs.storage import Retries, StorageError
 from inflight.server.jobs.store import ENDED, Job, Jobs, LineAnswer
+from inflight.server.jobs.turns import Reading, Turns
 
-MAX_READING = 16  # jobs whose input is being read: of each line a digest is held, some MiB for each job
 MAX_ENDING = 2  # jobs whose input is being read at their end
-MAX_LINE_BYTES = 16 << 20  # of bodies in flight, of all jobs; one alone may have more
 POLL_SECONDS = 0.5  # between two looks whether another process has created or cancelled a job, or the worker is gone
 _WHY_UNANSWERED = {
     "expired": ("batch_expired", "The line was not answered before the completion window ended."),
@@ -78,8 +76,8 @@ class Worker:
         self._jobs, self._files, self._attempts, self._retries = jobs, files, attempts, retries
         self._clock, self._slot, self._now = clock, slot, now
         self._max_lines, self._max_line = max_lines, max_line
-        self._turns = _Turns(concurrency)
-        self._reading = _Reading()
+        self._turns = Turns(concurrency)
+        self._reading = Reading()
         self._ending = asyncio.Semaphore(MAX_ENDING)
         self._active: dict[int, _ActiveJob] = {}
         self._changed = asyncio.Event()
@@ -258,9 +256,12 @@ class Worker:
         source = await self._input(active.job)
         without = await self._retries.run(partial(self._jobs.answered, active.job))
         while not source.lines.is_at_end:
-            for line in await source.page(without):
+            page = await source.page(without)
+            bad = [line_error(active.job, line) for line in page if isinstance(line, BadLine)]
+            if bad:
+                await asyncio.wait([self._keep(active, one) for one in bad])
+            for line in page:
                 if isinstance(line, BadLine):
-                    self._keep(active, line_error(active.job, line))
                     continue
                 await self._turns.take(active.job, len(line.body))
                 task = lines.create_task(self._attempts.answer(active.job, line))
@@ -378,75 +379,6 @@ class _Failed(Exception):
     @property
     def error(self) -> dict[str, Any]:
         return {"code": self.code, "message": str(self), "param": None, "line": None}
-
-
-class _Reading:
-    """Bounds the jobs whose input is being read; but one of each tenant always is, so that none waits for another's."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-        self._changed = asyncio.Condition()
-
-    @asynccontextmanager
-    async def of(self, job: Job) -> AsyncIterator[None]:
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._has_room(job))
-            self.jobs.append(job)
-        try:
-            yield
-        finally:
-            self.jobs.remove(job)
-            async with self._changed:
-                self._changed.notify_all()
-
-    def _has_room(self, job: Job) -> bool:
-        return len(self.jobs) < MAX_READING or all(one.tenant != job.tenant for one in self.jobs)
-
-
-class _Turns:
-    """Bounds the lines in flight; the next is of the tenant that has waited longest, and there of the job that has."""
-
-    def __init__(self, slots: int):
-        self.free, self.nbytes = slots, 0
-        self._waiting: dict[int, tuple[Job, int, asyncio.Future[None]]] = {}
-        self._count = 0
-        self._last: dict[str | int, int] = {}  # turns, by tenant and by the number of the job
-
-    async def take(self, job: Job, nbytes: int) -> None:
-        """Wait for a turn. nbytes: of the line; `leave` it with the same."""
-        granted = asyncio.get_running_loop().create_future()
-        self._waiting[job.number] = (job, nbytes, granted)
-        self._grant()
-        try:
-            await granted
-        except asyncio.CancelledError:
-            if self._waiting.pop(job.number, None) is None:
-                self.leave(nbytes)
-            raise
-
-    def leave(self, nbytes: int) -> None:
-        self.free += 1
-        self.nbytes -= nbytes
-        self._grant()
-
-    def forget(self, job: Job) -> None:
-        self._last.pop(job.number, None)
-
-    def _grant(self) -> None:
-        while self.free and self._waiting:
-            last = self._last.get
-            waiting = self._waiting.values()
-            job, nbytes, granted = min(
-                waiting, key=lambda one: (last(one[0].tenant, 0), last(one[0].number, 0), one[0].number)
-            )
-            if self.nbytes and self.nbytes + nbytes > MAX_LINE_BYTES:
-                return
-            del self._waiting[job.number]
-            self._count += 1
-            self._last[job.tenant] = self._last[job.number] = self._count
-            self.free -= 1
-            self.nbytes += nbytes
-            granted.set_result(None)
 
 
 def _log_fault(main: asyncio.Task[None]) -> None:

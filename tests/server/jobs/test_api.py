@@ -17,7 +17,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from inflight.server.errors import ApiError
-from inflight.server.jobs.routes import job_routes
+from inflight.server.openai.batches import batch_routes
+from inflight.server.openai.files import file_routes
 from inflight.server.openapi import openapi_document
 from inflight.server.tenants import Tenant
 
@@ -42,7 +43,7 @@ class Asking:
 
 
 def application(rig: Rig) -> ASGIApp:
-    app = Starlette(routes=[one.route for one in job_routes(rig.service).operations])
+    app = Starlette(routes=[one.route for made in (file_routes, batch_routes) for one in made(rig.service).operations])
 
     def refuse(_: Request, error: Exception) -> JSONResponse:
         headers = getattr(error, "headers", None)
@@ -342,7 +343,8 @@ def test_a_deleted_file_can_be_read_to_its_end(tmp_path: Path) -> None:
 
 def test_the_document_shows_every_refusal(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
-        paths = openapi_document(job_routes(rig.service).operations, {}, needs_keys=False)["paths"]
+        operations = [*file_routes(rig.service).operations, *batch_routes(rig.service).operations]
+        paths = openapi_document(operations, {}, needs_keys=False)["paths"]
         shown = {
             (path, method): set(operation["responses"])
             for path, one in paths.items()

@@ -1,61 +1,34 @@
-"""Requests and answers of the Files and Batches API, for validation and for the OpenAPI document."""
+"""/v1/batches: jobs that answer every line of an uploaded file: schema and routes."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
 
 from inflight.server.common.decoding import BodyDecoder
-from inflight.server.jobs.files import StoredFile
+from inflight.server.errors import Error
 from inflight.server.jobs.lines import LinePath
+from inflight.server.jobs.service import JobService
 from inflight.server.jobs.storage import Pause
 from inflight.server.jobs.store import ENDED, WINDOW, Job
+from inflight.server.json import json_of
+from inflight.server.openai.files import ends_of
+from inflight.server.routes import Routes, read_query, tenant_of
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
-
-
-class UploadForm(Struct, forbid_unknown_fields=True):
-    """The form of an upload, which `upload` reads; for the OpenAPI document."""
-
-    file: Annotated[
-        str,
-        Meta(min_length=1, description="A JSONL file, one request a line.", extra_json_schema={"format": "binary"}),
-    ]
-    purpose: Literal["batch"]
-
-
-class FileObject(Struct, kw_only=True):
-    id: str
-    object: Literal["file"] = "file"
-    bytes: int
-    created_at: int
-    filename: str
-    purpose: Literal["batch", "batch_output"]
-    status: Literal["processed"] = "processed"
-
-    @classmethod
-    def of(cls, file: StoredFile) -> FileObject:
-        fields = ("id", "bytes", "created_at", "filename", "purpose")
-        return cls(**{name: getattr(file, name) for name in fields})
-
-
-class FileDeleted(Struct, kw_only=True):
-    id: str
-    object: Literal["file"] = "file"
-    deleted: Literal[True] = True
-
-
-class FilePage(Struct, kw_only=True):
-    object: Literal["list"] = "list"
-    data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-    @classmethod
-    def of(cls, files: list[StoredFile], has_more: bool) -> FilePage:
-        return cls(data=[FileObject.of(file) for file in files], has_more=has_more, **_ends(files))
+_MEANINGS = {
+    400: "The request is malformed; `param` names the field.",
+    401: "No API key, or an unknown one.",
+    404: "There is no such file or batch.",
+    409: "Not while it is in this state.",
+    413: "What the batch writes does not fit beside what is stored.",
+    429: "A limit of this API key is reached.",
+    503: "The server is checking its data directory.",
+    507: "The server's disk is full or broken.",
+}
 
 
 class RequestCounts(Struct, kw_only=True):
@@ -158,11 +131,7 @@ class BatchPage(Struct, kw_only=True):
 
     @classmethod
     def of(cls, jobs: list[Job], has_more: bool, pause: Pause | None) -> BatchPage:
-        return cls(data=[Batch.of(job, pause) for job in jobs], has_more=has_more, **_ends(jobs))
-
-
-def _ends(rows: list[Any]) -> dict[str, Any]:
-    return {"first_id": rows[0].id if rows else None, "last_id": rows[-1].id if rows else None}
+        return cls(data=[Batch.of(job, pause) for job in jobs], has_more=has_more, **ends_of(jobs))
 
 
 Metadata = Annotated[
@@ -184,3 +153,55 @@ class BatchBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 BATCH = BodyDecoder(BatchBody, neutral={"output_expires_after": ((), "files are kept until they are deleted.")})
+
+
+class BatchesQuery(Struct):
+    after: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+
+
+def batch_routes(service: JobService) -> Routes:
+    """Return the routes of batches. Refusals are raised as ApiError."""
+    routes = Routes("batches")
+
+    @routes.post(
+        "/v1/batches",
+        body=BatchBody,
+        result=Batch,
+        errors=_refusals(400, 401, 404, 413, 429, 507),
+    )
+    async def create_batch(request: Request) -> Response:
+        """Answer every line of an uploaded file in the background."""
+        body = BATCH.decode(await request.body())
+        job = await service.jobs.create(
+            tenant_of(request),
+            input_file_id=body.input_file_id,
+            endpoint=body.endpoint,
+            window=body.completion_window,
+            metadata=body.metadata,
+        )
+        return json_of(Batch.of(job, service.paused))
+
+    @routes.get("/v1/batches", query=BatchesQuery, result=BatchPage, errors=_refusals(400, 401, 404, 507))
+    async def list_batches(request: Request) -> Response:
+        """Batches, the newest first."""
+        asked = read_query(request, BatchesQuery)
+        jobs, has_more = await service.jobs.page(tenant_of(request), after=asked.after, limit=asked.limit)
+        return json_of(BatchPage.of(jobs, has_more, service.paused))
+
+    @routes.get("/v1/batches/{batch_id}", result=Batch, errors=_refusals(401, 404, 507))
+    async def retrieve_batch(request: Request) -> Response:
+        job = await service.jobs.retrieve(tenant_of(request), request.path_params["batch_id"])
+        return json_of(Batch.of(job, service.paused))
+
+    @routes.post("/v1/batches/{batch_id}/cancel", result=Batch, errors=_refusals(401, 404, 409, 507))
+    async def cancel_batch(request: Request) -> Response:
+        """Cancel the job; what has been answered stays available in the output file."""
+        job = await service.jobs.cancel(tenant_of(request), request.path_params["batch_id"])
+        return json_of(Batch.of(job, service.paused))
+
+    return routes
+
+
+def _refusals(*statuses: int) -> dict[str, tuple[type[Struct], str]]:
+    return {str(status): (Error, _MEANINGS[status]) for status in sorted({*statuses, 503})}
