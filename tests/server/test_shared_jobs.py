@@ -182,7 +182,7 @@ def test_an_upload_on_its_way_keeps_no_server_from_ending(start: Callable[..., S
         connections[-1].sendall(HEAD.encode() + b"x" * 1_500_000)
     assert server.settled(lambda: writing(tmp_path / "data") == 6)
     assert server.stop() == 0 and "Traceback" not in "".join(server.log), "".join(server.log)
-    assert not writing(tmp_path / "data") and not list((tmp_path / "data" / "files").iterdir())
+    assert not writing(tmp_path / "data") and not list((tmp_path / "data" / "partial").iterdir())
 
 
 def test_an_upload_of_a_killed_process_leaves_nothing(start: Callable[..., Server], tmp_path: Path) -> None:
@@ -193,5 +193,5 @@ def test_an_upload_of_a_killed_process_leaves_nothing(start: Callable[..., Serve
         assert server.settled(lambda: writing(data) == 1)
         for child in children(server):
             os.kill(child, signal.SIGKILL)
-        assert server.settled(lambda: not writing(data) and not list((data / "files").iterdir()))
+        assert server.settled(lambda: not writing(data) and not list((data / "partial").iterdir()))
     assert server.settled(lambda: server.get("/v1/files").status_code == 200)

@@ -264,7 +264,7 @@ FILE, PURPOSE = ('name="file"; filename="f"', LINES), ('name="purpose"', b"batch
 def test_uploads_that_are_refused_leave_nothing(tmp_path: Path, request_: dict[str, Any], param: str | None) -> None:
     async def test(client: Client, rig: Rig) -> None:
         refusal(await client.post("/v1/files", **request_), 400, param)
-        assert not any((tmp_path / "files").iterdir())
+        assert not any((tmp_path / "files").iterdir()) and not any((tmp_path / "partial").iterdir())
         assert (await client.get("/v1/files")).json()["data"] == []
 
     over_http(tmp_path, test)

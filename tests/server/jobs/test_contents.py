@@ -36,7 +36,6 @@ def test_what_is_not_known_is_moved_aside_and_reported(tmp_path: Path, caplog: p
     file = asyncio.run(rig.upload(LINES))
     stopped(rig)
     (tmp_path / "target").write_text("behind a link")
-    (tmp_path / "data" / "partial").mkdir()  # of earlier versions
     for name in ("files", "partial"):
         folder = tmp_path / "data" / name
         (folder / "thesis.tex").write_text(f"mine, in {name}")
@@ -90,7 +89,7 @@ def test_a_crash_at_any_step_of_an_upload(tmp_path: Path, monkeypatch: pytest.Mo
         rig.service._data.release()
         assert len(rows(tmp_path, "SELECT * FROM files WHERE state = 'writing'")) == 1
         await Rig(tmp_path).service.stop()
-        assert rows(tmp_path, "SELECT * FROM files") == [] and not any((tmp_path / "files").iterdir())
+        assert rows(tmp_path, "SELECT * FROM files") == [] and not any((tmp_path / "partial").iterdir())
         assert not (tmp_path / "unknown").exists()
 
     asyncio.run(test())
@@ -103,6 +102,43 @@ async def no_forgetting(files: Files, ids: Any) -> None:
 def rows(folder: Path, query: str) -> list[Any]:
     with contextlib.closing(sqlite3.connect(folder / "batch.sqlite")) as database:
         return database.execute(query).fetchall()
+
+
+def test_content_whose_row_was_lost_with_the_log_is_moved_aside(tmp_path: Path) -> None:
+    """Its upload was answered, but the commit after its last byte is gone: what is in files/ was stored."""
+
+    async def test() -> None:
+        rig = Rig(tmp_path)
+        file = await rig.upload(LINES)
+        await rig.service.stop()
+        with contextlib.closing(sqlite3.connect(tmp_path / "batch.sqlite")) as database, database:
+            database.execute("UPDATE files SET state = 'writing', filename = ''")
+        await Rig(tmp_path).service.stop()
+        assert [path.read_bytes() for path in (tmp_path / "unknown").rglob(file.id)] == [LINES]
+
+    asyncio.run(test())
+
+
+def test_content_that_was_not_moved_can_be_read_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(path: Path, target: Path) -> None:
+        raise OSError("no room for a name")
+
+    async def test() -> None:
+        rig = Rig(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", fails)
+            first, second = await rig.upload(LINES), await rig.upload(LINES)
+        _, content = await rig.files.open(ANYONE, first.id)
+        with content:
+            assert content.read() == LINES
+        await rig.files.delete(ANYONE, second.id)
+        assert [path.name for path in (tmp_path / "partial").iterdir()] == [first.id]
+        await rig.service.stop()
+        rig = Rig(tmp_path)
+        assert [path.name for path in (tmp_path / "files").iterdir()] == [first.id]
+        await rig.service.stop()
+
+    asyncio.run(test())
 
 
 def test_a_crash_in_the_middle_of_a_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

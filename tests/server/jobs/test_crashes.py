@@ -104,7 +104,7 @@ def whole(folder: Path, job: Job) -> list[dict[str, Any]]:
 def test_power_cuts_lose_and_double_nothing(crashes: list[tuple[int, bool]], cancel: bool) -> None:
     echo = Echo()
     discard = Content.discard
-    steps = {name: getattr(Content, name) for name in ("write", "seal")}
+    steps = {name: getattr(Content, name) for name in ("write", "seal", "publish")}
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
 
@@ -144,6 +144,7 @@ def test_power_cuts_lose_and_double_nothing(crashes: list[tuple[int, bool]], can
         assert max(echo.calls.values(), default=0) <= 1 + len(crashes)
         assert rows(folder, "SELECT * FROM answers") == []
         assert {name for (name,) in rows(folder, "SELECT id FROM files")} == set(os.listdir(folder / "files"))
+        assert os.listdir(folder / "partial") == []
         assert not (folder / "unknown").exists() and rows(folder, "SELECT * FROM files WHERE state != 'stored'") == []
 
 

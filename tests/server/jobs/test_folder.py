@@ -171,9 +171,10 @@ asyncio.run(Rig(pathlib.Path(sys.argv[1]), beside=True).files.receive(ANYONE, Ki
         file = await rig.upload(b"stays")
         command = [sys.executable, "-c", killed, str(tmp_path)]
         assert (await asyncio.to_thread(subprocess.run, command, check=False)).returncode == -9
-        assert len(list((tmp_path / "files").iterdir())) == 2
+        assert len(list((tmp_path / "partial").iterdir())) == 1
         other = Rig(tmp_path, beside=True)
         assert [path.name for path in (tmp_path / "files").iterdir()] == [file.id]
+        assert not any((tmp_path / "partial").iterdir())
         await other.service.stop()
 
     live(tmp_path, test, start=False)

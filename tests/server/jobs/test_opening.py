@@ -20,7 +20,7 @@ from inflight.server.tenants import ANYONE
 from .rig import URL, Rig, jsonl, live, request_line, snapshot
 
 LINES = jsonl(*(request_line(str(number)) for number in range(300)))
-NAMES = ["batch.sqlite", "files", "lock", "reserve"]  # in a folder that no server uses
+NAMES = ["batch.sqlite", "files", "lock", "partial", "reserve"]  # in a folder that no server uses
 
 
 def filled(folder: Path, *, stopped: bool = True) -> str:
@@ -254,12 +254,14 @@ def test_links_in_the_place_of_our_folders(tmp_path: Path) -> None:
 
 def test_a_start_that_died_at_any_time_goes_on(tmp_path: Path) -> None:
     """Whatever of a new folder is there, in the order in which it is made."""
-    steps = ["", "lock", "files", "batch.sqlite.new", "batch.sqlite.new-journal", "batch.sqlite.new-wal"]
+    steps = ["", "lock", "files", "partial", "batch.sqlite.new", "batch.sqlite.new-journal", "batch.sqlite.new-wal"]
     for count in range(1, len(steps) + 1):
         folder = tmp_path / str(count)
         folder.mkdir()
         for name in steps[1:count]:
-            (folder / name).mkdir() if name == "files" else (folder / name).write_bytes(b"x" * ("." in name))
+            (folder / name).mkdir() if name in ("files", "partial") else (folder / name).write_bytes(
+                b"x" * ("." in name)
+            )
         assert starts(folder) == [] and sorted(path.name for path in folder.iterdir()) == NAMES
 
 

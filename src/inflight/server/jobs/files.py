@@ -1,7 +1,8 @@
-"""Files of tenants: received, listed, read, deleted. The content of each lies under its random id, its row comes last.
+"""Files of tenants: received, listed, read, deleted. The content of each lies under its random id.
 
-A row is `writing` before the first byte of its content is written, and `stored` once all of it is on the disk; bytes
-that were not stored yet count for the quota of their tenant, whichever process receives them.
+A row is `writing` before the first byte of its content is written in partial/, and `stored` once all of it is on the
+disk; then the content is moved to files/. Bytes that are not stored yet count for the quota of their tenant, whichever
+process receives them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
-from pathlib import Path
 from typing import Protocol
 
 from inflight.counted import shortened
@@ -72,11 +72,11 @@ class Upload(Protocol):
 class Content:
     """The content of a file while it is written. Every method waits for the disk, and raises StorageError."""
 
-    def __init__(self, path: Path):
+    def __init__(self, data: DataDirectory, file_id: str):
         self.bytes = 0
-        self._path = path
+        self._path, self._published = data.partial / file_id, data.files / file_id
         with storage_errors():
-            self._file = open(path, "xb", opener=open_private)  # noqa: SIM115  (closed by seal and discard)
+            self._file = open(self._path, "xb", opener=open_private)  # noqa: SIM115  (closed by seal and discard)
 
     def write(self, data: bytes) -> None:
         with storage_errors():
@@ -90,6 +90,20 @@ class Content:
             os.fsync(self._file.fileno())
             self._file.close()
             sync_folder(self._path.parent)
+
+    def publish(self) -> None:
+        """Move it to files/, after its row was stored. What the disk refuses, the next start of the server does."""
+        with contextlib.suppress(FileNotFoundError):  # its tenant has deleted it
+            try:
+                if os.path.lexists(self._published):
+                    raise FileExistsError(errno.EEXIST, "another file has its name", self._published)
+                self._path.rename(self._published)
+                for folder in (self._published.parent, self._path.parent):
+                    sync_folder(folder)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                log.warning("%s stays in partial/ until the next start: %s", self._path.name, error)
 
     def discard(self) -> None:
         """Remove it. What the disk refuses, the next start of the server removes."""
@@ -176,7 +190,7 @@ class Files:
         await self._database.write(begin)
         content: Content | None = None
         try:
-            content = await asyncio.to_thread(Content, self._data.content(file_id))
+            content = await asyncio.to_thread(Content, self._data, file_id)
             async for piece in upload.content():
                 if content.bytes + len(piece) > self.max_bytes:
                     raise too_large(self.max_bytes)
@@ -200,12 +214,13 @@ class Files:
         except BaseException:
             await self.abandon({file.id: content})
             raise
+        await asyncio.to_thread(content.publish)
 
     async def begin(self, tenant: str) -> tuple[str, Content]:
         """A new file that a job writes; its quota refuses none. Then `store` its row, or `abandon` it."""
         file_id = _new_id()
         await self._database.write(partial(_begin, file_id, tenant))
-        return file_id, await asyncio.to_thread(Content, self._data.content(file_id))
+        return file_id, await asyncio.to_thread(Content, self._data, file_id)
 
     def output(self, file_id: str, content: Content, tenant: str, filename: str) -> StoredFile:
         """The row of a file that a job has written."""
@@ -279,7 +294,7 @@ class Files:
         content_of = f"The content of the file {file.id}"
         with storage_errors():
             try:
-                content = self._data.content(file.id).open("rb")
+                content = self._found(file.id)
             except OSError as error:
                 if error.errno in _ABSENT:
                     cause = f"{content_of} ({file.bytes} bytes) is gone from the data directory"
@@ -293,6 +308,13 @@ class Files:
             cause = f"{content_of} is damaged: it has {size} bytes, but {file.bytes} were stored"
             raise Unreadable("content_damaged", cause)
         return content
+
+    def _found(self, file_id: str) -> BufferedReader:
+        published = self._data.files / file_id
+        for path in (published, self._data.partial / file_id):  # a row is stored before its content is moved
+            with contextlib.suppress(FileNotFoundError):
+                return path.open("rb")
+        return published.open("rb")  # it was moved between two looks
 
     async def delete(self, tenant: Tenant, file_id: str) -> None:
         """Delete it, also on a full disk. Raises ApiError 409 while a job that has not ended reads it."""
@@ -318,7 +340,8 @@ class Files:
     def _remove(self, file_id: str) -> bool:
         """Remove the content; False: the next start does it."""
         try:
-            self._data.content(file_id).unlink(missing_ok=True)
+            for folder in (self._data.partial, self._data.files):  # the order in which content moves
+                (folder / file_id).unlink(missing_ok=True)
         except OSError as error:
             log.warning("the content of %s cannot be removed until the next start: %s", file_id, error)
             return False

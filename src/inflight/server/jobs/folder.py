@@ -2,6 +2,7 @@
 
     batch.sqlite   files, jobs, answers and stored responses
     files/         contents of files, one for each id
+    partial/       contents that are being written, until after their rows are stored
     lock           locked by the server, whose process id it names
     worker         locked by the process that answers lines; it names that and why jobs are paused
     reserve        room for deletions on a full disk
@@ -32,7 +33,7 @@ from inflight.server.jobs.database import SIDES, Database
 from inflight.server.jobs.storage import OPEN, DataDirectoryError, Pause, Reserve, StorageError, is_full
 
 _DATABASE = "batch.sqlite"
-_OLD = ("inflight-data.json", "begun-lines")  # of earlier versions, which had content in partial/, too
+_OLD = ("inflight-data.json", "begun-lines")  # of earlier versions
 # Names that a start which died may have left without a database; and one that file systems have by themselves.
 _OURS = {"lock", "files", "partial", f"{_DATABASE}.new", *(f"{_DATABASE}.new{side}" for side in SIDES), _DATABASE}
 _OURS |= {"lost+found"}
@@ -66,7 +67,8 @@ class DataDirectory:
 
     def __init__(self, path: Path):
         self.path = path.absolute()
-        self.database, self.files = self.path / _DATABASE, self.path / "files"
+        self.database = self.path / _DATABASE
+        self.files, self.partial = self.path / "files", self.path / "partial"
         self.reserve = Reserve(self.path / "reserve")
         self.lock: int | None = None  # a descriptor, while this process or one that it started has claimed it
 
@@ -90,11 +92,11 @@ class DataDirectory:
         with _sentences(self.path), self._released_when_refused():
             if self._has_database():
                 version = self._checked()
-                make_folder(self.files)
+                self._make_folders()
                 self.reserve.release()
                 database.upgrade(self.database, version)
             else:
-                make_folder(self.files)
+                self._make_folders()
                 database.create(self.database)
             opened = Database(self.database, self.reserve)
             try:
@@ -107,6 +109,10 @@ class DataDirectory:
             for name in _OLD:
                 with contextlib.suppress(OSError):
                     (self.path / name).unlink(missing_ok=True)
+
+    def _make_folders(self) -> None:
+        for folder in (self.files, self.partial):
+            make_folder(folder)
 
     def release(self) -> None:
         """Let the next server in. The lock file stays: removed, it would let two servers lock two files."""
@@ -121,7 +127,7 @@ class DataDirectory:
         if self._has_database():
             return
         names = set(os.listdir(self.path))
-        for folder in (self.files, self.path / "partial"):
+        for folder in (self.files, self.partial):
             if os.path.lexists(folder):
                 names |= {f"{folder.name}/{name}" for name in os.listdir(folder)}
         if foreign := names - _OURS:
@@ -184,35 +190,32 @@ class DataDirectory:
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
-    def content(self, file_id: str) -> Path:
-        return self.files / file_id
-
     def _sort(self, opened: Database) -> None:
-        """Remove what was being written or deleted when the last server died, and move aside what is not known."""
+        """Remove what was being written or deleted when the last server died, and move aside what is not known.
+
+        Content in files/ whose row says that it is being written was stored: the database has lost its last commits.
+        """
         rows = opened.write_now(lambda connection: connection.execute("SELECT id, bytes, state FROM files").fetchall())
         lengths = {row["id"]: row["bytes"] for row in rows if row["state"] == "stored"}
-        unfinished = {row["id"] for row in rows} - lengths.keys()
-        partial, aside = self.path / "partial", _Aside(self.path)
-        if partial.is_dir():
-            for path in sorted(partial.iterdir()):
-                if path.name in lengths and _length(path) == lengths[path.name]:
-                    if not os.path.lexists(self.files / path.name):
-                        path.rename(self.files / path.name)
-                        continue
-                elif path.name in unfinished and _length(path) is not None:
-                    path.unlink()
-                    continue
-                aside.move(path)
-            with contextlib.suppress(OSError):
-                partial.rmdir()
-        for path in sorted(self.files.iterdir()):
-            if _length(path) is None or path.name not in lengths.keys() | unfinished:
-                aside.move(path)
-            elif path.name in unfinished:
+        deleting = {row["id"] for row in rows if row["state"] == "deleting"}
+        unfinished, aside = {row["id"] for row in rows} - lengths.keys(), _Aside(self.path)
+        for path in sorted(self.partial.iterdir()):
+            published, length = self.files / path.name, _length(path)
+            if length is not None and length == lengths.get(path.name) and not os.path.lexists(published):
+                path.rename(published)
+            elif length is not None and path.name in unfinished:
                 path.unlink()
+            else:
+                aside.move(path)
+        for path in sorted(self.files.iterdir()):
+            if _length(path) is not None and path.name in deleting:
+                path.unlink()
+            elif _length(path) is None or path.name not in lengths:
+                aside.move(path)
         if os.path.lexists(self.reserve.path) and not self.reserve.is_ours():
             aside.move(self.reserve.path)
-        sync_folder(self.files)
+        for folder in (self.files, self.partial):
+            sync_folder(folder)
         with contextlib.suppress(Exception):  # a full disk: the next start does it
             opened.write_now(lambda connection: connection.execute("DELETE FROM files WHERE state != 'stored'"))
         aside.report()

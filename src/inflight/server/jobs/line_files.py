@@ -205,6 +205,11 @@ class Outputs:
             for kind, (file_id, content) in self.contents.items()
         }
 
+    async def publish(self) -> None:
+        """After the rows of the files are stored."""
+        for _, content in self.contents.values():
+            await asyncio.to_thread(content.publish)
+
     async def abandon(self) -> None:
         await self.files.abandon(dict(self.contents.values()))
 

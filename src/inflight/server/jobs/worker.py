@@ -333,8 +333,7 @@ class Worker:
             except BaseException:
                 await asyncio.shield(outputs.abandon())
                 raise
-            if ended.status != status:
-                await outputs.abandon()
+            await (outputs.publish() if ended.status == status else outputs.abandon())
             return ended
 
         job = active.job
