@@ -1,4 +1,4 @@
-"""What can happen to a data directory between two lives of its server, drawn at random.
+"""Damages that can happen to a data directory between two lives of its server, drawn at random.
 
 Knows how to damage a folder, and what it did; what a server must make of it, `kill_loop` knows.
 """
@@ -20,14 +20,14 @@ SIDES = (DATABASE, LOG, "batch.sqlite-shm", "lock", "worker", "reserve")
 
 @dataclass(slots=True)
 class Damage:
-    """kind: in words. hurt: paths, relative to the folder, whose content was changed or removed."""
+    """kind: for reports. hurt: paths, relative to the folder, whose content was changed or removed."""
 
     kind: str
     hurt: set[str] = field(default_factory=set)
 
 
 def damage(data: Path, older: Path, chosen: random.Random) -> Damage:
-    """older: what the folder was some time before. At least one thing happens, and strangers come with every other."""
+    """older: what the folder was some time before. One thing happens, and with every other one foreign files come."""
     kind, work = chosen.choice(_KINDS)
     done = Damage(kind)
     work(data, older, chosen, done)
@@ -115,7 +115,7 @@ def _another_database(data: Path, older: Path, chosen: random.Random, done: Dama
 
 
 def _no_database(data: Path, older: Path, chosen: random.Random, done: Damage) -> None:
-    """Somebody's documents: nothing of a server, and folders that happen to have the names of its own."""
+    """Leave documents of a person: nothing of a server, and folders that happen to have the names of its own."""
     for name in (*SIDES, *(("files",) if chosen.random() < 0.5 else ())):
         path = data / name
         done.hurt.add(name)
@@ -128,7 +128,7 @@ def _no_database(data: Path, older: Path, chosen: random.Random, done: Damage) -
 
 
 def _foreign(data: Path, older: Path, chosen: random.Random, done: Damage) -> None:
-    """Files, folders and links of somebody, where the server looks and where it does not."""
+    """Add files, folders and links of a person, where the server looks and where it does not."""
     for number in range(chosen.randrange(1, 6)):
         name = chosen.choice(
             ("thesis.tex", "-rf", ".hidden", "photos", f"file-{chosen.randbytes(16).hex()}", "reserve.bak")

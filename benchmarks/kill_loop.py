@@ -1,4 +1,4 @@
-"""A data directory under `kill -9` and under damage: what was promised is kept, and what is foreign is never touched.
+"""A data directory under `kill -9` and under damage: what was answered is kept, and what is foreign is never touched.
 
 Two trials, each with a real server in a process of its own:
 
@@ -99,7 +99,7 @@ class Uploads:
             if self._kept.setdefault(file_id, content) != content or len(content) != listed[file_id]["bytes"]:
                 raise Wrong(f"The content of {file_id} is not what was sent.")
             if listed[file_id]["purpose"] == "batch" and hashlib.sha256(content).digest() not in self._sent:
-                raise Wrong(f"Nobody sent {file_id} in this form, or its deletion was answered.")
+                raise Wrong(f"{file_id} was not sent in this form, or its deletion was answered.")
 
 
 def killed(folder: Path, kills: int, lines: int, max_tokens: int, longest: float, seed: int) -> Tally:
@@ -171,7 +171,7 @@ def durable_answers(data: Path) -> dict[int, str]:
 
 
 def _still(before: dict[int, str], now: dict[int, str]) -> dict[int, str]:
-    """What is durable now, if that holds all that was. Answers of an ended job stand in its files, and no more here."""
+    """Return what is durable now, if that holds all that was. Answers of an ended job stand in its files only."""
     if now and any(now.get(line) != payload for line, payload in before.items()):
         raise Wrong(f"An answer that was durable is gone or another: {len(before)} before, {len(now)} now.")
     return now or before
@@ -293,8 +293,8 @@ def _check_job(server: Server, left: Left, done: Damage) -> bool:
     names = [one["custom_id"] for one in found if one["custom_id"] is not None]
     if len(names) != len(set(names)) or len(found) > left.lines + 1:
         raise Wrong(f"Lines are doubled: {len(found)} lines with {len(set(names))} names.")
-    told = any(error["code"] in ("lines_lost", "input_file_missing") for error in (job["errors"] or {}).get("data", []))
-    if len(found) < left.lines and not told:
+    said = any(error["code"] in ("lines_lost", "input_file_missing") for error in (job["errors"] or {}).get("data", []))
+    if len(found) < left.lines and not said:
         raise Wrong(f"{left.lines - len(found)} lines are in no file, and the job does not say so: {job}.")
     if not store_hurt and any(
         one["response"] is None or one["response"]["body"] != json.loads(left.kept[line])
@@ -334,8 +334,11 @@ def held(data: Path) -> dict[str, str]:
 
 
 def contents(data: Path) -> Counter[tuple[str, str]]:
-    """What must not be lost, wherever it lies: foreign files, and the server's files of tenants. ("foreign" or "own",
-    digest) → how often."""
+    """Count what must not be lost, wherever it lies: foreign files, and files of tenants.
+
+    Returns:
+        ("foreign" or "own", digest) → how often.
+    """
     found: Counter[tuple[str, str]] = Counter()
     for path in data.rglob("*"):
         name = path.relative_to(data)
@@ -384,7 +387,7 @@ def report(tally: Tally, seconds: float) -> str:
         "lines, each once",
         "uploads",
         "deletions",
-        "most answers at a kill",
+        "answers at a kill, at most",
     )
     row = (tally.kills, tally.early, tally.jobs, tally.lines, tally.uploads, tally.deletions, tally.answered)
     kinds = ("damage", "times", "refused in one sentence", "started, job completed", "foreign files, all kept")

@@ -22,7 +22,7 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 class Wrong(RuntimeError):
-    """What must never be; the sentence says what was seen."""
+    """A state that must never be; the sentence says which."""
 
 
 class Server:

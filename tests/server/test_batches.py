@@ -186,13 +186,13 @@ def test_the_server_says_that_it_checks_its_data_directory(start: Callable[..., 
         other.execute("BEGIN EXCLUSIVE")  # the check waits for it
         server = start("--data-dir", str(tmp_path), "--port", str(port), ready=False)
         server.url = f"http://127.0.0.1:{port}"
-        assert server.settled(lambda: "checking the data directory" in told(server, "/health")), server.log
-        assert "The server is checking its data directory; try again" in told(server, "/v1/files")
+        assert server.settled(lambda: "checking the data directory" in loading_answer(server, "/health")), server.log
+        assert "The server is checking its data directory; try again" in loading_answer(server, "/v1/files")
     server.ready()
     assert server.client().batches.list().data == []
 
 
-def told(server: Server, path: str) -> str:
+def loading_answer(server: Server, path: str) -> str:
     """With a 503, while the server starts."""
     try:
         answer = server.get(path)

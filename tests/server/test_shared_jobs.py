@@ -132,7 +132,7 @@ def test_tenants_do_not_see_each_others_files(start: Callable[..., Server], tmp_
         for other in clients:
             assert other.get(f"/v1/files/{file}", headers={"Authorization": "Bearer sk-acme"}).status_code == 200
             assert other.get(f"/v1/files/{file}", headers={"Authorization": "Bearer sk-umbrella"}).status_code == 404
-            assert other.get(f"/v1/files/{file}", headers={"Authorization": "Bearer nobody"}).status_code == 401
+            assert other.get(f"/v1/files/{file}", headers={"Authorization": "Bearer unknown"}).status_code == 401
     assert server.stop() == 0
 
 
@@ -169,7 +169,7 @@ def test_a_damaged_database_ends_the_server_with_one_sentence(start: Callable[..
     server = start(*given, ready=False)
     assert server.process.wait(60) == 1
     assert server.settled(lambda: any("is damaged or no database" in line for line in server.log)), server.log
-    assert sum("is damaged or no database" in line for line in server.log) == 1, "nobody is started anew"
+    assert sum("is damaged or no database" in line for line in server.log) == 1, "no process is started again"
     assert not any("Traceback" in line for line in server.log)
 
 

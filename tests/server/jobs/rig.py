@@ -38,7 +38,7 @@ class Echo:
         self.refuse: dict[str, list[BaseException]] = {}
         self.calls: Counter[str] = Counter()  # by request id
         self.order: list[tuple[str, str]] = []  # tenant, prompt
-        self.running = self.most_running = self.cancelled = 0
+        self.running = self.max_running = self.cancelled = 0
 
     async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str, in_flight: InFlight) -> Answer:
         async with in_flight():
@@ -49,7 +49,7 @@ class Echo:
         self.calls[request_id] += 1
         self.order.append((tenant.name, prompt))
         self.running += 1
-        self.most_running = max(self.most_running, self.running)
+        self.max_running = max(self.max_running, self.running)
         try:
             await asyncio.sleep(0)
             if self.gate is not None:

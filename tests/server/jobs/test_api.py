@@ -36,7 +36,7 @@ class Asking:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = Request(scope).headers.get("x-tenant", "acme")
-        if name == "nobody":
+        if name == "unknown":
             return await JSONResponse(ApiError(401, "Who are you? Say it.").body, 401)(scope, receive, send)
         scope.setdefault("state", {})["tenant"] = Tenant(name=name, max_batch_jobs=2)
         await self._app(scope, receive, send)
@@ -152,7 +152,7 @@ def test_tenants_see_only_their_own(tmp_path: Path) -> None:
             empty = {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
             assert (await client.get(path, headers=other)).json() == empty
             refusal(await client.get(path, headers=other, params={"after": file_id}), 404, "after")
-            refusal(await client.get(path, headers={"x-tenant": "nobody"}), 401)
+            refusal(await client.get(path, headers={"x-tenant": "unknown"}), 401)
 
     over_http(tmp_path, test)
 
@@ -272,10 +272,10 @@ def test_uploads_that_are_refused_leave_nothing(tmp_path: Path, request_: dict[s
 
 def test_large_uploads_are_stopped_on_the_way(tmp_path: Path) -> None:
     async def test(client: Client, rig: Rig) -> None:
-        most = 3 * 2**20
-        exact = (await client.upload(b"x" * most)).json()
+        limit = 3 * 2**20
+        exact = (await client.upload(b"x" * limit)).json()
         assert exact["bytes"] == most
-        assert "larger than 3 MiB" in refusal(await client.upload(b"x" * (most + 1)), 413, "file")
+        assert "larger than 3 MiB" in refusal(await client.upload(b"x" * (limit + 1)), 413, "file")
         sent = 0
 
         async def endless() -> AsyncIterator[bytes]:
@@ -285,8 +285,8 @@ def test_large_uploads_are_stopped_on_the_way(tmp_path: Path) -> None:
                 sent += 2**16
                 yield b"x" * 2**16
 
-        told = await client.post("/v1/files", content=endless(), headers=form()["headers"])
-        refusal(told, 413, "file")
+        said = await client.post("/v1/files", content=endless(), headers=form()["headers"])
+        refusal(said, 413, "file")
         assert sent < 6 * 2**20
         assert [path.name for path in (tmp_path / "files").iterdir()] == [exact["id"]]
 

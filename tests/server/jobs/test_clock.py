@@ -38,7 +38,7 @@ def test_a_clock_that_is_set_ends_no_window(tmp_path: Path, jump: float) -> None
 
 
 def after_restart(folder: Path, *, off: float, boot: str, passed: float, jump: float = 0.0) -> Job:
-    """What becomes of a job of 60 minutes of which 40 had passed when the server ended. passed: since the new boot."""
+    """End a job of 60 minutes of which 40 had passed when the server ended. passed: since the new boot."""
 
     async def before() -> None:
         rig = Rig(folder)
@@ -72,7 +72,7 @@ def test_the_time_between_two_servers_counts(tmp_path: Path, off: float, status:
 
 
 def test_the_time_that_a_machine_was_off_does_not(tmp_path: Path) -> None:
-    """Nothing but its clock says how long that was, and the clock may have been set."""
+    """Only its clock says how long that was, and the clock may have been set."""
     assert after_restart(tmp_path, off=400 * DAY, boot="the next boot", passed=20).status == "completed"
 
 
@@ -93,7 +93,7 @@ def test_the_time_is_kept_while_there_are_jobs(tmp_path: Path) -> None:
 
 
 def test_a_power_cut_soon_after_a_job_was_created_keeps_its_window(tmp_path: Path) -> None:
-    """However long the server had been idle, and told the store nothing."""
+    """However long the server had been idle, and had saved no time."""
 
     async def before() -> None:
         rig = Rig(tmp_path)

@@ -55,8 +55,8 @@ def test_what_is_not_known_is_moved_aside_and_reported(tmp_path: Path, caplog: p
     moved = snapshot(place / "files") | {f"partial/{n}": held for n, held in snapshot(place / "partial").items()}
     assert moved == foreign and (tmp_path / "target").read_text() == "behind a link"
     assert snapshot(tmp_path / "data" / "files") == {file.id: own}
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert f"moved aside to {place}: 14;" in told
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"moved aside to {place}: 14;" in said
     # The next start has a place of its own, and overwrites nothing.
     (tmp_path / "data" / "files" / "thesis.tex").write_text("the second edition")
     stopped(restart(tmp_path / "data"))
@@ -66,7 +66,7 @@ def test_what_is_not_known_is_moved_aside_and_reported(tmp_path: Path, caplog: p
 
 @pytest.mark.parametrize("step", ["Content.__init__", "Content.write", "Content.seal", "Database._transact"])
 def test_a_crash_at_any_step_of_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """Nothing that would follow is done: no row is removed, and no content."""
+    """As in a dead process no row is removed afterwards, and no content."""
     kind, name = step.split(".")
     crashed = {"Content": Content, "Database": Database}[kind]
     works = getattr(crashed, name)
@@ -165,8 +165,8 @@ def test_content_that_is_gone_or_cut_off_is_reported(tmp_path: Path, caplog: pyt
         (tmp_path / "files" / gone.id).unlink()
         (tmp_path / "files" / cut.id).write_bytes(LINES[:5])
         rig = Rig(tmp_path)
-        (told,) = [record.getMessage() for record in caplog.records]
-        assert told.startswith("Stored files that have lost their content: 2 (file-") and "\n" not in told
+        (said,) = [record.getMessage() for record in caplog.records]
+        assert said.startswith("Stored files that have lost their content: 2 (file-") and "\n" not in said
         error = await refused(rig.files.open(ANYONE, gone.id))
         assert (error.status, error.code) == (
             404,
@@ -199,7 +199,7 @@ def test_a_foreign_reserve_is_moved_aside(tmp_path: Path) -> None:
 
 
 def test_a_database_that_goes_away_while_the_server_runs(tmp_path: Path) -> None:
-    """SQLite would go on writing into a file that nobody finds again."""
+    """SQLite would go on writing into a file without a name."""
 
     async def test() -> None:
         rig = Rig(tmp_path)

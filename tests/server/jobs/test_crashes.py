@@ -1,4 +1,4 @@
-"""Death at any moment: whatever was under way, after a restart every line is answered, and none twice."""
+"""Death at any moment: whatever was in flight, after a restart every line is answered, and none twice."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(place: Path) -> Path:
-    """Somebody else takes all the room that is left."""
+    """Take all the room that is left."""
     filler = place / "filler"
     with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while True:
@@ -126,7 +126,7 @@ def test_a_whole_reserve_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_one_file_after_another_can_be_deleted_while_jobs_wait_for_room(small: Path) -> None:
-    """Whatever a deletion gives up, and the reserve does not take back at once, is gone."""
+    """Room that the reserve does not take back at once is used by the jobs."""
 
     async def test(rig: Rig) -> None:
         rig.answerer.gate = asyncio.Event()

@@ -12,7 +12,7 @@ from benchmarks.kill_loop import Tally
 from benchmarks.killed_server import Server
 
 
-def test_a_most_is_no_sum() -> None:
+def test_a_maximum_is_no_sum() -> None:
     tally = Tally(kills=3, answered=40)
     tally.add(Tally(kills=2, answered=50))
     tally.add(Tally(kills=2, answered=7))

@@ -19,7 +19,7 @@ pieces = st.one_of(blanks, st.sampled_from([b" \t\r\n", b"x\n", b"\xef\xbb\xbf",
 
 
 def plain(content: bytes) -> list[int]:
-    """Numbers of the lines that are not empty, or too long to tell."""
+    """Numbers of the lines that are not empty, or too long to be known as empty."""
     found = []
     for number, line in enumerate(content.split(b"\n"), 1):
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line

@@ -51,17 +51,17 @@ def begun(folder: Path) -> str:
 
 
 def refusal(folder: Path) -> str:
-    """What a start says, which must be one sentence, and must change nothing at all."""
+    """The error of a start, which must be one sentence, and must change nothing at all."""
     before = snapshot(folder)
     with pytest.raises(DataDirectoryError) as refused:
         Rig(folder)
     after = snapshot(folder)
-    for index in (before, after):  # of the log; whoever reads the database makes it anew
+    for index in (before, after):  # of the log; every reader of the database makes it
         index.pop("batch.sqlite-shm", None)
     assert after == before
-    told = str(refused.value)
-    assert told.endswith(".") and "\n" not in told and ". " not in told and "; " in told
-    return told
+    said = str(refused.value)
+    assert said.endswith(".") and "\n" not in said and ". " not in said and "; " in said
+    return said
 
 
 def starts(folder: Path) -> list[str]:
@@ -114,9 +114,9 @@ def test_a_lost_database(tmp_path: Path, lost: Callable[[Path], object], stopped
     filled(tmp_path, stopped=stopped)
     whole = (tmp_path / "batch.sqlite").read_bytes()
     lost(tmp_path / "batch.sqlite")
-    told = refusal(tmp_path)
-    assert "holds 'batch.sqlite-" in told or "holds 'files/file-" in told
-    assert "restore batch.sqlite from a backup" in told
+    said = refusal(tmp_path)
+    assert "holds 'batch.sqlite-" in said or "holds 'files/file-" in said
+    assert "restore batch.sqlite from a backup" in said
     (tmp_path / "batch.sqlite").write_bytes(whole)
     assert len(starts(tmp_path)) == 2
 
@@ -194,11 +194,11 @@ def test_rubbish_and_databases_of_others(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "own", beside)
         for folder in (alone, beside):
             make(folder / "batch.sqlite")  # type: ignore[no-untyped-call]
-            told = refusal(folder)
+            said = refusal(folder)
         if name == "later":
-            assert "has the schema version 9, but this program knows 4; use the program that wrote it" in told
+            assert "has the schema version 9, but this program knows 4; use the program that wrote it" in said
         if name == "foreign":
-            assert "is not a database of this program" in told
+            assert "is not a database of this program" in said
 
 
 def _made(path: Path, script: str) -> None:

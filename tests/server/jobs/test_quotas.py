@@ -1,4 +1,4 @@
-"""What a tenant may keep: refused with numbers while it comes in, and never exceeded by uploads at the same time."""
+"""Quotas of tenants: uploads are refused with numbers while it comes in, and never exceeded by uploads at the same time."""
 
 from __future__ import annotations
 
@@ -167,20 +167,20 @@ def test_outputs_count_and_are_always_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tenant", "told"),
+    ("tenant", "said"),
     [
         (Tenant(name="full", max_stored_mb=1), "1 of at most 10000 files with 1.0 of at most 1 MiB"),
         (Tenant(name="many", max_stored_files=1), "1 of at most 1 files with"),
     ],
 )
-def test_no_job_begins_where_nothing_more_may_be_kept(tmp_path: Path, tenant: Tenant, told: str) -> None:
+def test_no_job_begins_where_nothing_more_may_be_kept(tmp_path: Path, tenant: Tenant, said: str) -> None:
     async def test(rig: Rig) -> None:
         content = jsonl(request_line("a", "y" * (MEBIBYTE - 200)))
         file = await rig.upload(content + b"\n" * (MEBIBYTE - len(content)), tenant)
         create = partial(rig.jobs.create, input_file_id=file.id, endpoint=URL, window="1h", metadata=None)
         error = await refused(create(tenant))
         assert (error.status, error.code, error.param) == (413, "storage_quota_exceeded", None)
-        assert told in error.message and "what a job writes does not fit" in error.message
+        assert said in error.message and "what a job writes does not fit" in error.message
         assert (await rig.jobs.page(tenant, after=None, limit=10))[0] == []
         await rig.ended(await create(Tenant(name=tenant.name)), tenant)
 

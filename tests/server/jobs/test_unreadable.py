@@ -1,4 +1,4 @@
-"""Content that cannot be read, or moves while it is read: one job's misfortune, and nobody else's."""
+"""Content that cannot be read, or moves while it is read: it fails one job, and no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINES = jsonl(*(request_line(str(number)) for number in range(300)))
 
 
 async def begun(rig: Rig) -> Job:
-    """A job whose first lines are under way."""
+    """A job whose first lines are in flight."""
     rig.answerer.gate = asyncio.Event()
     job = await rig.create(LINES)
     await until(lambda: rig.answerer.running == 4)
@@ -39,7 +39,7 @@ def break_disk(monkeypatch: pytest.MonkeyPatch, file_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("replace", "told"),
+    ("replace", "said"),
     [
         (lambda path: path.mkdir(), "is gone from"),
         (lambda path: path.symlink_to(path.name), "cannot be read (Too many"),
@@ -47,7 +47,7 @@ def break_disk(monkeypatch: pytest.MonkeyPatch, file_id: str) -> None:
 )
 @pytest.mark.parametrize("late", [False, True])
 def test_something_else_in_the_place_of_the_input(
-    tmp_path: Path, replace: Callable[[Path], object], told: str, late: bool
+    tmp_path: Path, replace: Callable[[Path], object], said: str, late: bool
 ) -> None:
     async def test(rig: Rig) -> None:
         job = await (begun(rig) if late else rig.create(LINES))
@@ -60,7 +60,7 @@ def test_something_else_in_the_place_of_the_input(
             rig.service.start()
         job = await rig.ended(job)
         assert job.status == "failed" and job.errors[0]["code"] == "input_file_missing"
-        assert told in job.errors[0]["message"] and rig.service.paused is None
+        assert said in job.errors[0]["message"] and rig.service.paused is None
         assert (await refused(rig.files.open(ANYONE, job.input_file_id))).status in (404, 409)
         assert (await rig.ended(await rig.create(LINES))).status == "completed"
 
@@ -105,8 +105,8 @@ def test_an_input_that_the_disk_cannot_read_is_given_up_after_some_tries(
             rig.answerer.gate.set()
             early, late = await rig.ended(early), await rig.ended(late)
         assert [job.status for job in (early, late)] == ["failed", "failed"]
-        told = f"The content of the file {late.input_file_id} cannot be read (Input/output error); upload it again."
-        assert [job.errors[0]["message"] for job in (early, late)] == [told, told]
+        said = f"The content of the file {late.input_file_id} cannot be read (Input/output error); upload it again."
+        assert [job.errors[0]["message"] for job in (early, late)] == [said, said]
         assert late.errors[1]["code"] == "lines_lost" and late.completed >= 4 and early.total == 0
         lines = await rig.lines(late.output_file_id) + await rig.lines(late.error_file_id)
         assert len(lines) == late.completed + late.failed < 300

@@ -38,7 +38,7 @@ def test_every_line_is_answered_in_the_order_of_the_file(tmp_path: Path) -> None
         first = line_id(job.id, 1)
         response = {"status_code": 200, "request_id": first, "body": {"echo": "n 0", "url": "/v1/completions"}}
         assert lines[0] == {"id": first, "custom_id": "n 0", "response": response, "error": None}
-        assert rig.answerer.most_running == 4 and set(rig.answerer.calls.values()) == {1}
+        assert rig.answerer.max_running == 4 and set(rig.answerer.calls.values()) == {1}
 
     live(tmp_path, test)
 
@@ -512,7 +512,7 @@ def test_idle_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_lines_in_flight_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all jobs together."""
+    """For all jobs together."""
     monkeypatch.setattr(turns, "MAX_LINE_BYTES", 300_000)
     length, held = 100_000, [0]
 

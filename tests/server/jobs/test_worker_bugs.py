@@ -43,8 +43,8 @@ def test_a_line_that_cannot_be_kept_at_all_ends_its_job_and_no_other(
         assert sorted(map(int, names + [line["custom_id"] for line in errors])) == list(range(20))
         assert {line["error"]["code"] for line in errors} == {"server_error"}
         assert rig.answerer.calls[line_id(broken.id, 2)] == 1
-        told = [record.exc_info for record in caplog.records if "that cannot be kept" in record.getMessage()]
-        assert len(told) == 1 and told[0] is not None and isinstance(told[0][1], TypeError)
+        said = [record.exc_info for record in caplog.records if "that cannot be kept" in record.getMessage()]
+        assert len(said) == 1 and said[0] is not None and isinstance(said[0][1], TypeError)
 
     live(tmp_path, test, start=False)
 
@@ -85,7 +85,7 @@ def test_a_panic_is_the_end_of_its_line_alone(tmp_path: Path) -> None:
 
 
 def test_a_job_that_meets_a_bug_leaves_every_line_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bug comes while its input is read on; what it had and what it had not is told."""
+    """The bug comes while its input is read on; lines before and after it stand in a file."""
 
     async def test(rig: Rig) -> None:
         gate = rig.answerer.gate = asyncio.Event()

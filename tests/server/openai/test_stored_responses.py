@@ -66,7 +66,7 @@ def test_each_goes_when_its_time_is_over(tmp_path: Path) -> None:
         with pytest.raises(ApiError) as gone:
             await rig.service.responses.history(ACME, "resp_1")
         assert gone.value.status == 404 and gone.value.param == "previous_response_id"
-        rig.now += 1000 * DAY  # somebody sets the machine's clock
+        rig.now += 1000 * DAY  # a person sets the machine's clock
         assert await held(rig, 1, 2) == [2]
         rig.wait(1.5 * DAY)
         await rig.service.responses.store(*response(3))
@@ -93,7 +93,7 @@ def test_the_oldest_of_a_tenant_go_when_its_room_is_used_up(tmp_path: Path) -> N
         for number in range(6):
             await rig.service.responses.store(*response(number, "x" * 30_000))
         assert await held(rig, *range(6)) == [3, 4, 5]
-        assert await held(rig, 0, tenant=UMBRELLA) == [0], "nobody takes another's room"
+        assert await held(rig, 0, tenant=UMBRELLA) == [0], "no tenant takes the room of another"
         await rig.service.responses.delete(ACME, "resp_4")
         await rig.service.responses.store(*response(6, "x" * 30_000))
         assert await held(rig, *range(7)) == [3, 5, 6]
@@ -150,9 +150,9 @@ def test_damage_is_told_while_it_runs_and_at_the_next_start(tmp_path: Path, colu
     async def work(rig: Rig) -> None:
         await rig.service.responses.store(*response(1))
         damage(tmp_path, column, value)
-        with pytest.raises(ApiError) as told:
+        with pytest.raises(ApiError) as said:
             await rig.service.responses.history(ACME, "resp_1")
-        assert told.value.status == 507 and "resp_1" in told.value.message
+        assert said.value.status == 507 and "resp_1" in said.value.message
 
     with_rig(tmp_path, work)
     with pytest.raises(DataDirectoryError, match=r"CHECK constraint failed in responses|malformed JSON"):

@@ -165,7 +165,7 @@ class DataDirectory:
             raise
 
     def _locked(self) -> int:
-        """Of a server that was killed, processes may still be ending, which hold the lock: they are waited for."""
+        """Lock the folder. Processes of a killed server, which hold the lock until they end, are waited for."""
         deadline = time.monotonic() + ENDING_SECONDS
         while True:
             path = self.path / "lock"

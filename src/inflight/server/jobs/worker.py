@@ -276,7 +276,7 @@ class Worker:
             self._keep(active, task.result()).add_done_callback(lambda _: leave())
 
     def _keep(self, active: _ActiveJob, answer: LineAnswer) -> asyncio.Task[None]:
-        """Nothing but the end of the worker keeps an answer from being kept."""
+        """Keep an answer, whatever becomes of its job meanwhile."""
         task = asyncio.create_task(self._keep_one(active, answer))
         active.keeping.add(task)
         task.add_done_callback(active.keeping.discard)
