@@ -1,4 +1,4 @@
-"""Quotas of tenants: uploads are refused with numbers while it comes in, and never exceeded by uploads at the same time."""
+"""Quotas of tenants: uploads are refused with numbers while they come in, and never exceed them together."""
 
 from __future__ import annotations
 
