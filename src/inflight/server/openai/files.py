@@ -82,7 +82,7 @@ class FilePage(Struct, kw_only=True):
 
 
 def ends_of(rows: list[Any]) -> dict[str, Any]:
-    """The ids of the first and the last entry of a page."""
+    """Return the ids of the first and the last entry of a page."""
     return {"first_id": rows[0].id if rows else None, "last_id": rows[-1].id if rows else None}
 
 
@@ -156,7 +156,7 @@ class MultipartUpload:
     """An upload that is parsed as it comes, so that no file is in memory whole."""
 
     def __init__(self, request: Request):
-        """Raises ApiError when the request is no form."""
+        """Read the form's headers. Raises ApiError where the request is no form."""
         kind, options = parse_options_header(request.headers.get("content-type"))
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
             raise invalid("The request is no form; send multipart/form-data with `file` and `purpose`.")
@@ -183,7 +183,7 @@ class MultipartUpload:
         )
 
     async def content(self) -> AsyncIterator[bytes]:
-        """The file in pieces. Raises ApiError where the upload breaks off or is malformed."""
+        """Yield the file in pieces. Raises ApiError where the upload breaks off or is malformed."""
         try:
             async for chunk in self._request.stream():
                 if chunk:
@@ -253,7 +253,7 @@ class MultipartUpload:
 
 
 def _boundary(given: bytes) -> bytes:
-    """Raises ApiError where no form can have it."""
+    """Return the boundary. Raises ApiError where no form can have it."""
     if len(given) > _MAX_BOUNDARY:
         why = f"The form's boundary has {len(given)} characters, but may have {_MAX_BOUNDARY}; take a shorter one."
         raise invalid(why)
