@@ -29,13 +29,13 @@ from inflight.server.preprocessing.child import (
     ReadingProcess,
     ReadJob,
     StalledError,
-    attested_pair,
     progressing,
 )
 from inflight.server.preprocessing.lane import Lane, PreprocessingError, ProcessEnded, WaitingBody
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
     LONG,
+    PID_BYTES,
     READY,
     SHORT,
     Outcome,
@@ -70,7 +70,7 @@ class PreprocessingPool:
         self._limits = Limits()
         self._ignored = IgnoredFieldLog()
         self._in_place: Preprocessor | None = None
-        self._reviving = asyncio.Lock()
+        self._forking = asyncio.Lock()
         self._spawn()
 
     def load(self, model_folder: Path) -> None:
@@ -169,7 +169,7 @@ class PreprocessingPool:
             raise PreprocessingError(
                 f"The process that reads requests did not start within {START_SECONDS:g} s; what it said stands above."
             ) from None
-        self._control.settimeout(None)
+        self._control.setblocking(False)
 
     async def _is_gone(self) -> bool:
         """Whether the first process was killed, which says nothing about a body."""
@@ -184,26 +184,29 @@ class PreprocessingPool:
             return await self._forked(role)
 
     async def _forked(self, role: bytes) -> ReadingProcess:
-        async with self._reviving:
+        async with self._forking:  # so that each gets the id of its own
             if self._process.poll() is not None:  # it was killed from outside: by itself it does nothing but fork
                 log.warning("The process that reads requests is gone; it is started again.")
                 self._control.close()
                 self._spawn()
                 send(self._control, encode(self._setup))
                 await asyncio.to_thread(self._wait_until_loaded)
-        forking = self._process
-        ours, theirs = attested_pair()
-        try:
-            with theirs:
-                socket.send_fds(self._control, [role], [theirs.fileno()])
-            return await progressing(ReadingProcess.introduced(ours), forking.pid)
-        except BaseException as error:
-            ours.close()
-            if isinstance(error, StalledError):
-                log.warning("The process that reads requests makes no progress, and is killed.")
-                forking.kill()
-                await asyncio.to_thread(forking.wait)  # from here on it is known to be gone
-            raise
+            ours, theirs = socket.socketpair()
+            try:
+                with theirs:
+                    socket.send_fds(self._control, [role], [theirs.fileno()])
+                answer = asyncio.get_running_loop().sock_recv(self._control, PID_BYTES)
+                pid = int.from_bytes(await progressing(answer, self._process.pid), "big")
+                if not pid:
+                    raise EOFError
+                return ReadingProcess(pid, *await asyncio.open_unix_connection(sock=ours))
+            except BaseException as error:
+                ours.close()
+                if isinstance(error, StalledError):
+                    log.warning("The process that reads requests makes no progress, and is killed.")
+                    self._process.kill()
+                    await asyncio.to_thread(self._process.wait)  # from here on it is known to be gone
+                raise
 
 
 def is_long(body: bytes, history: bytes = b"") -> bool:

@@ -20,7 +20,7 @@ from inflight.server.registry import ENDPOINTS
 Body = bytes | memoryview
 NAMES = tuple(ENDPOINTS)
 READY = b"ready"  # the first process has loaded what it needs
-HELLO = b"h"  # the first byte of a child, by which the server learns its process id
+PID_BYTES = 4  # of a child's process id, with which the first process answers a socket
 KEEP, RENEW = b"k", b"r"  # before an answer: whether the child that gave it goes on
 SHORT, LONG = b"s", b"l"  # with a socket: what the child will read
 # That a process may take for a short body, beyond what it has; the limits have that for a long one.

@@ -21,9 +21,9 @@ from inflight.server.errors import ApiError
 from inflight.server.parsers import parsers_of
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.preprocessing.wire import (
-    HELLO,
     KEEP,
     LONG,
+    PID_BYTES,
     READY,
     RENEW,
     Outcome,
@@ -74,16 +74,16 @@ def _fork_for(control: socket.socket) -> None:
         role, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:
             return
-        if not os.fork():
+        pid = os.fork()
+        if not pid:
             control.close()
             silence_stderr()
             if role == LONG:
                 os.nice(10)  # long bodies take seconds; streams and short ones do not
             max_bytes = memory_of_body(limits, role == LONG)
-            jobs = socket.socket(fileno=descriptors[0])
-            jobs.sendall(HELLO)
-            serve(jobs, preprocessor, max_bytes, setup.cpu_seconds)
+            serve(socket.socket(fileno=descriptors[0]), preprocessor, max_bytes, setup.cpu_seconds)
         os.close(descriptors[0])
+        control.sendall(pid.to_bytes(PID_BYTES, "big"))
 
 
 def loaded(folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
