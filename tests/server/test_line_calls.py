@@ -14,7 +14,7 @@ from inflight.server.errors import ApiError, invalid
 from inflight.server.jobs.attempts import EngineEnded, NotNow, StepFailed
 from inflight.server.jobs.store import LineUsage
 from inflight.server.line_calls import LineAnswerer
-from inflight.server.served import Borrowed
+from inflight.server.served import ModelLease
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import ANYONE
@@ -51,10 +51,10 @@ def serving(
         max_model_len=100,
     )
 
-    async def borrow(*_: Any) -> Any:
-        return Borrowed(cast(Any, served))
+    async def acquire(*_: Any) -> Any:
+        return ModelLease(cast(Any, served))
 
-    return SimpleNamespace(borrow=borrow, open=open_, answer_memory=AnswerMemory(1 << 20))
+    return SimpleNamespace(acquire=acquire, open=open_, answer_memory=AnswerMemory(1 << 20))
 
 
 def _or_raise(error: ApiError | None, value: Any) -> Any:

@@ -61,7 +61,7 @@ class Rig:
         self.service = Service(ServerSettings(**settings), self.ended.append)
         self.service.ready(cast(Any, SimpleNamespace(stopped=None, residency=None, refuse=lambda _: None)))
         served = SimpleNamespace(bridge=self.bridge, tokenizer=None, names=None, id_names=None)
-        self.borrowed = cast(Any, SimpleNamespace(served=served, release=self.release))
+        self.model_lease = cast(Any, SimpleNamespace(served=served, release=self.release))
 
     def release(self) -> None:
         self.released += 1
@@ -85,7 +85,7 @@ def test_a_client_that_leaves_waits_for_no_grammar() -> None:
             await leaves.wait()
             return {"type": "http.disconnect"}
 
-        opening = rig.service.open(CALL, rig.borrowed)
+        opening = rig.service.open(CALL, rig.model_lease)
         task = asyncio.ensure_future(until_gone(cast(Any, receive), opening, asyncio.Event()))
         await is_opening(rig)
         leaves.set()
@@ -100,7 +100,7 @@ def test_the_time_limit_counts_while_a_grammar_compiles() -> None:
     async def main() -> None:
         rig = Rig(request_timeout=0.01)
         with pytest.raises(ApiError, match="--request-timeout") as refused:
-            await rig.service.open(CALL, rig.borrowed)
+            await rig.service.open(CALL, rig.model_lease)
         assert refused.value.status == 408
         rig.check_all_is_over(408)
 
@@ -110,7 +110,7 @@ def test_the_time_limit_counts_while_a_grammar_compiles() -> None:
 def test_a_server_that_shuts_down_waits_for_no_grammar() -> None:
     async def main() -> None:
         rig = Rig(drain_timeout=0.01)
-        task = asyncio.ensure_future(rig.service.open(CALL, rig.borrowed))
+        task = asyncio.ensure_future(rig.service.open(CALL, rig.model_lease))
         await is_opening(rig)
         assert await rig.service.drain() == 1
         with pytest.raises(ApiError, match="shut down"):
@@ -123,7 +123,7 @@ def test_a_server_that_shuts_down_waits_for_no_grammar() -> None:
 def test_a_client_that_leaves_as_its_call_is_accepted_leaves_nothing_in_the_engine() -> None:
     async def main() -> None:
         rig = Rig(Accepting(lambda: task.cancel()))
-        task = asyncio.ensure_future(rig.service.open(CALL, rig.borrowed))
+        task = asyncio.ensure_future(rig.service.open(CALL, rig.model_lease))
         with pytest.raises(asyncio.CancelledError):
             await task
         rig.check_all_is_over(GONE)
@@ -136,7 +136,7 @@ def test_a_call_that_is_ended_as_it_is_accepted_leaves_nothing_in_the_engine() -
         refusal = ApiError(503, "The server was shut down.", type="server_error", code="draining")
         rig = Rig(Accepting(lambda: [one.end(refusal) for one in rig.service._open]))
         with pytest.raises(ApiError, match="shut down"):
-            await rig.service.open(CALL, rig.borrowed)
+            await rig.service.open(CALL, rig.model_lease)
         rig.check_all_is_over(503)
 
     asyncio.run(main())

@@ -122,7 +122,7 @@ def test_a_body_is_gone_when_its_call_is_opened(size: int, no_collector: None) -
         settings = SimpleNamespace(bad_words=None, allowed_token_ids=None)
         return SimpleNamespace(settings=settings, prompts=(), ignored=())
 
-    async def opening(call: Any, borrowed: Any, **_: Any) -> Any:
+    async def opening(call: Any, model_lease: Any, **_: Any) -> Any:
         kept.append(bench.mark is not None and bench.mark())
         kept.extend(one for one in tracemalloc.take_snapshot().traces if one.size >= size)  # copies
         raise invalid("Enough.")

@@ -29,7 +29,7 @@ from inflight.server.registry import ENDPOINTS
 from inflight.server.router_hints import hints_of
 from inflight.server.routes import Routes, any_errors, tenant_of
 from inflight.server.sending import ClientGone, EventStreamResponse, PreparedResponse, WholeAnswer, until_gone
-from inflight.server.served import Borrowed, Served
+from inflight.server.served import ModelLease, Served
 from inflight.server.service import GONE, Service
 from inflight.server.tenants import Tenant
 from inflight.server.tracing.request_trace import passed, trace_of
@@ -66,12 +66,12 @@ class _Calls:
     async def respond(self, name: EndpointName, request: Request) -> Response:
         """Return the response of a call to the engine. Raises ApiError."""
         try:
-            call, borrowed = await self._read(request, name)
+            call, model_lease = await self._read(request, name)
         except ClientGone:
             return Response(status_code=GONE)
         request.state.body_lease.release()
         request.state.told = True  # from here on the service logs how it ended
-        opening = self._service.open(call, borrowed, keep=self._keeping(call))
+        opening = self._service.open(call, model_lease, keep=self._keeping(call))
         try:
             opened = await (until_gone(request.receive, opening, asyncio.Event()) if call.has_grammar else opening)
         except ClientGone:
@@ -85,7 +85,7 @@ class _Calls:
         tenant = tenant_of(request)
         return PreparedResponse(self._service.entered(tenant), partial(self._prepared, request, name, tenant))
 
-    async def _read(self, request: Request, name: EndpointName) -> tuple[Call, Borrowed]:
+    async def _read(self, request: Request, name: EndpointName) -> tuple[Call, ModelLease]:
         """Read the body and make its call, unless the client leaves; of a short body for a loaded model, watching the
         client would cost more than reading it."""
         body = await body_bytes(request)
@@ -94,12 +94,12 @@ class _Calls:
         reading = self._call_of(request, name, body)
         return await (until_gone(request.receive, reading, asyncio.Event()) if watches else reading)
 
-    async def _call_of(self, request: Request, name: EndpointName, body: bytes) -> tuple[Call, Borrowed]:
+    async def _call_of(self, request: Request, name: EndpointName, body: bytes) -> tuple[Call, ModelLease]:
         tenant, hints = tenant_of(request), hints_of(request.scope["headers"])
-        borrowed = await self._service.borrow(name, body, tenant)
+        model_lease = await self._service.acquire(name, body, tenant)
         passed(request.scope, "wait_for_model")
         try:
-            served, lease, history = borrowed.served, request.state.body_lease, NOT_STORED
+            served, lease, history = model_lease.served, request.state.body_lease, NOT_STORED
             if self._stored is not None and ENDPOINTS[name].is_stored:
                 body = await self._stored.with_named_items(body, tenant, lease)
                 history = await self._stored.history_of(body, tenant, lease)
@@ -111,9 +111,9 @@ class _Calls:
             passed(request.scope, "preprocess")
             if (trace := trace_of(request.scope)) is not None:
                 trace.asks(call, served.translator.now())
-            return call, borrowed
+            return call, model_lease
         except BaseException:
-            borrowed.release()
+            model_lease.release()
             raise
 
     def _keeping(self, call: Call) -> Keep | None:
@@ -126,19 +126,19 @@ class _Calls:
         owner, body = request.state.body_lease.owner, await body_bytes(request)
         read_as, service = ENDPOINTS[name].renders or name, self._service
         waits = service.models.residency is not None
-        borrowing = service.borrow(read_as, body)
-        borrowed = await (until_gone(request.receive, borrowing, asyncio.Event()) if waits else borrowing)
+        acquiring = service.acquire(read_as, body)
+        model_lease = await (until_gone(request.receive, acquiring, asyncio.Event()) if waits else acquiring)
         try:
-            reading = borrowed.served.preprocessing.prepare(read_as, body, owner)
+            reading = model_lease.served.preprocessing.prepare(read_as, body, owner)
             prepared = await (until_gone(request.receive, reading, asyncio.Event()) if is_long(body) else reading)
             request.state.body_lease.release()
             note_ignored(request.scope, prepared.ignored)
             if isinstance(prepared, PreparedAnswer):
                 return prepared.json
             assert not isinstance(prepared, PreparedTexts), "texts are not rendered"
-            return await rendered_json(borrowed.served, prepared, tenant)
+            return await rendered_json(model_lease.served, prepared, tenant)
         finally:
-            borrowed.release()
+            model_lease.release()
 
 
 # -- rendering: what a body becomes before the engine sees it, as routers ask for it -----------------------------------

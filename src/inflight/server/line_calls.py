@@ -15,7 +15,7 @@ from inflight.server.errors import ApiError, invalid
 from inflight.server.jobs.attempts import Answer, EngineEnded, InFlight, NotNow, StepFailed
 from inflight.server.jobs.store import LineUsage
 from inflight.server.registry import OF_LINES
-from inflight.server.served import Borrowed
+from inflight.server.served import ModelLease
 from inflight.server.service import OpenCall, Service
 from inflight.server.tenants import Tenant
 
@@ -35,21 +35,21 @@ class LineAnswerer:
 
     async def answer(self, url: str, body: bytes, tenant: Tenant, request_id: str, in_flight: InFlight) -> Answer:
         with _errors_of_a_line():
-            borrowed = await self._service.borrow(OF_LINES[url], body)
+            model_lease = await self._service.acquire(OF_LINES[url], body)
         try:
             async with in_flight():
                 with _errors_of_a_line():
-                    return await self._answered(borrowed, url, body, tenant)
+                    return await self._answered(model_lease, url, body, tenant)
         finally:
-            borrowed.release()
+            model_lease.release()
 
-    async def _answered(self, borrowed: Borrowed, url: str, body: bytes, tenant: Tenant) -> Answer:
-        served = borrowed.served
+    async def _answered(self, model_lease: ModelLease, url: str, body: bytes, tenant: Tenant) -> Answer:
+        served = model_lease.served
         prepared = await served.preprocessing.prepare(OF_LINES[url], body, f"tenant {tenant.name}")
         assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
         call = of_a_line(await served.translator.call_offloaded(prepared, tenant, batch=True))
         async with self._service.answer_memory.for_line(call, served.max_model_len):
-            opened = await self._service.open(call, borrowed, batch=True)
+            opened = await self._service.open(call, model_lease, batch=True)
             answer = await _of_the_engine(opened)
             return Answer(200, answer, _usage_of(call, opened.generation.response))
 

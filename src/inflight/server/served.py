@@ -1,7 +1,7 @@
-"""What a server serves: one model, or several of which some are in memory; and a model that is lent to a call.
+"""What a server serves: one model, or several of which some are in memory; and a model that a call has acquired.
 
-Knows what endpoints and batch jobs need of a model. Where engines run, and which of several models are loaded, whoever
-lends them knows (`OneModel` here, `model_pool.pool` of several).
+Knows what endpoints and batch jobs need of a model. Where engines run, and which of several models are loaded,
+`OneModel` (here) and `model_pool.pool` know, from which calls acquire a model.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Served:
         await asyncio.to_thread(self.bridge.close)
 
 
-class Borrowed:
+class ModelLease:
     """A model that stays in memory until it is released, which may be told twice."""
 
     __slots__ = ("_release", "served")
@@ -106,12 +106,12 @@ class ServedModels(Protocol):
 
     def listed(self) -> Sequence[ListedModel]: ...
 
-    async def borrow(self, name: str | None) -> Borrowed:
-        """By any of its names. Waits until the model is in memory; what is borrowed must be released. Raises
+    async def acquire(self, name: str | None) -> ModelLease:
+        """By any of its names. Waits until the model is in memory; the lease must be released. Raises
         ApiError."""
 
     def refuse(self, error: ApiError) -> None:
-        """Nothing is lent any more; those that wait are told so."""
+        """Refuse all calls from now on, and those that wait."""
 
     async def close(self) -> None: ...
 
@@ -147,8 +147,8 @@ class OneModel:
         names = [ListedModel(name, model, None, served) for name in translator.models]
         return [*names, *(ListedModel(name, model, adapters.named(name), served) for name in adapters.names)]
 
-    async def borrow(self, name: str | None) -> Borrowed:
-        return Borrowed(self.served)
+    async def acquire(self, name: str | None) -> ModelLease:
+        return ModelLease(self.served)
 
     def refuse(self, error: ApiError) -> None:
         """Nobody waits."""

@@ -20,7 +20,7 @@ from inflight.server.call_counts import CallCounts
 from inflight.server.delivery import LAST_WORDS, Delivery
 from inflight.server.errors import ApiError
 from inflight.server.generating import Generation, Keep, Opening, open_generation
-from inflight.server.served import Borrowed, ServedModels, model_named
+from inflight.server.served import ModelLease, ServedModels, model_named
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
 
@@ -132,19 +132,19 @@ class Service:
         if self._models is None or self.state == "loading":
             raise self.not_loaded()
 
-    async def borrow(self, endpoint: EndpointName, body: bytes, tenant: Tenant | None = None) -> Borrowed:
+    async def acquire(self, endpoint: EndpointName, body: bytes, tenant: Tenant | None = None) -> ModelLease:
         """The model that a body is for, to be released, or handed on to `open`. tenant: among whose calls it counts
         while it waits for the model; None: it counts already, or never does. Raises ApiError as `check`, 429 where too
         many calls are under way, and where the model is not to be had."""
         models = self.models
         if models.residency is None:
-            return await models.borrow(None)
+            return await models.acquire(None)
         name = await model_named(endpoint, body)
         if tenant is None:
-            return await models.borrow(name)
+            return await models.acquire(name)
         self._enter(tenant)
         try:
-            return await models.borrow(name)
+            return await models.acquire(name)
         finally:
             self._leave(tenant)
 
@@ -204,7 +204,9 @@ class Service:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    async def open(self, call: Call, borrowed: Borrowed, *, batch: bool = False, keep: Keep | None = None) -> OpenCall:
+    async def open(
+        self, call: Call, model_lease: ModelLease, *, batch: bool = False, keep: Keep | None = None
+    ) -> OpenCall:
         """Hand the call to the engine of a model, which is released when the call has ended, or is refused. keep:
         stores its answer. Raises ApiError when it is refused. What is opened must be closed."""
         started, entered, opening = time.monotonic(), False, None
@@ -214,7 +216,7 @@ class Service:
                 self._enter(call.tenant)
                 entered = True
             timeout = None if batch else self.settings.request_timeout  # a job has its completion window
-            served = borrowed.served
+            served = model_lease.served
             names = served.id_names if call.names_are_ids else served.names
             opened = open_generation(served.bridge, call, served.tokenizer, names, timeout, keep)
             opening = Opening(timeout, opened)
@@ -222,7 +224,7 @@ class Service:
                 self._watch(opening)
             generation = await opening.generation()
         except BaseException as error:
-            borrowed.release()
+            model_lease.release()
             if entered:
                 self._leave(call.tenant)
             seconds = time.monotonic() - started
@@ -237,7 +239,7 @@ class Service:
                 self._open.discard(opening)
 
         def closed(status: int, error: ApiError | None) -> None:
-            borrowed.release()
+            model_lease.release()
             self._open.discard(generation)
             if not batch:
                 self._leave(call.tenant)

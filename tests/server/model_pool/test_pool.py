@@ -110,17 +110,17 @@ def test_those_that_waited_for_one_that_stays_have_it() -> None:
     """It was to give way to somebody who has gone."""
 
     async def test(pool: ModelPool, loader: Loader) -> None:
-        first = await pool.borrow("a")
-        of_b = asyncio.ensure_future(pool.borrow("b"))
+        first = await pool.acquire("a")
+        of_b = asyncio.ensure_future(pool.acquire("b"))
         await until(lambda: pool.status("a").state == "draining")
-        of_a = asyncio.ensure_future(pool.borrow("a"))
+        of_a = asyncio.ensure_future(pool.acquire("a"))
         await until(lambda: pool.status("a").waiting == 1)
         of_b.cancel()
-        lent = await asyncio.wait_for(of_a, 1)
-        assert lent.served == first.served and pool.status("a").under_way == 2
+        leased = await asyncio.wait_for(of_a, 1)
+        assert leased.served == first.served and pool.status("a").under_way == 2
         assert loader.began == ["a"]
-        lent.release()
-        lent.release()
+        leased.release()
+        leased.release()
         first.release()
         assert pool.status("a").under_way == 0
 
@@ -130,10 +130,10 @@ def test_those_that_waited_for_one_that_stays_have_it() -> None:
 def test_a_model_whose_wait_is_too_long_is_loaded_all_the_same() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
         with pytest.raises(ApiError) as told:
-            await pool.borrow("a")
+            await pool.acquire("a")
         assert told.value.status == 503 and told.value.code == "model_loading"
         await until(lambda: pool.status("a").state == "loaded")
-        (await pool.borrow("a")).release()
+        (await pool.acquire("a")).release()
         assert loader.began == ["a"]
 
     run(test, max_wait=0.001)
@@ -143,7 +143,7 @@ def test_who_has_waited_for_too_long_leaves_a_wish() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
         loader.gate.clear()
         with pytest.raises(ApiError) as told:
-            await pool.borrow("a")
+            await pool.acquire("a")
         assert told.value.code == "model_loading" and pool.status("a").waiting == 0
         loader.gate.set()
         await until(lambda: pool.status("a").state == "loaded")
@@ -154,7 +154,7 @@ def test_who_has_waited_for_too_long_leaves_a_wish() -> None:
 def test_what_is_lent_to_somebody_who_has_gone_comes_back() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
         loader.gate.clear()
-        asking = asyncio.ensure_future(pool.borrow("a"))
+        asking = asyncio.ensure_future(pool.acquire("a"))
         await until(lambda: bool(loader.began))
         loader.gate.set()
         while pool.status("a").state != "loaded":
@@ -172,14 +172,14 @@ def test_one_that_cannot_be_reached_is_ended_and_loaded_anew(monkeypatch: pytest
     monkeypatch.setattr("inflight.server.model_pool.residency.SHORT_LIFE", 0.0)
 
     async def test(pool: ModelPool, loader: Loader) -> None:
-        (await pool.borrow("a")).release()
+        (await pool.acquire("a")).release()
         broken = loader.models["a"]
         broken.client.stopped = "It cannot be reached."
         with pytest.raises(ApiError, match="cannot be reached") as told:
-            await pool.borrow("a")
+            await pool.acquire("a")
         assert told.value.status == 503 and broken.ended.done()
         await until(lambda: pool.status("a").state == "unloaded" and broken.lost_by is not None)
-        (await pool.borrow("a")).release()
+        (await pool.acquire("a")).release()
         assert loader.began == ["a", "a"]
 
     run(test)
@@ -191,21 +191,21 @@ def test_a_load_that_hangs_is_given_up_and_others_have_their_turn(monkeypatch: p
     async def test(pool: ModelPool, loader: Loader) -> None:
         loader.gate.clear()
         with pytest.raises(ApiError, match=r"not loaded within 0\.1 s") as told:
-            await pool.borrow("a")
+            await pool.acquire("a")
         assert told.value.code == "model_failed"
         loader.gate.set()
-        (await pool.borrow("b")).release()
+        (await pool.acquire("b")).release()
 
     run(test)
 
 
 def test_one_that_does_not_end_as_it_should_is_unloaded_all_the_same() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
-        (await pool.borrow("a")).release()
+        (await pool.acquire("a")).release()
         loader.models["a"].fault = OSError("it resists")
         pool.unload("a")
         await until(lambda: pool.status("a").state == "unloaded")
-        (await pool.borrow("b")).release()
+        (await pool.acquire("b")).release()
 
     run(test)
 
@@ -214,20 +214,20 @@ def test_all_that_wait_are_told_of_a_failure_and_of_the_end() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
         loader.gate.clear()
         loader.fault = WorkerError("no such folder.")
-        waiting = [asyncio.ensure_future(pool.borrow("a")) for _ in range(3)]
+        waiting = [asyncio.ensure_future(pool.acquire("a")) for _ in range(3)]
         await until(lambda: pool.status("a").waiting == 3)
         loader.gate.set()
         for one in waiting:
             with pytest.raises(ApiError, match="no such folder"):
                 await one
         with pytest.raises(ApiError, match="no such folder"):
-            await pool.borrow("a")
+            await pool.acquire("a")
         loader.gate.clear()
-        last = asyncio.ensure_future(pool.borrow("b"))
+        last = asyncio.ensure_future(pool.acquire("b"))
         await until(lambda: pool.status("b").waiting == 1)
         pool.refuse(ApiError(503, "The server ends."))
         for name in "ab":
             with pytest.raises(ApiError, match="The server ends"):
-                await (last if name == "b" else pool.borrow(name))
+                await (last if name == "b" else pool.acquire(name))
 
     run(test, budget=2)

@@ -1,3 +1,3 @@
-"""Several models behind one address (`--models`): `residency` says which are in memory, `pool` carries it out and lends
-models to calls, `worker` is one model's process as the pool sees it. What runs in that process, the command line knows:
-it is where engines are built."""
+"""Several models behind one address (`--models`): `residency` decides which are in memory, `keeper` carries it out,
+calls acquire models from `pool`, and `worker` is one model's process as the pool sees it. The command line knows what
+runs in that process: engines are built there."""

@@ -1,7 +1,7 @@
 """Carries out what `residency` decides: loads and unloads models, and looks again when there may be more to do.
 
-Knows processes and what becomes of them; not calls, of which whoever lends the models (`pool`) is told when a model is
-there, and when it is not to be had. Lives in the server's event loop.
+Knows processes and how they end; not calls: their queue (`pool`) is notified when a model is loaded and when it cannot
+be. Lives in the server's event loop.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ PREPARE_SECONDS = 3.0
 log = logging.getLogger("inflight.server")
 
 
-class Lender(Protocol):
-    """Who lends the models to calls."""
+class CallQueue(Protocol):
+    """The calls that wait for models."""
 
     def is_there(self, name: str) -> None:
         """The model is loaded, and stays for now. Told again and again."""
@@ -45,14 +45,14 @@ class ModelKeeper:
         models: Mapping[str, PoolModel],
         residency: Residency,
         loader: ModelLoader,
-        lender: Lender,
+        call_queue: CallQueue,
         counts: PoolCounts,
         ended: Callable[[str], None],
     ):
         """ended: told whose process is no more."""
         self.loaded: dict[str, LoadedModel] = {}
         self._models, self._residency, self._loader = models, residency, loader
-        self._lender, self._counts, self._ended = lender, counts, ended
+        self._call_queue, self._counts, self._ended = call_queue, counts, ended
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
@@ -82,7 +82,7 @@ class ModelKeeper:
                 self._start(self._unload(decision.name, self.loaded.pop(decision.name)))
         for name in self.loaded:
             if self._residency.state(name) == "loaded":
-                self._lender.is_there(name)
+                self._call_queue.is_there(name)
         if self._timer is not None:
             self._timer.cancel()
         due = self._residency.next_time(now)
@@ -126,7 +126,7 @@ class ModelKeeper:
                 f"Models take {gib(self._residency.nbytes)}, more than the budget of {gib(self._residency.budget)}: "
                 "they are larger than was estimated; the next load makes room."
             )
-        self._lender.is_there(name)  # before others may have its room
+        self._call_queue.is_there(name)  # before others may have its room
         loaded.worker.ended.add_done_callback(partial(self._has_ended, name, loaded))
         self.look()
         asyncio.get_running_loop().call_later(PREPARE_SECONDS, self._prepare)
@@ -140,7 +140,7 @@ class ModelKeeper:
         """fault: a mistake of ours."""
         log.error(f"The model {name!r} cannot be loaded: {why}", exc_info=fault)
         self._residency.failed(name, why, time.monotonic())
-        self._lender.is_not_to_be_had(name, why)
+        self._call_queue.is_not_to_be_had(name, why)
         self.look()
 
     async def _unload(self, name: str, loaded: LoadedModel) -> None:
@@ -165,5 +165,5 @@ class ModelKeeper:
         now = time.monotonic()
         self._residency.ended(name, now, why)
         if self._residency.refusal(name, now) is not None:
-            self._lender.is_not_to_be_had(name, why)
+            self._call_queue.is_not_to_be_had(name, why)
         self.look()

@@ -1,7 +1,7 @@
-"""Several models behind one address: lends them to calls, of which those whose model is not there wait for it.
+"""Several models behind one address: calls acquire them, and wait in a queue while their model is not loaded.
 
-Knows calls, and what they are told; which model is loaded when, and who gives way, `residency` knows, and `keeper`
-carries it out. Lives in the server's event loop.
+Knows calls and their errors; which model is loaded or evicted when is decided by `residency` and carried out by
+`keeper`. Lives in the server's event loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from inflight.server.model_pool.pool_model import PoolModel
 from inflight.server.model_pool.residency import Residency, ResidencyError
 from inflight.server.model_pool.waiting_calls import WaitingCalls
 from inflight.server.model_status import ModelStatus
-from inflight.server.served import Borrowed, ListedModel
+from inflight.server.served import ListedModel, ModelLease
 
 
 class ModelPool:
@@ -72,13 +72,13 @@ class ModelPool:
             found += [ListedModel(own.name, one.name, own, served, status) for own in one.adapters]
         return found
 
-    async def borrow(self, name: str | None) -> Borrowed:
+    async def acquire(self, name: str | None) -> ModelLease:
         own = self._named(name)
         if self._refusal is not None:
             raise self._refusal
         self._keeper.look()  # whoever failed may be tried again by now
-        if (lent := self._lent(own)) is not None:
-            return lent
+        if (leased := self._leased(own)) is not None:
+            return leased
         now = time.monotonic()
         if (refusal := self._residency.refusal(own, now)) is not None:
             raise _failed(own, *refusal)
@@ -103,7 +103,7 @@ class ModelPool:
         """Wait until the model is in memory, at most as long as a call may. Raises ApiError."""
         own = self._named(name)
         self._residency.load(own, time.monotonic())
-        (await self.borrow(own)).release()
+        (await self.acquire(own)).release()
         return self.status(own)
 
     def unload(self, name: str) -> ModelStatus:
@@ -142,12 +142,12 @@ class ModelPool:
             if call.done():
                 continue
             try:
-                lent = self._lent(name)
+                leased = self._leased(name)
             except ApiError as error:
                 call.set_exception(error)
                 continue
-            assert lent is not None, "nobody can have made it give way meanwhile"
-            call.set_result(lent)
+            assert leased is not None, "nobody can have made it give way meanwhile"
+            call.set_result(leased)
 
     def is_not_to_be_had(self, name: str, why: str) -> None:
         """The residency has forgotten those that wait, too."""
@@ -171,7 +171,7 @@ class ModelPool:
             )
         return one.name
 
-    def _lent(self, name: str) -> Borrowed | None:
+    def _leased(self, name: str) -> ModelLease | None:
         """To one call more, if the model is in memory and stays there. Raises ApiError where it has broken down."""
         loaded, began = self._keeper.loaded.get(name), time.monotonic()
         if loaded is None:
@@ -181,7 +181,7 @@ class ModelPool:
             raise _broken(name, why)
         if not self._residency.enter(name, began):
             return None
-        return Borrowed(loaded.served, partial(self._left, name, loaded, began))
+        return ModelLease(loaded.served, partial(self._left, name, loaded, began))
 
     def _left(self, name: str, loaded: LoadedModel, began: float) -> None:
         if self._keeper.loaded.get(name) is loaded:  # else it has ended, and its calls with it
@@ -189,7 +189,7 @@ class ModelPool:
             self._residency.left(name, now - began, now)
             self._keeper.look()
 
-    async def _awaited(self, name: str, began: float) -> Borrowed:
+    async def _awaited(self, name: str, began: float) -> ModelLease:
         """Raises ApiError."""
         call = self._waiting.join(name)
         self._residency.wait(name, began)
@@ -198,7 +198,7 @@ class ModelPool:
             await asyncio.wait((call,), timeout=self._max_wait)
             if not call.done():
                 raise self._not_now(name, max(1.0, self._residency.seconds_until(name, time.monotonic())))
-            borrowed = call.result()
+            model_lease = call.result()
         except asyncio.CancelledError:
             if call.done() and not call.cancelled() and call.exception() is None:
                 call.result().release()
@@ -208,7 +208,7 @@ class ModelPool:
                 self._residency.waits_no_more(name)
                 self._keeper.look()
         self._counts.waited(name, time.monotonic() - began)
-        return borrowed
+        return model_lease
 
     def _not_now(self, name: str, seconds: float) -> ApiError:
         """What a call is told that would wait too long, or has. Its model is loaded in its turn all the same: it is to

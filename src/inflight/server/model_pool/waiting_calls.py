@@ -7,29 +7,29 @@ from collections.abc import Iterable
 
 from inflight.engine.event_stream import set_outcome
 from inflight.server.errors import ApiError
-from inflight.server.served import Borrowed
+from inflight.server.served import ModelLease
 
 
 class WaitingCalls:
     def __init__(self, names: Iterable[str]):
-        self._lines: dict[str, list[asyncio.Future[Borrowed]]] = {name: [] for name in names}
+        self._lines: dict[str, list[asyncio.Future[ModelLease]]] = {name: [] for name in names}
 
     def has(self, name: str) -> bool:
         return bool(self._lines[name])
 
-    def join(self, name: str) -> asyncio.Future[Borrowed]:
-        call: asyncio.Future[Borrowed] = asyncio.get_running_loop().create_future()
+    def join(self, name: str) -> asyncio.Future[ModelLease]:
+        call: asyncio.Future[ModelLease] = asyncio.get_running_loop().create_future()
         self._lines[name].append(call)
         return call
 
-    def leave(self, name: str, call: asyncio.Future[Borrowed]) -> bool:
+    def leave(self, name: str, call: asyncio.Future[ModelLease]) -> bool:
         """Whether it stood there still."""
         if call not in self._lines[name]:
             return False
         self._lines[name].remove(call)
         return True
 
-    def take(self, name: str) -> list[asyncio.Future[Borrowed]]:
+    def take(self, name: str) -> list[asyncio.Future[ModelLease]]:
         """All that wait for it, who do so no more."""
         taken, self._lines[name] = self._lines[name], []
         return taken

@@ -165,15 +165,15 @@ def model_routes(service: Service) -> Routes:
         """Describe the model's tokenizer, as far as it changes how text is cut. model: where there are several."""
         model = read_query(request, TokenizerQuery).model
         with service.entered(tenant_of(request)):
-            borrowing = service.models.borrow(model)
+            acquiring = service.models.acquire(model)
             try:
-                borrowed = await until_gone(request.receive, borrowing, asyncio.Event())
+                model_lease = await until_gone(request.receive, acquiring, asyncio.Event())
             except ClientGone:
                 return Response(status_code=GONE)
             try:
-                return JsonResponse(_of_tokenizer(borrowed.served))
+                return JsonResponse(_of_tokenizer(model_lease.served))
             finally:
-                borrowed.release()
+                model_lease.release()
 
     return routes
 
