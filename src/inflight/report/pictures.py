@@ -13,7 +13,7 @@ from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Window
 from inflight.records.computed import Work
-from inflight.report.charts.batch import CLASSES, batch_picture
+from inflight.report.charts.batch import CLASSES, Segment, batch_picture, request_timelines
 from inflight.report.charts.blocks import blocks_picture
 from inflight.report.charts.chart import Chart, Key, series_class
 from inflight.report.charts.distribution import Column, CurvePoint, cumulative, curve, histogram, percentile_bars
@@ -21,7 +21,6 @@ from inflight.report.charts.frame import WIDTH
 from inflight.report.charts.over_time import over_time, stack
 from inflight.report.charts.palette import SERIES
 from inflight.report.charts.quantity import quantity, shortened
-from inflight.report.charts.requests import Segment, request_timelines
 from inflight.report.charts.svg import Drawing
 from inflight.report.engine_figures import EngineFigures
 from inflight.report.run import Run, Setting

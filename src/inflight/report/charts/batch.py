@@ -1,6 +1,6 @@
-"""The batch over time: a lane for each row, with the work computed there.
+"""The batch over time, a lane for each row with the work computed there; and its requests, a lane for each.
 
-Few runs are drawn one by one; many are merged, so that each stretch shows what its row did for most of it.
+Few runs of rows are drawn one by one; many are merged, so that each stretch shows what its row did for most of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from inflight.metrics.summary import Window
 from inflight.records.computed import Work
 from inflight.report.charts.chart import Key
 from inflight.report.charts.frame import WIDE, Axis, Frame
-from inflight.report.charts.quantity import quantity
+from inflight.report.charts.quantity import quantity, shortened
 from inflight.report.charts.svg import Drawing, number, rectangle, tag, text
 from inflight.report.steps.rows import RowRun
 
@@ -37,6 +37,19 @@ _NAMES = {
     Work.DECODE: "decode",
     Work.PADDING: "padding",
     Work.IDLE: "has its row, nothing computed",
+}
+
+
+Segment = tuple[str, float, float]  # class, start, end
+
+_REQUEST_NAMES = {
+    "waiting": "waits",
+    "prefill": "prefill",
+    "recomputed": "recomputed",
+    "decode": "decode",
+    "padding": "answer ready, batch not ended",
+    "idle": "has a row, nothing computed",
+    "s4": "preempted",
 }
 
 
@@ -191,3 +204,27 @@ def _queue(frame: Frame, waiting: Sequence[tuple[float, float]], span: Window, b
     label = text(frame.left - 6, ceiling + 8, f"{peak:,.0f}", anchor="end")
     line = tag("path", d=f"M{frame.left} {base}H{frame.right}", class_="grid")
     return line + tag("path", d="".join(d), class_="area waiting") + label + text(2, bottom - 5, "row", "label")
+
+
+def request_timelines(
+    title: str, about: str, requests: Sequence[tuple[str, Sequence[Segment]]], span: Window
+) -> Drawing | None:
+    """Draw requests. requests: name and segments of each, in the order of the lanes from the top."""
+    if not requests:
+        return None
+    used = {class_ for _, segments in requests for class_, _, _ in segments}
+    keys = [Key(name, class_, "area") for class_, name in _REQUEST_NAMES.items() if class_ in used]
+    row = max(7.0, min(18.0, 420.0 / len(requests)))
+    frame = Frame(Axis(0.0, span.seconds, "time", "s"), keys, row * len(requests), left=74)
+    paths: dict[str, list[str]] = defaultdict(list)
+    names = []
+    every = 1 if row >= 11 else 2
+    for index, (name, segments) in enumerate(requests):
+        y = frame.top + index * row
+        if index % every == 0:
+            names.append(text(frame.left - 6, y + row / 2 + 4, shortened(name), anchor="end"))
+        for class_, start, end in segments:
+            x = frame.at_x(start - span.start)
+            paths[class_].append(rectangle(x, y + 1, max(frame.at_x(end - span.start) - x, 0.5), row - 2))
+    body = "".join(tag("path", d="".join(d), class_=f"area {class_}") for class_, d in paths.items())
+    return Drawing(title, about, WIDE, frame.height, frame.around("".join(names) + body), wide=True)

@@ -1,14 +1,25 @@
 """The page of a report: what was run, figures, diagnosis and pictures in their order; a section without content is left
-out."""
+out. It is one file with its styles and its script, which loads nothing; templates escape all text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+import jinja2
+import msgspec
+from markupsafe import Markup
+
+from inflight import page_policy, uplot
 from inflight.counted import counted
+from inflight.report.charts.chart import Plot
+from inflight.report.charts.palette import CHART_RULES, PAGE_VARIABLES, PATTERNS
 from inflight.report.charts.quantity import quantity
 from inflight.report.columns import Column, by_load, columns_of
-from inflight.report.page import tables, templating
+from inflight.report.page import tables
 from inflight.report.page.views import Figure, Part, Section, Table
 from inflight.report.pictures import (
     batch_over_time,
@@ -31,13 +42,22 @@ from inflight.report.steps.engine_run import EngineRun
 _ALIKE = 5  # times the shortest run that the longest may last, to be drawn on one axis
 _SPREAD = 7  # columns whose lines can be distinguished
 _OPEN = 4  # folded parts that are open at first
+_FOLDER = Path(__file__).parent
+_OPTION = re.compile(
+    r"(--[a-z][a-z0-9-]*"
+    r"(?: (?:sjf|deadline|fcfs|fair|prefix|chunked|continuous|dynamic|static|adaptive|slo|auto|paged)\b)?"
+    r"|\[lanes\.NAME\])"
+)
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}  # in a script element, in which HTML escapes have no effect
 
 
 def render(report: Report) -> str:
     """Return a whole HTML page."""
     columns = columns_of(report)
     sections = [one for one in _sections(report, columns) if one.view]
-    return templating.page(report, list(_notes(columns)), sections)
+    template = _environment().get_template("report.html")
+    notes = list(_notes(columns))
+    return template.render(title=report.title, about=report.about, notes=notes, sections=sections, files=_files())
 
 
 def _sections(report: Report, columns: Sequence[Column]) -> list[Section]:
@@ -212,3 +232,60 @@ def _batch(engine: EngineRun, seconds: float) -> dict[str, list[Figure]]:
         "wide": _known((*batch_over_time(engine, seconds), requests_over_time(engine, seconds))),
         "small": _known(small),
     }
+
+
+# -- templates --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PageFiles:
+    """policy: the page runs this script and loads nothing."""
+
+    style: str
+    script: str
+    patterns: str
+    policy: str
+
+
+def figures_alone(title: str, figures: Sequence[Figure], columns: int = 1) -> str:
+    """Return a page of figures alone, to be looked at or photographed."""
+    template = _environment().get_template("figures_alone.html")
+    return template.render(title=title, figures=figures, columns=columns, files=_files())
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["as_json"] = _as_json
+    made.filters["split_options"] = _split_options
+    return made
+
+
+@cache
+def _files() -> PageFiles:
+    script = "\n".join((uplot.notice(), uplot.text_of(uplot.SCRIPT), _text_of("charts.js")))
+    style = "\n".join((PAGE_VARIABLES, _text_of("report.css"), CHART_RULES, uplot.text_of(uplot.STYLE)))
+    policy = page_policy.content_security_policy(script, "'unsafe-inline'")  # lines of charts have styles of their own
+    return PageFiles(style, script, PATTERNS, policy)
+
+
+def _text_of(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _as_json(plot: Plot) -> Markup:
+    text = msgspec.json.encode(plot).decode()
+    for sign, escaped in _UNSAFE.items():
+        text = text.replace(sign, escaped)
+    return Markup(text)
+
+
+def _split_options(sentence: str) -> Iterator[tuple[str, bool]]:
+    """Yield pieces of the sentence, and whether each is an option."""
+    return ((piece, index % 2 == 1) for index, piece in enumerate(_OPTION.split(sentence)) if piece)
