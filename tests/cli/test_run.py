@@ -203,6 +203,7 @@ def test_a_broken_template_is_told_where_it_is_needed(inflight: Caller, tmp_path
     told = inflight("run", "hello", "--model", model, *SHORT)
     assert told.code != 0 and mistake in told.err and "Traceback" not in told.err
     for verb in ("chat", "serve"):
-        done = subprocess.run([*COMMAND, verb, "--model", str(model)], input=b"", capture_output=True, timeout=100)
+        words, free_port = [*COMMAND, verb, "--model", str(model)], os.environ | {"INFLIGHT_PORT": "0"}
+        done = subprocess.run(words, input=b"", capture_output=True, timeout=100, env=free_port)
         assert done.returncode != 0
         assert mistake in done.stderr.decode() and "Traceback" not in done.stderr.decode()
