@@ -20,18 +20,18 @@ from inflight.bench.counting import LocalCounter
 from inflight.bench.offering import Offer, Part
 from inflight.bench.preparing import RequestOptions
 from inflight.bench.run import Warmup
+from inflight.cli.declared import settings_options
 from inflight.cli.options import config_option
 from inflight.cli.traffic import (
-    FILE,
+    answer_lengths_setting,
     arrivals_of,
-    arrivals_option,
-    length_options,
-    seed_option,
-    slo_option,
-    trace_option,
+    arrivals_setting,
+    prompt_lengths_setting,
+    seed_setting,
+    slo_setting,
+    trace_setting,
 )
-from inflight.cli.verb import grouped
-from inflight.config.setting import option
+from inflight.config.setting import option, setting
 from inflight.metrics.slo import parse_slos, stated_share, targets
 from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass, read_classes
 from inflight.workload.lengths import Fixed, parse_lengths
@@ -45,157 +45,98 @@ SHARE = 0.99
 _NOT_OF_TRACE = ("input_tokens", "max_tokens", "prefix_tokens", "prefix_groups", "think")
 _ONE_KIND = ("input_tokens", "output_tokens", "max_tokens", "prefix_tokens", "prefix_groups", "turns", "think")
 _OF_TRACE = ("speed", "trace_start", "trace_seconds", "limit", "spread")
-_WRITTEN = click.Path(dir_okay=False, path_type=Path)
-
-server_options = grouped(
-    "Server",
-    config_option,
-    click.option("--url", metavar="URL", help=f"The server's address, without /v1.  [default: {URL}]"),
-    click.option("--model", metavar="NAME", help="Its name in requests; without it the server's first."),
-    click.option(
-        "--endpoint",
-        type=click.Choice(["completions", "chat", "embeddings"]),
-        help="completions sends token ids where the server takes them, chat sends text, embeddings asks for vectors.  "
-        "[default: completions; embeddings of a model that answers with vectors alone]",
-    ),
-    click.option("--api-key", envvar="OPENAI_API_KEY", metavar="KEY", help="Or OPENAI_API_KEY, or INFLIGHT_API_KEY."),
-    click.option("--timeout", type=float, default=600, show_default=True, help="Seconds until a request has failed."),
-    click.option(
-        "--retries", type=int, default=0, show_default=True, help="How often a request is sent again after 429 or 503."
-    ),
-    click.option("--body", metavar="JSON", help="Fields for every request; null takes one away."),
-    click.option("--vocab-size", type=int, help="Token ids of the model; found by asking unless given."),
-    click.option("--prompt-text", is_flag=True, help="Send text although the server takes token ids."),
-    click.option("--processes", type=int, default=1, show_default=True, help="That send."),
-)
-
-load_options = grouped(
-    "Load",
-    click.option("--rate", type=float, help="Requests per second, Poisson; inf: all at once."),
-    arrivals_option,
-    click.option(
-        "--concurrency", type=int, help="Alone a closed loop of so many; with arrivals the most in flight at once."
-    ),
-    click.option("--requests", type=int, help="How many."),
-    click.option("--duration", type=float, help="Seconds in which requests are sent."),
-    click.option("--warmup", default="10%", show_default=True, help="Not counted: 20 (requests), 5s or 10%."),
-    seed_option,
-    click.option("--prompt-seed", type=int, help="Of the prompts' contents; new ones each time unless given."),
-)
-
-workload_options = grouped(
-    "Workload",
-    length_options(INPUT, OUTPUT),
-    click.option("--max-tokens", type=int, help="The limit on an answer's tokens in requests."),
-    click.option("--prefix-tokens", type=int, help="Tokens that prompts share, before their own."),
-    click.option("--prefix-groups", type=int, help="That many different shared prefixes."),
-    click.option("--turns", metavar="FORM", help="Requests of a conversation; of a trace, at most."),
-    click.option("--think", type=float, help="Mean seconds between an answer and the next turn."),
-    click.option("--classes", type=FILE, help="TOML file of several kinds of traffic, [classes.NAME] each."),
-    trace_option,
-    click.option("--speed", type=float, help="So many times faster than the trace."),
-    click.option("--trace-start", type=float, help="Seconds of the trace that are left out."),
-    click.option("--trace-seconds", type=float, help="Seconds of the trace that are taken."),
-    click.option("--limit", type=int, help="Most requests taken of the trace."),
-    click.option("--spread", is_flag=True, help="Spread times that a trace has rounded."),
-    click.option(
-        "--tokenizer",
-        type=click.Path(exists=True, path_type=Path),
-        metavar="FOLDER",
-        help="The model's folder or its tokenizer.json: counts a trace's texts, writes texts of exact length.",
-    ),
-    slo_option,
-)
-
-outcome_options = grouped(
-    "Search and output",
-    click.option("--find-capacity", is_flag=True, help="Search the highest rate (or concurrency) that meets --slo."),
-    click.option(
-        "--share",
-        type=float,
-        help=f"Of the offered that must meet --slo, for that.  [default: as in --slo, or {SHARE:g}]",
-    ),
-    click.option("--sweep", metavar="A,B,…", help="One run at each of these rates (or concurrencies)."),
-    click.option(
-        "--by",
-        type=click.Choice(["rate", "concurrency"]),
-        default="rate",
-        show_default=True,
-        help="What --find-capacity and --sweep vary.",
-    ),
-    click.option("--output", type=_WRITTEN, help="Write the result (JSON) here."),
-    click.option("--csv", "csv_path", type=_WRITTEN, help="Write a line for each request here."),
-    click.option("--vllm-json", type=_WRITTEN, help="Write the result under the names of `vllm bench serve` here."),
-    click.option("--html", type=_WRITTEN, help="Write a page with pictures here."),
-    click.option("--save-requests", is_flag=True, help="Keep every request, and its tokens' times, in the result."),
-    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """The server, as of `server_options`."""
+    """A server and the form of requests to it."""
 
-    url: str | None = None
-    model: str | None = None
-    endpoint: Endpoint | None = None
-    api_key: str | None = None
-    timeout: float = 600.0
-    retries: int = 0
-    body: str | None = None
-    vocab_size: int | None = None
-    prompt_text: bool = False
-    processes: int = 1
+    url: str | None = setting(None, f"The server's address, without /v1.  [default: {URL}]", "Server", metavar="URL")
+    model: str | None = setting(None, "Its name in requests; without it the server's first.", metavar="NAME")
+    endpoint: Endpoint | None = setting(
+        None,
+        "completions sends token ids where the server takes them, chat sends text, embeddings asks for vectors.  "
+        "[default: completions; embeddings of a model that answers with vectors alone]",
+        is_choice=True,
+    )
+    api_key: str | None = setting(
+        None, "Or OPENAI_API_KEY, or INFLIGHT_API_KEY.", metavar="KEY", variable="OPENAI_API_KEY"
+    )
+    timeout: float = setting(600.0, "Seconds until a request has failed.")
+    retries: int = setting(0, "Repetitions of a request that the server has sent away until later.")
+    body: str | None = setting(None, "Fields for every request; null takes one away.", metavar="JSON")
+    vocab_size: int | None = setting(None, "Token ids of the model; found by asking unless given.")
+    prompt_text: bool = setting(False, "Send text although the server takes token ids.")
+    processes: int = setting(1, "Processes that send.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """When requests come, and how many: as `load_options` have it, but for what is no part of the offer."""
+    """Times and number of requests."""
 
-    rate: float | None = None
-    arrivals: str | None = None
-    concurrency: int | None = None
-    requests: int | None = None
-    duration: float | None = None
-    seed: int = 0
+    rate: float | None = setting(None, "Requests per second, Poisson; inf: all at once.", "Load")
+    arrivals: str | None = arrivals_setting()
+    concurrency: int | None = setting(None, "Alone a closed loop of so many; with arrivals the maximum in flight.")
+    requests: int | None = setting(None, "Number of requests.")
+    duration: float | None = setting(None, "Seconds in which requests are sent.")
+    warmup: str = setting("10%", "Not counted: 20 (requests), 5s or 10%.")
+    seed: int = seed_setting()
+    prompt_seed: int | None = setting(None, "Seed of the prompts' contents; new ones each time unless given.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadOptions:
-    """Requests and targets, as of `workload_options`."""
+    """Requests and their limits of latency."""
 
-    input_tokens: str | None = None
-    output_tokens: str | None = None
-    max_tokens: int | None = None
-    prefix_tokens: int | None = None
-    prefix_groups: int | None = None
-    turns: str | None = None
-    think: float | None = None
-    classes: Path | None = None
-    trace: Path | None = None
-    speed: float | None = None
-    trace_start: float | None = None
-    trace_seconds: float | None = None
-    limit: int | None = None
-    spread: bool = False
-    tokenizer: Path | None = None
-    slo: tuple[str, ...] = ()
+    input_tokens: str | None = prompt_lengths_setting(INPUT, "Workload")
+    output_tokens: str | None = answer_lengths_setting(OUTPUT)
+    max_tokens: int | None = setting(None, "Maximum tokens of an answer, in requests.")
+    prefix_tokens: int | None = setting(None, "Tokens that prompts share, before their own.")
+    prefix_groups: int | None = setting(None, "Number of different shared prefixes.")
+    turns: str | None = setting(None, "Requests of a conversation; of a trace, at most.", metavar="FORM")
+    think: float | None = setting(None, "Mean seconds between an answer and the next turn.")
+    classes: Path | None = setting(
+        None, "TOML file of several kinds of traffic, [classes.NAME] each.", path="present file"
+    )
+    trace: Path | None = trace_setting()
+    speed: float | None = setting(None, "So many times faster than the trace.")
+    trace_start: float | None = setting(None, "Seconds of the trace that are left out.")
+    trace_seconds: float | None = setting(None, "Seconds of the trace that are taken.")
+    limit: int | None = setting(None, "Maximum requests taken of the trace.")
+    spread: bool = setting(False, "Spread times that a trace has rounded.")
+    tokenizer: Path | None = setting(
+        None,
+        "The model's folder or its tokenizer.json: counts a trace's texts, writes texts of exact length.",
+        metavar="FOLDER",
+        path="present",
+    )
+    slo: tuple[str, ...] = slo_setting()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeOptions:
-    """The search and the result, as of `outcome_options`."""
+    """Searches, and where results go."""
 
-    find_capacity: bool = False
-    share: float | None = None
-    sweep: str | None = None
-    by: Literal["rate", "concurrency"] = "rate"
-    output: Path | None = None
-    csv_path: Path | None = None
-    vllm_json: Path | None = None
-    html: Path | None = None
-    save_requests: bool = False
-    as_json: bool = False
+    find_capacity: bool = setting(
+        False, "Search the highest rate (or concurrency) that meets --slo.", "Search and output"
+    )
+    share: float | None = setting(
+        None, f"Of the offered that must meet --slo, for that.  [default: as in --slo, or {SHARE:g}]"
+    )
+    sweep: str | None = setting(None, "One run at each of these rates (or concurrencies).", metavar="A,B,…")
+    by: Literal["rate", "concurrency"] = setting("rate", "What --find-capacity and --sweep vary.", is_choice=True)
+    output: Path | None = setting(None, "Write the result (JSON) here.", path="file")
+    csv_path: Path | None = setting(None, "Write a line for each request here.", flags=("--csv",), path="file")
+    vllm_json: Path | None = setting(None, "Write the result under the names of `vllm bench serve` here.", path="file")
+    html: Path | None = setting(None, "Write a page with pictures here.", path="file")
+    save_requests: bool = setting(False, "Save every request, and its tokens' times, in the result.")
+    as_json: bool = setting(False, "Print the result as JSON.", flags=("--json",))
+
+
+server_options = settings_options(ServerOptions, {"url": (config_option,)})
+load_options = settings_options(LoadOptions)
+workload_options = settings_options(WorkloadOptions)
+outcome_options = settings_options(OutcomeOptions)
 
 
 def target_of(server: ServerOptions, address: str | None) -> Target:

@@ -7,35 +7,38 @@ from pathlib import Path
 
 import click
 
-from inflight.cli.traffic import arrivals_of, arrivals_option, length_options, seed_option, slo_option, trace_option
-from inflight.cli.verb import grouped
+from inflight.cli.declared import settings_options
+from inflight.cli.traffic import (
+    answer_lengths_setting,
+    arrivals_of,
+    arrivals_setting,
+    prompt_lengths_setting,
+    seed_setting,
+    slo_setting,
+    trace_setting,
+)
+from inflight.config.setting import setting
 from inflight.planning.demand import Demand, Drawn, Traced, fitting
 from inflight.planning.traffic import analyze_traffic
 from inflight.workload.arrivals import Gamma, Poisson
 from inflight.workload.lengths import parse_lengths
 from inflight.workload.traces import load
 
-demand_options = grouped(
-    "Demand and SLOs",
-    trace_option,
-    length_options(),
-    click.option("--rate", type=float, help="Requests per second, Poisson; of a trace its busiest five minutes."),
-    arrivals_option,
-    slo_option,
-    seed_option,
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandOptions:
-    """As `demand_options` have them, but for --slo."""
+    """Demand on a deployment, and its limits of latency."""
 
-    trace: Path | None = None
-    input_tokens: str | None = None
-    output_tokens: str | None = None
-    rate: float | None = None
-    arrivals: str | None = None
-    seed: int = 0
+    trace: Path | None = trace_setting("Demand and promises")
+    input_tokens: str | None = prompt_lengths_setting()
+    output_tokens: str | None = answer_lengths_setting()
+    rate: float | None = setting(None, "Requests per second, Poisson; of a trace its busiest five minutes.")
+    arrivals: str | None = arrivals_setting()
+    slo: tuple[str, ...] = slo_setting()
+    seed: int = seed_setting()
+
+
+demand_options = settings_options(DemandOptions)
 
 
 def demand_of(asked: DemandOptions, max_tokens: int) -> Demand:

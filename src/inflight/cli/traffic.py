@@ -1,7 +1,4 @@
-"""Options that say what is asked: lengths, arrivals, a trace, limits on latency; in one form for every verb.
-
-Knows the options' names and forms; what they may hold, the workload and metrics packages know.
-"""
+"""Declare the settings of traffic that several verbs share: lengths, arrivals, a trace, limits on latency."""
 
 from __future__ import annotations
 
@@ -10,38 +7,44 @@ from pathlib import Path
 
 import click
 
-from inflight.cli.verb import Decorator, stacked
+from inflight.config.setting import setting
 from inflight.workload.arrivals import Arrivals, AtOnce, Poisson, parse_arrivals
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
-arrivals_option = click.option(
-    "--arrivals", metavar="FORM", help="poisson:R, gamma:R:BURSTINESS, constant:R, ramp:A-B:SECONDS."
-)
-seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Of lengths and arrivals.")
-trace_option = click.option("--trace", type=FILE, help="Requests as a trace has them; its format is detected.")
-slo_option = click.option(
-    "--slo",
-    multiple=True,
-    metavar="NAME=MS",
-    help="Limit: ttft=500, also tpot, itl, itl_max, e2e, in ms; ttft=500(p95) names the share of requests that has to "
-    "keep it, itl=50(p95) the share of a request's own gaps. Several times, or with commas.",
-)
+
+def prompt_lengths_setting(default: str = "", group: str = "") -> str | None:
+    """Declare --input-tokens. default: shown, where nothing is given."""
+    return setting(None, f"Of prompts, as --output-tokens.{_shown(default)}", group, metavar="FORM")
 
 
-def length_options(prompts: str = "", answers: str = "") -> Decorator:
-    """prompts, answers: what is taken where nothing is said."""
-    return stacked(
-        click.option("--input-tokens", metavar="FORM", help=f"Of prompts, as --output-tokens.{_default(prompts)}"),
-        click.option(
-            "--output-tokens",
-            metavar="FORM",
-            help=f"Of answers: N, uniform:A-B, lognormal:P50:P99, histogram:FILE.{_default(answers)}",
-        ),
+def answer_lengths_setting(default: str = "") -> str | None:
+    help = f"Of answers: N, uniform:A-B, lognormal:P50:P99, histogram:FILE.{_shown(default)}"
+    return setting(None, help, metavar="FORM")
+
+
+def arrivals_setting() -> str | None:
+    return setting(None, "poisson:R, gamma:R:BURSTINESS, constant:R, ramp:A-B:SECONDS.", metavar="FORM")
+
+
+def seed_setting() -> int:
+    return setting(0, "Seed of lengths and arrivals.")
+
+
+def trace_setting(group: str = "") -> Path | None:
+    return setting(None, "Trace of requests; its format is detected.", group, path="present file")
+
+
+def slo_setting() -> tuple[str, ...]:
+    return setting(
+        (),
+        "Limit: ttft=500, also tpot, itl, itl_max, e2e, in ms; ttft=500(p95) names the share of requests that has to "
+        "keep it, itl=50(p95) the share of a request's own gaps. Several times, or with commas.",
+        metavar="NAME=MS",
     )
 
 
-def _default(form: str) -> str:
+def _shown(form: str) -> str:
     return f"  [default: {form}]" if form else ""
 
 
