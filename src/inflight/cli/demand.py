@@ -29,7 +29,7 @@ from inflight.workload.traces import load
 class DemandOptions:
     """Demand on a deployment, and its limits of latency."""
 
-    trace: Path | None = trace_setting("Demand and promises")
+    trace: Path | None = trace_setting("Demand and SLOs")
     input_tokens: str | None = prompt_lengths_setting()
     output_tokens: str | None = answer_lengths_setting()
     rate: float | None = setting(None, "Requests per second, Poisson; of a trace its busiest five minutes.")
