@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inflight.server.errors import ApiError, invalid
-from inflight.server.jobs import line_files, turns, worker
+from inflight.server.jobs import files, line_files, turns, worker
 from inflight.server.jobs.files import Content
 from inflight.server.jobs.lines import line_id
 from inflight.server.jobs.storage import StorageError
@@ -375,6 +376,37 @@ def test_a_restart_runs_exactly_what_has_no_answer(tmp_path: Path) -> None:
     assert (job.status, job.completed, job.failed) == ("completed", 100, 1)
     assert [line["custom_id"] for line in lines] == [*map(str, range(100)), "3"]
     assert lines[-1]["error"]["code"] == "duplicate_custom_id"
+
+
+def test_a_server_that_stops_while_the_end_of_a_job_is_committed_loses_no_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits, goes_on, store = threading.Event(), threading.Event(), files.store
+
+    def slow(*given: Any) -> None:
+        commits.set()
+        assert goes_on.wait(30)
+        store(*given)
+
+    async def stopped() -> None:
+        rig = Rig(tmp_path)
+        rig.service.start()
+        file = await rig.upload(jsonl(request_line("a")))
+        monkeypatch.setattr(files, "store", slow)
+        await rig.jobs.create(ANYONE, input_file_id=file.id, endpoint=URL, window="1h", metadata=None)
+        await until(commits.is_set)
+        stopping = asyncio.create_task(rig.service.stop())
+        await asyncio.sleep(0.05)
+        goes_on.set()
+        await stopping
+
+    async def look(rig: Rig) -> None:
+        ((job,), _) = await rig.jobs.page(ANYONE, after=None, limit=10)
+        assert (job.status, len(await rig.lines(job.output_file_id))) == ("completed", 1)
+        assert len(list((tmp_path / "files").iterdir())) == 2 and not any((tmp_path / "partial").iterdir())
+
+    asyncio.run(stopped())
+    live(tmp_path, look, start=False)
 
 
 def test_ends_that_a_crash_cut_off_are_done_again(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class Attempts:
         return count
 
     async def answer(self, job: Job, line: BatchLine) -> LineAnswer:
-        """The line's answer, however long it takes."""
+        """Return the line's answer, however long it takes."""
         failed_steps = 0
         while True:
             wait, ends = USUAL_WAIT, self._ends.get((job.number, line.number), 0)
@@ -198,7 +198,7 @@ def _is_cancelled() -> bool:
 
 
 def _refused(job: Job, line: BatchLine, error: ApiError) -> LineAnswer:
-    """The error, as the endpoint of the line answers it."""
+    """Return the error as the endpoint of the line answers it."""
     status, body = error_body(error, line.url)
     return _line_answer(job, line, status, json.dumps(body, allow_nan=False))
 

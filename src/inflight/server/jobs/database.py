@@ -42,7 +42,7 @@ _OLD_TABLES = {
 
 
 def _is_id(column: str, prefix: str) -> str:
-    """An SQL condition: the prefix and 32 hexadecimal digits."""
+    """Return an SQL condition: the prefix and 32 hexadecimal digits."""
     digits = f"substr({column}, {len(prefix) + 1})"
     return f"{column} GLOB '{prefix}*' AND length({digits}) = 32 AND {digits} NOT GLOB '*[^0-9a-f]*'"
 
@@ -211,7 +211,7 @@ def upgrade(path: Path, version: int) -> None:
 
 
 def _upgrade_script(connection: sqlite3.Connection, version: int) -> str:
-    """SQL that moves the rows of an earlier version into tables of today. Lines that were in flight are not known."""
+    """Return SQL that moves the rows of an earlier version into tables of today. Which lines were in flight is lost."""
     rows = connection.execute("SELECT type, name FROM sqlite_master WHERE type != 'table' AND sql IS NOT NULL")
     parts = [f"DROP {kind} {name};" for kind, name in rows.fetchall()]
     tables = sorted(_OLD_TABLES[version] & TABLES - {"response_usage"})  # answers before jobs, which they refer to
@@ -290,7 +290,7 @@ def _writing(path: Path) -> sqlite3.Connection:
 
 
 def _text(text: bytes) -> str:
-    """A damaged byte of text must not keep a row from being read."""
+    """Decode text of which a damaged byte must not keep the row from being read."""
     return text.decode("utf-8", "replace")
 
 

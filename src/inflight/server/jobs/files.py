@@ -65,7 +65,7 @@ class Upload(Protocol):
     purpose: str | None
 
     def content(self) -> AsyncIterator[bytes]:
-        """Raises ApiError where it breaks off or is no upload."""
+        """Yield its bytes. Raises ApiError where it breaks off or is no upload."""
         ...
 
 
@@ -217,13 +217,13 @@ class Files:
         await asyncio.to_thread(content.publish)
 
     async def begin(self, tenant: str) -> tuple[str, Content]:
-        """A new file that a job writes; its quota refuses none. Then `store` its row, or `abandon` it."""
+        """Begin a file of a job, which no quota refuses. Then `store` its row, or `abandon` it."""
         file_id = _new_id()
         await self._database.write(partial(_begin, file_id, tenant))
         return file_id, await asyncio.to_thread(Content, self._data, file_id)
 
     def output(self, file_id: str, content: Content, tenant: str, filename: str) -> StoredFile:
-        """The row of a file that a job has written."""
+        """Return the row of a file that a job has written."""
         return self._described(file_id, content, tenant, filename, "batch_output")
 
     async def abandon(self, contents: dict[str, Content | None]) -> None:
@@ -285,12 +285,12 @@ class Files:
         return files[:limit], len(files) > limit
 
     async def open(self, tenant: Tenant, file_id: str) -> tuple[StoredFile, BufferedReader]:
-        """The content from its beginning, which stays readable when the file is deleted. Raises Unreadable."""
+        """Open the content, which stays readable when the file is deleted. Raises Unreadable."""
         file = await self.retrieve(tenant, file_id)
         return file, await asyncio.to_thread(self.opened, file)
 
     def opened(self, file: StoredFile, *, checked: bool = True) -> BufferedReader:
-        """The content from its beginning; waits. checked: refuse another length than was stored. Raises Unreadable."""
+        """Open the content; waits. checked: refuse another length than was stored. Raises Unreadable."""
         content_of = f"The content of the file {file.id}"
         with storage_errors():
             try:
@@ -349,7 +349,7 @@ class Files:
 
 
 def found(file_id: str, tenant: str, connection: sqlite3.Connection) -> StoredFile:
-    """Raises ApiError 404."""
+    """Return the row of a stored file. Raises ApiError 404."""
     query = f"SELECT {', '.join(_COLUMNS)} FROM files WHERE id = ? AND tenant = ? AND state = 'stored'"
     row = connection.execute(query, (file_id, tenant)).fetchone()
     if row is None:

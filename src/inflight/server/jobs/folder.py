@@ -147,7 +147,7 @@ class DataDirectory:
         return found.st_size > 0
 
     def _checked(self) -> int:
-        """The version of the database. Raises DataDirectoryError."""
+        """Check the database, and return its version. Raises DataDirectoryError, StorageError."""
         try:
             return database.check(self.database)
         except StorageError:
@@ -317,7 +317,7 @@ class WorkerSlot:
             os.pwrite(self._descriptor, text.ljust(self._BYTES), 0)
 
     def pause(self) -> Pause | None:
-        """The pause of the process that has the slot."""
+        """Return the pause of the process that has the slot."""
         try:
             with open(self._path, "rb", opener=open_private) as file:
                 paused = json.loads(file.read(self._BYTES))["paused"]

@@ -45,7 +45,7 @@ class InputFile:
         self.is_at_end = False
 
     def page(self, file: BufferedReader, max_lines: int, without: Container[int] = ()) -> list[BatchLine | BadLine]:
-        """The next lines but those numbers: at most max_lines, perhaps none. Waits; raises StorageError."""
+        """Return the next lines but those numbers: at most max_lines, perhaps none. Waits; raises StorageError."""
         lines: list[BatchLine | BadLine] = []
         with storage_errors():
             file.seek(self._offset)
@@ -128,7 +128,7 @@ class JobInput:
         return await self._read(lambda file: count_lines(file, self.max_line, max_lines))
 
     async def page(self, without: Container[int], *, checked: bool = True) -> list[BatchLine | BadLine]:
-        """The next lines. checked: only of the content that was stored; otherwise of whatever is there."""
+        """Return the next lines. checked: only of the content that was stored; otherwise of whatever is there."""
         return await self._read(lambda file: self.lines.page(file, PAGE_LINES, without), checked=checked)
 
     async def _read(self, read: Callable[[BufferedReader], T], *, checked: bool = True) -> T:
@@ -224,7 +224,7 @@ class Outputs:
 
 
 def line_error(job: Job, bad: BadLine) -> LineAnswer:
-    """The entry for a line that is not answered."""
+    """Return the entry for a line that is not answered."""
     payload = json.dumps(error_of(bad.code, str(bad), bad.number))
     return LineAnswer(job=job.number, line=bad.number, custom_id=bad.custom_id, status=None, payload=payload)
 

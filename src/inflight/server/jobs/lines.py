@@ -55,7 +55,7 @@ class LineChecker:
     _seen: dict[bytes, int] = field(default_factory=dict)  # digest of a custom id → the line that has it
 
     def check(self, number: int, line: bytes) -> BatchLine:
-        """Raises BadLine."""
+        """Return the line as a request. Raises BadLine."""
         data = line_fields(number, line)
         custom_id = self._custom_id(number, data)
 
@@ -99,7 +99,7 @@ class LineChecker:
 
 
 def line_fields(number: int, line: bytes) -> dict[str, Raw]:
-    """The fields of a line, unread. Raises BadLine."""
+    """Return the fields of a line, unread. Raises BadLine."""
     try:
         line.decode()  # msgspec leaves text unread until it is decoded
         return _FIELDS_OF(line)
@@ -132,18 +132,18 @@ def is_batch_line(data: dict[str, Any]) -> bool:
 
 
 def line_id(job_id: str, number: int) -> str:
-    """The id of a line's request and answer, the same for every try."""
+    """Return the id of a line's request and answer, the same for every try."""
     return f"batch_req_{hashlib.sha256(f'{job_id}/{number}'.encode()).hexdigest()[:32]}"
 
 
 def answered(request_id: str, custom_id: str | None, status: int, body: Any) -> dict[str, Any]:
-    """The output line of a request that its endpoint has answered, also with an error."""
+    """Return the output line of a request that its endpoint has answered, also with an error."""
     response = {"status_code": status, "request_id": request_id, "body": body}
     return {"id": request_id, "custom_id": custom_id, "response": response, "error": None}
 
 
 def unanswered(request_id: str, custom_id: str | None, error: dict[str, Any] | Raw) -> dict[str, Any]:
-    """The output line of a request that has no answer. error: `error_of`."""
+    """Return the output line of a request that has no answer. error: `error_of`."""
     return {"id": request_id, "custom_id": custom_id, "response": None, "error": error}
 
 

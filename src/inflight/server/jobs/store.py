@@ -76,7 +76,7 @@ class Job:
         return msgspec.convert({**dict(row), **json_values}, cls)
 
     def stamp(self, now: float) -> int:
-        """The time of the next thing that happens to this job: never before what has happened, if a clock jumps."""
+        """Return the time of the next thing that happens to this job, never before the last one, if a clock jumps."""
         happened = (self.created_at, self.in_progress_at, self.finalizing_at, self.cancelling_at)
         return max(int(now), *(time for time in happened if time is not None))
 
@@ -188,7 +188,7 @@ class Jobs:
         return await self._database.read(lambda connection: _job(job_id, tenant.name, connection))
 
     async def page(self, tenant: Tenant, *, after: str | None, limit: int) -> tuple[list[Job], bool]:
-        """The newest first, and whether there are more."""
+        """Return the newest first, and whether there are more."""
 
         def work(connection: sqlite3.Connection) -> list[Job]:
             before = None if after is None else _job(after, tenant.name, connection, "after").number
@@ -225,7 +225,7 @@ class Jobs:
         return await self._database.read(lambda connection: [Job.of(row) for row in connection.execute(query)])
 
     async def data_version(self) -> int:
-        """A number that differs when another process has written to the database."""
+        """Return a number that differs when another process has written to the database."""
         query = "PRAGMA data_version"
         return await self._database.read(lambda connection: int(connection.execute(query).fetchone()[0]))
 
@@ -248,7 +248,7 @@ class Jobs:
     async def end(
         self, job: Job, status: str, outputs: Iterable[StoredFile], unanswered: int = 0, **values: Any
     ) -> Job:
-        """The last `move`: store the files that the job leaves, and remove its answers, which stand in them.
+        """Make the last `move`: store the files that the job leaves, and remove its answers, which stand in them.
 
         Args:
             unanswered: Lines that were written as errors without an answer.
@@ -277,7 +277,7 @@ class Jobs:
         await self._database.write(lambda connection: connection.execute(query, (job, line, ends)).rowcount)
 
     async def leave(self, job: int, line: int, ends: int) -> None:
-        """The line is in flight no more, and has no answer."""
+        """Mark the line as in flight no more; it has no answer."""
 
         def work(connection: sqlite3.Connection) -> None:
             query = "UPDATE begun SET ends = ?, in_flight = false WHERE job = ? AND line = ?"
@@ -358,7 +358,7 @@ def _insert(connection: sqlite3.Connection, table: str, **row: Any) -> None:
 
 
 def _update(connection: sqlite3.Connection, job: Job, values: dict[str, Any]) -> bool:
-    """False where the job has another status than when it was read."""
+    """Change the job. Return False where it has another status than when it was read."""
     changes = ", ".join(f"{name} = ?" for name in values)
     query = f"UPDATE jobs SET {changes} WHERE number = ? AND status = ?"
     return connection.execute(query, (*values.values(), job.number, job.status)).rowcount == 1

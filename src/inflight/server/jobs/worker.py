@@ -83,6 +83,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._saved_at = clock.now()
         self._main: asyncio.Task[None] | None = None
+        self._is_slot_logged = False
         self.counts = JobCounts()
 
     def start(self) -> None:
@@ -112,7 +113,7 @@ class Worker:
     # -- all jobs ----------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while not await self._has_slot():
+        while not self._has_slot():
             await asyncio.sleep(POLL_SECONDS)
         if count := await self._attempts.resume():
             lines = counted(count, "line of batch jobs was", "lines of batch jobs were")
@@ -127,12 +128,14 @@ class Worker:
             await self._save_time()
             await self._wait(version)
 
-    async def _has_slot(self) -> bool:
+    def _has_slot(self) -> bool:
+        """Take the slot, if no other process has it."""
         try:
-            return await asyncio.to_thread(self._slot.acquire)
-        except OSError as error:
-            log.error("batch jobs wait, because %s cannot be locked: %s", error.filename, error.strerror)
-            await asyncio.sleep(60)
+            return self._slot.acquire()
+        except OSError as error:  # a full disk
+            if not self._is_slot_logged:
+                log.error("batch jobs wait, because %s cannot be locked: %s", error.filename, error.strerror)
+            self._is_slot_logged = True
             return False
 
     async def _wait(self, version: int) -> None:
@@ -150,7 +153,7 @@ class Worker:
                     return
 
     async def _save_time(self) -> None:
-        """A boot of the machine costs jobs no more of their windows than what was not saved."""
+        """Save the clock now and then: what is not saved, a boot of the machine costs jobs of their windows."""
         if self._active and self._clock.now() - self._saved_at >= SAVE_SECONDS:
             self._saved_at = self._clock.now()
             with contextlib.suppress(StorageError):  # the next time, then
@@ -178,7 +181,7 @@ class Worker:
                 active.serving.cancel()
 
     def _finished(self, active: _ActiveJob, task: asyncio.Task[None]) -> None:
-        """A job whose end has failed stays, and the next start of the worker tries it again."""
+        """Forget a job that has ended. One whose end has failed stays; the next start of the worker tries it again."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("batch job %s cannot be ended", active.job.id, exc_info=error)
         elif active.job.status in ENDED:
@@ -248,7 +251,7 @@ class Worker:
         active.job = await self._retries.run(partial(self._jobs.move, job, "in_progress", **stamps))
 
     async def _input(self, job: Job) -> JobInput:
-        """Raises InputGone."""
+        """Open the input from its first line. Raises InputGone."""
         return await JobInput.of(job, self._jobs, self._files, self._retries, self._max_line)
 
     async def _answer_all(self, active: _ActiveJob, lines: asyncio.TaskGroup) -> None:
@@ -268,7 +271,7 @@ class Worker:
                 task.add_done_callback(partial(self._answered, active, line))
 
     def _answered(self, active: _ActiveJob, line: BatchLine, task: asyncio.Task[LineAnswer]) -> None:
-        """The turn ends when the answer is durable, so that a full disk starts no more lines."""
+        """Keep the answer; the turn ends when it is durable, so that a full disk starts no more lines."""
         leave = partial(self._turns.leave, len(line.body))
         if task.cancelled() or task.exception() is not None:
             leave()
@@ -313,7 +316,7 @@ class Worker:
                 self.counts.ended(status)
 
     async def _end_as(self, active: _ActiveJob, status: str) -> Job:
-        """The job as it is then: in another status, if a tenant has changed it."""
+        """Return the job as it is then: in another status, if a tenant has changed it."""
 
         async def write() -> Job:
             outputs = Outputs(job, self._files)
@@ -330,8 +333,8 @@ class Worker:
                 values |= {f"{kind}_file_id": file.id for kind, file in files.items()}
                 values |= {"errors": errors} if errors else {}
                 ended = await self._jobs.end(job, status, files.values(), outputs.failed, **values)
-            except BaseException:
-                await asyncio.shield(outputs.abandon())
+            except Exception:  # cancelled, the rows may be on their way; if they are not, the next start removes all
+                await outputs.abandon()
                 raise
             await (outputs.publish() if ended.status == status else outputs.abandon())
             return ended
@@ -340,7 +343,7 @@ class Worker:
         return await self._retries.run(write)
 
     async def _rest(self, active: _ActiveJob, status: str) -> Callable[[], Awaitable[list[BadLine] | None]]:
-        """Gives pages of the lines that have no answer, as far as the input can be read."""
+        """Return a function that gives pages of the lines without an answer, as far as the input can be read."""
         fault = "server_error" if active.fault is None else active.fault.code
         code, message = _WHY_UNANSWERED.get(status, (fault, _WHY_FAILED))
         job, without = active.job, await self._jobs.answered(active.job)
