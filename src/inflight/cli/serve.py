@@ -35,7 +35,6 @@ _NOT_OF_MODELS = {
     "--kv-events-config": "{given} has no place with --models: its addresses are one engine's, and each model has one "
     "of its own; serve the model that routers are to hear of by itself.",
     "--role": "{given} has no place with --models: peers exchange blocks with one engine; serve the model by itself.",
-    "--api-processes": "{given} has no place with --models: HTTP has a process of its own already; leave it out.",
     "--replicas": "{given} has no place with --models: replicas are of one model; serve it by itself.",
 }
 DEFAULTS = {"admission": "auto"}  # where clients come as they like, what waits must be bounded
@@ -132,7 +131,6 @@ def _serve_models(file: Path, name: str | None, values: dict[str, Any], started:
         ("--kv-events-config", values["kv_events_config"] is not None),
         ("--role", values["role"] is not None),
         ("--record", values["record"] is not None),
-        ("--api-processes", values["api_processes"] > 1),
         ("--replicas", values["replicas"] is not None),
     ):
         if is_given:

@@ -39,7 +39,6 @@ from inflight.server import logs
 from inflight.server.engine_description import encode_description
 from inflight.server.live.frame_shelf import FrameShelf
 from inflight.server.loader import LOADER, in_own_thread, leave_loader, log_failure
-from inflight.server.metrics.page import Metrics
 from inflight.server.model_pool.messages import (
     ClientDropped,
     ClientLost,
@@ -51,20 +50,15 @@ from inflight.server.model_pool.messages import (
 from inflight.server.processes.control import Control
 from inflight.server.processes.messages import (
     AdapterChanged,
-    Answered,
     AskFrames,
     AskPage,
-    Count,
-    JobEnded,
-    JobsCounted,
-    LinesAnswered,
     LoadAdapter,
     Loading,
     Model,
-    NotAsked,
     Page,
     ShownFrames,
     UnloadAdapter,
+    record_count,
     typed,
 )
 
@@ -127,6 +121,7 @@ class _EngineProcess:
         if self._engine is None and not serving.done():
             leave_loader(0)
         code = serving.result() if serving.done() else 0
+        serving.cancel()  # else it reports that the engine stops
         if self._engine is not None:
             await asyncio.to_thread(self._engine.bridge.close)
         self._control.close()
@@ -208,7 +203,7 @@ class _EngineProcess:
                     self._server.lost(message.name)
             case _:
                 if self._engine is not None:
-                    _count(message, self._engine.metrics)
+                    record_count(message, self._engine.metrics)
 
     def _answer(self, answer: Coroutine[None, None, Struct]) -> None:
         async def send() -> None:
@@ -227,12 +222,12 @@ class _EngineProcess:
         return Page(question, None, "")
 
     async def _frames(self, asked: AskFrames) -> ShownFrames:
-        shown = b""
+        frames: dict[str, bytes] = {}
         try:
-            shown = await self._shelf.answer(asked.data, asked.name)
+            frames[asked.name] = await self._shelf.answer(asked.data, asked.name)
         except Exception:  # serving goes on without the live page
             log.exception("the frames of the live page could not be made")
-        return ShownFrames(asked.question, shown)
+        return ShownFrames(asked.question, frames)
 
     async def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterChanged:
         question, names = message.question, self._adapters
@@ -247,20 +242,6 @@ class _EngineProcess:
         except ModelError as error:
             return AdapterChanged(question, names.all, str(error), "lora_path")
         return AdapterChanged(question, names.all)
-
-
-def _count(message: Count, metrics: Metrics) -> None:
-    match message:
-        case Answered():
-            metrics.observe_http(message.route, message.status, message.seconds)
-        case NotAsked():
-            metrics.refused(message.code)
-        case JobsCounted():
-            metrics.batch.jobs(message.by_status)
-        case JobEnded():
-            metrics.batch.ended(message.status)
-        case LinesAnswered():
-            metrics.batch.lines(message.outcome, message.count)
 
 
 def _resident_bytes() -> int:

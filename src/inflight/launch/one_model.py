@@ -1,4 +1,4 @@
-"""Start the server of one model: open the listening socket, supervise the engine's process and the API processes."""
+"""Start the server of one model; open the listening socket and supervise the processes of any server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from socket import socket
 
@@ -19,12 +20,16 @@ from inflight.launch.kv_events import check_kv_events
 from inflight.server import logs
 from inflight.server.listening import listen, url
 from inflight.server.model_pool.messages import EngineReady
-from inflight.server.processes.messages import encode
-from inflight.server.processes.supervisor import ENGINE, Supervisor
+from inflight.server.model_pool.worker import Worker
+from inflight.server.processes.engine_keeper import EngineKeeper
+from inflight.server.processes.messages import PooledModel, ToChild, encode
+from inflight.server.processes.supervisor import MakeEngines, Supervisor
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 from inflight.server.tls import tls_context
 from inflight.server.tracing.opening import check_tracing
+
+ENGINE = "inflight.launch.engine_process"
 
 log = logging.getLogger("inflight.server")
 
@@ -55,12 +60,9 @@ def serve(
     """
     logs.configure(log_format, log_level)
     scheduling = with_weights(scheduling, tenants)
-    check_tracing(settings)
-    tls_context(settings)  # API processes read it again; check it here so that an error is reported once
     check_kv_events(settings.kv_events_config, engine_settings)
-    bound = listen(settings)
 
-    def setup(before: int, folder: Path) -> bytes:
+    def setup(folder: Path, before: int) -> bytes:
         return encode(
             EngineSetup(
                 before,
@@ -75,26 +77,65 @@ def serve(
             )
         )
 
-    def is_ready(engine_ready: EngineReady) -> None:
+    def make(folder: Path, announce: Callable[[ToChild], None], dropped: Callable[[str], None]) -> EngineKeeper:
+        spawn = partial(Worker, engine, tuple(inherited))
+        return EngineKeeper(spawn, partial(setup, folder), announce, dropped)
+
+    return supervise(
+        settings,
+        tenants,
+        make,
+        started=started,
+        log_format=log_format,
+        log_level=log_level,
+        record=record,
+        ready=ready,
+    )
+
+
+def supervise(
+    settings: ServerSettings,
+    tenants: Tenants,
+    make_engines: MakeEngines,
+    *,
+    started: float,
+    log_format: logs.Format,
+    log_level: str,
+    record: Path | None = None,
+    models: tuple[PooledModel, ...] = (),
+    ready: Callable[[str], None] | None = None,
+) -> int:
+    """Listen, and run the server's first process until a signal or a failure ends it; return the exit code.
+
+    Args:
+        make_engines: As `Supervisor` has it.
+        models: Of a server with several.
+        ready: As `serve` has it.
+    """
+    check_tracing(settings)
+    tls_context(settings)  # API processes read it again; check it here so that an error is reported once
+    bound = listen(settings)
+
+    def is_ready(engine: EngineReady | None) -> None:
         if ready is not None:
             ready(url(settings, bound))
+        elif engine is None:
+            log_ready(settings, tenants, bound, started)
         else:
-            log_ready(settings, tenants, bound, started, engine_ready.parts, engine_ready.cpu_seconds)
+            log_ready(settings, tenants, bound, started, engine.parts, engine.cpu_seconds)
 
-    supervisor = Supervisor(
+    return Supervisor(
         settings,
         tenants,
         bound,
-        setup,
+        make_engines,
         is_ready,
         version=__version__,
         log_format=log_format,
         log_level=log_level,
         record=record,
-        engine=engine,
-        inherited=inherited,
-    )
-    return supervisor.run()
+        models=models,
+    ).run()
 
 
 def log_ready(

@@ -1,10 +1,10 @@
-"""Start the server of `inflight serve --models`: HTTP here, each model's engine in a process of its own."""
+"""Start the server of several models (`inflight serve --models`)."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,30 +12,28 @@ from inflight import __version__
 from inflight.config.setting import SettingsError
 from inflight.core.types.sampling import Adapter
 from inflight.engine.cpu_sharing import Claim, ClaimTable
-from inflight.launch.engine_loading import Doing
+from inflight.launch.engine_setup import CoreSharing, EngineSetup
 from inflight.launch.models_file import FileModel, ModelsFile
-from inflight.launch.one_model import with_weights
-from inflight.launch.pool import serve_pool
+from inflight.launch.one_model import ENGINE, supervise, with_weights
 from inflight.models.errors import ModelError
 from inflight.server import logs
-from inflight.server.metrics.pool_page import PoolMetrics
-from inflight.server.processes.folder import private_folder
-from inflight.server.processes.messages import encode
+from inflight.server.processes.messages import PooledModel, ToChild, encode
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
 if TYPE_CHECKING:
+    from inflight.server.model_pool.loading import ModelLoader
     from inflight.server.model_pool.pool import ModelPool
+    from inflight.server.model_pool.pool_engines import PoolEngines
     from inflight.server.model_pool.pool_model import PoolModel
 
-WORKER = "inflight.launch.engine_process"
 MEMORY_SHARE = 0.8  # of the free memory, if the models file sets none
 MIN_KV_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLogs:
-    """Options of the models' processes for their logs."""
+    """Options of the server's processes for their logs."""
 
     verbose: bool
     log_format: logs.Format
@@ -55,32 +53,45 @@ def serve_models(
         )
         for one in file.models
     )
-    metrics = PoolMetrics(version=__version__)
 
-    def load(doing: Doing, loop: asyncio.AbstractEventLoop) -> ModelPool:
-        doing("looking at the models")
-        pool = metrics.pool = _pool(replace(file, models=models), folder, worker_logs)
-        doing("loading the pinned models")
-        asyncio.run_coroutine_threadsafe(pool.open(), loop).result()
-        return pool
+    def make(folder: Path, announce: Callable[[ToChild], None], dropped: Callable[[str], None]) -> PoolEngines:
+        from inflight.server.metrics.pool_page import PoolMetrics
+        from inflight.server.model_pool.loading import ModelLoader
+        from inflight.server.model_pool.pool_engines import PoolEngines
+        from inflight.server.model_pool.worker import Workers
 
-    with private_folder() as folder:
-        return serve_pool(settings, tenants, metrics, load, started=started)
+        claims = ClaimTable.create(len(models))
+        loader = ModelLoader(Workers(ENGINE, (claims.descriptor,)), announce, dropped)
+        pool = partial(_pool, replace(file, models=models), folder, worker_logs, claims, loader)
+        return PoolEngines(pool, PoolMetrics(version=__version__), announce)
+
+    return supervise(
+        settings,
+        tenants,
+        make,
+        started=started,
+        log_format=worker_logs.log_format,
+        log_level=worker_logs.log_level,
+        models=tuple(PooledModel(one.names, _adapters(one), one.server) for one in models),
+    )
 
 
-def _pool(file: ModelsFile, folder: Path, worker_logs: WorkerLogs) -> ModelPool:
+def _adapters(one: FileModel) -> tuple[Adapter, ...]:
+    return tuple(Adapter(name, path) for name, path in one.engine.named_loras)
+
+
+def _pool(
+    file: ModelsFile, folder: Path, worker_logs: WorkerLogs, claims: ClaimTable, loader: ModelLoader
+) -> ModelPool:
     """Make the pool of models. folder: holds the sockets between the processes. Raises SettingsError, BudgetError."""
-    from inflight.server.model_pool.loading import ModelLoader
     from inflight.server.model_pool.pool import ModelPool
-    from inflight.server.model_pool.worker import Workers
 
-    claims = ClaimTable.create(len(file.models))
     slots = {one.name: slot for slot, one in enumerate(file.models)}
     budget, sized = _sized(file)
     return ModelPool(
         [_pool_model(one, nbytes, folder, claims, slots[one.name], worker_logs) for one, nbytes in sized],
         budget,
-        ModelLoader(Workers(WORKER, (claims.descriptor,))),
+        loader,
         max_wait=file.max_wait,
         default=file.default,
         ended=lambda name: claims.write(slots[name], Claim()),
@@ -90,7 +101,6 @@ def _pool(file: ModelsFile, folder: Path, worker_logs: WorkerLogs) -> ModelPool:
 def _pool_model(
     one: FileModel, nbytes: int, folder: Path, claims: ClaimTable, slot: int, worker_logs: WorkerLogs
 ) -> PoolModel:
-    from inflight.launch.engine_setup import CoreSharing, EngineSetup
     from inflight.server.model_pool.pool_model import PoolModel
     from inflight.server.model_pool.resident import ModelNeeds
 
@@ -113,9 +123,8 @@ def _pool_model(
 
     return PoolModel(
         names=one.names,
-        adapters=tuple(Adapter(name, path) for name, path in one.engine.named_loras),
+        adapters=_adapters(one),
         needs=ModelNeeds(name=one.name, nbytes=nbytes, is_pinned=one.pin, idle_seconds=one.idle),
-        settings=one.server,
         setup=setup,
     )
 

@@ -1,7 +1,7 @@
 """What a server serves: one model, or several of which some are in memory; and a model that a call has acquired.
 
 Knows what endpoints and batch jobs need of a model. Where engines run, and which of several models are loaded,
-`OneModel` (here) and `model_pool.pool` know, from which calls acquire a model.
+`OneModel` (here) and `processes.pooled_models` know, from which calls acquire a model.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ModelResidency(Protocol):
     async def load(self, name: str) -> ModelStatus:
         """Waits until the model is in memory, as long as a call may. Raises ApiError."""
 
-    def unload(self, name: str) -> ModelStatus:
+    async def unload(self, name: str) -> ModelStatus:
         """As soon as its calls have ended. Raises ApiError."""
 
 
@@ -104,7 +104,7 @@ class ServedModels(Protocol):
     def stopped(self) -> str | None:
         """Why nothing is served any more, or None while something is."""
 
-    def listed(self) -> Sequence[ListedModel]: ...
+    async def listed(self) -> Sequence[ListedModel]: ...
 
     async def acquire(self, name: str | None) -> ModelLease:
         """By any of its names. Waits until the model is in memory; the lease must be released. Raises
@@ -140,7 +140,7 @@ class OneModel:
     def stopped(self) -> str | None:
         return self.served.bridge.stopped
 
-    def listed(self) -> Sequence[ListedModel]:
+    async def listed(self) -> Sequence[ListedModel]:
         translator, served = self.served.translator, self.served
         model = translator.models[0]
         adapters = translator.adapters

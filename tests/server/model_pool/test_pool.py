@@ -10,24 +10,26 @@ from typing import Any, cast
 import pytest
 
 from inflight.server.errors import ApiError
+from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.model_pool import keeper
 from inflight.server.model_pool.loading import LoadedModel, ModelLoader
 from inflight.server.model_pool.pool import ModelPool
+from inflight.server.model_pool.pool_engines import PoolEngines
 from inflight.server.model_pool.pool_model import PoolModel
 from inflight.server.model_pool.resident import ModelNeeds
 from inflight.server.model_pool.worker import WorkerError
-from inflight.server.settings import ServerSettings
+from inflight.server.processes.messages import Acquire, Acquired, Refused, Release
 
 
 class Model:
     """One that is loaded."""
 
     def __init__(self, name: str) -> None:
-        self.served = name
+        self.name, self.serial = name, 7
         self.nbytes = 1
-        self.client = SimpleNamespace(stopped=None)
+        self.clients_lost: list[str] = []
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.worker = SimpleNamespace(ended=self.ended, break_off=self._end)
+        self.worker = SimpleNamespace(ended=self.ended, break_off=self._end, client_lost=self.clients_lost.append)
         self.lost_by: str | None = None
         self.fault: Exception | None = None
 
@@ -38,7 +40,7 @@ class Model:
         if self.fault is not None:
             raise self.fault
 
-    async def lost(self, sentence: str) -> None:
+    def lose(self, sentence: str) -> None:
         self.lost_by = sentence
 
 
@@ -63,7 +65,7 @@ class Loader:
     def prepare(self) -> None:
         pass
 
-    async def close(self) -> None:
+    def close(self) -> None:
         pass
 
 
@@ -80,7 +82,6 @@ def run(test: Test, budget: int = 1, max_wait: float = 60.0) -> None:
                 names=(name,),
                 adapters=(),
                 needs=ModelNeeds(name=name, nbytes=1),
-                settings=ServerSettings(),
                 setup=lambda serial: b"",
             )
             for name in "ab"
@@ -106,8 +107,8 @@ def short_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inflight.server.model_pool.resident.STARTING_SECONDS", 0.05)
 
 
-def test_those_that_waited_for_one_that_stays_have_it() -> None:
-    """It was to give way to somebody who has gone."""
+def test_calls_that_waited_for_a_model_that_stays_have_it() -> None:
+    """It was to be evicted for a call that has gone."""
 
     async def test(pool: ModelPool, loader: Loader) -> None:
         first = await pool.acquire("a")
@@ -116,11 +117,11 @@ def test_those_that_waited_for_one_that_stays_have_it() -> None:
         of_a = asyncio.ensure_future(pool.acquire("a"))
         await until(lambda: pool.status("a").waiting == 1)
         of_b.cancel()
-        leased = await asyncio.wait_for(of_a, 1)
-        assert leased.served == first.served and pool.status("a").under_way == 2
+        lease = await asyncio.wait_for(of_a, 1)
+        assert lease.name == first.name and pool.status("a").under_way == 2
         assert loader.began == ["a"]
-        leased.release()
-        leased.release()
+        lease.release()
+        lease.release()
         first.release()
         assert pool.status("a").under_way == 0
 
@@ -129,9 +130,9 @@ def test_those_that_waited_for_one_that_stays_have_it() -> None:
 
 def test_a_model_whose_wait_is_too_long_is_loaded_all_the_same() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
-        with pytest.raises(ApiError) as told:
+        with pytest.raises(ApiError) as refused:
             await pool.acquire("a")
-        assert told.value.status == 503 and told.value.code == "model_loading"
+        assert refused.value.status == 503 and refused.value.code == "model_loading"
         await until(lambda: pool.status("a").state == "loaded")
         (await pool.acquire("a")).release()
         assert loader.began == ["a"]
@@ -139,19 +140,19 @@ def test_a_model_whose_wait_is_too_long_is_loaded_all_the_same() -> None:
     run(test, max_wait=0.001)
 
 
-def test_who_has_waited_for_too_long_leaves_a_wish() -> None:
+def test_a_call_that_has_waited_for_too_long_has_its_model_loaded() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
         loader.gate.clear()
-        with pytest.raises(ApiError) as told:
+        with pytest.raises(ApiError) as refused:
             await pool.acquire("a")
-        assert told.value.code == "model_loading" and pool.status("a").waiting == 0
+        assert refused.value.code == "model_loading" and pool.status("a").waiting == 0
         loader.gate.set()
         await until(lambda: pool.status("a").state == "loaded")
 
     run(test, max_wait=0.2)
 
 
-def test_what_is_lent_to_somebody_who_has_gone_comes_back() -> None:
+def test_a_lease_of_a_call_that_has_gone_is_released() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
         loader.gate.clear()
         asking = asyncio.ensure_future(pool.acquire("a"))
@@ -168,16 +169,15 @@ def test_what_is_lent_to_somebody_who_has_gone_comes_back() -> None:
     run(test)
 
 
-def test_one_that_cannot_be_reached_is_ended_and_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_be_reached_is_ended_and_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inflight.server.model_pool.residency.SHORT_LIFE", 0.0)
 
     async def test(pool: ModelPool, loader: Loader) -> None:
         (await pool.acquire("a")).release()
         broken = loader.models["a"]
-        broken.client.stopped = "It cannot be reached."
-        with pytest.raises(ApiError, match="cannot be reached") as told:
-            await pool.acquire("a")
-        assert told.value.status == 503 and broken.ended.done()
+        pool.break_off("a", 6, "An engine before this one.")
+        assert not broken.ended.done()
+        pool.break_off("a", 7, "It cannot be reached.")
         await until(lambda: pool.status("a").state == "unloaded" and broken.lost_by is not None)
         (await pool.acquire("a")).release()
         assert loader.began == ["a", "a"]
@@ -190,9 +190,9 @@ def test_a_load_that_hangs_is_given_up_and_others_have_their_turn(monkeypatch: p
 
     async def test(pool: ModelPool, loader: Loader) -> None:
         loader.gate.clear()
-        with pytest.raises(ApiError, match=r"not loaded within 0\.1 s") as told:
+        with pytest.raises(ApiError, match=r"not loaded within 0\.1 s") as refused:
             await pool.acquire("a")
-        assert told.value.code == "model_failed"
+        assert refused.value.code == "model_failed"
         loader.gate.set()
         (await pool.acquire("b")).release()
 
@@ -210,7 +210,7 @@ def test_one_that_does_not_end_as_it_should_is_unloaded_all_the_same() -> None:
     run(test)
 
 
-def test_all_that_wait_are_told_of_a_failure_and_of_the_end() -> None:
+def test_all_that_wait_are_refused_by_a_failure() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
         loader.gate.clear()
         loader.fault = WorkerError("no such folder.")
@@ -222,12 +222,53 @@ def test_all_that_wait_are_told_of_a_failure_and_of_the_end() -> None:
                 await one
         with pytest.raises(ApiError, match="no such folder"):
             await pool.acquire("a")
-        loader.gate.clear()
-        last = asyncio.ensure_future(pool.acquire("b"))
-        await until(lambda: pool.status("b").waiting == 1)
-        pool.refuse(ApiError(503, "The server ends."))
-        for name in "ab":
-            with pytest.raises(ApiError, match="The server ends"):
-                await (last if name == "b" else pool.acquire(name))
 
     run(test, budget=2)
+
+
+def engines(pool: ModelPool) -> PoolEngines:
+    made = PoolEngines(lambda: pool, PoolMetrics(version="1"), lambda message: None)
+    made._pool = pool
+    return made
+
+
+def test_leases_and_waiting_calls_of_an_api_process_that_ends_are_released() -> None:
+    async def test(pool: ModelPool, loader: Loader) -> None:
+        first = engines(pool)
+        for client in ("0", "1"):
+            assert await first.answer(client, Acquire(3, "a")) == Acquired(3, "a", 7)
+        waiting = [asyncio.ensure_future(first.answer(client, Acquire(4, "b"))) for client in ("0", "1")]
+        await until(lambda: pool.status("b").waiting == 2)
+        first.client_lost("0")
+        await until(lambda: pool.status("b").waiting == 1)
+        assert pool.status("a").under_way == 1 and loader.models["a"].clients_lost == ["0"]
+        assert waiting[0].cancelled() and not waiting[1].done()
+        first.heard("1", Release(3))
+        assert await asyncio.wait_for(waiting[1], 5) == Acquired(4, "b", 7)
+
+    run(test)
+
+
+def test_a_call_that_is_released_while_it_waits_leaves() -> None:
+    async def test(pool: ModelPool, loader: Loader) -> None:
+        first = engines(pool)
+        loader.gate.clear()
+        waiting = asyncio.ensure_future(first.answer("0", Acquire(1, "a")))
+        await until(lambda: pool.status("a").waiting == 1)
+        first.heard("0", Release(1))
+        await until(waiting.cancelled)
+        assert pool.status("a").waiting == 0
+        first.heard("0", Release(1))
+
+    run(test)
+
+
+def test_refusals_reach_api_processes_whole() -> None:
+    async def test(pool: ModelPool, loader: Loader) -> None:
+        refused = await engines(pool).answer("0", Acquire(1, "c"))
+        assert isinstance(refused, Refused)
+        error = refused.error()
+        assert (error.status, error.code, error.param) == (404, "model_not_found", "model")
+        assert "this server has a, b" in error.message
+
+    run(test)

@@ -1,7 +1,6 @@
 """Carries out what `residency` decides: loads and unloads models, and looks again when there may be more to do.
 
-Knows processes and how they end; not calls: their queue (`pool`) is notified when a model is loaded and when it cannot
-be. Lives in the server's event loop.
+Lives in the event loop of the server's first process.
 """
 
 from __future__ import annotations
@@ -27,39 +26,43 @@ PREPARE_SECONDS = 3.0
 log = logging.getLogger("inflight.server")
 
 
-class CallQueue(Protocol):
-    """The calls that wait for models."""
+class WaitingForModels(Protocol):
+    """Calls that wait for models."""
 
-    def is_there(self, name: str) -> None:
-        """The model is loaded, and stays for now. Told again and again."""
+    def serve_waiting(self, name: str) -> None:
+        """Give the model to the calls that wait for it: it is loaded, and stays for now."""
 
-    def is_not_to_be_had(self, name: str, why: str) -> None:
-        """It could not be loaded, or has broken down at once."""
+    def refuse_waiting(self, name: str, why: str) -> None:
+        """Refuse the calls that wait for a model that could not be loaded, or has crashed soon after."""
 
 
 class ModelKeeper:
-    """loaded: models that are in memory, by name."""
+    """Keeps in memory what the residency decides.
+
+    Attributes:
+        loaded: Models in memory, by name.
+    """
 
     def __init__(
         self,
         models: Mapping[str, PoolModel],
         residency: Residency,
         loader: ModelLoader,
-        call_queue: CallQueue,
+        calls: WaitingForModels,
         counts: PoolCounts,
         ended: Callable[[str], None],
     ):
-        """ended: told whose process is no more."""
+        """ended: called with the name of a model whose process has ended."""
         self.loaded: dict[str, LoadedModel] = {}
         self._models, self._residency, self._loader = models, residency, loader
-        self._call_queue, self._counts, self._ended = call_queue, counts, ended
+        self._calls, self._counts, self._ended = calls, counts, ended
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
         self._is_closed = False
 
     async def open(self) -> None:
-        """Returns when the pinned models are loaded. Raises WorkerError for one that cannot be."""
+        """Return when the pinned models are loaded. Raises WorkerError for one that cannot be."""
         self._loader.prepare()
         self.look()
         pinned = [name for name, one in self._models.items() if one.needs.is_pinned]
@@ -71,18 +74,18 @@ class ModelKeeper:
             await self._news.wait()
 
     def look(self) -> None:
-        """What is to be done now, and when to look again. To be called whenever something has happened."""
+        """Do what is to be done now. To be called whenever something has happened."""
         if self._is_closed:
             return
         now = time.monotonic()
         for decision in self._residency.decide(now):
             if isinstance(decision, Load):
                 self._start(self._load(decision.name))
-            else:  # taken out at once: from now on nobody else ends it
+            else:  # taken out at once: nothing else ends it from now on
                 self._start(self._unload(decision.name, self.loaded.pop(decision.name)))
         for name in self.loaded:
             if self._residency.state(name) == "loaded":
-                self._call_queue.is_there(name)
+                self._calls.serve_waiting(name)
         if self._timer is not None:
             self._timer.cancel()
         due = self._residency.next_time(now)
@@ -99,7 +102,7 @@ class ModelKeeper:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, *(one.close() for one in loaded), return_exceptions=True)
-        await self._loader.close()
+        self._loader.close()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         # In no request's context: what is logged of it is no request's.
@@ -126,44 +129,44 @@ class ModelKeeper:
                 f"Models take {gib(self._residency.nbytes)}, more than the budget of {gib(self._residency.budget)}: "
                 "they are larger than was estimated; the next load makes room."
             )
-        self._call_queue.is_there(name)  # before others may have its room
+        self._calls.serve_waiting(name)  # before others may have its room
         loaded.worker.ended.add_done_callback(partial(self._has_ended, name, loaded))
         self.look()
         asyncio.get_running_loop().call_later(PREPARE_SECONDS, self._prepare)
 
     def _prepare(self) -> None:
-        """For the next load, if there may be one."""
+        """Start the process of the next load, if there may be one."""
         if len(self.loaded) < len(self._models) and not self._is_closed:
             self._loader.prepare()
 
     def _failed(self, name: str, why: str, fault: Exception | None = None) -> None:
-        """fault: a mistake of ours."""
+        """fault: a bug."""
         log.error(f"The model {name!r} cannot be loaded: {why}", exc_info=fault)
         self._residency.failed(name, why, time.monotonic())
-        self._call_queue.is_not_to_be_had(name, why)
+        self._calls.refuse_waiting(name, why)
         self.look()
 
     async def _unload(self, name: str, loaded: LoadedModel) -> None:
         try:
             await loaded.close()
         except Exception:
-            log.exception(f"The model {name!r} has not ended as it should.")
+            log.exception(f"The model {name!r} was not unloaded without an error.")
         self._ended(name)
         log.info(f"The model {name!r} is unloaded.")
         self._residency.ended(name, time.monotonic())
         self.look()
 
     def _has_ended(self, name: str, loaded: LoadedModel, ended: asyncio.Future[str]) -> None:
-        """Its process is gone; who asked for that has taken it out."""
+        """Take note that a process has ended; one that was unloaded is not among the loaded any more."""
         if self.loaded.get(name) is not loaded:
             return
         del self.loaded[name]
         why = ended.result() or "The model's process has ended."
         log.error(f"The model {name!r} works no more, and is loaded anew when it is called: {why}")
         self._ended(name)
-        self._start(loaded.lost(f"The model {name!r} has broken down: {why} Ask again."))
+        loaded.lose(f"The model {name!r} has broken down: {why} Ask again.")
         now = time.monotonic()
         self._residency.ended(name, now, why)
         if self._residency.refusal(name, now) is not None:
-            self._call_queue.is_not_to_be_had(name, why)
+            self._calls.refuse_waiting(name, why)
         self.look()

@@ -28,10 +28,10 @@ from inflight.server.processes.messages import (
     AdapterChanged,
     AskFrames,
     AskPage,
-    Count,
     LoadAdapter,
     Loading,
     Model,
+    Notice,
     Page,
     ShownFrames,
     UnloadAdapter,
@@ -60,7 +60,7 @@ class Worker:
             handed_down = (theirs.fileno(), *inherited)
             self._process = subprocess.Popen(command, pass_fds=handed_down, stdin=subprocess.DEVNULL)
         self._control = Control(ours, decode_from_model)
-        self._pages, self._frames = PendingReplies[bytes | None](), PendingReplies[bytes | None]()
+        self._pages, self._frames = PendingReplies[bytes | None](), PendingReplies[dict[str, bytes]]()
         self._changes = PendingReplies[AdapterChanged | None]()
         self._loading: Callable[[str], None] = lambda doing: None
         self._dropped: Callable[[str], None] = lambda client: self.break_off("The server has read no answers for long.")
@@ -110,18 +110,17 @@ class Worker:
         except TimeoutError:
             return None
 
-    async def shown(self, asked: bytes, name: str) -> bytes | None:
-        """What its engine does, as `live.distant` writes it; None where there is none, or it does not answer. name: of
-        its model."""
+    async def shown(self, asked: bytes, name: str = "") -> dict[str, bytes]:
+        """Return what its engine does, as `live.distant` writes it, by its name; empty where it does not answer."""
         if self.ended.done():
-            return None
+            return {}
         tell = self._control.send
         try:
             return await self._frames.ask(lambda question: tell(AskFrames(question, asked, name)), SHOWN_SECONDS)
         except TimeoutError:
-            return None
+            return {}
 
-    def count(self, message: Count) -> None:
+    def count(self, message: Notice) -> None:
         """Send what the metrics of its engine count."""
         self._control.send(message)
 
@@ -171,8 +170,9 @@ class Worker:
         """Whoever waits for something is told."""
         code = self._process.wait()
         why = "" if self._is_ending else self._why or _ending(code)
-        for replies in (self._pages, self._frames, self._changes):
+        for replies in (self._pages, self._changes):
             replies.end(None)
+        self._frames.end({})
         fault = WorkerError(why or "The model was unloaded while it was being loaded.")
         for future in (self._found, self._ready):
             if not future.done():
@@ -197,7 +197,7 @@ class Worker:
             case Page():
                 self._pages.came(message.question, message.text)
             case ShownFrames():
-                self._frames.came(message.question, message.data)
+                self._frames.came(message.question, message.frames)
 
 
 class Workers:

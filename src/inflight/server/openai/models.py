@@ -148,7 +148,7 @@ def model_routes(service: Service) -> Routes:
     answered: dict[str, Any] = {"result_is": "The answer", "errors": any_errors()}
 
     async def models(request: Request) -> Response:
-        data = [_described(one, started) for one in _shown(service, tenant_of(request))]
+        data = [_described(one, started) for one in await _shown(service, tenant_of(request))]
         return json_of(Models(object="list", data=data))
 
     routes.add("GET", "/v1/models", models, result=Models, **answered)
@@ -156,7 +156,7 @@ def model_routes(service: Service) -> Routes:
 
     @routes.get("/v1/models/{name:path}", result=Model, **answered)
     async def model(request: Request) -> Response:
-        shown = {one.name: one for one in _shown(service, tenant_of(request))}
+        shown = {one.name: one for one in await _shown(service, tenant_of(request))}
         name = check_model(request.path_params["name"], tuple(shown))
         return json_of(_described(shown[name], started))
 
@@ -178,9 +178,9 @@ def model_routes(service: Service) -> Routes:
     return routes
 
 
-def _shown(service: Service, tenant: Tenant) -> list[ListedModel]:
+async def _shown(service: Service, tenant: Tenant) -> list[ListedModel]:
     """Return the models and adapters that the tenant may name."""
-    return [one for one in service.models.listed() if one.adapter is None or tenant.may_name(one.name)]
+    return [one for one in await service.models.listed() if one.adapter is None or tenant.may_name(one.name)]
 
 
 def _described(one: ListedModel, created: int) -> Model:
@@ -259,7 +259,7 @@ def residency_routes(service: Service) -> Routes:
     async def unload(request: Request) -> Response:
         """Unload a model as soon as its calls have ended; the answer comes at once. The next call loads it again."""
         residency, name = await asked(request)
-        return _state_of(residency.unload(name))
+        return _state_of(await residency.unload(name))
 
     async def asked(request: Request) -> tuple[ModelResidency, str]:
         """Return the pool and the name that a body asks for. Raises ApiError."""

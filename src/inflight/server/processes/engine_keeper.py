@@ -1,4 +1,4 @@
-"""Keeps an engine running in a process of its own: starts it, and starts it again when it has ended."""
+"""Keeps a single engine running in a process of its own: starts it, and starts it again when it has ended."""
 
 from __future__ import annotations
 
@@ -7,17 +7,27 @@ import logging
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from inflight.core.types.sampling import Adapter
 from inflight.server.model_pool.messages import EngineReady
 from inflight.server.model_pool.worker import Worker, WorkerError
 from inflight.server.processes.messages import (
     AdapterChanged,
     Adapters,
+    Answer,
+    AskFrames,
+    AskPage,
     LoadAdapter,
     Loading,
     Lost,
     Model,
+    Notice,
+    Page,
+    Question,
     Ready,
+    Refused,
+    ShownFrames,
     ToChild,
     UnloadAdapter,
 )
@@ -25,6 +35,7 @@ from inflight.server.processes.messages import (
 SHORT_LIFE = 10.0  # seconds; an engine that ends sooner is not started again at once
 MAX_SHORT_LIVES = 5  # one after another, until the server ends
 MAX_PAUSE = 5.0  # seconds before the next start
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 AdapterChange = Callable[[int], LoadAdapter | UnloadAdapter]  # makes the message, by its number
 
@@ -32,30 +43,32 @@ log = logging.getLogger("inflight.server")
 
 
 class EngineKeeper:
-    """Runs one engine after another. Lives in the supervisor's event loop."""
+    """An `Engines` of one, which runs one engine after another.
+
+    Attributes:
+        first_ready: Of the first engine, once it serves.
+    """
 
     def __init__(
         self,
         spawn: Callable[[], Worker],
         setup: Callable[[int], bytes],
-        tell_all: Callable[[ToChild], None],
+        announce: Callable[[ToChild], None],
         dropped: Callable[[str], None],
-        ready: Callable[[EngineReady], None],
     ):
         """Make a keeper; the first process is started at once.
 
         Args:
             spawn: Starts a process.
             setup: Returns its first message; is given the number of processes before it.
-            tell_all: Sends a message to all API processes, and to those that are started later.
+            announce: Sends a message to all API processes, and to those that are started later.
             dropped: Called with the name of an API process that the engine dropped.
-            ready: Called whenever an engine serves.
         """
-        self._spawn, self._setup, self._tell_all = spawn, setup, tell_all
-        self._dropped, self._ready = dropped, ready
+        self._spawn, self._setup, self._announce, self._dropped = spawn, setup, announce, dropped
         self._changes: dict[str, AdapterChange] = {}  # of adapters since the first start, the last of each name
-        self.worker = spawn()
-        self.is_ready = False
+        self._worker = spawn()
+        self._is_ready = False
+        self.first_ready: EngineReady | None = None
 
     async def run(self) -> None:
         """Keep an engine running.
@@ -75,39 +88,71 @@ class EngineKeeper:
             if short_lives >= MAX_SHORT_LIVES:
                 raise WorkerError(f"The engine ended {short_lives} times soon after its start; the server ends.")
             await asyncio.sleep(min(0.1 * 4**short_lives, MAX_PAUSE) if short_lives > 1 else 0.0)
-            self.worker = self._spawn()
+            self._worker = self._spawn()
 
     async def _run_one(self, serial: int) -> bool:
         """Run the process until it ends; return whether its engine was ready."""
-        worker = self.worker
-        worker.start(self._setup(serial), lambda doing: self._tell_all(Loading(doing)), self._dropped)
+        worker = self._worker
+        worker.start(self._setup(serial), lambda doing: self._announce(Loading(doing)), self._dropped)
         try:
-            self._tell_all(Model((await worker.found()).folder))
+            self._announce(Model((await worker.found()).folder))
             ready = await worker.ready()
             adapters = await self._change_again(worker, ready.adapters)
-            self.is_ready = True
-            self._tell_all(Ready(ready.address, ready.engine, adapters))
-            self._ready(ready)
+            self._is_ready = True
+            self._announce(Ready(ready.address, ready.engine, adapters))
+            self.first_ready = self.first_ready or ready
         except WorkerError:
             pass  # it has ended, as the next line says
         why = await asyncio.shield(worker.ended)
-        was_ready, self.is_ready = self.is_ready, False
+        was_ready, self._is_ready = self._is_ready, False
         if not was_ready and not serial:
             if worker.failed is None:
                 log.error(why)
             return False
         log.error("The engine is started again." if worker.failed is not None else f"{why} It is started again.")
-        self._tell_all(Lost(why))
-        self._tell_all(Loading("starting the engine again"))
+        self._announce(Lost(why))
+        self._announce(Loading("starting the engine again"))
         return was_ready
 
-    async def change_adapter(self, name: str, change: AdapterChange) -> AdapterChanged | None:
-        """Load or unload an adapter, in the engines to come, too; None where there is no engine now."""
-        changed = await self.worker.change_adapter(change) if self.is_ready else None
-        if changed is not None and changed.error is None:
-            self._changes[name] = change
-            self._tell_all(Adapters(changed.adapters))
-        return changed
+    async def end(self) -> None:
+        """End the engine's process."""
+        await self._worker.end()
+
+    async def answer(self, client: str, question: Question) -> Answer:
+        """Answer a question of an API process."""
+        number = question.question
+        match question:
+            case AskPage():
+                return Page(number, await self._worker.metrics(), CONTENT_TYPE)
+            case AskFrames():
+                return ShownFrames(number, await self._worker.shown(question.data))
+            case LoadAdapter() | UnloadAdapter():
+                return await self._change_adapter(question)
+            case _:
+                return Refused(number, 400, "This server has one model, which is always loaded.")
+
+    def heard(self, client: str, notice: Notice) -> None:
+        """Pass on what the engine's metrics count."""
+        self._worker.count(notice)
+
+    def client_lost(self, client: str) -> None:
+        """Abort the requests of an API process that has ended."""
+        self._worker.client_lost(client)
+
+    async def _change_adapter(self, question: LoadAdapter | UnloadAdapter) -> AdapterChanged:
+        """Load or unload an adapter, in the engines to come, too."""
+        number = question.question
+
+        def change(question_of_engine: int) -> LoadAdapter | UnloadAdapter:
+            return replace(question, question=question_of_engine)
+
+        changed = await self._worker.change_adapter(change) if self._is_ready else None
+        if changed is None:
+            return AdapterChanged(number, error="The engine is being started again; try again in a moment.")
+        if changed.error is None:
+            self._changes[question.name] = change
+            self._announce(Adapters(changed.adapters))
+        return replace(changed, question=number)
 
     async def _change_again(self, worker: Worker, adapters: tuple[Adapter, ...]) -> tuple[Adapter, ...]:
         """Load and unload the adapters that were in the engine before; return all that there are."""

@@ -1,20 +1,44 @@
-"""What the engine's process and an API process tell each other beside calls: frames of msgpack, both sides checking
-types. Knows shapes only."""
+"""Messages between the server's first process and an API process, beside calls: frames of msgpack, both sides checking
+types."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
 from inflight.core.types.sampling import Adapter
+from inflight.server.errors import ApiError
 from inflight.server.logs import Format
+from inflight.server.model_status import ModelStatus
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
 
+if TYPE_CHECKING:
+    from inflight.server.metrics.page import Metrics
+    from inflight.server.metrics.pool_page import PoolMetrics
+
 # -- to an API process ------------------------------------------------------------------------------------------------
+
+
+class PooledModel(Struct, frozen=True):
+    """One of several models.
+
+    Attributes:
+        names: That requests may call it by; the first is its own.
+        adapters: That requests may name instead.
+        settings: Of its answers and limits.
+    """
+
+    names: tuple[str, ...]
+    adapters: tuple[Adapter, ...]
+    settings: ServerSettings
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
 
 
 class Setup(Struct, frozen=True, tag=True):
@@ -22,7 +46,8 @@ class Setup(Struct, frozen=True, tag=True):
     the table has them. place: which of the processes it is; serial: no other one,
     before or after it, has the same. early: answer while there is no engine; else others do. listening, counts:
     descriptors of the socket that all listen on and of the table of calls in flight. folder: of the sockets between the
-    processes. version: of this package. record: file that the engine writes its steps to."""
+    processes. version: of this package. record: file that the engine writes its steps to. models: of a server with
+    several; empty: there is one."""
 
     settings: ServerSettings
     keys: tuple[tuple[bytes, Tenant], ...]
@@ -37,6 +62,7 @@ class Setup(Struct, frozen=True, tag=True):
     log_format: Format
     log_level: str
     record: Path | None = None
+    models: tuple[PooledModel, ...] = ()
 
 
 class Loading(Struct, frozen=True, tag=True):
@@ -50,23 +76,89 @@ class DataReady(Struct, frozen=True, tag=True):
 
 
 class Model(Struct, frozen=True, tag=True):
-    """The folder of tokenizer and template of an engine that is being loaded."""
+    """The folder of tokenizer and template of an engine that is being loaded.
+
+    Attributes:
+        name: The model's, where there are several.
+        serial: Of the engine's process; no other one has the same.
+    """
 
     folder: Path
+    name: str = ""
+    serial: int = 0
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """An engine serves at an address. engine: an encoded `EngineDescription`. adapters: all that requests may name."""
+    """An engine serves at an address.
+
+    Attributes:
+        engine: An encoded `EngineDescription`.
+        adapters: All that requests may name.
+        name: As `Model` has it.
+    """
 
     address: str
     engine: Raw
     adapters: tuple[Adapter, ...]
+    name: str = ""
 
 
 class Lost(Struct, frozen=True, tag=True):
-    """The engine has ended, and another one is started. sentence: why, for clients whose calls end with it."""
+    """An engine has ended; a single one is started again.
+
+    Attributes:
+        sentence: The reason, for clients whose calls end with it.
+        name: As `Model` has it.
+    """
 
     sentence: str
+    name: str = ""
+
+
+class PoolReady(Struct, frozen=True, tag=True):
+    """The pinned ones of several models are in memory."""
+
+
+class Acquired(Struct, frozen=True, tag=True):
+    """The model of `Acquire` is in memory, and stays there until `Release`.
+
+    Attributes:
+        name: The model's own.
+        serial: Of its engine's process.
+    """
+
+    question: int
+    name: str
+    serial: int
+
+
+class ModelStatuses(Struct, frozen=True, tag=True):
+    """The models that were asked for: all, or the one that is to be loaded or unloaded."""
+
+    question: int
+    statuses: tuple[ModelStatus, ...]
+
+
+class Refused(Struct, frozen=True, tag=True):
+    """An `ApiError`, with its attributes, instead of `Acquired` or `ModelStatuses`."""
+
+    question: int
+    status: int
+    message: str
+    error_type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    retry_after: float | None = None
+
+    def error(self) -> ApiError:
+        return ApiError(
+            self.status,
+            self.message,
+            type=self.error_type,
+            param=self.param,
+            code=self.code,
+            retry_after=self.retry_after,
+        )
 
 
 class Adapters(Struct, frozen=True, tag=True):
@@ -107,10 +199,10 @@ class Page(Struct, frozen=True, tag=True):
 
 
 class ShownFrames(Struct, frozen=True, tag=True):
-    """What the engine does, as `live.distant` writes it, where it was asked."""
+    """What engines do, by their names, as `live.distant` writes it."""
 
     question: int
-    data: bytes
+    frames: dict[str, bytes]
 
 
 # -- from an API process ----------------------------------------------------------------------------------------------
@@ -163,6 +255,45 @@ class AskFrames(Struct, frozen=True, tag=True):
     name: str = ""
 
 
+class Acquire(Struct, frozen=True, tag=True):
+    """A call needs one of several models. name: any of the model's; None: the body names none."""
+
+    question: int
+    name: str | None
+
+
+class Release(Struct, frozen=True, tag=True):
+    """The call has ended that had, or waited for, what `Acquire` asked for. question: its number."""
+
+    question: int
+
+
+class EngineBroken(Struct, frozen=True, tag=True):
+    """The engine of one of several models answers no more."""
+
+    name: str
+    serial: int
+    sentence: str
+
+
+class AskModels(Struct, frozen=True, tag=True):
+    question: int
+
+
+class LoadModel(Struct, frozen=True, tag=True):
+    """Load one of several models; the answer comes when it is in memory."""
+
+    question: int
+    name: str
+
+
+class UnloadModel(Struct, frozen=True, tag=True):
+    """Unload one of several models as soon as its calls have ended; the answer comes at once."""
+
+    question: int
+    name: str
+
+
 class LoadAdapter(Struct, frozen=True, tag=True):
     """Let requests name an adapter of these files."""
 
@@ -178,10 +309,13 @@ class UnloadAdapter(Struct, frozen=True, tag=True):
     name: str
 
 
-Count = Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered  # for the metrics, which the engine's process has
-_More = AdapterChanged | Signal | Reload | Page | ShownFrames
-ToChild = Setup | Loading | DataReady | Model | Ready | Lost | Adapters | _More
-FromChild = Up | Count | AskPage | AskFrames | LoadAdapter | UnloadAdapter
+Count = Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered  # for the metrics
+Notice = Count | Release | EngineBroken
+Question = AskPage | AskFrames | LoadAdapter | UnloadAdapter | Acquire | AskModels | LoadModel | UnloadModel
+Answer = Page | ShownFrames | AdapterChanged | Acquired | ModelStatuses | Refused
+OfEngines = Model | Ready | Lost | Adapters | AdapterChanged | PoolReady | Acquired | ModelStatuses | Refused
+ToChild = Setup | Loading | DataReady | OfEngines | Signal | Reload | Page | ShownFrames
+FromChild = Up | Notice | Question
 
 NO_SUCCESSOR = 3  # exit code of a process that cannot serve, and whose successor could not, either
 
@@ -201,3 +335,18 @@ encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 _to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild, dec_hook=typed)
 _from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild, dec_hook=typed)
 decode_to_child, decode_from_child = _to_child.decode, _from_child.decode
+
+
+def record_count(message: Count, metrics: Metrics | PoolMetrics) -> None:
+    """Count in the metrics what the message reports."""
+    match message:
+        case Answered():
+            metrics.observe_http(message.route, message.status, message.seconds)
+        case NotAsked():
+            metrics.refused(message.code)
+        case JobsCounted():
+            metrics.batch.jobs(message.by_status)
+        case JobEnded():
+            metrics.batch.ended(message.status)
+        case LinesAnswered():
+            metrics.batch.lines(message.outcome, message.count)

@@ -1,4 +1,4 @@
-"""The server's first process: starts the engine's process and the API processes, tells each how far the others are, and
+"""The server's first process: starts engines' processes and API processes, tells each how far the others are, and
 starts those again that end.
 
 It has neither engine nor HTTP. One event loop.
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from inflight.counted import counted
 from inflight.server.call_counts import SharedCallCounts, shared_table
@@ -28,29 +28,25 @@ from inflight.server.listening import url
 from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.logs import Format
 from inflight.server.model_pool.messages import EngineReady
-from inflight.server.model_pool.worker import Worker, WorkerError
+from inflight.server.model_pool.worker import WorkerError
 from inflight.server.processes.control import Control
-from inflight.server.processes.engine_keeper import EngineKeeper
 from inflight.server.processes.folder import private_folder
 from inflight.server.processes.messages import (
     NO_SUCCESSOR,
-    AdapterChanged,
     Adapters,
-    AskFrames,
-    AskPage,
+    Answer,
     DataReady,
     FromChild,
-    LoadAdapter,
     Lost,
     Model,
-    Page,
+    Notice,
+    PooledModel,
+    Question,
     Ready,
     Reload,
     Setup,
-    ShownFrames,
     Signal,
     ToChild,
-    UnloadAdapter,
     Up,
     decode_from_child,
 )
@@ -62,14 +58,41 @@ from inflight.server.tenants import Tenants
 SHORT_LIFE = 10.0  # seconds; a process that ends sooner is not started anew at once
 TRIES = 5  # short lives of one place, one after another, until the server ends
 ENDING_SECONDS = 10.0  # that a process which is to end may take beyond its calls
-ENGINE = "inflight.launch.engine_process"
 # For API processes, whose memory is bodies and answers of up to megabytes: glibc gives large blocks back when they are
 # freed, and keeps no heap of free memory for each thread.
 MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OF_ENGINE = (Model, Ready, Adapters)  # messages about one that is there
 
 log = logging.getLogger("inflight.server")
+
+
+class Engines(Protocol):
+    """The engines of a server: one, or those of several models. Of the supervisor's event loop."""
+
+    @property
+    def first_ready(self) -> EngineReady | None:
+        """The start of a single engine; None where there are several."""
+
+    async def run(self) -> None:
+        """Keep them running. Raises WorkerError where that cannot be; its sentence is empty where the log has it."""
+
+    async def end(self) -> None:
+        """End their processes."""
+
+    async def answer(self, client: str, question: Question) -> Answer:
+        """Answer a question of an API process."""
+
+    def heard(self, client: str, notice: Notice) -> None:
+        """Take what an API process reports."""
+
+    def client_lost(self, client: str) -> None:
+        """End the calls of an API process that has ended."""
+
+
+# Given the folder of the sockets between the processes, a function that sends a message to all API processes and to
+# those that are started later, and one to be called with the name of an API process that an engine dropped.
+MakeEngines = Callable[[Path, Callable[[ToChild], None], Callable[[str], None]], Engines]
 
 
 class Supervisor:
@@ -80,15 +103,14 @@ class Supervisor:
         settings: ServerSettings,
         tenants: Tenants,
         bound: socket.socket,
-        engine_setup: Callable[[int, Path], bytes],
-        ready: Callable[[EngineReady], None],
+        make_engines: MakeEngines,
+        ready: Callable[[EngineReady | None], None],
         *,
         version: str,
         log_format: Format,
         log_level: str,
         record: Path | None = None,
-        engine: str = ENGINE,
-        inherited: Sequence[int] = (),
+        models: tuple[PooledModel, ...] = (),
     ):
         """Make a supervisor.
 
@@ -97,22 +119,19 @@ class Supervisor:
             tenants: That may call it.
             bound: Listens. API processes inherit it: the connections that wait in it when one ends are taken by
                 another, and no other server can have the port.
-            engine_setup: Returns the first message to an engine's process. Is given how many were before it, and the
-                folder of the sockets between the processes.
-            ready: Called when the server takes calls for the first time.
+            make_engines: Called in the event loop.
+            ready: Called when the server takes calls for the first time, with the engines' `first_ready`.
             version: Of this package.
             log_format: Of all processes.
             log_level: Of all processes.
             record: The file that the engine writes its steps to.
-            engine: The module that is run as the engine's process.
-            inherited: Descriptors that it inherits.
+            models: Of a server with several.
         """
         self._settings, self._tenants, self._bound = settings, tenants, bound
-        self._engine_setup, self._ready = engine_setup, ready
-        self._version, self._record = version, record
+        self._make_engines, self._ready = make_engines, ready
+        self._version, self._record, self._models = version, record, models
         self._log_format: Format = log_format
         self._log_level = log_level
-        self._engine_module, self._engine_inherited = engine, tuple(inherited)
         self._listeners = [bound]  # that are open while processes may be started
         self._data: DataDirectory | None = None
         self._table = shared_table()
@@ -121,7 +140,6 @@ class Supervisor:
         self._short_lives = [0] * settings.api_processes
         self._news: list[ToChild] = []  # that one which is started now has missed
         self._serial = self._signals = self._code = 0
-        self._engine_ready: EngineReady | None = None  # the first one
         self._is_ending = self._has_begun = False
         self._manager = ServiceManager()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -143,21 +161,15 @@ class Supervisor:
             loop.add_signal_handler(signal.SIGHUP, self._on_signal, signal.SIGHUP)
         if not self._claim_data():
             return
-        self._keeper = EngineKeeper(
-            partial(Worker, self._engine_module, self._engine_inherited),
-            lambda before: self._engine_setup(before, self._folder),
-            self._tell_all,
-            self._dropped,
-            self._on_engine_ready,
-        )
+        self._engines = self._make_engines(self._folder, self._tell_all, self._dropped)
         for place in range(self._settings.api_processes):
             self._spawn(place)
         if self._data is not None:
             self._start(self._prepare_data(self._data))
-        keeping = self._start(self._keep_engine())
+        keeping = self._start(self._keep_engines())
         await self._all_ended.wait()
         keeping.cancel()
-        await self._keeper.worker.end()
+        await self._engines.end()
         for task in self._tasks:
             task.cancel()
 
@@ -182,34 +194,15 @@ class Supervisor:
             return self._fail()
         self._tell_all(DataReady())
 
-    # -- the engine -----------------------------------------------------------------------------------------------
+    # -- engines --------------------------------------------------------------------------------------------------
 
-    async def _keep_engine(self) -> None:
+    async def _keep_engines(self) -> None:
         try:
-            await self._keeper.run()
+            await self._engines.run()
         except WorkerError as error:
             if str(error):
                 log.error(str(error))
             self._fail()
-
-    def _on_engine_ready(self, ready: EngineReady) -> None:
-        self._engine_ready = self._engine_ready or ready
-
-    async def _page(self, child: _Child, question: int) -> None:
-        child.send(Page(question, await self._keeper.worker.metrics(), CONTENT_TYPE))
-
-    async def _show(self, child: _Child, asked: AskFrames) -> None:
-        child.send(ShownFrames(asked.question, await self._keeper.worker.shown(asked.data, asked.name) or b""))
-
-    async def _change_adapter(self, child: _Child, asked: LoadAdapter | UnloadAdapter) -> None:
-        def change(question: int) -> LoadAdapter | UnloadAdapter:
-            if isinstance(asked, LoadAdapter):
-                return LoadAdapter(question, asked.name, asked.path)
-            return UnloadAdapter(question, asked.name)
-
-        changed = await self._keeper.change_adapter(asked.name, change)
-        error = "The engine is being started again; try again in a moment." if changed is None else changed.error
-        child.send(AdapterChanged(asked.question, (), error, None if changed is None else changed.param))
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -234,6 +227,7 @@ class Supervisor:
                 self._log_format,
                 self._log_level,
                 self._record,
+                self._models,
             )
         )
         for message in self._news:
@@ -245,7 +239,7 @@ class Supervisor:
         await child.listen(partial(self._heard, child))
         code = await child.ended()
         left = self._counts.clear(child.place)
-        self._keeper.worker.client_lost(str(child.serial))
+        self._engines.client_lost(child.name)
         del self._children[child.place]
         if self._is_ending:
             return self._end_if_last()
@@ -266,18 +260,16 @@ class Supervisor:
         self._spawn(child.place)
 
     def _heard(self, child: _Child, message: FromChild) -> None:
-        match message:
-            case AskPage():
-                self._start(self._page(child, message.question))
-            case AskFrames():
-                self._start(self._show(child, message))
-            case LoadAdapter() | UnloadAdapter():
-                self._start(self._change_adapter(child, message))
-            case Up():
-                child.is_up = True
-                self._begin_if_all_up()
-            case _:
-                self._keeper.worker.count(message)
+        if isinstance(message, Up):
+            child.is_up = True
+            self._begin_if_all_up()
+        elif isinstance(message, Question):
+            self._start(self._answer(child, message))
+        else:
+            self._engines.heard(child.name, message)
+
+    async def _answer(self, child: _Child, question: Question) -> None:
+        child.send(await self._engines.answer(child.name, question))
 
     def _begin_if_all_up(self) -> None:
         up = sum(one.is_up for one in self._children.values())
@@ -288,23 +280,27 @@ class Supervisor:
         if not self._has_begun:
             self._has_begun = True
             self._start(self._manager.keep_watchdog())
-            assert self._engine_ready is not None, "they are up when they have a client of it"
-            self._ready(self._engine_ready)
+            self._ready(self._engines.first_ready)
 
     def _dropped(self, name: str) -> None:
         for child in self._children.values():
-            if str(child.serial) == name:
+            if child.name == name:
                 child.kill()
 
     def _tell_all(self, message: ToChild) -> None:
-        gone: tuple[type[ToChild], ...] = (type(message),)
+        """Send a message to all API processes, and keep it for those to come."""
+        replaced: tuple[type[ToChild], ...] = (type(message),)
         if isinstance(message, Lost):
-            gone = (Model, Ready, Adapters, Lost)
-            self._counts.set_all_ready(False)
-            self._manager.status("Starting the engine again.")
-            for child in self._children.values():
-                child.is_up = False
-        self._news = [one for one in self._news if not isinstance(one, gone)] + [message]
+            replaced = OF_ENGINE
+            if not message.name:  # the only engine
+                self._counts.set_all_ready(False)
+                self._manager.status("Starting the engine again.")
+                for child in self._children.values():
+                    child.is_up = False
+        model = _model_of(message)
+        self._news = [one for one in self._news if not (isinstance(one, replaced) and _model_of(one) == model)]
+        if not isinstance(message, Lost):
+            self._news.append(message)
         for child in self._children.values():
             child.send(message)
 
@@ -367,12 +363,21 @@ class Supervisor:
             self._fail()
 
 
+def _model_of(message: ToChild) -> str:
+    """Return the name of the model that a message is about, where there are several."""
+    return message.name if isinstance(message, Model | Ready | Lost) else ""
+
+
 class _Child:
-    """An API process, and the socket to it."""
+    """An API process, and the socket to it.
+
+    Attributes:
+        name: By which engines know it; no other one has the same.
+    """
 
     def __init__(self, place: int, serial: int, inherited: Sequence[int]):
         """Start the process. inherited: descriptors."""
-        self.place, self.serial = place, serial
+        self.place, self.serial, self.name = place, serial, str(serial)
         self.started = time.monotonic()
         self.is_up = False
         ours, theirs = socket.socketpair()

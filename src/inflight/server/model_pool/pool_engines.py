@@ -1,0 +1,146 @@
+"""The engines of several models, as the server's first process asks them: leases of API processes, metrics, states."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from inflight.server.errors import ApiError
+from inflight.server.loader import log_failure
+from inflight.server.metrics.page import CONTENT_TYPE
+from inflight.server.metrics.pool_page import PoolMetrics
+from inflight.server.model_pool.pool import ModelPool
+from inflight.server.model_pool.pool_model import PoolLease
+from inflight.server.model_pool.worker import WorkerError
+from inflight.server.processes.messages import (
+    Acquire,
+    Acquired,
+    AdapterChanged,
+    Answer,
+    AskFrames,
+    AskModels,
+    AskPage,
+    EngineBroken,
+    LoadAdapter,
+    Loading,
+    LoadModel,
+    ModelStatuses,
+    Notice,
+    Page,
+    PoolReady,
+    Question,
+    Refused,
+    Release,
+    ShownFrames,
+    ToChild,
+    UnloadAdapter,
+    UnloadModel,
+    record_count,
+)
+
+log = logging.getLogger("inflight.server")
+
+
+class PoolEngines:
+    """An `Engines` of several models."""
+
+    first_ready = None
+
+    def __init__(self, make: Callable[[], ModelPool], metrics: PoolMetrics, announce: Callable[[ToChild], None]):
+        """Make the engines.
+
+        Args:
+            make: Returns the pool; called in a thread, since it reads the models' files.
+            metrics: Count what API processes report.
+            announce: Sends a message to all API processes, and to those that are started later.
+        """
+        self._make, self._metrics, self._announce = make, metrics, announce
+        self._pool: ModelPool | None = None
+        # By the API process and the number of its question.
+        self._acquiring: dict[tuple[str, int], asyncio.Task[Any]] = {}
+        self._leases: dict[tuple[str, int], PoolLease] = {}
+
+    async def run(self) -> None:
+        """Load the pinned models, and keep all available. Raises WorkerError where the first part fails."""
+        self._announce(Loading("looking at the models"))
+        try:
+            self._pool = self._metrics.pool = await asyncio.to_thread(self._make)
+        except Exception as error:
+            log_failure(str(error), error)
+            raise WorkerError("") from error
+        self._announce(Loading("loading the pinned models"))
+        await self._pool.open()
+        self._announce(PoolReady())
+        await asyncio.Event().wait()
+
+    async def end(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
+
+    async def answer(self, client: str, question: Question) -> Answer:
+        """Answer a question of an API process."""
+        number = question.question
+        assert self._pool is not None, "asked when the pinned models are there"
+        try:
+            match question:
+                case Acquire():
+                    return await self._acquire(self._pool, client, question)
+                case AskPage():
+                    return await self._page(number)
+                case AskFrames():
+                    return ShownFrames(number, await self._pool.shown(question.data))
+                case AskModels():
+                    return ModelStatuses(number, self._pool.statuses())
+                case LoadModel():
+                    return ModelStatuses(number, (await self._pool.load(question.name),))
+                case UnloadModel():
+                    return ModelStatuses(number, (self._pool.unload(question.name),))
+                case LoadAdapter() | UnloadAdapter():
+                    return AdapterChanged(number, error="Adapters of several models are named at the start.")
+        except ApiError as error:
+            return Refused(number, error.status, error.message, error.type, error.param, error.code, error.retry_after)
+
+    def heard(self, client: str, notice: Notice) -> None:
+        """Take what an API process reports."""
+        match notice:
+            case Release():
+                self._release((client, notice.question))
+            case EngineBroken():
+                if self._pool is not None:
+                    self._pool.break_off(notice.name, notice.serial, notice.sentence)
+            case _:
+                record_count(notice, self._metrics)
+
+    def client_lost(self, client: str) -> None:
+        """End the calls and leases of an API process that has ended."""
+        for key in [key for key in (*self._acquiring, *self._leases) if key[0] == client]:
+            self._release(key)
+        if self._pool is not None:
+            self._pool.client_lost(client)
+
+    async def _acquire(self, pool: ModelPool, client: str, question: Acquire) -> Acquired:
+        """Raises ApiError."""
+        key, task = (client, question.question), asyncio.current_task()
+        assert task is not None
+        self._acquiring[key] = task
+        try:
+            lease = await pool.acquire(question.name)
+        finally:
+            del self._acquiring[key]
+        self._leases[key] = lease
+        return Acquired(question.question, lease.name, lease.serial)
+
+    def _release(self, key: tuple[str, int]) -> None:
+        if (lease := self._leases.pop(key, None)) is not None:
+            lease.release()
+        elif (task := self._acquiring.get(key)) is not None:
+            task.cancel()
+
+    async def _page(self, question: int) -> Page:
+        try:
+            return Page(question, *await self._metrics.page())
+        except Exception:  # a mistake in counting is no reason to stop
+            log.exception("the metrics could not be written")
+            return Page(question, None, CONTENT_TYPE)

@@ -1,0 +1,114 @@
+"""The only engine, as an API process sees it: it is connected to, and to the next one when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from inflight.engine.event_stream import EngineStopped
+from inflight.server.errors import ApiError, invalid
+from inflight.server.live.members import RemoteEngineSource
+from inflight.server.preprocessing.pool import PreprocessingPool
+from inflight.server.processes.engine_link import Connector, EngineLink
+from inflight.server.processes.messages import (
+    AdapterChanged,
+    Adapters,
+    FromChild,
+    LoadAdapter,
+    Lost,
+    Model,
+    OfEngines,
+    Ready,
+    Setup,
+    UnloadAdapter,
+    Up,
+)
+from inflight.server.processes.pending_replies import PendingReplies
+from inflight.server.served import OneModel, Served
+from inflight.server.service import Service
+
+
+class SingleEngine:
+    """One engine after another, all of the same model. An `AdapterLoading`."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        service: Service,
+        preprocessing: PreprocessingPool,
+        tell: Callable[[FromChild], None],
+        ask_frames: Callable[[bytes], Awaitable[Mapping[str, bytes]]],
+    ):
+        self._setup, self._service, self._preprocessing, self._tell = setup, service, preprocessing, tell
+        self._connector = Connector(setup.serial)
+        self._link: EngineLink | None = None
+        self._links: asyncio.Queue[EngineLink | None] = asyncio.Queue()  # in their order; None: there will be no more
+        self._changes = PendingReplies[AdapterChanged]()
+        self.feed = RemoteEngineSource(ask_frames)
+
+    async def open(self) -> OneModel:
+        """Wait for the next engine. Raises EngineStopped where there will be none, PreprocessingError."""
+        while (link := await self._links.get()) is not None:
+            if (served := await link.connected()) is not None:
+                return OneModel(served, self)
+        raise EngineStopped(self._gone)
+
+    async def follow(self) -> None:
+        """Connect to the engines that come after the first one. Raises as `open`."""
+        while True:
+            self._service.ready(await self.open())
+            self._tell(Up())
+
+    def heard(self, message: OfEngines) -> None:
+        """Take a message of the server's first process."""
+        match message:
+            case Model():
+                self._link = EngineLink(message, self._connect)
+                self._links.put_nowait(self._link)
+            case Ready():
+                if self._link is not None:
+                    self._link.ready(message)
+            case Lost():
+                self._lose(message.sentence)
+            case Adapters():
+                if isinstance(models := self._service.loaded, OneModel):
+                    models.served.translator.adapters.replace(message.adapters)
+            case AdapterChanged():
+                self._changes.came(message.question, message)
+            case _:
+                raise ValueError(f"{type(message).__name__} is of a server with several models")
+
+    def gone(self, sentence: str) -> None:
+        """End all calls, since the server's first process has ended."""
+        self._gone = sentence
+        self._lose(sentence)
+        self._links.put_nowait(None)
+        self._changes.end(EngineStopped(sentence))
+
+    # -- adapters -------------------------------------------------------------------------------------------------
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        """Let requests name an adapter, in all processes. Raises ApiError."""
+        changed = await self._changes.ask(lambda question: self._tell(LoadAdapter(question, name, path)))
+        if changed.error is not None:
+            raise invalid(changed.error, changed.param)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Let no request name an adapter any more. Raises ApiError."""
+        changed = await self._changes.ask(lambda question: self._tell(UnloadAdapter(question, name)))
+        if changed.error is not None:
+            raise ApiError(404, changed.error, param="lora_name", code="model_not_found")
+
+    # -- the engine -----------------------------------------------------------------------------------------------
+
+    async def _connect(self, model: Model, ready: Awaitable[Ready]) -> Served:
+        settings = self._setup.settings
+        return await self._connector.connect(model, ready, settings, self._preprocessing, self._lose)
+
+    def _lose(self, sentence: str) -> None:
+        """End the calls of an engine that has ended."""
+        link, self._link = self._link, None
+        self._service.lose_engine("starting the engine again")
+        if link is not None:
+            link.lose(sentence)
