@@ -108,7 +108,6 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, told: str
         (["--model", "x"], "--model is said of each model"),
         (["--lora", "a=b"], "write it into the model's table"),
         (["--served-model-name", "x"], "aliases"),
-        (["--api-processes", "2"], "HTTP has a process of its own"),
         (["--record", "x"], "--record is said of each model"),
         (["--kv-events-config", '{"enable_kv_cache_events": true}'], "its addresses are one engine's"),
     ],

@@ -29,7 +29,7 @@ def write(path: Path, text: str) -> str:
 
 def workers(server: Server) -> list[int]:
     """Models' processes."""
-    return children(server, "inflight.cli.model_worker")
+    return children(server, "inflight.launch.engine_process")
 
 
 def states(server: Server) -> dict[str, str]:
@@ -45,10 +45,11 @@ def ask(
 
 @pytest.fixture(scope="module")
 def room_for_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two models, of which one fits; and files, so that batch jobs ask them too."""
+    """Two models, of which one fits, two API processes, and files, so that batch jobs ask them too."""
     folder = tmp_path_factory.mktemp("pool")
     text = f'memory = 1.5\nmax-wait = 50\n[models.a]\naliases = ["first"]\n{SIZE}{SMALL}[models.b]\n{SIZE}{SMALL}'
-    running = Server("--models", write(folder / "models.toml", text), "--data-dir", str(folder / "data")).ready()
+    given = ("--models", write(folder / "models.toml", text), "--api-processes", "2")
+    running = Server(*given, "--data-dir", str(folder / "data")).ready()
     yield running
     assert running.stop() == 0, "".join(running.log)
     assert "Traceback" not in "".join(running.log)
