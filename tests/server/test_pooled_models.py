@@ -82,7 +82,7 @@ class Rig:
         self.models.heard(READY)
 
     def acquire(self, name: str = "a") -> asyncio.Task[Any]:
-        return asyncio.ensure_future(self.models.borrow(name))
+        return asyncio.ensure_future(self.models.acquire(name))
 
     async def asked(self) -> int:
         """Wait for the next question that is not answered, and return its number."""
@@ -105,10 +105,10 @@ def test_a_call_acquires_and_releases(monkeypatch: pytest.MonkeyPatch) -> None:
         call = rig.acquire()
         number = await rig.asked()
         rig.models.heard(Acquired(number, "a", 1))
-        borrowed = await call
-        assert borrowed.served is rig.engines[0] and rig.sent == [Acquire(number, "a")]
-        borrowed.release()
-        borrowed.release()
+        lease = await call
+        assert lease.served is rig.engines[0] and rig.sent == [Acquire(number, "a")]
+        lease.release()
+        lease.release()
         assert rig.sent == [Acquire(number, "a"), Release(number)]
 
     run(monkeypatch, test)
