@@ -1,4 +1,4 @@
-"""A head that goes away is told in a sentence; one that comes back in time is not."""
+"""HeadWatch: a lost head gives an error message; one that comes back in time does not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_head_that_answers_is_watched_for_ever() -> None:
         asyncio.run(main())
 
 
-def test_a_head_that_is_gone_is_told() -> None:
+def test_a_lost_head_gives_an_error_message() -> None:
     bound = listening()
     address = f"127.0.0.1:{bound.getsockname()[1]}"
     bound.close()
@@ -43,7 +43,7 @@ def test_a_head_that_is_gone_is_told() -> None:
     assert f"Ray's head at {address} has not answered for 0.2 s" in asyncio.run(watch.until_lost())
 
 
-def test_a_head_that_comes_back_in_time_is_none_that_is_lost() -> None:
+def test_a_head_that_comes_back_in_time_is_not_lost() -> None:
     bound = listening()
     port = bound.getsockname()[1]
     bound.close()

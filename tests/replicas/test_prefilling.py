@@ -1,4 +1,4 @@
-"""What a decode replica hands to prefill replicas, and that whatever fails there leaves it to itself."""
+"""Prefilling: prompts sent to prefill replicas, and the fallback to the decode replica on any failure."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ PROMPT = range(50)
 
 
 class Prefill:
-    """One prefill replica. answer: to whatever it is asked; None: it is lost. computes: all that it takes in."""
+    """One prefill replica. answer: to each request; None: lost. computes: whether it finishes accepted prompts."""
 
     def __init__(self, peer: tuple[str, int] | None = ("host", 7), answer: object = Accepted(0), computes: bool = True):
         self.board = RoutingBoard()
         self.board.use("least-work")
-        self.board.replicas(["p"])
+        self.board.set_replicas(["p"])
         self.stats = {**STATS, "peer": peer}
         self.answer, self.computes = answer, computes
         self.asked: list[Request] = []
         self.left: list[str] = []
-        self.told: asyncio.Queue[bytes] = asyncio.Queue()
+        self.items: asyncio.Queue[bytes] = asyncio.Queue()
         self.hangs = False
 
     async def open(self, frame: RoutedFrame) -> bytes:
         if self.hangs:
             await asyncio.Event().wait()
-        self.board.choose(frame.routed, {"p": self.stats})
-        frame.goes_to("p")
+        self.board.route(frame.routed, {"p": self.stats})
+        frame.route_to("p")
         if self.answer is None:
             raise ReplicaLost("it was killed")
         message = decode_to_engine(frame.data)
@@ -51,7 +51,7 @@ class Prefill:
         self.asked += message.requests
         if self.answer == Accepted(0) and self.computes:
             ended = FinishedEvent(message.requests[0].request_id, (Finish("length"),), TIMINGS)
-            self.told.put_nowait(encode(Happened.of([ended])))
+            self.items.put_nowait(encode(Happened.of([ended])))
         return encode(self.answer)  # type: ignore[arg-type]
 
     def follow(self, replica: str, link: str) -> Prefill:
@@ -59,14 +59,14 @@ class Prefill:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
-            yield await self.told.get()
+            yield await self.items.get()
 
     def cancel(self) -> None: ...
 
     async def leave(self, replica: str, link: str, request_ids: list[str]) -> None:
         self.left += request_ids
 
-    def is_there(self, replica: str) -> bool:
+    def is_routed(self, replica: str) -> bool:
         return True
 
 
@@ -86,7 +86,7 @@ def run(make: Callable[[], Prefill], use: Any) -> None:
 def test_a_prompt_is_computed_by_the_replica_that_is_chosen() -> None:
     async def use(here: Prefilling, prefill: Prefill) -> None:
         asked = request("r", PROMPT, cache_salt="tenant", tenant="t", seed=3)
-        taken = await here.taken_over(asked, age=1.5)
+        taken = await here.start(asked, age=1.5)
         await asyncio.sleep(0.01)
         (prompt,) = prefill.asked
         assert taken.kv_transfer is not None and taken.kv_transfer.take is not None
@@ -95,58 +95,58 @@ def test_a_prompt_is_computed_by_the_replica_that_is_chosen() -> None:
         assert (prompt.prompt_token_ids, prompt.cache_salt, prompt.tenant) == (tuple(PROMPT), "tenant", "t")
         assert (prompt.params.max_tokens, prompt.arrival) == (0, -1.5)
         assert (taken.params, taken.prompt_token_ids) == (asked.params, asked.prompt_token_ids)
-        here.begun("r")
+        here.end("r")
         await asyncio.sleep(0.01)
         assert not prefill.left, "it had ended"
 
     run(Prefill, use)
 
 
-def test_ids_are_of_each_replica_alone() -> None:
+def test_export_ids_of_two_decode_replicas_differ() -> None:
     async def use(here: Prefilling, prefill: Prefill) -> None:
         there = Prefilling(Links(prefill), prefill.board, 16)
         for one in (here, there, here):
-            await one.taken_over(request("r", PROMPT), 0.0)
+            await one.start(request("r", PROMPT), 0.0)
             await asyncio.sleep(0.01)
-            one.begun("r")
+            one.end("r")
         assert len({one.request_id for one in prefill.asked}) == 3
 
     run(Prefill, use)
 
 
-def test_what_cannot_be_handed_over_stays() -> None:
+def test_a_prompt_that_cannot_be_transferred_is_computed_here() -> None:
     async def use(here: Prefilling, prefill: Prefill) -> None:
         for asked in (
             request("short", range(16)),
             request("scored", PROMPT, prompt_logprobs=0),
             request("pooled", PROMPT, pooling=PoolingParams()),
         ):
-            assert await here.taken_over(asked, 0.0) is asked
-        prefill.board.replicas([])
+            assert await here.start(asked, 0.0) is asked
+        prefill.board.set_replicas([])
         asked = request("alone", PROMPT)
-        assert await here.taken_over(asked, 0.0) is asked
-        prefill.board.replicas(["p"])
+        assert await here.start(asked, 0.0) is asked
+        prefill.board.set_replicas(["p"])
         assert not prefill.asked
 
     run(Prefill, use)
 
 
 @pytest.mark.parametrize("make", [lambda: Prefill(peer=None), lambda: Prefill(computes=False, peer=None)])
-def test_a_replica_that_gives_no_blocks_is_asked_no_more(make: Callable[[], Prefill]) -> None:
+def test_a_replica_that_exports_no_blocks_is_left(make: Callable[[], Prefill]) -> None:
     async def use(here: Prefilling, prefill: Prefill) -> None:
         asked = request("r", PROMPT)
-        assert await here.taken_over(asked, 0.0) is asked
+        assert await here.start(asked, 0.0) is asked
         await asyncio.sleep(0.05)
 
     run(make, use)
 
 
-def test_who_is_refused_or_lost_there_is_counted_no_more() -> None:
+def test_a_refused_or_lost_prefill_is_not_counted() -> None:
     async def use(here: Prefilling, prefill: Prefill) -> None:
-        await here.taken_over(request("r", PROMPT), 0.0)
+        await here.start(request("r", PROMPT), 0.0)
         await asyncio.sleep(0.01)
         assert prefill.board.queued() == {"p": 0}
-        here.begun("r")
+        here.end("r")
 
     for answer in (Refused(0, "The queue is full.", 3.0, None, "queue_full"), None):
         run(lambda answer=answer: Prefill(answer=answer), use)  # type: ignore[misc]
@@ -158,19 +158,19 @@ def test_a_choice_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     async def use(here: Prefilling, prefill: Prefill) -> None:
         prefill.hangs = True
         asked = request("r", PROMPT)
-        assert await here.taken_over(asked, 0.0) is asked
+        assert await here.start(asked, 0.0) is asked
 
     run(Prefill, use)
 
 
-def test_who_leaves_ends_the_work_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ending_a_prefill_aborts_it_at_its_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_links, "LATE_SECONDS", 0.0)
 
     async def use(here: Prefilling, prefill: Prefill) -> None:
-        await here.taken_over(request("r", PROMPT), 0.0)
+        await here.start(request("r", PROMPT), 0.0)
         await asyncio.sleep(0.01)
-        here.left("r")
-        here.left("r")
+        here.end("r")
+        here.end("r")
         await asyncio.sleep(0.01)
         assert prefill.left == [one.request_id for one in prefill.asked]
 

@@ -1,4 +1,4 @@
-"""A Ray that cannot be used is told of in a sentence, before anything is started."""
+"""A Ray that cannot be used gives an error message before anything is started."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from inflight.ray.ray_address import check_address, check_version
 
 
 @pytest.mark.parametrize("address", ["ray://there:10001", "there", ":6379", "there:", "there:0", "there:99999", "a:b"])
-def test_an_address_that_is_none_is_told_with_what_one_is(address: str) -> None:
+def test_a_malformed_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(SettingsError, match=r"give HOST:PORT of a head.*or auto"):
         check_address(address)
 
 
-def test_a_head_that_is_not_there_is_told_with_the_next_step() -> None:
+def test_an_unreachable_head_is_reported_with_the_next_step() -> None:
     with socket.socket() as bound:  # and listens not
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"
@@ -30,7 +30,7 @@ def test_one_that_listens_and_the_clusters_own_pass() -> None:
         check_address(f"127.0.0.1:{listening.getsockname()[1]}")
 
 
-def test_a_version_that_is_too_old_is_told_with_both() -> None:
+def test_an_old_version_is_refused_with_both_versions() -> None:
     for version in ("2.55.0", "2.60.1", "3.0.0rc1", "10.1"):
         check_version(version)
     for version in ("2.54.9", "1.13.0"):

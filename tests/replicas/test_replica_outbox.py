@@ -1,4 +1,4 @@
-"""A replica's outboxes before an engine of its own: what a step brings for all goes out as one item."""
+"""Outboxes of a replica: the events of a step for all requests are one item."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def of(number: int, tokens: int = 5) -> Request:
     return request(str(number), [number, 2, 3], tokens)
 
 
-def test_what_a_step_brings_for_all_is_one_item(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_events_of_a_step_are_one_item(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_outbox, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(replica_outbox, "IDLE_SECONDS", 0.05)
 
@@ -94,7 +94,7 @@ def test_what_a_step_brings_for_all_is_one_item(monkeypatch: pytest.MonkeyPatch)
     run(use)
 
 
-def test_links_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_receive_only_their_own_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_outbox, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(replica_outbox, "IDLE_SECONDS", 0.05)
 
@@ -109,7 +109,7 @@ def test_links_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     run(use)
 
 
-def test_a_stream_that_is_broken_off_takes_its_requests_along() -> None:
+def test_a_broken_stream_aborts_its_requests() -> None:
     async def use(replica: Replica) -> None:
         await replica.ask("link", of(0, tokens=3000))
         await replica.ask("other", of(1, tokens=3000))
@@ -123,11 +123,11 @@ def test_a_stream_that_is_broken_off_takes_its_requests_along() -> None:
     run(use)
 
 
-def test_who_is_left_ends_and_no_other() -> None:
+def test_leaving_aborts_the_named_requests_only() -> None:
     async def use(replica: Replica) -> None:
         for number in range(2):
             await replica.ask("link", of(number, tokens=50 + 2000 * number))
-        replica.outboxes.leave("link", ["1", "nobody"])
+        replica.outboxes.leave("link", ["1", "missing"])
         replica.outboxes.leave("unknown", ["0"])
         replica.gate.set()
         ended = set[str]()
@@ -142,7 +142,7 @@ def test_who_is_left_ends_and_no_other() -> None:
     run(use)
 
 
-def test_what_nobody_follows_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_is_not_followed_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_outbox, "UNFOLLOWED_SECONDS", 0.1)
 
     async def use(replica: Replica) -> None:
@@ -153,7 +153,7 @@ def test_what_nobody_follows_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     run(use)
 
 
-def test_refusals_and_the_end_of_the_engine_are_told() -> None:
+def test_refusals_and_the_end_of_the_engine_are_sent() -> None:
     async def use(replica: Replica) -> None:
         refused = await replica.ask("link", request("long", [1] * 5000))
         assert isinstance(refused, Refused) and "5000 tokens" in refused.sentence
@@ -162,9 +162,9 @@ def test_refusals_and_the_end_of_the_engine_are_told() -> None:
         await asyncio.sleep(0.5)  # until that is the next thing which the engine does, in the middle of an answer
         replica.gate.set()
         items = replica.outboxes.follow("link")
-        told = [decode_from_engine(item) async for item in items]
+        messages = [decode_from_engine(item) async for item in items]
         await closing
-        assert isinstance(told[-1], Stopped) and "closed" in told[-1].sentence
+        assert isinstance(messages[-1], Stopped) and "closed" in messages[-1].sentence
         assert isinstance(await replica.ask("link", of(1)), Stopped)
 
     run(use)

@@ -1,4 +1,4 @@
-"""An engine of many replicas, which are engines here: what is lost with one, and what is not."""
+"""ReplicatedEngine: requests that are lost with a replica, and requests that are not."""
 
 from __future__ import annotations
 
@@ -25,15 +25,20 @@ TIMINGS = Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, "interactive")
 
 
 class Replica:
-    """Answers with the prompt, token by token. dies_after: so many messages, of them all together. refuses: everybody.
-    says: in place of an answer."""
+    """A replica that answers with the prompt, token by token.
+
+    Attributes:
+        dies_after: Number of messages of all requests after which the replica is lost.
+        refuses: Whether it refuses every request.
+        says: Sent in place of an answer.
+    """
 
     def __init__(self, dies_after: int | None = None, refuses: bool = False, says: bytes | None = None):
         self.dies_after, self.refuses, self.says = dies_after, refuses, says
         self.asked: list[Request] = []
         self.left: list[str] = []
         self.followed = 0
-        self.told: asyncio.Queue[bytes] = asyncio.Queue()
+        self.items: asyncio.Queue[bytes] = asyncio.Queue()
         self.is_dead = False
 
     def open(self, data: bytes) -> bytes:
@@ -53,7 +58,7 @@ class Replica:
             TokensEvent(asked.request_id, 0, (token,), None, None) for token in asked.prompt_token_ids
         ]
         for event in (*events, FinishedEvent(asked.request_id, (Finish("stop"),), TIMINGS)):
-            self.told.put_nowait(encode(Happened.of([event])))
+            self.items.put_nowait(encode(Happened.of([event])))
         return encode(Accepted(0))
 
 
@@ -68,13 +73,13 @@ class Followed:
             if replica.is_dead or number == replica.dies_after:
                 replica.is_dead = True
                 raise ReplicaLost("it was killed")
-            told, ended = asyncio.ensure_future(replica.told.get()), asyncio.ensure_future(self._ended.wait())
-            await asyncio.wait((told, ended), return_when=asyncio.FIRST_COMPLETED)
+            item, ended = asyncio.ensure_future(replica.items.get()), asyncio.ensure_future(self._ended.wait())
+            await asyncio.wait((item, ended), return_when=asyncio.FIRST_COMPLETED)
             ended.cancel()
-            if not told.done():
-                told.cancel()
+            if not item.done():
+                item.cancel()
                 raise ReplicaLost("it was cancelled")
-            yield told.result()
+            yield item.result()
 
     def cancel(self) -> None:
         self._ended.set()
@@ -85,8 +90,8 @@ class Transport:
         self._replicas, self._board = replicas, board
 
     async def open(self, frame: RoutedFrame) -> bytes:
-        name = self._board.choose(frame.routed, {name: {} for name in self._replicas})
-        frame.goes_to(name)
+        name = self._board.route(frame.routed, {name: {} for name in self._replicas})
+        frame.route_to(name)
         data, link = frame.__reduce__()[1][0]
         assert link
         return self._replicas[name].open(data)
@@ -97,18 +102,18 @@ class Transport:
     async def leave(self, replica: str, link: str, request_ids: list[str]) -> None:
         self._replicas[replica].left += request_ids
 
-    def is_there(self, replica: str) -> bool:
+    def is_routed(self, replica: str) -> bool:
         return not self._replicas[replica].is_dead
 
 
 def run(make: Callable[[], dict[str, Replica]], use: Callable[..., object], board: RoutingBoard | None = None):  # type: ignore[no-untyped-def]
-    """What `use`, a coroutine function, returns of an engine of these."""
+    """Run `use`, a coroutine function, with an engine of these replicas; return its result."""
     board = board or RoutingBoard()
     board.use("round-robin")
 
     async def main() -> object:
         replicas = make()
-        board.replicas(list(replicas))
+        board.set_replicas(list(replicas))
         links = Links(Transport(replicas, board))
         return await use(ReplicatedEngine(links, board, time.monotonic() - 5.0, lambda: None), replicas)  # type: ignore[misc]
 
@@ -136,7 +141,7 @@ def test_requests_are_spread_and_answered() -> None:
         assert [len(one.asked) for one in replicas.values()] == [2, 2]
         assert [one.followed for one in replicas.values()] == [1, 1], "one stream a replica"
         arrival = replicas["a"].asked[0].arrival
-        assert -3.5 < arrival <= -3.0, "arrivals are told as seconds before now"
+        assert -3.5 < arrival <= -3.0, "arrivals are sent as seconds before now"
 
     run(lambda: {"a": Replica(), "b": Replica()}, use)
 
@@ -170,12 +175,12 @@ def test_what_had_no_token_goes_to_another_replica() -> None:
     assert board.queued() == {"a": 0, "b": 0}
 
 
-def test_what_was_begun_ends_with_a_sentence_and_so_does_all_that_was_there() -> None:
+def test_a_lost_replica_fails_all_requests_it_had_begun() -> None:
     async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
         streams = [await engine.open(request(str(number), prompt=[5 + number])) for number in range(3)]
         assert [[token async for token in _tokens(streams[0])]] == [[5]]
         for stream in streams[1:]:
-            with pytest.raises(EngineStopped, match=r"A replica was lost .*\(it was killed\); ask again"):
+            with pytest.raises(EngineStopped, match=r"A replica was lost .*\(it was killed\); send the request again"):
                 async for _ in stream:
                     pass
         assert engine.stopped is None, "the others are there"
@@ -185,7 +190,7 @@ def test_what_was_begun_ends_with_a_sentence_and_so_does_all_that_was_there() ->
 
 def test_tries_have_an_end() -> None:
     async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
-        with pytest.raises(EngineStopped, match=f"{TRIES} times before a token"):
+        with pytest.raises(EngineStopped, match=f"{TRIES} times before the first token"):
             await engine.open(request())
 
     run(lambda: {"a": Replica(dies_after=0)}, use)
@@ -200,7 +205,7 @@ def test_a_replica_that_says_nonsense_or_stops_is_lost(says: bytes) -> None:
     run(lambda: {"a": Replica(says=says), "b": Replica()}, use)
 
 
-def test_a_mistake_on_the_way_is_told_too() -> None:
+def test_an_internal_error_while_sending_ends_the_request() -> None:
     async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
         with pytest.raises(EngineStopped, match="No replica is there"):
             await engine.open(request())
@@ -208,7 +213,7 @@ def test_a_mistake_on_the_way_is_told_too() -> None:
     run(dict, use)
 
 
-def test_a_refusal_is_told_and_nothing_goes_on() -> None:
+def test_a_refusal_reaches_the_client_and_leaves_no_request_behind() -> None:
     board = RoutingBoard()
 
     async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
@@ -228,12 +233,12 @@ def test_what_was_lost_waits_for_room_at_the_others(monkeypatch: pytest.MonkeyPa
 
     async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
         first, other = replicas["a"], replicas["b"]
-        engine.board.replicas(["a"])
+        engine.board.set_replicas(["a"])
         stream = await engine.open(request(prompt=[5, 6]))
-        engine.board.replicas(["b"])
+        engine.board.set_replicas(["b"])
         first.is_dead, other.refuses = True, True
         if for_good:
-            with pytest.raises(EngineStopped, match=r"lost before it answered, .* takes the request in: The queue is"):
+            with pytest.raises(EngineStopped, match=r"lost before it answered, .* accepts the request: The queue is"):
                 await stream.take()
         else:
             asyncio.get_running_loop().call_later(0.05, setattr, other, "refuses", False)
@@ -242,7 +247,7 @@ def test_what_was_lost_waits_for_room_at_the_others(monkeypatch: pytest.MonkeyPa
     run(lambda: {"a": Replica(dies_after=1), "b": Replica()}, use)
 
 
-def test_who_leaves_ends_the_replicas_work_and_nobody_elses() -> None:
+def test_leaving_a_stream_aborts_its_request_at_the_replica_and_no_other() -> None:
     board = RoutingBoard()
 
     async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
@@ -271,7 +276,7 @@ def test_the_last_one_that_leaves_a_replica_which_is_drained_ends_its_stream() -
     run(lambda: {"a": Replica()}, use)
 
 
-def test_a_closed_engine_tells_those_that_wait() -> None:
+def test_closing_fails_open_streams() -> None:
     async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
         stream = await engine.open(request(prompt=range(500)))
         await stream.take()
@@ -302,7 +307,7 @@ def test_an_engine_that_lost_everything_says_why() -> None:
     run(lambda: {"a": Replica()}, use)
 
 
-def test_a_board_is_busy_while_something_is_under_way() -> None:
+def test_a_board_is_busy_while_a_request_is_in_flight() -> None:
     board = RoutingBoard()
     assert not board.is_busy()
 

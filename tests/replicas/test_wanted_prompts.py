@@ -10,13 +10,13 @@ from inflight.ray.wanted_prompts import WantedPrompts
 
 
 class Exchange:
-    """Asked in a thread of its own, as by a peer."""
+    """Requests exports in a thread of its own, as a peer does."""
 
-    def when_wanted(self, told: Callable[[str], None]) -> None:
-        self._told = told
+    def when_wanted(self, callback: Callable[[str], None]) -> None:
+        self._callback = callback
 
     def ask(self, export_id: str) -> None:
-        thread = threading.Thread(target=self._told, args=(export_id,))
+        thread = threading.Thread(target=self._callback, args=(export_id,))
         thread.start()
         thread.join()
 
@@ -30,28 +30,28 @@ def run(use: Callable[[WantedPrompts, Exchange], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_who_is_asked_for_before_or_after_goes_on() -> None:
+def test_an_export_requested_before_or_after_is_started() -> None:
     async def use(prompts: WantedPrompts, exchange: Exchange) -> None:
         exchange.ask("early")
         await asyncio.sleep(0.01)
-        assert await prompts.is_wanted("early", 5)
-        waits = asyncio.create_task(prompts.is_wanted("late", 5))
-        other = asyncio.create_task(prompts.is_wanted("other", 5))
+        assert await prompts.wait("early", 5)
+        waits = asyncio.create_task(prompts.wait("late", 5))
+        other = asyncio.create_task(prompts.wait("other", 5))
         await asyncio.sleep(0.01)
         exchange.ask("late")
         assert await waits and not other.done()
-        prompts.left("other")
-        prompts.left("unknown")
+        prompts.abandon("other")
+        prompts.abandon("unknown")
         assert not await other
 
     run(use)
 
 
-def test_who_is_asked_for_once_waits_the_next_time() -> None:
+def test_a_request_counts_for_one_prompt() -> None:
     async def use(prompts: WantedPrompts, exchange: Exchange) -> None:
         exchange.ask("one")
         await asyncio.sleep(0.01)
-        assert await prompts.is_wanted("one", 5)
-        assert not await prompts.is_wanted("one", 0.02)
+        assert await prompts.wait("one", 5)
+        assert not await prompts.wait("one", 0.02)
 
     run(use)

@@ -1,7 +1,4 @@
-"""The deployment of replicas: what Ray is told of them.
-
-Knows Ray Serve; what a replica computes and which of them gets a request, others know.
-"""
+"""Define the Ray Serve deployments of engine and prefill replicas."""
 
 from __future__ import annotations
 
@@ -19,14 +16,18 @@ from inflight.ray.scale import Replicas, Scale
 from inflight.routing.autoscaling import DOWN_SECONDS, REPORT_SECONDS, UP_SECONDS, WINDOW_SECONDS
 
 ENGINE, PREFILL = "engine", "prefill"  # deployments
-STATS_SECONDS = 1.0  # after which replicas tell again what their steps take
-HEALTH_SECONDS = 2.0  # between two questions whether a replica works
-MOST_ONGOING = 100_000  # requests that Ray lets wait at a replica: its own queue is the engine's
+STATS_SECONDS = 1.0  # between two reports of a replica's step costs
+HEALTH_SECONDS = 2.0  # between two health checks of a replica
+MAX_ONGOING = 100_000  # requests that Ray lets wait at a replica: the engine has its own, smaller, queue limit
 
 
 class Pools(NamedTuple):
-    """What is run, as Ray's applications. engine: replicas that requests are sent to. prefill: those that they have
-    compute prompts, if there are any."""
+    """Pools of replicas, as Ray Serve applications.
+
+    Attributes:
+        engine: Replicas that receive requests.
+        prefill: Replicas that compute prompts for the engine replicas; None: each computes its own.
+    """
 
     engine: serve.Application
     prefill: serve.Application | None
@@ -40,14 +41,14 @@ def pools(setups: PoolSetups, replicas: Replicas) -> Pools:
 
 
 def _pool(name: str, setup: ReplicaSetup, router: str, scale: Scale) -> serve.Deployment:
-    """router: name of its policy."""
+    """Make the deployment of one pool. router: name of the routing policy."""
     size: dict[str, Any] = {"num_replicas": scale.replicas}
-    if scale.most is not None:
-        policy = AutoscalingPolicy(policy_function="inflight.ray.autoscaling:wanted_replicas")
+    if scale.max_replicas is not None:
+        policy = AutoscalingPolicy(policy_function="inflight.ray.replica_load:wanted_replicas")
         config = AutoscalingConfig(
             min_replicas=scale.replicas,
             initial_replicas=scale.replicas,
-            max_replicas=scale.most,
+            max_replicas=scale.max_replicas,
             metrics_interval_s=REPORT_SECONDS,
             look_back_period_s=WINDOW_SECONDS,
             upscale_delay_s=UP_SECONDS,
@@ -58,7 +59,7 @@ def _pool(name: str, setup: ReplicaSetup, router: str, scale: Scale) -> serve.De
     return serve.deployment(
         EngineReplica,
         name=name,
-        max_ongoing_requests=MOST_ONGOING,
+        max_ongoing_requests=MAX_ONGOING,
         ray_actor_options=_resources(setup),
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=setup.server.drain_timeout,
@@ -71,21 +72,26 @@ def _pool(name: str, setup: ReplicaSetup, router: str, scale: Scale) -> serve.De
     )
 
 
-def sharing_this_machine(setup: ReplicaSetup, replicas: Replicas) -> ReplicaSetup:
-    """Each with its part of the cores, where nobody said how many threads it has."""
-    if setup.engine.cpu_list is not None and replicas.places > 1:
+def with_core_share(setup: ReplicaSetup, replicas: Replicas) -> ReplicaSetup:
+    """Give each replica an equal share of this machine's cores, unless threads are set or a GPU computes.
+
+    Raises:
+        SettingsError: `--cpu-list` is set although there may be several replicas.
+    """
+    if setup.engine.cpu_list is not None and replicas.limit > 1:
         raise SettingsError(
             "--cpu-list gives the threads of one engine their CPUs, and --replicas asks for up to "
-            f"{replicas.places}; leave one of them out."
+            f"{replicas.limit}; leave one of them out."
         )
     if setup.engine.threads is not None or setup.engine.device.startswith("cuda"):
         return setup
-    threads = max(1, usable_cpus().num_threads // replicas.places)
+    threads = max(1, usable_cpus().num_threads // replicas.limit)
     return replace(setup, engine=replace(setup.engine, threads=threads))
 
 
 def _resources(setup: ReplicaSetup) -> dict[str, float]:
-    """What Ray keeps free for one. A replica on a CPU takes a place, not so many cores: its threads are its own."""
+    """Return the resources that Ray reserves for a replica. A replica on a CPU counts as one CPU, whatever its
+    number of threads."""
     if setup.engine.device.startswith("cuda"):
         return {"num_cpus": 1, "num_gpus": setup.engine.tensor_parallel_size}
     return {"num_cpus": 1}

@@ -1,7 +1,4 @@
-"""The body of a Ray Serve replica: one engine, asked by the messages that engines in other processes are asked by.
-
-Knows an engine and its messages; that it is one of several, only Ray and the router know.
-"""
+"""Run one engine as a Ray Serve replica, driven by the messages of `engine.remote`."""
 
 from __future__ import annotations
 
@@ -17,15 +14,14 @@ from inflight.core.tenants import usage_of_others
 from inflight.core.types.request import Request
 from inflight.engine.remote.messages import Open, Refused, Stopped, decode_to_engine, encode
 from inflight.launch.engine_loading import load_engine
-from inflight.ray.autoscaling import QUEUED_SECONDS
 from inflight.ray.prefilling import Prefilling
 from inflight.ray.replica_handle import RayCalls
 from inflight.ray.replica_links import Links
-from inflight.ray.replica_load import ReplicaLoad
+from inflight.ray.replica_load import QUEUED_SECONDS, ReplicaLoad
 from inflight.ray.replica_outbox import Outboxes
 from inflight.ray.replica_setup import PeerSetup, ReplicaSetup
 from inflight.ray.routing_board import ReplicaStats, board_of
-from inflight.ray.service_exchange import decode_given, encode_given
+from inflight.ray.tenant_usage_sync import decode_usage, encode_usage
 from inflight.ray.wanted_prompts import WantedPrompts
 from inflight.routing.replica_view import ServingCosts
 from inflight.server.live.frame_shelf import FrameShelf
@@ -37,11 +33,17 @@ if TYPE_CHECKING:
 
 
 class EngineReplica:
+    """The class that Ray Serve deploys; Ray calls its public methods."""
+
     def __init__(self, setup: ReplicaSetup, prefill: DeploymentHandle[Any] | None = None):
-        """prefill: replicas that compute prompts for this one; None: it computes its own. Raises what loading a model
-        raises; Ray tells it and tries again."""
+        """Load the engine. An exception makes Ray log it and try again.
+
+        Args:
+            setup: Settings of the engine and its peers.
+            prefill: Replicas that compute prompts for this one; None: it computes its own.
+        """
         self._fair = setup.scheduling.policy == "fair"
-        self._hold = 0.0 if setup.peers is None else setup.peers.options.hold
+        self._hold_seconds = 0.0 if setup.peers is None else setup.peers.options.hold
         self._load = ReplicaLoad(setup.scheduling, self._begun, self._gone)
         self._engine, self._loaded = load_engine(
             setup.server,
@@ -60,19 +62,23 @@ class EngineReplica:
         self._wanted = None if self._engine.exchange is None else WantedPrompts(self._engine.exchange)
 
     async def open(self, frame: tuple[bytes, str]) -> bytes:
-        """frame: `Open`, its requests' arrivals as seconds before now, since clocks of machines differ, and the link on
-        which what happens is to be told. `Accepted`, `Refused`, or `Stopped` where the engine works no more."""
+        """Add requests to the engine. Return `Accepted`, `Refused`, or `Stopped` after the engine has stopped.
+
+        Args:
+            frame: An encoded `Open`, and the link on which the events of its requests are sent. Arrivals are
+                seconds before now, since clocks of machines differ.
+        """
         data, link = frame
         message = decode_to_engine(data)
-        assert isinstance(message, Open), "nothing else is sent"
+        assert isinstance(message, Open), "front ends send no other message"
         now = self._engine.loop.clock.now()
         requests = [structs.replace(await self._prepared(one), arrival=now + one.arrival) for one in message.requests]
-        if not all([await self._is_wanted(one) for one in requests]):
-            return encode(Refused(0, "Nobody has asked for the prompt's blocks.", None, None, None))
+        if not all([await self._wait_until_wanted(one) for one in requests]):
+            return encode(Refused(0, "No decode replica has requested the prompt's blocks.", None, None, None))
         return encode(await self._outboxes.open(link, tuple(requests)))
 
     async def follow(self, replica: str, link: str) -> AsyncIterator[bytes]:
-        """What happens on this link; `Stopped` where the engine works no more, or that replica is gone."""
+        """Yield the events of this link; `Stopped` after the engine has stopped, or for another replica's name."""
         if replica != _own_name():
             yield encode(Stopped(f"{replica} is gone."))
             return
@@ -80,88 +86,95 @@ class EngineReplica:
             yield item
 
     async def leave(self, replica: str, link: str, request_ids: list[str]) -> None:
-        """Nobody reads these any more; ids of links are no other replica's."""
+        """Abort requests whose client has left. A link of another replica is ignored."""
         self._outboxes.leave(link, request_ids)
         if self._wanted is not None and replica == _own_name():
             for request_id in request_ids:
-                self._wanted.left(request_id)
+                self._wanted.abandon(request_id)
 
     async def _prepared(self, request: Request) -> Request:
-        """Its prompt is being computed elsewhere, where that is to be."""
+        """Start the prompt's prefill on a prefill replica, if there are any; return the request to add here."""
         if self._prefill is None:
             return request
         if self._prefilling is None:
             board, links = board_of(self._prefill.deployment_name), Links(RayCalls(self._prefill))
             self._prefilling = Prefilling(links, board, self._engine.capacity.block_size)
-        return await self._prefilling.taken_over(request, -request.arrival)
+        return await self._prefilling.start(request, -request.arrival)
 
-    async def _is_wanted(self, request: Request) -> bool:
-        """What is computed for others is once these ask for it."""
+    async def _wait_until_wanted(self, request: Request) -> bool:
+        """Wait until the decode replica requests the blocks of a prompt that is computed for it; False: it did not."""
         exchange = self._engine.exchange
         if exchange is None or self._wanted is None or request.kv_transfer is None or not request.kv_transfer.give:
             return True
-        if await self._wanted.is_wanted(request.kv_transfer.give, self._hold):
+        if await self._wanted.wait(request.kv_transfer.give, self._hold_seconds):
             return True
         exchange.withdraw(request.kv_transfer.give)
         return False
 
     def _begun(self, request_id: str) -> None:
         if self._prefilling is not None:
-            self._prefilling.begun(request_id)
+            self._prefilling.end(request_id)
 
     def _gone(self, request: Request) -> None:
-        """It was refused, or is left: nobody waits for its blocks, or need wait."""
+        """Cancel the KV transfers of a request that was refused or aborted."""
         if self._prefilling is not None:
-            self._prefilling.left(request.request_id)
+            self._prefilling.end(request.request_id)
         if request.kv_transfer is not None and request.kv_transfer.give and self._engine.exchange is not None:
             self._engine.exchange.withdraw(request.kv_transfer.give)
 
     async def describe(self) -> bytes:
-        """`EngineDescription`."""
+        """Return the encoded `EngineDescription` of the engine."""
         return msgspec.msgpack.encode(self._loaded.described)
 
     async def page(self) -> tuple[str, bytes]:
-        """Its name, and the metrics of its engine."""
+        """Return the replica's name and the metrics page of its engine."""
         return _own_name(), (await self._loaded.page())[0]
 
     async def shown(self, asked: bytes) -> tuple[str, bytes]:
-        """Its name, and what its engine does, as `live.distant` writes it."""
+        """Return the replica's name and its engine's frames, as `live.distant` encodes them."""
         name = _own_name()
         return name, await self._shelf.answer(asked, name)
 
     async def sync_tenant_usage(self, data: bytes) -> tuple[str, bytes]:
-        """data: what each replica gave to tenants, by its name. Returns its own name, and what was given here since.
-        Raises EngineStopped, MessageError."""
-        name, given = _own_name(), decode_given(data)
-        exchange = self._engine.loop.sync_tenant_usage
-        own = await self._loaded.bridge.ask(lambda: exchange(usage_of_others(given, name)))
-        return name, encode_given({name: own})
+        """Apply the other replicas' tenant usage; return the replica's name and its own usage since the last call.
+
+        Args:
+            data: Encoded usage of each replica, by its name.
+
+        Raises:
+            EngineStopped: The engine has stopped.
+            MessageError: `data` is damaged.
+        """
+        name, usage = _own_name(), decode_usage(data)
+        sync = self._engine.loop.sync_tenant_usage
+        own = await self._loaded.bridge.ask(lambda: sync(usage_of_others(usage, name)))
+        return name, encode_usage({name: own})
 
     def check_health(self) -> None:
-        """Ray's question; one that raises is replaced."""
+        """Raise RuntimeError if the engine has stopped: Ray then replaces the replica."""
         if (why := self._loaded.bridge.stopped) is not None:
             raise RuntimeError(why)
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """What Ray carries to the routers."""
+        """Return the stats that Ray sends to the routers."""
         capacity = self._engine.capacity
         exchange = self._engine.exchange
         peer = None if exchange is None or not exchange.address[1] else exchange.address
         stats = ReplicaStats(capacity.num_blocks * capacity.block_size, self._fair, self._costs(), peer)
-        told: dict[str, Any] = msgspec.to_builtins(stats)
-        return told
+        fields: dict[str, Any] = msgspec.to_builtins(stats)
+        return fields
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What Ray scales by (`autoscaling`). A coroutine, so that it runs where requests come and go."""
+        """Return the queue length that Ray scales by. A coroutine, to run in the event loop of the requests."""
         return {QUEUED_SECONDS: self._load.seconds(self._costs())}
 
     def _costs(self) -> ServingCosts | None:
-        """By the engine's own model of its steps, once it has seen enough of them."""
+        """Return step costs from the engine's latency model, or None until it has seen enough steps."""
         latency = self._engine.loop.latency
         return ServingCosts.probed(latency.seconds, self._engine.capacity.max_rows) if latency.ready else None
 
     async def __del__(self) -> None:
-        """Ray calls it when what was under way has ended."""
+        """Close the engine. Ray calls this after the last request has ended."""
         if (loaded := getattr(self, "_loaded", None)) is not None:
             await asyncio.to_thread(loaded.bridge.close)
 
@@ -176,7 +189,7 @@ def _peers(peers: PeerSetup) -> KVPeerSettings:
 
 
 def _own_name() -> str:
-    """Ray's for this replica."""
+    """Return Ray's name of this replica."""
     from ray import serve
 
     name: str = serve.get_replica_context().replica_id.unique_id

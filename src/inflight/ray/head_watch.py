@@ -1,7 +1,7 @@
-"""Whether Ray's head is there. Without it nothing is scheduled or replaced, and Ray ends whoever has joined it after 60
-seconds, without a word of ours; this one says so before.
+"""Watch whether Ray's head accepts connections.
 
-Knows an address and a connection to it; not what is asked there.
+Without the head Ray neither schedules nor replaces replicas, and after 60 s ends every process that has joined it.
+The watch stops the server with an error message before that.
 """
 
 from __future__ import annotations
@@ -10,20 +10,25 @@ import asyncio
 import socket
 from dataclasses import dataclass
 
-LOOK_SECONDS = 1.0  # between two looks, and for which an answer is waited for
-OWN_PATIENCE = 5.0  # seconds, of a head that nobody else would start anew
-CLUSTER_PATIENCE = 45.0  # of one that may come back, with what it knew, on a cluster that is set up so
+LOOK_SECONDS = 1.0  # between two attempts to connect, and the timeout of each
+OWN_PATIENCE = 5.0  # seconds without an answer of a head on this machine, which no supervisor restarts
+CLUSTER_PATIENCE = 45.0  # seconds of a cluster's head, which may restart with its state
 
 
 @dataclass(frozen=True, slots=True)
 class HeadWatch:
-    """address: host and port. patience: seconds for which it may be away."""
+    """Watch one head.
+
+    Attributes:
+        address: Host and port.
+        patience: Seconds without an answer after which the head counts as lost.
+    """
 
     address: str
     patience: float
 
     async def until_lost(self) -> str:
-        """Returns when it has been away for so long: a sentence."""
+        """Wait until the head is lost; return the error message."""
         loop = asyncio.get_running_loop()
         last = loop.time()
         while loop.time() - last < self.patience:
@@ -32,7 +37,7 @@ class HeadWatch:
             await asyncio.sleep(LOOK_SECONDS)
         return (
             f"Ray's head at {self.address} has not answered for {self.patience:g} s, and without it no replica can be "
-            "reached; start the server anew."
+            "reached; restart the server."
         )
 
     def answers(self) -> bool:

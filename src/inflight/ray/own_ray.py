@@ -1,7 +1,4 @@
-"""A Ray to run replicas on: one of this machine, or a cluster that is there.
-
-Knows how Ray is started and joined, and says in a sentence why it cannot be; what runs on it, `deployment` knows.
-"""
+"""Start a Ray on this machine, or join a cluster, and run the replicas on it."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ from inflight.ray.ray_address import advice, check_version
 from inflight.ray.replica_handle import ReplicaHandle, first_sentence
 
 NAME = "inflight"
-START_SECONDS = 240.0  # for which Ray's start is waited for: some 10 s on a machine that has nothing else to do
-STARTS = 3  # of a Ray of this machine: its own limit is 30 s, which a busy one may need longer for
+START_SECONDS = 240.0  # limit of Ray's start, which takes some 10 s on an idle machine
+STARTS = 3  # attempts to start a Ray of this machine: its own limit of 30 s is too short on a busy one
 
 _OWN_FAULT = re.compile(r"^inflight\.[\w.]+: (.+)$", re.MULTILINE)
 
@@ -32,17 +29,24 @@ log = logging.getLogger("inflight.server")
 
 
 class OwnRay:
-    """A Ray that this process has begun, or joined. Its own HTTP proxy is not used: the server's limits, keys and pace
-    stand before everything. address: of a cluster's head; None: a Ray of this machine, ended with this."""
+    """A Ray that this process has started or joined.
 
-    def __init__(self, address: str | None, places: int):
-        """places: replicas that there may be. Raises SettingsError."""
+    Ray's own HTTP proxy is not used: requests pass the server's limits, keys and minimum-rate guard first.
+    """
+
+    def __init__(self, address: str | None, max_replicas: int):
+        """Start or join Ray. Raises SettingsError if that fails.
+
+        Args:
+            address: Of a cluster's head; None: start a Ray on this machine, and end it in `close`.
+            max_replicas: Highest number of replicas.
+        """
         self._address = address
         self._starter = _Starter()
         where = f"--ray-address {address}" if address else "Ray on this machine"
         check_version(ray.__version__)
         try:
-            self._starter.run(lambda: _start(address, places))
+            self._starter.run(lambda: _start(address, max_replicas))
         except Exception as error:  # Ray raises many kinds, some of which are Exception itself
             raise SettingsError(
                 f"{where} cannot be used: {first_sentence(str(error)) or type(error).__name__}. {advice(address)}"
@@ -52,21 +56,21 @@ class OwnRay:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)  # the server's own log says the rest
 
     def run(self, pools: Pools) -> ReplicaHandle:
-        """Returns when all replicas of the start are ready. Raises SettingsError."""
+        """Start the pools; return once all initial replicas are ready. Raises SettingsError."""
         try:
             handle = serve.run(pools.engine, name=NAME, route_prefix=None)
             prefill = None if pools.prefill is None else serve.get_deployment_handle(PREFILL, NAME)
             return ReplicaHandle(handle, self.close, self._head, prefill)
         except RuntimeError as error:
-            why = _own_words() or f"{first_sentence(str(error))}. Ray's logs say more."
+            why = _replica_error() or f"{first_sentence(str(error))}. See Ray's logs."
             raise SettingsError(f"The replicas cannot be started: {why}") from None
 
     def close(self) -> None:
-        """Of this machine's Ray nothing is left; of a cluster's, the replicas end."""
+        """End this machine's Ray, or the replicas on a cluster."""
         if not ray.is_initialized():
             return
         if not self._head.answers():
-            atexit.register(os._exit, 1)  # before Ray's own, which would wait half a minute for an answer
+            atexit.register(os._exit, 1)  # runs before Ray's own handler, which would wait half a minute for an answer
             return
         if self._address is not None:
             serve.delete(NAME)
@@ -74,14 +78,16 @@ class OwnRay:
 
 
 class _Starter:
-    """A thread that stays: Ray's processes end with the thread that has started them (PR_SET_PDEATHSIG). It is no
-    reason for this process to stay."""
+    """Run Ray's start in a daemon thread that never ends.
+
+    Ray's processes end with the thread that started them (PR_SET_PDEATHSIG).
+    """
 
     def __init__(self) -> None:
         self._ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def run(self, start: Callable[[], None]) -> None:
-        """Raises what it raises, or TimeoutError."""
+        """Call `start` in the thread; raise its exception, or TimeoutError."""
         threading.Thread(target=self._main, args=(start,), name="inflight-ray", daemon=True).start()
         try:
             fault = self._ended.get(timeout=START_SECONDS)
@@ -100,10 +106,10 @@ class _Starter:
         threading.Event().wait()
 
 
-def _start(address: str | None, places: int) -> None:
+def _start(address: str | None, max_replicas: int) -> None:
     for left in reversed(range(STARTS)):
         try:
-            _init(address, places)
+            _init(address, max_replicas)
             break
         except Exception as error:
             if address is not None or not left or "timed out" not in str(error):
@@ -113,18 +119,18 @@ def _start(address: str | None, places: int) -> None:
     serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
 
 
-def _own_words() -> str:
-    """What a replica said itself when it did not start, in the end of a trace that Ray passes on; empty: nothing."""
+def _replica_error() -> str:
+    """Return our own error message of a replica that did not start, from the trace that Ray reports; empty: none."""
     application = serve.status().applications.get(NAME)
-    told = () if application is None else tuple(one.message for one in application.deployments.values())
-    found = [said[1] for message in told for said in _OWN_FAULT.finditer(message)]
+    messages = () if application is None else tuple(one.message for one in application.deployments.values())
+    found = [fault[1] for message in messages for fault in _OWN_FAULT.finditer(message)]
     return found[-1] if found else ""
 
 
-def _init(address: str | None, places: int) -> None:
+def _init(address: str | None, max_replicas: int) -> None:
     ray.init(
-        address=address or "local",  # not one that happens to be here
-        num_cpus=None if address else max(os.cpu_count() or 1, places),
+        address=address or "local",  # "local" starts a new Ray even if another one runs on this machine
+        num_cpus=None if address else max(os.cpu_count() or 1, max_replicas),
         include_dashboard=None if address else False,
         log_to_driver=False,
         logging_level=logging.ERROR,

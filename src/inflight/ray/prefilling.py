@@ -1,10 +1,10 @@
-"""A decode replica has its prompts computed by the prefill replica that our router chooses, and goes on with them.
+"""Have a decode replica's prompts computed by prefill replicas (disaggregated prefill).
 
-    front end ─▶ decode replica ── the prompt alone ─▶ prefill replica, which the router chooses: its address is known
+    front end ─▶ decode replica ── the prompt alone ─▶ prefill replica, chosen by the router; its address is known
                  its engine ◀─ blocks of each chunk, while the next is computed ─┘
 
-Knows requests and where a chosen replica gives blocks; how blocks travel, `execution.kv_exchange` knows. Whatever fails
-here costs computing: the decode replica's engine computes the prompt. Lives in one event loop.
+`execution.kv_exchange` transfers the blocks. If anything fails here, the decode replica computes the prompt itself.
+All methods run in one event loop.
 """
 
 from __future__ import annotations
@@ -25,77 +25,82 @@ from inflight.ray.replica_links import Links
 from inflight.ray.routing_board import RoutingBoard
 from inflight.routing.routed_request import RoutedRequest
 
-CHOICE_SECONDS = 0.5  # for which Ray's choice of a prefill replica is waited for: it takes some milliseconds
+CHOICE_SECONDS = 0.5  # limit of waiting for Ray's choice of a prefill replica, which takes some milliseconds
 
 
 class Prefilling:
+    """The prompts of one decode replica that prefill replicas compute."""
+
     def __init__(self, links: Links, board: RoutingBoard, block_size: int):
-        """block_size: of the engines: less than a block is not handed over."""
+        """block_size: tokens in a KV block; shorter prompts are computed by the decode replica."""
         self._links, self._board, self._block_size = links, board, block_size
         self._ids = (f"{uuid.uuid4().hex} {number}" for number in itertools.count())
-        self._asked: dict[str, _Asked] = {}  # by the request that is decoded here
+        self._prefills: dict[str, _RemotePrefill] = {}  # by the id of the request that is decoded here
 
-    async def taken_over(self, request: Request, age: float) -> Request:
-        """As the engine here is to have it. age: seconds since it arrived."""
+    async def start(self, request: Request, age: float) -> Request:
+        """Send the prompt to a prefill replica; return the request to add to the engine here, with the KV transfer.
+
+        The request is returned unchanged if no prefill replica computes its prompt.
+
+        Args:
+            request: To be decoded here.
+            age: Seconds since its arrival.
+        """
         if not is_handed_over(request, self._block_size) or not self._board.has_replicas:
             return request
-        asked = _Asked(self._board, next(self._ids))
-        prompt = structs.replace(prompt_alone(request, asked.export_id), arrival=-age)
-        self._asked[request.request_id] = asked
-        self._links.ask(prompt, RoutedRequest.of(prompt), asked)
-        place = await asked.place(CHOICE_SECONDS)
-        if place is None:
-            self.left(request.request_id)
+        prefill = _RemotePrefill(self._board, next(self._ids))
+        prompt = structs.replace(prompt_alone(request, prefill.export_id), arrival=-age)
+        self._prefills[request.request_id] = prefill
+        self._links.open(prompt, RoutedRequest.of(prompt), prefill)
+        address = await prefill.address(CHOICE_SECONDS)
+        if address is None:
+            self.end(request.request_id)
             return request
-        return structs.replace(request, kv_transfer=KVTransfer(take=place))
+        return structs.replace(request, kv_transfer=KVTransfer(take=address))
 
-    def left(self, request_id: str) -> None:
-        """It ends before its prompt was computed, perhaps."""
-        asked = self._asked.pop(request_id, None)
-        if asked is not None and not asked.is_over:
-            asked.end()
-            self._links.leave(asked.export_id)
-
-    def begun(self, request_id: str) -> None:
-        """The engine here has its prompt, by whatever way."""
-        self.left(request_id)
+    def end(self, request_id: str) -> None:
+        """Stop following a prompt: the engine here has its blocks, or the request was refused or aborted."""
+        prefill = self._prefills.pop(request_id, None)
+        if prefill is not None and not prefill.is_over:
+            prefill.end()
+            self._links.leave(prefill.export_id)
 
 
-class _Asked:
-    """A prompt on its way to a prefill replica. A `Told` of its link."""
+class _RemotePrefill:
+    """A prompt that a prefill replica computes; the `RequestListener` of its link."""
 
     def __init__(self, board: RoutingBoard, export_id: str):
         self.export_id, self.is_over = export_id, False
         self._board = board
         self._loop = asyncio.get_running_loop()
-        self._place: asyncio.Future[PeerAddress | None] = self._loop.create_future()
+        self._address: asyncio.Future[PeerAddress | None] = self._loop.create_future()
 
-    async def place(self, seconds: float) -> PeerAddress | None:
-        """Where its blocks will be; None: nowhere."""
-        timer = self._loop.call_later(seconds, set_outcome, self._place, None)
+    async def address(self, seconds: float) -> PeerAddress | None:
+        """Wait for the peer that will export the blocks; None: no replica was chosen within `seconds`, or it failed."""
+        timer = self._loop.call_later(seconds, set_outcome, self._address, None)
         try:
-            return await self._place
+            return await self._address
         finally:
             timer.cancel()
 
     def end(self) -> None:
         self.is_over = True
         self._board.ended(self.export_id)
-        set_outcome(self._place, None)
+        set_outcome(self._address, None)
 
     def chosen(self, replica: str) -> None:
         address = self._board.peer_of(replica)
-        set_outcome(self._place, None if address is None else PeerAddress(*address, self.export_id))
+        set_outcome(self._address, None if address is None else PeerAddress(*address, self.export_id))
 
     def accepted(self) -> None:
-        """Its blocks are pulled when they are there."""
+        """Ignore the acceptance: the engine here pulls the blocks as they are computed."""
 
     def refused(self, refusal: Refused) -> None:
-        self.end()  # and the replica tells whoever waits for its blocks
+        self.end()  # the replica withdraws the export, which ends the pull
 
     def happened(self, events: list[Event]) -> None:
         if isinstance(events[-1], FinishedEvent):
             self.end()
 
     def lost(self, why: str) -> None:
-        self.end()  # and the pull fails with it
+        self.end()  # the pull fails, too

@@ -1,7 +1,6 @@
-"""Whether a Ray can be what replicas need, as far as that is known before it is loaded: its version, that a head
-listens where one is to be, and whether it wants the token that Ray keeps in the user's folder.
+"""Check Ray before it is loaded: its version, whether a head listens at the address, whether it requires a token.
 
-Knows addresses, and one question that every head answers; loads nothing of Ray.
+Does not import Ray.
 """
 
 from __future__ import annotations
@@ -12,28 +11,30 @@ import socket
 from inflight.config.setting import SettingsError
 from inflight.extras import pip_install
 
-LEAST_VERSION = (2, 55)
+MIN_VERSION = (2, 55)
 CONNECT_SECONDS = 5.0
 GRPC_SECONDS = 15.0
 _QUESTION = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 
 
 def check_version(version: str) -> None:
-    """Raises SettingsError."""
+    """Raise SettingsError if this version of Ray is too old."""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if numbers < LEAST_VERSION:
-        least = ".".join(map(str, LEAST_VERSION))
-        raise SettingsError(f"--replicas needs Ray {least} or later, and {version} is installed; {pip_install('ray')}.")
+    if numbers < MIN_VERSION:
+        needed = ".".join(map(str, MIN_VERSION))
+        raise SettingsError(
+            f"--replicas needs Ray {needed} or later, and {version} is installed; {pip_install('ray')}."
+        )
 
 
 def check_address(address: str) -> None:
-    """Whether somebody listens there: Ray itself would try for minutes. Raises SettingsError."""
+    """Raise SettingsError if the address is malformed or refuses connections: Ray itself would try for minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
     if "://" in address or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise SettingsError(
-            f"--ray-address is {address!r}; give HOST:PORT of a head, as `ray start --head` tells it (6379), or "
+            f"--ray-address is {address!r}; give HOST:PORT of a head, as `ray start --head` prints it (6379), or "
             "auto for the cluster that this machine belongs to."
         )
     try:
@@ -45,9 +46,13 @@ def check_address(address: str) -> None:
 
 
 def greet_head(address: str | None) -> None:
-    """Before Ray is loaded: whether who listens there speaks as a head does, which Ray itself would find out in
-    minutes. A head with tokens is joined with one: Ray uses its own token only where it has found the head itself.
-    Raises SettingsError."""
+    """Check that a Ray head answers at the address, before Ray is loaded: Ray itself would try for minutes.
+
+    If the head requires a token, set RAY_AUTH_MODE: Ray uses its stored token only for a head that it found itself.
+
+    Raises:
+        SettingsError: No head answers there.
+    """
     if address in (None, "auto") or "RAY_AUTH_MODE" in os.environ or os.environ.get("RAY_USE_TLS", "0") != "0":
         return
     import grpc
@@ -58,8 +63,8 @@ def greet_head(address: str | None) -> None:
             channel.unary_unary(_QUESTION)(b"", timeout=GRPC_SECONDS)
         except grpc.FutureTimeoutError:
             raise SettingsError(
-                f"--ray-address {address} is no head of Ray's: whoever listens there has not spoken gRPC within "
-                f"{GRPC_SECONDS:g} s. {advice(address)}"
+                f"--ray-address {address} is not a Ray head: it did not answer by gRPC within {GRPC_SECONDS:g} s. "
+                f"{advice(address)}"
             ) from None
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
@@ -67,8 +72,9 @@ def greet_head(address: str | None) -> None:
 
 
 def advice(address: str | None) -> str:
+    """Return the next step after Ray could not be started or joined."""
     if address is None:
-        return "Ray's logs below /tmp/ray/session_latest/logs say more; or serve one engine, without --replicas."
+        return "See Ray's logs below /tmp/ray/session_latest/logs; or serve one engine, without --replicas."
     return (
         "Start a head with `ray start --head` and give its address, or leave the option out for a Ray of this machine."
     )

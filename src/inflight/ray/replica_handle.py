@@ -1,8 +1,7 @@
-"""The replicas, as whoever has HTTP asks them: through Ray's handle.
+"""Call the replicas through Ray's deployment handle.
 
-Knows Ray's handle and its errors, which are all one here; what is asked and told, `replica_links` and
-`replicated_engine` know. Requests and what comes of them go by value, over Serve's gRPC between replicas, and not
-through Ray's object store, which takes longer for each message.
+Requests and events are sent by value, over Ray Serve's gRPC, not through Ray's object store, which takes longer for
+each message. All of Ray's errors become ReplicaLost.
 """
 
 from __future__ import annotations
@@ -24,15 +23,17 @@ from inflight.ray.replica_links import Links, ReplicaLost
 from inflight.ray.replicated_engine import ReplicatedEngine
 from inflight.ray.routed_frame import NamedFrame, RoutedFrame
 from inflight.ray.routing_board import board_of
-from inflight.ray.service_exchange import decode_given, encode_given, exchange_for_ever
+from inflight.ray.tenant_usage_sync import decode_usage, encode_usage, sync_periodically
 from inflight.server.engine_description import EngineDescription
 from inflight.server.metrics.families import labelled
 
-ANSWER_SECONDS = 5.0  # for which all replicas' answers are waited for
+ANSWER_SECONDS = 5.0  # limit of waiting for the answers of all replicas
 _LOST = (RayError, RayServeException, grpc.RpcError)
 
 
 class ReplicaHandle:
+    """All replicas of the server, of both pools."""
+
     def __init__(
         self,
         handle: DeploymentHandle[Any],
@@ -40,20 +41,31 @@ class ReplicaHandle:
         head: HeadWatch | None = None,
         prefill: DeploymentHandle[Any] | None = None,
     ):
-        """closed: told that nobody asks any more. head: whose loss ends everything; None: Ray sees to that itself.
-        prefill: replicas that compute prompts for the others, if there are any; they are asked what they count."""
+        """Wrap Ray's handles.
+
+        Args:
+            handle: Replicas that receive requests.
+            closed: Called when the client is closed.
+            head: Watches Ray's head; its loss stops the client. None: Ray stops the process itself.
+            prefill: Replicas that compute prompts for the others, if there are any; only their metrics and frames are
+                read here.
+        """
         self._handle, self._closed, self._head = handle, closed, head
         self._pools = [handle] if prefill is None else [handle, prefill]
-        self._pool_of: dict[str, str] = {}  # replicas that answered last
+        self._pool_of: dict[str, str] = {}  # pool of each replica whose metrics were read last
         self._board = board_of(handle.deployment_name)
 
     async def describe(self) -> EngineDescription:
-        """What each of them is."""
+        """Return the description of the engine, which all replicas share."""
         return msgspec.msgpack.decode(await self._handle.describe.remote(), type=EngineDescription)
 
-    def client(self, clock_zero: float, shares_service: bool) -> ReplicatedEngine:
-        """In the running event loop. clock_zero: see there. shares_service: whether replicas are told what the others
-        gave to tenants."""
+    def client(self, clock_zero: float, syncs_usage: bool) -> ReplicatedEngine:
+        """Make the engine client, in the running event loop.
+
+        Args:
+            clock_zero: As in `ReplicatedEngine`.
+            syncs_usage: Whether replicas learn the tenant usage of the others.
+        """
         loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
 
         def closed() -> None:
@@ -63,46 +75,45 @@ class ReplicaHandle:
             self._closed()
 
         engine = ReplicatedEngine(Links(RayCalls(self._handle)), self._board, clock_zero, closed)
-        if shares_service:
-            tasks.append(loop.create_task(exchange_for_ever(self._exchange_service, self._board.is_busy)))
+        if syncs_usage:
+            tasks.append(loop.create_task(sync_periodically(self._sync_tenant_usage, self._board.is_busy)))
         if self._head is not None:
             tasks.append(loop.create_task(_stop_without(self._head, engine)))
         return engine
 
     async def metrics(self) -> Mapping[str, bytes]:
-        """Pages of the replicas that answer, by Ray's names for them."""
-        said = await self._answers_by_pool("page")
-        self._pool_of = {name: pool for pool, pages in said.items() for name, _ in pages}
-        return {name: page for pages in said.values() for name, page in pages}
+        """Return the metrics pages of the replicas that answer, by Ray's names of them."""
+        by_pool = await self._call_by_pool("page")
+        self._pool_of = {name: pool for pool, pages in by_pool.items() for name, _ in pages}
+        return {name: page for pages in by_pool.values() for name, page in pages}
 
     async def shown(self, asked: bytes) -> Mapping[str, bytes]:
-        """What the engines of the replicas that answer do, as `live.distant` writes it."""
-        return dict(await self._answers("shown", asked))
+        """Return the frames of the replicas that answer, as `live.distant` encodes them, by Ray's names."""
+        return dict(await self._call_all("shown", asked))
 
-    async def _exchange_service(self, given: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
-        told = await self._answers("sync_tenant_usage", encode_given(given))
-        return {name: decode_given(data)[name] for name, data in told}
+    async def _sync_tenant_usage(self, usage: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
+        answers = await self._call_all("sync_tenant_usage", encode_usage(usage))
+        return {name: decode_usage(data)[name] for name, data in answers}
 
-    async def _answers(self, question: str, *arguments: bytes) -> list[tuple[str, bytes]]:
-        """Of all replicas that answer: their names, and what they say."""
-        return [one for of_pool in (await self._answers_by_pool(question, *arguments)).values() for one in of_pool]
+    async def _call_all(self, method: str, *arguments: bytes) -> list[tuple[str, bytes]]:
+        """Call all replicas; return the names and answers of those that answer."""
+        return [one for of_pool in (await self._call_by_pool(method, *arguments)).values() for one in of_pool]
 
-    async def _answers_by_pool(self, question: str, *arguments: bytes) -> dict[str, list[tuple[str, bytes]]]:
-        """By the pool's name."""
-        said = await asyncio.gather(*(self._answers_of(pool, question, *arguments) for pool in self._pools))
-        return {pool.deployment_name: one for pool, one in zip(self._pools, said, strict=True)}
+    async def _call_by_pool(self, method: str, *arguments: bytes) -> dict[str, list[tuple[str, bytes]]]:
+        """Call all replicas; return the names and answers by the name of the pool."""
+        answers = await asyncio.gather(*(self._call_pool(pool, method, *arguments) for pool in self._pools))
+        return {pool.deployment_name: one for pool, one in zip(self._pools, answers, strict=True)}
 
-    async def _answers_of(
-        self, pool: DeploymentHandle[Any], question: str, *arguments: bytes
-    ) -> list[tuple[str, bytes]]:
-        answers = pool.broadcast(question, *arguments)
+    async def _call_pool(self, pool: DeploymentHandle[Any], method: str, *arguments: bytes) -> list[tuple[str, bytes]]:
+        calls = pool.broadcast(method, *arguments)
         try:
-            said = await answers.results_async(timeout_s=ANSWER_SECONDS, return_exceptions=True)
+            answers = await calls.results_async(timeout_s=ANSWER_SECONDS, return_exceptions=True)
         except (*_LOST, TimeoutError):
             return []
-        return [one for one in said if not isinstance(one, BaseException)]
+        return [one for one in answers if not isinstance(one, BaseException)]
 
     def collect(self) -> Iterable[Metric]:
+        """Yield the router's gauges for the metrics page."""
         about = "Requests sent to a replica and not ended, as the router sees them."
         by_replica = {(name,): float(number) for name, number in self._board.queued().items()}
         yield labelled(GaugeMetricFamily, "inflight_replica_requests", about, ["replica"], by_replica)
@@ -118,7 +129,7 @@ async def _stop_without(head: HeadWatch, engine: ReplicatedEngine) -> None:
 
 
 class RayCalls:
-    """A `Transport`."""
+    """Implement `Transport` by Ray's handle."""
 
     def __init__(self, handle: DeploymentHandle[Any]):
         self._board = board_of(handle.deployment_name)
@@ -134,7 +145,7 @@ class RayCalls:
         return answer
 
     def follow(self, replica: str, link: str) -> _Followed:
-        """Raises ReplicaLost."""
+        """Open the stream of events of a link. Raises ReplicaLost."""
         try:
             return _Followed(self._follow.remote(NamedFrame(replica), link))
         except _LOST as error:
@@ -146,12 +157,12 @@ class RayCalls:
         except _LOST as error:
             raise ReplicaLost(first_sentence(str(error))) from None
 
-    def is_there(self, replica: str) -> bool:
+    def is_routed(self, replica: str) -> bool:
         return self._board.knows(replica)
 
 
 class _Followed:
-    """A stream of Ray's, whose ends of all kinds are one."""
+    """Wrap a stream of Ray's so that all of its errors become ReplicaLost."""
 
     def __init__(self, generator: DeploymentResponseGenerator[bytes]):
         self._generator = generator
@@ -172,5 +183,5 @@ class _Followed:
 
 
 def first_sentence(text: str) -> str:
-    """Of Ray's errors, which go on with ids and traces."""
+    """Return the first sentence of one of Ray's errors, without its ids and traces."""
     return text.partition("\n")[0].partition(". ")[0].rstrip(".")[:300]

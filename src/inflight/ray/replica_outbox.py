@@ -1,8 +1,7 @@
-"""The replica's side of its links: what its engine brings for all requests of one front end goes out in one stream, an
-item for what has come since the last.
+"""Send the events of a replica's requests to front ends: one stream for each link, one item for all new events.
 
-Knows links by the ids that front ends give them, and the engine by its bridge. A link that nobody follows for a while,
-or whose stream is broken off, takes its requests along. Lives in one event loop.
+A link that no front end follows for a while, or whose stream breaks, ends with its requests. All methods run in one
+event loop.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from inflight.engine.event_stream import EngineStopped, event_size, set_outcome
 from inflight.engine.remote.messages import Accepted, FromEngine, Happened, Refused, Stopped, encode
 from inflight.ray.replica_load import ReplicaLoad
 
-GAP_SECONDS = 0.004  # between two items: what one costs on its way is a small part of it; longer steps wait for nothing
-IDLE_SECONDS = 5.0  # after the last request, for which a stream stays open: it is not drained meanwhile
-BEAT_SECONDS = 2.0  # after which it is said that there is nothing to say
-UNFOLLOWED_SECONDS = 30.0  # after which nobody will
-ITEM = 16_000  # tokens and log-probabilities in an item; more only where one event has more
+GAP_SECONDS = 0.004  # least time between two items, long against the cost of sending one; slower steps are not delayed
+IDLE_SECONDS = 5.0  # for which a stream stays open after its last request; Ray cannot drain the replica meanwhile
+BEAT_SECONDS = 2.0  # between two empty items, which show that the replica is alive
+UNFOLLOWED_SECONDS = 30.0  # after which a link that no front end follows is closed
+MAX_ITEM = 16_000  # tokens and log-probabilities in an item; one event may have more
 
 
 class Engine(Protocol):
-    """A bridge."""
+    """The part of `AsyncBridge` that is needed here."""
 
     def submit(self, consumer: Consumer) -> None: ...
 
@@ -35,24 +34,26 @@ class Engine(Protocol):
 
 
 class Outboxes:
+    """The links of all front ends to this replica."""
+
     def __init__(self, engine: Engine, load: ReplicaLoad):
-        """load: told what is asked, and what becomes of it."""
+        """load: counts the requests and their events."""
         self._engine, self._load = engine, load
         self._boxes: dict[str, _Outbox] = {}
 
     async def open(self, link: str, requests: tuple[Request, ...]) -> FromEngine:
-        """Hand them in; `Accepted`, `Refused` or `Stopped`."""
+        """Add requests to the engine; return `Accepted`, `Refused` or `Stopped`."""
         box = self._boxes.get(link)
         if box is None:
             box = self._boxes[link] = _Outbox(self._load)
-            self._unfollowed(link, box)
+            self._close_unless_followed(link, box)
         consumer = _Opened(box, requests)
         box.opening += 1
         self._engine.submit(consumer)
         try:
             await consumer.accepted
         except RequestRefused as refusal:
-            box.left(consumer)
+            box.remove(consumer)
             return Refused(0, str(refusal), refusal.retry_after, refusal.field, refusal.code)
         except EngineStopped as fault:
             return Stopped(str(fault))
@@ -63,11 +64,11 @@ class Outboxes:
             box.opening -= 1
         if self._boxes.get(link) is not box:
             self._leave(box, consumer)
-            return Stopped("The link was broken off meanwhile.")
+            return Stopped("The link was closed before the request was accepted.")
         return Accepted(0)
 
     async def follow(self, link: str) -> AsyncIterator[bytes]:
-        """Until nothing is under way for a while."""
+        """Yield the items of a link, until no request has been in flight for a while."""
         box = self._boxes.setdefault(link, _Outbox(self._load))
         box.is_followed = True
         try:
@@ -79,6 +80,7 @@ class Outboxes:
             self._end(box)
 
     def leave(self, link: str, request_ids: Iterable[str]) -> None:
+        """Abort requests of a link; ids that are not open are ignored."""
         box = self._boxes.get(link)
         if box is None:
             return
@@ -87,8 +89,8 @@ class Outboxes:
             if consumer is not None:
                 self._leave(box, consumer)
 
-    def _unfollowed(self, link: str, box: _Outbox) -> None:
-        """Its front end may be gone."""
+    def _close_unless_followed(self, link: str, box: _Outbox) -> None:
+        """Close the link after a while if its front end, which may be gone, does not follow it."""
 
         def look() -> None:
             if not box.is_followed and self._boxes.get(link) is box:
@@ -102,16 +104,16 @@ class Outboxes:
             self._leave(box, consumer)
 
     def _leave(self, box: _Outbox, consumer: _Opened) -> None:
-        box.left(consumer)
+        box.remove(consumer)
         self._engine.cancel(consumer)
 
 
 class _Outbox:
-    """What is to be told on one link."""
+    """The open requests and unsent events of one link."""
 
     def __init__(self, load: ReplicaLoad):
-        self.open: dict[str, _Opened] = {}  # by request
-        self.opening = 0  # that are about to be
+        self.open: dict[str, _Opened] = {}  # by request id
+        self.opening = 0  # calls of `open` in flight
         self.is_followed = False
         self._load = load
         self._events: deque[Event] = deque()
@@ -119,25 +121,25 @@ class _Outbox:
         self._waiter: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
 
-    def came(self, consumer: _Opened) -> None:
+    def add(self, consumer: _Opened) -> None:
         for one in consumer.requests:
             self.open[one.request_id] = consumer
-            self._load.came(one)
+            self._load.add(one)
 
     def put(self, events: list[Event]) -> None:
-        self._load.happened(events)
+        self._load.observe(events)
         for event in events:
             if isinstance(event, FinishedEvent):
                 self.open.pop(event.request_id, None)
         self._events += events
         self._wake()
 
-    def left(self, consumer: _Opened) -> None:
-        """Those of its requests that have not ended."""
+    def remove(self, consumer: _Opened) -> None:
+        """Remove the consumer's requests that have not ended."""
         for one in consumer.unended:
             if self.open.get(one.request_id) is consumer:
                 del self.open[one.request_id]
-            self._load.left(one)
+            self._load.remove(one)
         self._wake()
 
     def fail(self, error: Exception) -> None:
@@ -163,13 +165,13 @@ class _Outbox:
 
     def _item(self) -> list[Event]:
         item, size = [self._events.popleft()], 0
-        while self._events and size < ITEM:
+        while self._events and size < MAX_ITEM:
             size += event_size(item[-1])
             item.append(self._events.popleft())
         return item
 
     async def _wait(self, seconds: float) -> bool:
-        """Whether something has come."""
+        """Wait for an event or a fault; return False after `seconds` without one."""
         waiter = self._waiter = self._loop.create_future()
         timer = self._loop.call_later(seconds, set_outcome, waiter, None)
         try:
@@ -185,7 +187,7 @@ class _Outbox:
 
 
 class _Opened:
-    """A consumer of the bridge: requests that came together."""
+    """Requests of one `open`, as a consumer of the engine's bridge."""
 
     def __init__(self, box: _Outbox, requests: tuple[Request, ...]):
         self.loop, self.requests = asyncio.get_running_loop(), requests
@@ -199,7 +201,7 @@ class _Opened:
 
     def accept(self, refusal: Exception | None) -> None:
         if refusal is None:
-            self._box.came(self)
+            self._box.add(self)
         set_outcome(self.accepted, refusal)
 
     def put(self, events: list[Event]) -> None:

@@ -1,7 +1,4 @@
-"""What every replica is made of: of one pool, or of a pool that computes prompts and one that goes on with them.
-
-Knows settings, and that replicas share a secret which nobody else is told; not how they are run.
-"""
+"""Define the settings of the replicas of one pool, or of a decode pool and a prefill pool that share a secret."""
 
 from __future__ import annotations
 
@@ -17,7 +14,13 @@ from inflight.server.settings import ServerSettings
 
 @dataclass(frozen=True, slots=True)
 class PeerSetup:
-    """A replica among its peers. secret: of all of them. is_local: they are all on this machine."""
+    """Settings of KV transfer between replicas.
+
+    Attributes:
+        options: Role and transport of this replica.
+        secret: Shared by all replicas.
+        is_local: Whether all replicas run on this machine.
+    """
 
     options: KVExchangeOptions
     secret: PeerSecret
@@ -26,7 +29,7 @@ class PeerSetup:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSetup:
-    """peers: None: each computes its own prompts."""
+    """Settings of one replica. peers: None: it computes its own prompts."""
 
     server: ServerSettings
     engine: EngineSettings
@@ -37,19 +40,24 @@ class ReplicaSetup:
 
 @dataclass(frozen=True, slots=True)
 class PoolSetups:
-    """engine: of replicas that requests are sent to. prefill: of those that compute prompts for them, if there are."""
+    """Settings of the pools.
+
+    Attributes:
+        engine: Replicas that receive requests.
+        prefill: Replicas that compute prompts for the engine replicas; None: there are none.
+    """
 
     engine: ReplicaSetup
     prefill: ReplicaSetup | None = None
 
 
 def pool_setups(setup: ReplicaSetup, has_prefill: bool, is_local: bool) -> PoolSetups:
-    """setup: what was asked for, of all of them. Raises SettingsError."""
+    """Derive the settings of both pools from the server's. Raises SettingsError for an unreadable secret."""
     options = setup.server.kv_exchange
     if not has_prefill or options is None:
         return PoolSetups(setup)
     secret = _secret(setup.server)
-    # Whoever has HTTP exchanges nothing.
+    # The process that serves HTTP transfers no blocks.
     alone = replace(
         setup.server,
         role=None,
@@ -65,7 +73,7 @@ def pool_setups(setup: ReplicaSetup, has_prefill: bool, is_local: bool) -> PoolS
 
 
 def _secret(server: ServerSettings) -> PeerSecret:
-    """The one that was given; else a new one. Raises SettingsError."""
+    """Read the secret from the server's file, or make a new one. Raises SettingsError."""
     if server.kv_peer_secret_file is None:
         return PeerSecret.new()
     try:

@@ -1,7 +1,7 @@
-"""An engine client whose engine is many: each request goes to the replica that the router chooses.
+"""Implement EngineClient over replicas: send each request to the replica that the router chooses.
 
-A replica that is lost takes with it only what it had begun to answer: its streams end with a sentence, and what had no
-token yet goes to another one, which computes the same tokens. Lives in one event loop.
+If a replica is lost, the requests it had begun to answer end with an error message. Requests without a token are sent
+to another replica, which computes the same tokens. All methods run in one event loop.
 """
 
 from __future__ import annotations
@@ -20,20 +20,26 @@ from inflight.ray.replica_links import Links
 from inflight.ray.routing_board import RoutingBoard
 from inflight.routing.routed_request import RoutedRequest
 
-TRIES = 5  # of a request that no replica has begun to answer
-PAUSE_SECONDS = 0.2  # between two of them, in which Ray may notice who is gone
-FULL_SECONDS = 60.0  # for which a request that was lost waits for room at the others
-FULL_PAUSE_SECONDS = 1.0  # after which it asks them again, at most
+TRIES = 5  # attempts for a request that no replica has begun to answer
+PAUSE_SECONDS = 0.2  # between two attempts, in which Ray may notice which replica is lost
+FULL_SECONDS = 60.0  # for which a request of a lost replica waits for room at the others
+FULL_PAUSE_SECONDS = 1.0  # longest pause between two attempts at full replicas
 
 
 class ReplicatedEngine:
-    """An `inflight.engine.protocols.EngineClient`."""
+    """An `inflight.engine.protocols.EngineClient` over many replicas."""
 
     def __init__(self, links: Links, board: RoutingBoard, clock_zero: float, closed: Callable[[], None]):
-        """clock_zero: where the clock began by which requests' arrivals are told, on this machine's monotonic clock.
-        closed: told that nothing is asked any more."""
+        """Make a client in the running event loop.
+
+        Args:
+            links: Send requests to replicas.
+            board: Counts the requests of each replica.
+            clock_zero: Time 0 of requests' arrivals, on this machine's monotonic clock.
+            closed: Called by `close`.
+        """
         self.links, self.board, self._zero, self._closed = links, board, clock_zero, closed
-        self._following: dict[EventStream, list[_Following]] = {}
+        self._requests: dict[EventStream, list[_ReplicatedRequest]] = {}
         self._stopped: str | None = None
         self.loop = asyncio.get_running_loop()
 
@@ -42,9 +48,9 @@ class ReplicatedEngine:
             raise EngineStopped(self._stopped)
         stream = EventStream(requests, self._left)
         accepted = _Accepted(stream, len(requests))
-        following = self._following[stream] = [_Following(self, stream, accepted, one) for one in requests]
-        for one in following:
-            one.ask()
+        replicated = self._requests[stream] = [_ReplicatedRequest(self, stream, accepted, one) for one in requests]
+        for one in replicated:
+            one.send()
         try:
             await stream.accepted
         except BaseException:
@@ -54,7 +60,7 @@ class ReplicatedEngine:
 
     @property
     def stopped(self) -> str | None:
-        """Replicas that are lost are replaced."""
+        """Return the reason why no replica can be reached any more, or None. A single lost replica is replaced."""
         return self._stopped
 
     def close(self) -> None:
@@ -64,18 +70,18 @@ class ReplicatedEngine:
         self._closed()
 
     def stop(self, why: str) -> None:
-        """No replica can be reached any more, and none will be: a sentence. In the event loop."""
+        """Fail all requests: no replica can be reached any more. Call it in the event loop. why: an error message."""
         self._stopped = self._stopped or why
-        for stream in tuple(self._following):
+        for stream in tuple(self._requests):
             stream.fail(EngineStopped(self._stopped))
             self._left(stream)
 
     def age(self, request: Request) -> float:
-        """Seconds since it arrived."""
+        """Return the seconds since the request's arrival."""
         return time.monotonic() - self._zero - request.arrival
 
     def ended(self, stream: EventStream) -> None:
-        """One of its requests has. Where one was refused, all are left."""
+        """Leave the stream's other requests if the one that ended has ended the stream, as a refusal does."""
         if not stream.alive:
             self._left(stream)
 
@@ -84,12 +90,12 @@ class ReplicatedEngine:
         self.links.close()
 
     def _left(self, stream: EventStream) -> None:
-        for one in self._following.pop(stream, ()):
+        for one in self._requests.pop(stream, ()):
             one.leave()
 
 
 class _Accepted:
-    """All requests of a stream are taken in, or none."""
+    """Accept a stream once all of its requests are accepted."""
 
     def __init__(self, stream: EventStream, missing: int):
         self._stream, self._missing = stream, missing
@@ -100,24 +106,24 @@ class _Accepted:
             self._stream.accept(None)
 
 
-class _Following:
-    """One request, from replica to replica, until it has ended. A `Told` of its link."""
+class _ReplicatedRequest:
+    """One request, sent from replica to replica until it ends; the `RequestListener` of its link."""
 
     def __init__(self, engine: ReplicatedEngine, stream: EventStream, accepted: _Accepted, request: Request):
         self._engine, self._stream, self._request = engine, stream, request
         self._routed = RoutedRequest.of(request)
-        self._tokens = 0  # that have come
-        self._begun = False  # something was told, which must not be told again
+        self._tokens = 0  # received
+        self._begun = False  # whether the client received events, which must not be repeated
         self._tries, self._over = TRIES, False
         self._accepted: _Accepted | None = accepted
         self._lost_at: float | None = None
 
-    def ask(self) -> None:
-        """Another time, where it was lost."""
+    def send(self) -> None:
+        """Send the request to a replica; again after a loss."""
         if not self._over:
             self._tries -= 1
             request = structs.replace(self._request, arrival=-self._engine.age(self._request))
-            self._engine.links.ask(request, self._routed, self)
+            self._engine.links.open(request, self._routed, self)
 
     def leave(self) -> None:
         if not self._over:
@@ -125,10 +131,10 @@ class _Following:
             self._end()
 
     def chosen(self, replica: str) -> None:
-        """The router has counted it."""
+        """Ignore the choice: the router has counted the request."""
 
     def accepted(self) -> None:
-        """By the first replica, or by another one in its place."""
+        """Count the first acceptance; a second one follows a loss."""
         accepted, self._accepted = self._accepted, None
         if accepted is not None:
             accepted.one_more()
@@ -146,20 +152,20 @@ class _Following:
         if self._lost_at is None:
             fault = RequestRefused(refusal.sentence, refusal.retry_after, field=refusal.field, code=refusal.code)
             return self._fail(fault)
-        # It was taken in already, by a replica that was lost.
+        # A replica that was lost had accepted it already.
         if refusal.retry_after is None or self._engine.loop.time() - self._lost_at > FULL_SECONDS:
-            why = f"A replica was lost before it answered, and no other one takes the request in: {refusal.sentence}"
+            why = f"A replica was lost before it answered, and no other accepts the request: {refusal.sentence}"
             return self._fail(EngineStopped(why))
         self._tries += 1
-        self._engine.loop.call_later(min(refusal.retry_after, FULL_PAUSE_SECONDS), self.ask)
+        self._engine.loop.call_later(min(refusal.retry_after, FULL_PAUSE_SECONDS), self.send)
 
     def lost(self, why: str) -> None:
         self._lost_at = self._lost_at or self._engine.loop.time()
         if not (self._begun or not self._tries):
-            self._engine.loop.call_later(PAUSE_SECONDS, self.ask)
+            self._engine.loop.call_later(PAUSE_SECONDS, self.send)
             return
-        when = "while it answered" if self._begun else f"{TRIES} times before a token had come"
-        self._fail(EngineStopped(f"A replica was lost {when} ({why}); ask again, others are there."))
+        when = "while it answered" if self._begun else f"{TRIES} times before the first token"
+        self._fail(EngineStopped(f"A replica was lost {when} ({why}); send the request again."))
 
     def _fail(self, fault: Exception) -> None:
         if self._stream.accepted.done():

@@ -1,4 +1,4 @@
-"""Ray Serve's request router that asks ours. Knows Ray's replicas; which of them is best, `inflight.routing` knows."""
+"""Implement Ray Serve's request router by our own (`inflight.routing`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inflight.routing.router import NoReplica
 
 
 class RoutedRequestRouter(RequestRouter):  # type: ignore[misc]  # Ray is not there where types are checked
-    """What is no request (a question to some replica) goes to any."""
+    """Send a request where our router says, a `NamedFrame` to its replica, and any other call to any replica."""
 
     def initialize_state(self, policy: str = "prefix-aware", deployment: str = "", **more: Any) -> None:
         self._board = routing_board.board_of(deployment)
@@ -28,12 +28,12 @@ class RoutedRequestRouter(RequestRouter):  # type: ignore[misc]  # Ray is not th
         if not isinstance(frame, RoutedFrame):
             return [list(candidate_replicas)]
         try:
-            chosen = self._board.choose(frame.routed, {name: one.routing_stats for name, one in by_name.items()})
+            chosen = self._board.route(frame.routed, {name: one.routing_stats for name, one in by_name.items()})
         except NoReplica:
             return []
-        frame.goes_to(chosen)
+        frame.route_to(chosen)
         return [[by_name[chosen]]]
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         super().update_replicas(replicas)
-        self._board.replicas([one.replica_id.unique_id for one in replicas])
+        self._board.set_replicas([one.replica_id.unique_id for one in replicas])

@@ -1,7 +1,4 @@
-"""What goes to a replica through Ray, and beside it what our request router asks, as long as it is in this process.
-
-Knows how the two kinds of frames arrive; who is chosen, `request_router` and `routing_board` know.
-"""
+"""Define the arguments of Ray calls: data for the replica, with what our request router reads in this process."""
 
 from __future__ import annotations
 
@@ -11,19 +8,26 @@ from inflight.routing.routed_request import RoutedRequest
 
 
 class RoutedFrame:
-    """A request on its way to whom the router chooses. Arrives as its data and the link under which its events are to
-    come."""
+    """A request for the replica that the router chooses.
+
+    The replica receives a pair: the data, and the id of the link for the request's events.
+    """
 
     __slots__ = ("_chosen", "_link", "data", "routed")
 
     def __init__(self, data: bytes, routed: RoutedRequest, chosen: Callable[[str], str]):
-        """data: `engine.remote.messages.Open`, encoded. chosen: told the replica's name, in Ray's thread; returns the
-        link to it."""
+        """Make a frame.
+
+        Args:
+            data: An encoded `engine.remote.messages.Open`.
+            routed: The request, as the router reads it.
+            chosen: Called with the replica's name, in Ray's thread; returns the link to the replica.
+        """
         self.data, self.routed = data, routed
         self._chosen, self._link = chosen, ""
 
-    def goes_to(self, replica: str) -> None:
-        """It is sent there, or was before to another one that would not have it."""
+    def route_to(self, replica: str) -> None:
+        """Set the replica; a second call follows if the first one did not accept the frame."""
         self._link = self._chosen(replica)
 
     def __reduce__(self) -> tuple[type[tuple[bytes, str]], tuple[tuple[bytes, str]]]:
@@ -31,8 +35,11 @@ class RoutedFrame:
 
 
 class NamedFrame:
-    """What only one replica can answer. Arrives as its name, so that another one, which gets it when this one is gone,
-    knows that it is not meant."""
+    """A call for one certain replica.
+
+    The replica receives its name. Ray sends the call to another replica if that one is gone, which sees that the name
+    is not its own.
+    """
 
     __slots__ = ("replica",)
 

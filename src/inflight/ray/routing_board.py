@@ -1,7 +1,7 @@
-"""The router of a deployment's replicas, for those who ask it in two threads: Ray's, where replicas come and go and
-requests are sent, and the server's, where events come back.
+"""Guard the router of a deployment's replicas by a lock.
 
-Knows replicas by Ray's names for them, and what each tells of itself (`ReplicaStats`).
+Two threads call it: Ray's, where replicas come and go and requests are sent, and the server's, where events arrive.
+Replicas have Ray's names.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ from inflight.routing.routed_request import RoutedRequest
 
 
 class ReplicaStats(Struct, frozen=True):
-    """What a replica tells of itself, as Ray carries it. costs: None before its engine has seen enough steps. peer:
-    host and port at which it gives blocks to others; None: it does not."""
+    """The stats that a replica reports through Ray.
+
+    Attributes:
+        kv_tokens: Tokens that its KV cache holds.
+        fair: Whether its scheduling policy is fair.
+        costs: None before its engine has seen enough steps.
+        peer: Host and port at which it exports KV blocks; None: it exports none.
+    """
 
     kv_tokens: int
     fair: bool
@@ -28,6 +34,8 @@ class ReplicaStats(Struct, frozen=True):
 
 
 class RoutingBoard:
+    """The router of one deployment."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._router = make_router("round-robin")
@@ -35,14 +43,14 @@ class RoutingBoard:
         self._peers: dict[str, tuple[str, int]] = {}
 
     def use(self, policy: str) -> None:
-        """From now on, as if nothing were under way. Raises SettingsError."""
+        """Replace the routing policy; requests in flight are not counted any more. Raises SettingsError."""
         with self._lock:
             self._router = make_router(policy)
             for name in self._known:
                 self._router.join(name)
 
-    def replicas(self, names: Collection[str]) -> None:
-        """These are there, and no others."""
+    def set_replicas(self, names: Collection[str]) -> None:
+        """Set the replicas that receive requests."""
         with self._lock:
             for gone in self._known.difference(names):
                 self._router.leave(gone)
@@ -51,14 +59,21 @@ class RoutingBoard:
                 self._router.join(new)
             self._known = set(names)
 
-    def choose(self, request: RoutedRequest, told: Mapping[str, Mapping[str, Any]]) -> str:
-        """One of those in `told`, which must be known; the request counts there from now on, and nowhere else. told:
-        what each says of itself. Raises NoReplica."""
+    def route(self, request: RoutedRequest, stats: Mapping[str, Mapping[str, Any]]) -> str:
+        """Choose a known replica among those in `stats`, count the request there, and return the replica's name.
+
+        Args:
+            request: Not counted any more at a replica where it was sent before.
+            stats: `ReplicaStats` of the candidates, by name; an empty mapping before the first report.
+
+        Raises:
+            NoReplica: None of the candidates is known.
+        """
         with self._lock:
-            for name, stats in told.items():
-                self._reckon(name, stats)
-            self._router.ended(request.request_id)  # where it was sent before, if it was
-            return self._router.send(request, told.keys() & self._known).name
+            for name, reported in stats.items():
+                self._update(name, reported)
+            self._router.ended(request.request_id)
+            return self._router.send(request, stats.keys() & self._known).name
 
     def first_token(self, request_id: str) -> None:
         with self._lock:
@@ -69,42 +84,42 @@ class RoutingBoard:
             self._router.ended(request_id, output_tokens)
 
     def knows(self, name: str) -> bool:
-        """Whether it is sent requests."""
+        """Return whether the replica receives requests."""
         with self._lock:
             return name in self._known
 
     @property
     def has_replicas(self) -> bool:
-        """Whether anybody is sent requests."""
+        """Whether any replica receives requests."""
         with self._lock:
             return bool(self._known)
 
     def peer_of(self, name: str) -> tuple[str, int] | None:
-        """Host and port at which it gives blocks; None: that is not known, or it does not."""
+        """Return the host and port at which a replica exports KV blocks; None: unknown, or it exports none."""
         with self._lock:
             return self._peers.get(name)
 
     def queued(self) -> dict[str, int]:
-        """Requests under way, by replica."""
+        """Return the number of requests in flight, by replica."""
         with self._lock:
             return {one.name: one.requests for one in self._router.replicas}
 
     def is_busy(self) -> bool:
-        """Whether anything is under way."""
+        """Return whether any request is in flight."""
         return any(self.queued().values())
 
-    def _reckon(self, name: str, stats: Mapping[str, Any]) -> None:
-        if name in self._known and stats:
-            told = convert(stats, ReplicaStats)
-            if told.peer is not None:
-                self._peers[name] = told.peer
-            if told.costs is not None:
-                self._router.update_replica(name, told.costs, told.kv_tokens, told.fair)
+    def _update(self, name: str, reported: Mapping[str, Any]) -> None:
+        if name in self._known and reported:
+            stats = convert(reported, ReplicaStats)
+            if stats.peer is not None:
+                self._peers[name] = stats.peer
+            if stats.costs is not None:
+                self._router.update_replica(name, stats.costs, stats.kv_tokens, stats.fair)
 
 
-_boards: dict[str, RoutingBoard] = {}  # of this process: Ray makes its request routers itself, and hands them names
+_boards: dict[str, RoutingBoard] = {}  # a global of the process: Ray makes its request routers itself, by name
 
 
 def board_of(deployment: str) -> RoutingBoard:
-    """Of the replicas of this deployment."""
+    """Return the process's board of a deployment; make it on the first call."""
     return _boards.setdefault(deployment, RoutingBoard())

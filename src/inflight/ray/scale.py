@@ -1,4 +1,4 @@
-"""How many replicas there are."""
+"""Define how many replicas a server has."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """replicas: at the start, and always, unless `most` says more; then as many as queues need (`autoscaling`)."""
+    """The size of one pool.
+
+    Attributes:
+        replicas: At the start, and the lowest number.
+        max_replicas: Autoscaling adds replicas up to this number; None: no autoscaling.
+    """
 
     replicas: int
-    most: int | None = None
+    max_replicas: int | None = None
 
     @property
-    def places(self) -> int:
-        """Replicas that there may be."""
-        return self.most or self.replicas
+    def limit(self) -> int:
+        """Highest number of replicas."""
+        return self.max_replicas or self.replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +28,10 @@ class Replicas:
     """The replicas of a server.
 
     Attributes:
-        scale: Of the engines that requests are sent to.
-        address: Of a Ray cluster; None: a Ray of this machine is started.
-        router: By name.
-        prefill: Replicas that compute prompts for the others; None: each computes its own.
+        scale: Size of the pool that receives requests.
+        address: Of a Ray cluster's head; None: start a Ray on this machine.
+        router: Name of the routing policy.
+        prefill: Size of the pool that computes prompts for the others; None: each replica computes its own.
     """
 
     scale: Scale
@@ -36,10 +41,10 @@ class Replicas:
 
     @property
     def started(self) -> int:
-        """Replicas that there are at first."""
+        """Number of replicas at the start."""
         return self.scale.replicas + (0 if self.prefill is None else self.prefill.replicas)
 
     @property
-    def places(self) -> int:
-        """Replicas that there may be."""
-        return self.scale.places + (0 if self.prefill is None else self.prefill.places)
+    def limit(self) -> int:
+        """Highest number of replicas."""
+        return self.scale.limit + (0 if self.prefill is None else self.prefill.limit)

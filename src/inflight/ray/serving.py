@@ -1,7 +1,4 @@
-"""How `inflight serve --replicas` puts the server together: HTTP here, engines in Ray's replicas.
-
-Knows the parts and the order in which they begin.
-"""
+"""Start the server of `inflight serve --replicas`: HTTP in this process, engines in Ray's replicas."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from inflight.server.tenants import Tenants
 if TYPE_CHECKING:
     from inflight.ray.replica_handle import ReplicaHandle
 
-SERIAL = 1  # of the one process that makes requests
+SERIAL = 1  # of the only process that makes requests
 
 
 def serve_replicas(
@@ -50,7 +47,7 @@ def serve_replicas(
     log_format: logs.Format,
     log_level: str,
 ) -> int:
-    """Runs until it is told to stop; returns the exit code."""
+    """Run until a signal stops the server. Return the exit code."""
     preprocessing = PreprocessingPool()
     logs.configure(log_format, log_level)
     metrics = PoolMetrics(version=__version__, label="replica")
@@ -67,33 +64,33 @@ def serve_replicas(
 
 
 def _started(setup: ReplicaSetup, replicas: Replicas) -> ReplicaHandle:
-    """Raises SettingsError, ModelError."""
+    """Start Ray and the replicas. Raises SettingsError, ModelError."""
     from inflight.build import model_folder
 
-    model_folder(setup.engine)  # what is wrong with it is told before Ray is started
+    model_folder(setup.engine)  # checks the model before Ray is started
     try:
         greet_head(replicas.address)
-        from inflight.ray.deployment import pools, sharing_this_machine
+        from inflight.ray.deployment import pools, with_core_share
         from inflight.ray.own_ray import OwnRay
     except ImportError as error:
         raise SettingsError(
-            f"--replicas needs Ray Serve, and what is installed of Ray cannot be used ({error}); "
+            f"--replicas needs Ray Serve, and the installed Ray cannot be used ({error}); "
             f"{pip_install('ray')}, or serve one engine."
         ) from None
     is_local = replicas.address is None
     if is_local:
-        setup = sharing_this_machine(setup, replicas)
+        setup = with_core_share(setup, replicas)
     setups = pool_setups(setup, replicas.prefill is not None, is_local)
-    return OwnRay(replicas.address, replicas.places).run(pools(setups, replicas))
+    return OwnRay(replicas.address, replicas.limit).run(pools(setups, replicas))
 
 
 async def served_by(handle: ReplicaHandle, setup: ReplicaSetup, preprocessing: PreprocessingPool) -> OneModel:
-    """The replicas' model, to those who have HTTP. Raises PreprocessingError."""
+    """Make the served model of the replicas. Raises PreprocessingError."""
     from inflight.build import model_folder
 
     folder = await asyncio.to_thread(lambda: model_folder(setup.engine))
     preprocessing.load(folder)
-    zero = time.monotonic()  # replicas' clocks are elsewhere
+    zero = time.monotonic()  # arrivals count from here; replicas receive ages, since their clocks differ
     described = msgspec.structs.replace(await handle.describe(), clock_zero=zero)
     text = await asyncio.to_thread(lambda: loaded_text(folder))
     prompts, client = make_prompts(*text, described, SERIAL), handle.client(zero, setup.scheduling.weighs_tenants)

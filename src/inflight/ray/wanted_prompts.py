@@ -1,8 +1,7 @@
-"""Prompts that a prefill replica is to compute wait until the decode replica has room for their blocks and asks for
-them: what is computed earlier would only lie here, and give way to the next.
+"""Delay prompts at a prefill replica until the decode replica has room for their blocks and requests them.
 
-Knows exports by id: which are asked for, and who waits for that. Its coroutine runs in one event loop; that blocks are
-asked for is told by threads of the exchange.
+Blocks that were computed earlier would only occupy the cache, and might be evicted by the next prompt's. The coroutine
+runs in one event loop; threads of the KV exchange report requested exports.
 """
 
 from __future__ import annotations
@@ -16,24 +15,28 @@ from typing import Protocol
 
 from inflight.engine.event_stream import set_outcome
 
-_REMEMBERED = 4096  # that were asked for before their prompts came
+_MAX_EARLY = 4096  # exports remembered that were requested before their prompts arrived
 
 
 class Exchange(Protocol):
-    def when_wanted(self, told: Callable[[str], None]) -> None:
-        """Has it told of each export that a peer asks for before it has begun, in any thread."""
+    """The part of the KV exchange that is needed here."""
+
+    def when_wanted(self, callback: Callable[[str], None], /) -> None:
+        """Call back, in any thread, with the id of each export that a peer requests before it has begun."""
 
 
 class WantedPrompts:
+    """The exports that decode replicas have requested, and the prompts that wait for a request."""
+
     def __init__(self, exchange: Exchange):
-        """Before any peer can ask."""
-        self._lock = threading.Lock()  # of what follows
+        """Register with the exchange, before any peer can send requests."""
+        self._lock = threading.Lock()  # guards the two below
         self._early: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, asyncio.Future[bool]] = {}
-        exchange.when_wanted(self._told)
+        exchange.when_wanted(self._requested)
 
-    async def is_wanted(self, export_id: str, seconds: float) -> bool:
-        """Once somebody has asked for it; False: nobody did for so long, or it is left."""
+    async def wait(self, export_id: str, seconds: float) -> bool:
+        """Wait until a peer requests the export; return False after `seconds` without a request, or if abandoned."""
         loop = asyncio.get_running_loop()
         wanted: asyncio.Future[bool] = loop.create_future()
         with self._lock:
@@ -49,17 +52,17 @@ class WantedPrompts:
                 del self._waiting[export_id]
         return wanted.result()
 
-    def left(self, export_id: str) -> None:
-        """Nobody will. In the event loop."""
+    def abandon(self, export_id: str) -> None:
+        """End the wait for an export whose request was aborted. Call it in the event loop."""
         if (wanted := self._waiting.get(export_id)) is not None:
             set_outcome(wanted, False)
 
-    def _told(self, export_id: str) -> None:
+    def _requested(self, export_id: str) -> None:
         with self._lock:
             wanted = self._waiting.get(export_id)
             if wanted is None:
                 self._early[export_id] = None
-                while len(self._early) > _REMEMBERED:
+                while len(self._early) > _MAX_EARLY:
                     self._early.popitem(last=False)
                 return
         with contextlib.suppress(RuntimeError):  # the event loop is closed

@@ -2,7 +2,7 @@
 
 A replica's queue is how long a new request would wait there, by outstanding requests, mean answer lengths and step
 costs. Processor use would say nothing: an engine with one request computes as busily as one with a hundred. One rule
-for Ray (`ray.autoscaling`), which has its own window and delays, and for simulated clusters (`ReplicaTarget`).
+for Ray (`ray.replica_load`), which has its own window and delays, and for simulated clusters (`ReplicaTarget`).
 """
 
 from __future__ import annotations

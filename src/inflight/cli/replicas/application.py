@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from inflight import __version__
 from inflight.cli.serve import command, settings_of
 from inflight.launch.one_model import with_weights
-from inflight.ray.deployment import MOST_ONGOING, pools
+from inflight.ray.deployment import MAX_ONGOING, pools
 from inflight.ray.replica_handle import ReplicaHandle
 from inflight.ray.replica_setup import ReplicaSetup, pool_setups
 from inflight.ray.scale import Replicas
@@ -109,7 +109,7 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
         serve.ingress(current_app)(HttpReplica),
         name="http",
         num_replicas=1,
-        max_ongoing_requests=MOST_ONGOING,
+        max_ongoing_requests=MAX_ONGOING,
         ray_actor_options={"num_cpus": 0},  # the places are the engines'
     )
     setups = pool_setups(setup, asked.replicas.prefill is not None, is_local=False)

@@ -1,4 +1,4 @@
-"""Two engines of their own, told of each other as replicas are: who was served by one waits at the other."""
+"""Tenant usage is synchronized between two engines: a tenant served by one waits at the other."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from inflight.engine.bridge import AsyncBridge
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.remote.messages import MessageError
-from inflight.ray import service_exchange
-from inflight.ray.service_exchange import decode_given, encode_given, exchange_for_ever
+from inflight.ray import tenant_usage_sync
+from inflight.ray.tenant_usage_sync import decode_usage, encode_usage, sync_periodically
 from inflight.testing.null import NullExecutor
 
 
@@ -38,7 +38,7 @@ class Gated(NullExecutor):
 
 
 class Engines:
-    """Fair ones, of one row each, by name."""
+    """Engines of one request slot with the policy fair, by name."""
 
     def __init__(self, *names: str):
         capacity = Capacity(400, 2, 1, 70, 8)
@@ -56,22 +56,22 @@ class Engines:
             gate.set()
 
     async def some_rounds(self) -> None:
-        """What was given before them has been told when they are over."""
+        """Wait until usage from before the call has been synchronized."""
         end = self.rounds + 3
         while self.rounds < end:
             await asyncio.sleep(0.001)
 
-    async def exchange(self, given: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
-        """As `ReplicaHandle` has it, without Ray between them."""
+    async def sync(self, usage: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
+        """Synchronize as `ReplicaHandle` does, without Ray."""
         self.rounds += 1
-        told = decode_given(encode_given(given))
-        return {name: await self._ask(name, told) for name in self.bridges if name not in self.lost}
+        usage = decode_usage(encode_usage(usage))
+        return {name: await self._ask(name, usage) for name in self.bridges if name not in self.lost}
 
-    async def _ask(self, name: str, told: Mapping[str, TenantUsage]) -> TenantUsage:
-        return await self.bridges[name].ask(lambda: self.loops[name].sync_tenant_usage(usage_of_others(told, name)))
+    async def _ask(self, name: str, usage: Mapping[str, TenantUsage]) -> TenantUsage:
+        return await self.bridges[name].ask(lambda: self.loops[name].sync_tenant_usage(usage_of_others(usage, name)))
 
     async def ended(self, name: str, *tenants: str) -> list[str]:
-        """Whose requests end, in their order, which come together and in this order."""
+        """Send requests of these tenants at once; return the tenants in the order in which requests end."""
         asked = [request(f"{name}{at}", [at % 8] * 4, 8, tenant=tenant) for at, tenant in enumerate(tenants)]
         of = {one.request_id: one.tenant for one in asked}
         stream = await self.bridges[name].open(*asked)
@@ -84,23 +84,23 @@ class Engines:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_exchange, "SYNC_PERIOD_S", 0.005)
+    monkeypatch.setattr(tenant_usage_sync, "SYNC_PERIOD_S", 0.005)
 
 
-def order_at_the_second(tells: bool, loses: bool = False) -> str:
+def order_at_the_second(syncs: bool, loses: bool = False) -> str:
     """x is served by the first engine while x and y wait at the second: whose requests end there, one after the
     other."""
 
     async def main() -> str:
         engines = Engines("one", "two")
-        rounds = asyncio.ensure_future(exchange_for_ever(engines.exchange, lambda: tells))
+        rounds = asyncio.ensure_future(sync_periodically(engines.sync, lambda: syncs))
         try:
-            if tells:
-                await engines.some_rounds()  # from the first one on it is counted who gets what
+            if syncs:
+                await engines.some_rounds()  # from the first one on usage is counted
             engines.gates["two"].clear()
             queue = asyncio.ensure_future(engines.ended("two", *"xy" * 150))
             await engines.ended("one", *"x" * 100)
-            if tells:
+            if syncs:
                 await engines.some_rounds()
             if loses:
                 engines.lost.add("one")
@@ -114,20 +114,20 @@ def order_at_the_second(tells: bool, loses: bool = False) -> str:
     return asyncio.run(main())
 
 
-def test_who_has_an_engine_for_itself_goes_behind_at_the_other() -> None:
-    alone, told = order_at_the_second(tells=False), order_at_the_second(tells=True)
+def test_a_tenant_with_an_engine_of_its_own_waits_at_the_other() -> None:
+    alone, usage = order_at_the_second(syncs=False), order_at_the_second(syncs=True)
     assert "xxx" not in alone[:290] and "yyy" not in alone[:290], "in turns"
-    assert "y" * 90 in told and told.count("x") == told.count("y") == 150
+    assert "y" * 90 in usage and usage.count("x") == usage.count("y") == 150
 
 
-def test_what_a_replica_gave_counts_when_it_is_lost() -> None:
-    assert "y" * 90 in order_at_the_second(tells=True, loses=True)
+def test_usage_of_a_lost_replica_still_counts() -> None:
+    assert "y" * 90 in order_at_the_second(syncs=True, loses=True)
 
 
-def test_nobody_is_asked_while_nothing_is_under_way() -> None:
+def test_no_round_is_made_while_no_request_is_in_flight() -> None:
     async def main() -> int:
         engines = Engines("one")
-        rounds = asyncio.ensure_future(exchange_for_ever(engines.exchange, lambda: False))
+        rounds = asyncio.ensure_future(sync_periodically(engines.sync, lambda: False))
         await asyncio.sleep(0.05)
         rounds.cancel()
         engines.close()
@@ -139,25 +139,25 @@ def test_nobody_is_asked_while_nothing_is_under_way() -> None:
 def test_a_round_that_fails_is_followed_by_the_next(caplog: pytest.LogCaptureFixture) -> None:
     asked: list[Mapping[str, TenantUsage]] = []
 
-    async def exchange(given: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
-        asked.append(given)
+    async def sync(usage: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
+        asked.append(usage)
         if len(asked) == 2:
-            raise RuntimeError("nobody is there")
+            raise RuntimeError("no replica answers")
         return {"one": {"interactive": {"x": 1.0}}}
 
     async def main() -> None:
-        rounds = asyncio.ensure_future(exchange_for_ever(exchange, lambda: True))
+        rounds = asyncio.ensure_future(sync_periodically(sync, lambda: True))
         while len(asked) < 4:
             await asyncio.sleep(0.001)
         rounds.cancel()
 
     asyncio.run(main())
-    given = {"one": {"interactive": {"x": 1.0}}}
-    assert asked[:4] == [{}, given, {}, given]
-    assert "could not be told" in caplog.text
+    usage = {"one": {"interactive": {"x": 1.0}}}
+    assert asked[:4] == [{}, usage, {}, usage]
+    assert "could not be synchronized" in caplog.text
 
 
-@pytest.mark.parametrize("data", [b"", b"\x93", encode_given({})[:0] + b"\x81\xa1a\x01"])
-def test_what_is_damaged_is_told(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"\x93", encode_usage({})[:0] + b"\x81\xa1a\x01"])
+def test_damaged_usage_is_refused(data: bytes) -> None:
     with pytest.raises(MessageError, match="is damaged"):
-        decode_given(data)
+        decode_usage(data)
