@@ -24,8 +24,9 @@ HEADER_BYTES = 32 << 10  # of names and values, and of trailers behind a body
 MAX_HEADERS = 100
 MAX_PIPELINED = 8  # requests that were sent ahead of their answers
 NEW_SECONDS = 0.1  # in which the request of a new connection is expected
-LINGER_SECONDS = 2.0  # for a client to read why it was refused, or the last bytes of an answer
+LINGER_SECONDS = 2.0  # for a client to read why it was refused
 WARN_SECONDS = 60.0  # between two warnings of refused connections
+LAST_SECONDS = 1.5  # when the server ends, for an answer that is being sent; uvicorn waits 2 s
 CHUNK_BYTES = 16  # allowed for the frame of a chunk
 # llhttp takes the body behind a request to upgrade for another protocol's, and uvicorn drops it. The header is optional
 # for servers, and Java's client sends it with every first request.
@@ -157,7 +158,7 @@ class Connection(HttpToolsProtocol):
         if not self.is_at_work:
             return self.transport.abort()
         super().shutdown()
-        self._set_timer(asyncio.get_running_loop().call_later(LINGER_SECONDS * 0.75, self.transport.abort))
+        self._set_timer(asyncio.get_running_loop().call_later(LAST_SECONDS, self.transport.abort))
 
     def abandon(self) -> None:
         """Abort the connection in the middle of an answer."""

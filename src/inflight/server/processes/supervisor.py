@@ -60,7 +60,7 @@ TRIES = 5  # short lives of one place, one after another, until the server ends
 ENDING_SECONDS = 10.0  # that a process which is to end may take beyond its calls
 # For API processes, whose memory is bodies and answers of up to megabytes: glibc gives large blocks back when they are
 # freed, and keeps no heap of free memory for each thread.
-MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
 
 OF_ENGINE = (Model, Ready, Adapters)  # messages about one that is there
 
