@@ -1,7 +1,4 @@
-"""The reference of the command line: a page for each verb, with its options in the groups that --help shows.
-
-Read off the commands themselves, so that there is no option without a line, and no line without an option.
-"""
+"""Make the reference of the command line from the commands: a page for each verb, with its options in groups."""
 
 from __future__ import annotations
 
@@ -25,8 +22,9 @@ def options_pages() -> dict[str, str]:
     rows = [[f"[`inflight {verb}`]({verb}.md)", cell(words)] for verb, words in VERBS.items()]
     overview = [
         "# Command line",
-        "Every verb has `--help`. Most read `--config FILE`, a TOML file that holds any of its options by its "
-        "long name; the command line wins. A mistake is told in one sentence on standard error, with exit code 1 or 2.",
+        "Every verb has `--help`. An environment variable `INFLIGHT_<LONG_NAME>` gives any option, and most verbs read "
+        "`--config FILE`, a TOML file of options by their long names ([how](../options.md)). An error is one sentence "
+        "on standard error, with exit code 1 or 2.",
         table(["verb", "what it does"], rows),
     ]
     return pages | {"reference/command-line.md": "\n\n".join(overview) + "\n"}

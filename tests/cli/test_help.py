@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import subprocess
+import sys
 from dataclasses import fields
 
 import click
@@ -66,3 +69,21 @@ def test_help_shows_every_option_once(capsys: pytest.CaptureFixture[str], verb: 
                 if line.startswith(f"  {', '.join(parameter.opts)} ") or line == f"  {', '.join(parameter.opts)}"
             ]
             assert len(shown) == (not parameter.hidden), parameter.opts
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("inflight se", {"serve"}),
+        ("inflight serve --max-num-s", {"--max-num-seqs"}),
+        ("inflight serve --dtype b", {"bfloat16"}),
+        ("inflight bench --endpoint ch", {"chat"}),
+        ("inflight serve smol", {"smollm2"}),
+    ],
+)
+def test_a_shell_completes_verbs_options_and_known_values(words: str, found: set[str]) -> None:
+    asked = {"_INFLIGHT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-m", "inflight.cli"], env=os.environ | asked, capture_output=True, text=True
+    )
+    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == found, done.stderr

@@ -12,6 +12,8 @@ from website.api_page import api_page, openapi_document
 from website.errors import WebsiteError
 from website.links import Links
 from website.metrics_page import metrics_page
+from website.option_tables import PAGES as OPTION_PAGES
+from website.option_tables import with_options
 from website.options_pages import options_pages, with_verbs
 from website.pages import ELSEWHERE, ROOT
 from website.runs import with_runs
@@ -28,6 +30,18 @@ def test_a_page_has_its_place_in_the_navigation(page: str) -> None:
 def test_the_navigation_names_no_page_that_is_not_made() -> None:
     made = {*PAGES, *ELSEWHERE.values(), *options_pages(), "reference/api.md", "reference/series.md"}
     assert set(re.findall(r"- (?:[^:\n]+: )?(\S+\.md)$", SETTINGS, re.MULTILINE)) == made
+
+
+@pytest.mark.parametrize("path", OPTION_PAGES, ids=lambda path: path.name)
+def test_tables_of_options_are_those_of_the_command_line(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert with_options(page) == page, "run python -m website.option_tables"
+
+
+def test_a_table_of_options_is_made_of_their_help() -> None:
+    page = "<!-- options of serve: --watermark -->\nold\n<!-- end of options -->\n"
+    row = "| `--watermark FLOAT` | Share of the KV blocks that new requests leave free.  [default: 0.01] |"
+    assert row in with_options(page) and "old" not in with_options(page)
 
 
 @pytest.fixture
