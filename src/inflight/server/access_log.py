@@ -24,7 +24,8 @@ Observe = Callable[[str, int, float], None]  # route, status, seconds
 
 
 def log_call(ended: Ended, refused: Callable[[str], None]) -> None:
-    """refused: told the code of a call that did not reach the engine, which counts its own refusals."""
+    """Log the line of a call that has ended. refused: takes the code of one that did not reach the engine, which counts
+    its own refusals."""
     call, generation, error = ended.call, ended.generation, ended.error
     request = call.requests[0]
     line = RequestLine(
@@ -66,7 +67,7 @@ class AccessLog:
     answer has no body, which uvicorn leaves out."""
 
     def __init__(self, app: ASGIApp, observe: Observe, template: Callable[[Scope], str]):
-        """template: the route's path for a request; told where none of the routes was reached."""
+        """Take `template`, which finds the route's path for a request that reached no route."""
         self._app = app
         self._observe = observe
         self._template = template
@@ -100,8 +101,8 @@ class AccessLog:
         route, state = getattr(scope.get("route"), "path", None) or self._template(scope), state_of(scope)
         self._observe(route, status, seconds)
         error = state.get("error")
-        if state.get("told") or not isinstance(error, ApiError):
-            return  # the service has told of it, or nothing was refused
+        if state.get("is_logged") or not isinstance(error, ApiError):
+            return  # the service has logged it, or nothing was refused
         line = RequestLine(request_id="-", method=method, endpoint=route, status=status, total_ms=seconds * 1e3)
         reason = without_values(error.message)
         log_request(replace(line, error_code=error.code, error_param=error.param, reason=reason))

@@ -70,7 +70,7 @@ class _Calls:
         except ClientGone:
             return Response(status_code=GONE)
         request.state.body_lease.release()
-        request.state.told = True  # from here on the service logs how it ended
+        request.state.is_logged = True  # from here on the service logs how it ended
         opening = self._service.open(call, model_lease, keep=self._keeping(call))
         try:
             opened = await (until_gone(request.receive, opening, asyncio.Event()) if call.has_grammar else opening)

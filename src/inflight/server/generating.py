@@ -1,8 +1,8 @@
 """A call on its way through the engine: opened, followed to its end, or ended before.
 
-Knows the bridge's streams; what the answer looks like, `response_builder` knows. Not streaming is streaming, collected.
-A frame holds what happened since the last one was taken, as far as it is made in a moment, so that a slow reader gets
-fewer and larger frames, and costs nobody else anything.
+Knows the bridge's streams; the form of its answer is the serializer's (`common.answers`). A whole answer is a stream
+that is collected. A frame holds what happened since the last one was taken, so that a slow reader gets fewer and larger
+frames; a large one is put together in a thread, so that other calls do not wait for it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Generation(Delivery):
         return answer
 
     async def frames(self, keep_alive: float) -> AsyncGenerator[bytes, None]:
-        """Server-sent events. What goes wrong is told in the stream, because its status is long gone."""
+        """Return server-sent events. Errors are events too: the status was sent before the first of them."""
         try:
             while not self._stream.ended:
                 taken = self._stream.taken

@@ -1,4 +1,4 @@
-"""What there is to tell of one of several models. Knows numbers and words."""
+"""The state of one of several models, for answers and metrics: figures, and sentences made of them."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Served:
 
 
 class ModelLease:
-    """A model that stays in memory until it is released, which may be told twice."""
+    """A model that stays in memory until the lease is released; releasing twice does no harm."""
 
     __slots__ = ("_release", "served")
 

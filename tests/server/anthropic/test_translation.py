@@ -59,7 +59,7 @@ def test_tools_and_which_may_be_called(choice: Any, expected: Any, parallel: boo
     assert msgspec.to_builtins(body.tool_choice) == expected and body.parallel_tool_calls is parallel
 
 
-def test_thinking_is_told_to_the_template_and_bounded() -> None:
+def test_thinking_reaches_the_template_and_is_bounded() -> None:
     assert asked().chat_template_kwargs is None and asked().thinking_token_budget is None
     enabled = asked(thinking={"type": "enabled", "budget_tokens": 5})
     assert enabled.enable_thinking is True

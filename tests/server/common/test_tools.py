@@ -179,7 +179,7 @@ def test_a_form_begins_behind_the_reasoning() -> None:
 @pytest.mark.parametrize(
     "body", [{"tools": [tool()], "tool_choice": "required"}, {"guided_regex": "a"}, {"thinking_token_budget": 7}]
 )
-def test_where_the_prompt_does_not_open_reasoning_the_form_is_told_what_would(body: dict[str, Any]) -> None:
+def test_where_the_prompt_does_not_open_reasoning_the_form_has_what_would(body: dict[str, Any]) -> None:
     template = ChatTemplate(TOOL_WRITING.replace("{% else %}<r>", "").replace("ARGUMENTS", "1"))
     of = Preprocessor(PromptEncoder(TOKENIZER, template, 0), TOKENIZER, Limits(keeps_grammars=True), MarkedChoice())
     grammar = prepared(of, **body).grammar

@@ -131,7 +131,7 @@ def test_hidden_reasoning_is_counted_but_not_shown() -> None:
     assert frames[-1]["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2
 
 
-def test_functions_are_told_as_they_were_asked_for() -> None:
+def test_functions_are_shown_as_they_were_asked_for() -> None:
     one = call(ANSWER, old_functions=True)
     choice = whole(one, [*events(len(ANSWER)), end()])["choices"][0]
     assert choice["message"]["function_call"] == {"name": "f", "arguments": "{}"}

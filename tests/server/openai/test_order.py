@@ -69,7 +69,7 @@ def plain(parts: list[dict[str, Any]]) -> list[str]:
     return kinds
 
 
-def test_what_is_written_behind_a_call_is_told_behind_it() -> None:
+def test_text_after_a_call_is_shown_after_it() -> None:
     taken = [*events(len(ANSWER)), end()]
     items = whole(of_kind("responses", ANSWER), taken)["output"]
     kinds = ["reasoning", "message", "function_call", "message", "function_call", "reasoning"]

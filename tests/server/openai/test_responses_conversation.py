@@ -139,7 +139,7 @@ def test_an_empty_input_is_refused() -> None:
     assert plain([], instructions="Say hello.")[0]["role"] == "system"
 
 
-def test_where_a_conversation_may_be_cut_is_told_if_it_may() -> None:
+def test_a_conversation_that_may_be_cut_says_where() -> None:
     body = {"input": [{"role": role, "content": "x"} for role in ("system", "user", "assistant", "user")]}
     for truncation, expected in (("auto", (1, 3)), ("disabled", ())):
         asked = RESPONSES.decode(json.dumps({**body, "truncation": truncation}).encode())

@@ -41,7 +41,7 @@ def test_events_come_in_their_order() -> None:
     assert [event["type"].removeprefix("response.") for event in events] == expected
 
 
-def test_the_items_are_what_the_events_told() -> None:
+def test_the_items_are_those_of_the_events() -> None:
     events, items = pushed(ANSWER)
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert items == done

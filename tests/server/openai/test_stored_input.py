@@ -44,7 +44,7 @@ def test_an_item_stands_in_the_place_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("item_id", ["msg_1_1", "msg_2_0", "msg", "", "resp_1", "msg_1_0_0"])
-def test_what_is_not_there_is_told_with_its_place(item_id: str) -> None:
+def test_a_missing_item_is_named_with_its_place(item_id: str) -> None:
     with pytest.raises(ApiError) as refused:
         resolved(body({"role": "user", "content": "Hi"}, named(item_id)))
     assert (refused.value.status, refused.value.param) == (404, "input[1].id")

@@ -146,7 +146,7 @@ def damage(folder: Path, column: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(("column", "value"), [("response", '{"id": "resp_1", "out'), ("input_items", "{}")])
-def test_damage_is_told_while_it_runs_and_at_the_next_start(tmp_path: Path, column: str, value: str) -> None:
+def test_damage_is_reported_while_it_runs_and_at_the_next_start(tmp_path: Path, column: str, value: str) -> None:
     async def work(rig: Rig) -> None:
         await rig.service.responses.store(*response(1))
         damage(tmp_path, column, value)

@@ -57,7 +57,7 @@ def refusal(of: Preprocessor, asked: tuple[EndpointName, dict[str, Any]]) -> Api
 
 
 @pytest.mark.parametrize(
-    ("asked", "told", "field"),
+    ("asked", "message", "field"),
     [
         (completion("x", n=5), "5 samples, 5 in all, but at most 4", "n"),
         (completion("x", best_of=5), "5 samples, 5 in all, but at most 4", "n"),
@@ -68,10 +68,10 @@ def refusal(of: Preprocessor, asked: tuple[EndpointName, dict[str, Any]]) -> Api
     ],
 )
 def test_a_call_that_could_never_wait_is_refused_for_good(
-    asked: tuple[EndpointName, dict[str, Any]], told: str, field: str
+    asked: tuple[EndpointName, dict[str, Any]], message: str, field: str
 ) -> None:
     error = refusal(preprocessor(max_sequences=4), asked)
-    assert told in error.message and error.param == field
+    assert message in error.message and error.param == field
 
 
 def test_a_call_that_fits_the_queue_exactly_passes() -> None:
@@ -163,7 +163,7 @@ def test_an_answer_has_so_many_log_probabilities_and_no_more() -> None:
         assert "1,000 are allowed" in error.message and error.param == "logprobs"
 
 
-def test_allowed_tokens_are_told_once_each_and_are_of_the_vocabulary() -> None:
+def test_allowed_tokens_are_listed_once_each_and_are_of_the_vocabulary() -> None:
     given = completion([1], allowed_token_ids=[7, 3, 7, 3] * 1000)
     prepared = preprocessor(vocab_size=8).prepared(given[0], json.dumps(given[1]).encode())
     assert isinstance(prepared, PreparedCompletion) and prepared.settings.allowed_token_ids == [3, 7]

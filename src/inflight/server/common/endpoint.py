@@ -32,7 +32,7 @@ class Endpoint:
         field_names: The body's names for fields of /v1/chat/completions, for messages about mistakes in them.
         is_stored: Its answers may be stored, and bodies may continue a stored one.
         renders: The endpoint whose bodies it takes, to answer with the engine requests that these would become.
-        operation, about, tag: Name, description and group in the OpenAPI document.
+        operation, about: Name and description in the OpenAPI document.
     """
 
     name: EndpointName
