@@ -189,20 +189,21 @@ def test_long_names_are_cut() -> None:
 
 
 @pytest.mark.parametrize("again", [1, 3])
-def test_everybody_writes_here_once_and_the_access_log_is_off(again: int) -> None:
+def test_all_loggers_write_here_once_without_the_access_log_and_the_warnings_of_unreadable_requests(again: int) -> None:
     stream = io.StringIO()
     logging.getLogger("uvicorn.error").addHandler(logging.StreamHandler(stream))
     for _ in range(again):
         configure("json", stream=stream)
     logging.getLogger("uvicorn.error").info("Started server process [7]")
-    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received, %d bytes.", 7)
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    logging.getLogger("uvicorn.error").error("The socket %d was closed.", 7)
     logging.getLogger("uvicorn.access").info("127.0.0.1 - GET /")
     logging.getLogger("inflight.server").info("ready")
     logging.getLogger("asyncio").info("chatter")
     logging.getLogger("asyncio").error("Task exception was never retrieved")
     entries = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [(one["logger"], one["message"]) for one in entries] == [
-        ("uvicorn.error", "Invalid HTTP request received, 7 bytes."),
+        ("uvicorn.error", "The socket 7 was closed."),
         ("inflight.server", "ready"),
         ("asyncio", "Task exception was never retrieved"),
     ]
