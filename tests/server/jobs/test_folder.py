@@ -119,7 +119,7 @@ def test_commits_are_durable_and_failures_undone(tmp_path: Path) -> None:
 # -- several processes of one server --------------------------------------------------------------------------------
 def test_processes_share_files_jobs_and_pauses_and_one_answers_lines(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
-        await until(lambda: rig.service._slot.is_acquired)
+        await until(lambda: rig.service._slot._descriptor is not None)
         other = Rig(tmp_path, beside=True)
         other.service.start()
         rig.answerer.gate = asyncio.Event()

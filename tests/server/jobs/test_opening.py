@@ -330,10 +330,11 @@ def test_a_folder_of_an_earlier_version_goes_on(tmp_path: Path, version: int) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*NAMES, "unknown", "worker"])
 
 
-def test_a_damaged_value_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["status = 'in_progrfss'", "metadata = '{'"])
+def test_a_damaged_value_of_an_earlier_version_is_refused(tmp_path: Path, change: str) -> None:
     old_folder(tmp_path, 3)
     with contextlib.closing(sqlite3.connect(tmp_path / "batch.sqlite")) as database, database:
-        database.execute("UPDATE jobs SET status = 'in_progrfss'")
+        database.execute(f"UPDATE jobs SET {change}")
     for _ in range(2):
         with pytest.raises(DataDirectoryError, match="is damaged"):
             Rig(tmp_path)

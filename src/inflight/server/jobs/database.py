@@ -201,13 +201,12 @@ def upgrade(path: Path, version: int) -> None:
     """Make the tables of an earlier version, whole or not at all, those of today. Raises DataDirectoryError."""
     if version == VERSION:
         return
-    with storage_errors(), closing(_writing(path)) as connection:
-        connection.execute("PRAGMA foreign_keys=OFF")
-        script = _upgrade_script(connection, version)
-        try:
-            connection.executescript(f"BEGIN IMMEDIATE; {script} COMMIT;")
-        except sqlite3.IntegrityError as error:
-            raise DataDirectoryError(f"{path} is damaged ({_one_line(str(error))}); {_REMEDY}") from None
+    try:
+        with storage_errors(), closing(_writing(path)) as connection:
+            connection.execute("PRAGMA foreign_keys=OFF")
+            connection.executescript(f"BEGIN IMMEDIATE; {_upgrade_script(connection, version)} COMMIT;")
+    except sqlite3.Error as error:  # a CHECK constraint: the disk's errors are others
+        raise DataDirectoryError(f"{path} is damaged ({_one_line(str(error))}); {_REMEDY}") from None
 
 
 def _upgrade_script(connection: sqlite3.Connection, version: int) -> str:
@@ -324,9 +323,6 @@ class Database:
     async def write_on_full_disk(self, work: Work[T]) -> T:
         """Write what makes room: where the disk is full, the reserve is released for it."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._write_with_reserve, work)
-
-    async def restore_reserve(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._reserve.restore)
 
     def write_now(self, work: Work[T]) -> T:
         """`write` where there is no event loop; waits."""

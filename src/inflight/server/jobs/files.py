@@ -335,7 +335,7 @@ class Files:
         await self._database.write_on_full_disk(work)
         if await asyncio.to_thread(self._remove, file_id):
             await self._forget([file_id])
-        await self._database.restore_reserve()
+        await asyncio.to_thread(self._data.reserve.restore)
 
     def _remove(self, file_id: str) -> bool:
         """Remove the content; False: the next start does it."""

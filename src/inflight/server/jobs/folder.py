@@ -285,11 +285,6 @@ class WorkerSlot:
         self._descriptor: int | None = None
         self._is_ours = False  # not a file that another program has put there
 
-    @property
-    def is_acquired(self) -> bool:
-        """Whether this process is the one."""
-        return self._descriptor is not None
-
     def acquire(self) -> bool:
         """Take the slot, if no other process has it. Raises OSError."""
         descriptor = os.open(self._path, OPEN | os.O_CREAT, 0o600)

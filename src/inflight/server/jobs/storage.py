@@ -70,10 +70,8 @@ def is_full(error: OSError) -> bool:
 
 
 def damaged_database(why: str) -> StorageError:
-    sentence = (
-        f"The database of the data directory is damaged ({why}); stop the server and restore batch.sqlite from a "
-    )
-    return StorageError(f"{sentence}backup.", is_damage=True)
+    remedy = "stop the server and restore batch.sqlite from a backup"
+    return StorageError(f"The database of the data directory is damaged ({why}); {remedy}.", is_damage=True)
 
 
 def _of_os(error: OSError) -> StorageError:
