@@ -118,13 +118,11 @@ def max_concurrent_sequences(
 
     KV bytes per GPU = memory · 0.95 - weights / TP - activations - 3.76 GB (4.15 GB with TP > 1) - states of
     max_num_seqs sequences / TP - snapshots of states (`kv_blocks.default_checkpoints`) / TP, where activations = 2
-    bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4 bytes · max_num_seqs · V / TP: hidden states,
-    the widest layer's projections and gated MLP (of a mixture the experts that a token picks and those that all share),
-    and logits. Blocks = ⌊KV bytes / bytes of a block⌋; sequences = ⌊blocks / ⌈tokens_per_sequence / block_size⌉⌋. Bytes
-    of a block = those of a sequence of `tokens_per_sequence` tokens (`estimate_kv_cache`, without states) / its blocks:
-    where no layer has a window, block_size · bytes per token and GPU. max_loras slots of adapters take 2 bytes ·
-    max_lora_rank · (outputs + inputs) of every module that all tokens pass. tokens_per_sequence: for a mixture, the
-    mean over time (a sequence stands at its prompt and half of its answer, and long answers stand longer):
+    bytes · max_num_batched_tokens · (4d + (H + 2K)h / TP + 3F / TP) + 4 bytes · max_num_seqs · V / TP. Blocks = ⌊KV
+    bytes / bytes of a block⌋; sequences = ⌊blocks / ⌈tokens_per_sequence / block_size⌉⌋. Bytes of a block = those of a
+    sequence of `tokens_per_sequence` tokens (`estimate_kv_cache`, without states) / its blocks: where no layer has a
+    window, block_size · bytes per token and GPU. max_loras slots of adapters take 2 bytes · max_lora_rank · (outputs +
+    inputs) of every module that all tokens pass. tokens_per_sequence: for a mixture, the mean over time,
     `Traffic.mean_context`.
 
     model, gpu: objects, or names as `read_model` and `find_gpu` take them. Errors as there and in `estimate_kv_cache`.
@@ -135,18 +133,14 @@ def max_concurrent_sequences(
         raise ValueError(f"A sequence of {tokens_per_sequence:g} tokens; give at least 1.")
     check_tensor_parallel(spec, tensor_parallel)
     of_weights = weight_bytes(spec, packing(weights)) / tensor_parallel
-    widest = max(_projected(layer, spec.hidden_size) for layer, _ in kinds_of_layers(spec)) / tensor_parallel
-    activations = ITEM_BYTES["bf16"] * max_num_batched_tokens * (4 * spec.hidden_size + widest)
-    activations += LOGIT_BYTES * max_num_seqs * spec.vocab_size / tensor_parallel
+    activations = _activation_bytes(spec, tensor_parallel, max_num_batched_tokens, max_num_seqs)
     state = state_bytes(spec) / tensor_parallel
-    states, snapshots = max_num_seqs * state, 0
+    states = max_num_seqs * state
     taken = SYSTEM_BYTES + (COLLECTIVE_BYTES if tensor_parallel > 1 else 0.0)
     adapters = max_loras * ITEM_BYTES["bf16"] * adapter_parameters(spec, max_lora_rank)
     left = gpu.memory_bytes * MEMORY_SHARE - of_weights - activations - taken - states - adapters
-    if state:
-        snapshots = default_checkpoints(max_num_seqs, state, max(0.0, left))
-        states += snapshots * state
-        left -= snapshots * state
+    snapshots = default_checkpoints(max_num_seqs, state, max(0.0, left)) if state else 0
+    states, left = states + snapshots * state, left - snapshots * state
     each = math.ceil(tokens_per_sequence / block_size)
     parts = cache_shards(spec, tensor_parallel)
     per_block = ITEM_BYTES[kv] * sum(one.elements * one.seen(each * block_size, 1) for one in parts) / each
@@ -166,6 +160,14 @@ def max_concurrent_sequences(
         tokens_per_sequence=tokens_per_sequence,
         sequences=blocks // each,
     )
+
+
+def _activation_bytes(spec: ModelSpec, tensor_parallel: int, tokens: int, rows: int) -> float:
+    """Return the bytes of hidden states, the widest layer's projections and gated MLP (of a mixture the experts that a
+    token picks and those that all share), and logits, of a step."""
+    widest = max(_projected(layer, spec.hidden_size) for layer, _ in kinds_of_layers(spec)) / tensor_parallel
+    hidden = ITEM_BYTES["bf16"] * tokens * (4 * spec.hidden_size + widest)
+    return hidden + LOGIT_BYTES * rows * spec.vocab_size / tensor_parallel
 
 
 def _projected(layer: LayerSpec, hidden: int) -> int:
