@@ -17,6 +17,8 @@ import httpx
 import pytest
 
 from ..conftest import Server, children
+from ..test_processes import ENDLESS, Asking, owner, spread
+from ..test_processes import children as api_processes
 
 SMALL = "kv-memory = 0.05\n"
 SIZE = "size = 1\n"
@@ -216,13 +218,39 @@ def test_who_would_wait_too_long_is_told_when_to_come(start: Callable[..., Serve
     assert pinned.status_code == 409 and "pinned" in pinned.json()["error"]["message"]
 
 
+def test_a_killed_api_process_costs_its_own_calls_and_gives_its_models_back(room_for_one: Server) -> None:
+    server = room_for_one
+    streams: dict[int, list[Asking]] = {}
+    while len(streams) < 2:
+        one = Asking(server, body={**ENDLESS, "model": "a"})
+        streams.setdefault(owner(server, one.client), []).append(one)
+    (kept, whole), (killed, broken) = streams.items()  # the last one, which has just begun, is the second's first
+    os.kill(killed, signal.SIGKILL)
+    assert len(broken) == 1 and broken[0].ended() is not None and broken[0].fault is not None
+    for one in whole:
+        assert one.ended()[-1] == "data: [DONE]" and one.fault is None
+    assert server.settled(lambda: len(api_processes(server)) == 2 and kept in api_processes(server))
+    clients = spread(server)
+    for client in clients:
+        assert client.post("/v1/completions", json={"model": "a", "prompt": "x", "max_tokens": 2}).status_code == 200
+    residency = server.get("/v1/models/a").json()["residency"]
+    assert (residency["calls"], residency["waiting"]) == (0, 0)
+    assert server.post("/v1/models/unload", {"model": "a"}).json()["state"] == "unloading"
+    for client in clients:
+        assert client.post("/v1/completions", json={"model": "b", "prompt": "x", "max_tokens": 2}).status_code == 200
+
+
 @pytest.mark.wide
 def test_a_model_that_breaks_down_is_loaded_anew(start: Callable[..., Server], tmp_path: Path) -> None:
-    server = start("--models", write(tmp_path / "models.toml", f"memory = 4\n[models.a]\n{SMALL}[models.b]\n{SMALL}"))
+    models = write(tmp_path / "models.toml", f"memory = 4\n[models.a]\n{SMALL}[models.b]\n{SMALL}")
+    server = start("--models", models, "--api-processes", "2")
     assert ask(server, "a").status_code == 200 and ask(server, "b").status_code == 200
     [of_a, *_] = workers(server)
     time.sleep(10)  # it has lived for a while; one that dies at once is not loaded at once
+    asking = Asking(server, body={**ENDLESS, "model": "a"})
     os.kill(of_a, signal.SIGKILL)
+    *_, error, done = asking.ended()
+    assert done == "data: [DONE]" and "The model 'a' has broken down" in json.loads(error[6:])["error"]["message"]
     assert server.settled(lambda: states(server)["a"] == "unloaded")
     assert states(server)["b"] == "loaded" and ask(server, "b").status_code == 200
     assert ask(server, "a").status_code == 200
