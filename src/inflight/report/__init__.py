@@ -1,4 +1,1 @@
-"""Pictures and words about runs: from records and observations to a page that opens anywhere.
-
-Knows what was written down; no engine, no server, no network.
-"""
+"""Reports on runs: records and observations as figures, a diagnosis, pictures, text, JSON and a page."""
