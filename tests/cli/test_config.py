@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from inflight.cli.run import command as run
+
 from .terminal import Caller
 
 ONE = ("run", "hello", "--max-tokens", 3, "--ignore-eos", "--verbose")
@@ -43,6 +45,12 @@ def test_the_command_line_wins(inflight: Caller, config: Path) -> None:
     told = inflight(*ONE, "--config", config, "--max-num-seqs", 5)
     assert "max_num_seqs: 5 (as set)" in told.err and "block_size: 32" in told.err
     assert "max_num_seqs: 5" in inflight(*ONE, "--max-num-seqs", 5, "--config", config).err
+
+
+@pytest.mark.parametrize("text", ['["yes", "no"]', '"yes no"'])
+def test_an_option_of_two_values_takes_both(config: Path, text: str) -> None:
+    config.write_text(f"score-tokens = {text}\n")
+    assert run.make_context("run", ["--config", str(config)]).params["score_tokens"] == ("yes", "no")
 
 
 @pytest.mark.parametrize(("text", "caching"), [("true", False), ("false", True)])

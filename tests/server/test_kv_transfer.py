@@ -170,7 +170,7 @@ def test_roles_say_what_they_need(folder: Path) -> None:
     for arguments, says in (
         (("--role", "prefill"), "--kv-peer-secret-file"),
         (("--role", "decode", "--kv-transfer-port", "1"), "no effect with --role decode"),
-        (("--role", "prefill", "--kv-transfer-host", "0.0.0.0"), "by which nobody can be called"),
+        (("--role", "prefill", "--kv-transfer-host", "0.0.0.0"), "which is no address of one machine"),
         (
             ("--role", "both", "--no-prefix-caching", *secret_file(folder, "ours", "a secret of many bytes")),
             "prefix cache",

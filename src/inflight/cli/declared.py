@@ -33,6 +33,7 @@ def settings_options(
     kind: type,
     before: Mapping[str, Sequence[Decorator]] | None = None,
     complete: Mapping[str, Complete] | None = None,
+    only: Sequence[str] = (),
 ) -> Decorator:
     """Return the options of a dataclass of settings, in their groups.
 
@@ -40,11 +41,14 @@ def settings_options(
         kind: the dataclass.
         before: other options, by the name of the setting that they precede and whose group they share.
         complete: completions of words in a shell, by names of settings.
+        only: names of the settings to be options; all by default.
     """
     groups: dict[str, list[Decorator]] = {}
     title = ""
     for one in declared_settings(kind):
         title = one.setting.group or title
+        if only and one.name not in only:
+            continue
         completion = (complete or {}).get(one.name)
         groups.setdefault(title, []).extend((*(before or {}).get(one.name, ()), setting_option(one, completion)))
     return stacked(*(grouped(title, *options) for title, options in groups.items()))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from inflight.cli.compiled_kernels import COMMAND, compile_all, listing
+from inflight.cli.declared import settings_options
 from inflight.cli.options import complete_model
 from inflight.cli.step_traces import ROOM, check_traced, show, trace_steps
 from inflight.cli.verb import Verb
@@ -31,28 +32,13 @@ if TYPE_CHECKING:
 BATCHES, GPU_BATCHES = (1, 8, 32), (1, 32, 256)
 PROMPTS, GPU_PROMPTS = (512, 2048), (512, 2048, 8192)
 CONTEXT = 1024  # tokens of each sequence in the decode figures
+_OF_ENGINE = (
+    *("model", "quantization", "quantization_group_size", "kv_cache_dtype", "device", "threads", "load_format"),
+)
 
 
 @click.command("doctor", cls=Verb)
-@click.option(
-    "--model",
-    metavar="M",
-    shell_complete=complete_model,
-    help="Model folder, .gguf file, hub id or name such as smollm2 to judge; without it the built-in model.",
-)
-@click.option(
-    "--quantization",
-    default="none",
-    show_default=True,
-    help="none, int8, int8-all, int4, int4-all or fp8, as the engine would hold it.",
-)
-@click.option("--quantization-group-size", type=int, default=32, show_default=True, help="Of int4: 32, 64 or 128.")
-@click.option("--kv-cache-dtype", default="auto", show_default=True, help="auto, int8 or fp8, the same.")
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda or cuda:N; auto: a GPU if there is one.")
-@click.option("--threads", type=int, help="Kernel threads; without it one for each core.")
-@click.option(
-    "--load-format", default="auto", show_default=True, help="auto, dequantize or dummy, as the engine would."
-)
+@settings_options(EngineSettings, complete={"model": complete_model}, only=_OF_ENGINE)
 @click.option("--trace", is_flag=True, help="Compute steps, and show where each thread's time goes by operation.")
 @click.option("--context", type=int, help=f"Tokens of each row in decode figures; {CONTEXT:,}, or the model's most.")
 @click.option("--trace-file", type=click.Path(path_type=Path), help="Write what --trace saw for Perfetto, as JSON.")

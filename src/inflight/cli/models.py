@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from inflight.cli.declared import settings_options
 from inflight.cli.options import complete_model
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
@@ -30,8 +31,7 @@ _COLUMNS = ("model", "family", "format", "parameters", "on disk", "in memory", "
 
 @click.command("models", cls=Verb)
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
-@click.option("--quantization", default="none", show_default=True, help="As the engine would hold plain matrices.")
-@click.option("--threads", type=int, help="Kernel threads; without it one for each core.")
+@settings_options(EngineSettings, only=("quantization", "threads"))
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def command(models: Sequence[str], quantization: str, threads: int | None, as_json: bool) -> None:
     """Say what each MODEL (a folder, a .gguf file, or a name or hub id that is cached) is, what memory it needs here

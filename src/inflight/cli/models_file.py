@@ -1,23 +1,21 @@
 """`inflight serve --models FILE.toml`: several models behind one address, one table each.
 
-    memory = 12                 # GiB for all of them together; without it 80 % of what is free
-    max-wait = 60               # seconds that a call waits for its model to be loaded; then it is told when to come
-    default = "chat"            # of bodies that name no model; without it they are refused
+memory = 12                 # GiB for all of them together; without it 80 % of what is free
+    max-wait = 60               # seconds that a call waits for its model to be loaded
+default = "chat"            # of bodies that name no model; without it they are refused
 
-    [models.chat]               # the name by which requests call it; without a model it is the built-in one
-    model = "Qwen/Qwen2.5-0.5B-Instruct"
-    aliases = ["gpt-4o-mini"]
-    pin = true                  # loaded at the start, and never unloaded
-    weight = 4                  # share of the cores beside others that compute
-    kv-memory = 2               # and any other option of the engine, of scheduling or of answers, by its long name
-    lanes.vip = { weight = 3 }
+[models.chat]               # the name by which requests call it; without a model it is the built-in one
+model = "Qwen/Qwen2.5-0.5B-Instruct"
+aliases = ["gpt-4o-mini"]
+pin = true                  # loaded at the start, and never unloaded
+weight = 4                  # share of the cores beside others that compute
+kv-memory = 2               # and any other option of the engine, of scheduling or of answers, by its long name
+lanes.vip = { weight = 3 }
 
-    [models.embed]
-    model = "BAAI/bge-small-en-v1.5"
-    idle = 600                  # seconds without a call after which it is unloaded
-    size = 0.4                  # GiB that it takes, where that is known better than it is estimated
-
-Knows keys, and which options are a model's own; what these mean, their settings know.
+[models.embed]
+model = "BAAI/bge-small-en-v1.5"
+idle = 600                  # seconds without a call after which it is unloaded
+size = 0.4                  # GiB that it takes, where that is known better than it is estimated
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Options that several verbs share, as decorators, and `--config FILE.toml`, which holds them by their long names.
-
-Knows names, types and help texts; what the values may be, `EngineSettings` and `SamplingParams` know.
-"""
+"""Options that several verbs share, `--config FILE.toml` and `--preset`, and the settings that are made of options."""
 
 from __future__ import annotations
 
@@ -35,8 +32,7 @@ Options = TypeVar("Options", bound="DataclassInstance")
 
 
 def options_of(kind: type[Options], values: Mapping[str, Any]) -> Options:
-    """Those of a verb's arguments that are fields of a dataclass, as one of it: from there on names and types are
-    checked."""
+    """Make a dataclass of those arguments of a verb that are its fields."""
     return kind(**{item.name: values[item.name] for item in fields(kind)})
 
 
@@ -55,7 +51,7 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
 
 
 def defaults_of(where: str, values: Mapping[str, Any], parameters: Iterable[click.Parameter]) -> dict[str, Any]:
-    """What a file says of a verb's options, by their names in click. where: the file, for sentences. Raises
+    """Return a file's values of options, by their names in click. where: names the file in errors. Raises
     click.UsageError."""
     names = {name.lstrip("-"): parameter for parameter in parameters for name in parameter.opts}
     defaults = {}
@@ -84,7 +80,7 @@ def _take_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> No
 
     @cache
     def values() -> dict[str, str]:
-        """Asked for when what computes is known, whatever the order of options."""
+        """Choose the values once the device is known, in any order of options."""
         found = chosen.on(_on_gpu(ctx))
         for key, (value, why) in found.items():
             print(f"  --{key} {value}: {why}", file=sys.stderr)
@@ -97,8 +93,8 @@ def _take_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> No
 
 
 def _on_gpu(ctx: click.Context) -> bool:
-    """Whether steps are a GPU's: that of the engine, or of what is simulated. What was not given has no type that an
-    option has while others are read."""
+    """Return whether a GPU computes steps, of the engine or of a simulation. An option that is not given has no value
+    of its type while others are read."""
     if isinstance(measured := ctx.params.get("step_model"), Path):
         from inflight.simulate.sources import read_step_model
 
@@ -112,7 +108,7 @@ def _on_gpu(ctx: click.Context) -> bool:
 
 
 def lanes_of(where: str, values: dict[str, Any]) -> dict[str, Any]:
-    """`[lanes.NAME]` tables, taken out of a file's values. Raises click.UsageError."""
+    """Take the `[lanes.NAME]` tables out of a file's values. Raises click.UsageError."""
     lanes = values.pop("lanes", {})
     if not isinstance(lanes, dict) or not all(isinstance(lane, dict) for lane in lanes.values()):
         raise click.UsageError(f"{where}: write lanes as tables, [lanes.NAME] each.")
@@ -120,12 +116,12 @@ def lanes_of(where: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_typed(parameter: click.Option, value: Any) -> Any:
-    """A TOML value as it would stand on the command line, so that both are checked alike."""
+    """Return a TOML value as on the command line, so that both are checked alike."""
     if parameter.is_flag:
         if not isinstance(value, bool):
             raise ValueError("give true or false")
         return not value if parameter.flag_value is False else value
-    if parameter.multiple:
+    if parameter.multiple or (parameter.nargs > 1 and isinstance(value, list)):
         return [_text(one) for one in (value if isinstance(value, list) else [value])]
     return json.dumps(value) if parameter.name == "logit_bias" and isinstance(value, dict) else _text(value)
 
@@ -147,7 +143,7 @@ config_option = click.option(
 
 
 def _refuse(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    """Of options that other engines have: known by name, so that whoever gives them learns what there is instead."""
+    """Refuse an option of other engines, and name the one that there is instead."""
     if value is not None:
         raise click.UsageError(
             f"{parameter.opts[0]}: there is neither pipeline nor expert parallelism here, of layers or experts that "
@@ -199,13 +195,13 @@ sampling_options = grouped(
     click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the likeliest token."),
     click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the k likeliest; 0: from all."),
     click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from this share of probability."),
-    click.option("--min-p", type=float, default=0.0, show_default=True, help="Least share of the likeliest's."),
+    click.option("--min-p", type=float, default=0.0, show_default=True, help="Minimum share of the likeliest's."),
     click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="Above 1: repeat less."),
     click.option("--presence-penalty", type=float, default=0.0, show_default=True, help="Per token once there."),
     click.option("--frequency-penalty", type=float, default=0.0, show_default=True, help="Per time it is there."),
     click.option("--logit-bias", metavar="JSON", help='Numbers added to logits, such as {"12": -100}.'),
-    click.option("--max-tokens", type=int, default=512, show_default=True, help="Most tokens of an answer."),
-    click.option("--min-tokens", type=int, default=0, show_default=True, help="Fewest tokens of an answer."),
+    click.option("--max-tokens", type=int, default=512, show_default=True, help="Maximum tokens of an answer."),
+    click.option("--min-tokens", type=int, default=0, show_default=True, help="Minimum tokens of an answer."),
     click.option("--stop", multiple=True, help="Text that ends an answer; may be given several times."),
     click.option("--stop-token-ids", multiple=True, type=int, help="Token id that ends an answer; several times."),
     click.option("--include-stop-str-in-output", is_flag=True, help="Keep the text that ended it."),
@@ -224,12 +220,12 @@ def name_model(name: str | None, values: dict[str, Any]) -> None:
 
 
 def engine_settings(values: dict[str, Any]) -> EngineSettings:
-    """Takes the engine's options out of a verb's arguments."""
+    """Take the engine's options out of a verb's arguments."""
     return EngineSettings(**{item.name: values.pop(item.name) for item in fields(EngineSettings)})
 
 
 def scheduling_settings(values: dict[str, Any]) -> SchedulingSettings:
-    """Takes the scheduling options out of a verb's arguments."""
+    """Take the scheduling options out of a verb's arguments."""
     given = {name: values.pop(name) for name in SCHEDULING_NAMES if name in values}
     given["tenant_weights"] = dict(_weight(one) for one in given["tenant_weights"])
     lanes = click.get_current_context().meta.get(LANES, {})
@@ -248,7 +244,7 @@ def _weight(text: str) -> tuple[str, float]:
 
 
 def sampling_params(values: dict[str, Any]) -> SamplingParams:
-    """Takes the sampling options out of a verb's arguments. `--seed` stays the engine's: each request draws its own."""
+    """Take the sampling options out of a verb's arguments. `--seed` stays the engine's: each request draws its own."""
     names = [item.name for item in fields(SamplingParams) if item.name in values and item.name != "seed"]
     given = {name: values.pop(name) for name in names}
     if given.get("logit_bias"):

@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import click
 
-from inflight.cli.verb import grouped
-from inflight.config.setting import SettingsError
+from inflight.cli.declared import settings_options
+from inflight.config.setting import SettingsError, declared_settings, setting
 from inflight.extras import pip_install
 from inflight.ray.ray_address import check_address
 from inflight.ray.scale import Replicas, Scale
 from inflight.routing.registry import ROUTERS
 
 DEFAULT_ROUTER = "prefix-aware"
-MOST_REPLICAS = 1000
-_NAMES = ("replicas", "max_replicas", "prefill_replicas", "max_prefill_replicas", "ray_address", "router")
+MAX_REPLICAS = 1000
 
-replica_options = grouped(
-    "Replicas",
-    click.option("--replicas", type=int, help="Engines behind this address, each in a replica of Ray Serve's."),
-    click.option("--max-replicas", type=int, help="As many as long queues make of them; --replicas unless set."),
-    click.option(
-        "--prefill-replicas", type=int, help="Engines beside them that compute their prompts, and hand them over."
-    ),
-    click.option("--max-prefill-replicas", type=int, help="The same of these; --prefill-replicas unless set."),
-    click.option("--ray-address", help="Head of a Ray cluster to run them on; else a Ray of this machine is started."),
-    click.option("--router", help=f"Who gets a request: {', '.join(ROUTERS)}; {DEFAULT_ROUTER} unless set."),
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOptions:
+    """Replicas, and the router before them."""
+
+    replicas: int | None = setting(None, "Engines behind this address, each in a replica of Ray Serve's.", "Replicas")
+    max_replicas: int | None = setting(None, "Maximum that long queues may make of them; --replicas unless set.")
+    prefill_replicas: int | None = setting(
+        None, "Engines beside them that compute their prompts, and send their keys and values."
+    )
+    max_prefill_replicas: int | None = setting(None, "The same of these; --prefill-replicas unless set.")
+    ray_address: str | None = setting(
+        None, "Head of a Ray cluster to run them on; else a Ray of this machine is started."
+    )
+    router: str | None = setting(None, f"Router of requests: {', '.join(ROUTERS)}; {DEFAULT_ROUTER} unless set.")
+
+
+replica_options = settings_options(ReplicaOptions)
 
 
 def replicas_of(values: dict[str, Any]) -> Replicas | None:
-    """Takes the options out of the verb's arguments. Raises click.UsageError, SettingsError."""
-    given = {name: values.pop(name) for name in _NAMES}
+    """Take the options out of the verb's arguments. Raises click.UsageError, SettingsError."""
+    given = {one.name: values.pop(one.name) for one in declared_settings(ReplicaOptions)}
     if given["replicas"] is None:
         for name, value in given.items():
             if value is not None:
@@ -69,12 +76,12 @@ def _check(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         check_address(given["ray_address"])
 
 
-def _check_scale(name: str, replicas: int, most: int | None) -> None:
-    if not 1 <= replicas <= MOST_REPLICAS:
-        raise SettingsError(f"--{name} is {replicas}; give a number from 1 to {MOST_REPLICAS:,}.")
-    if most is not None and not replicas <= most <= MOST_REPLICAS:
+def _check_scale(name: str, replicas: int, maximum: int | None) -> None:
+    if not 1 <= replicas <= MAX_REPLICAS:
+        raise SettingsError(f"--{name} is {replicas}; give a number from 1 to {MAX_REPLICAS:,}.")
+    if maximum is not None and not replicas <= maximum <= MAX_REPLICAS:
         raise SettingsError(
-            f"--max-{name} is {most}; give a number from --{name}, which is {replicas}, to {MOST_REPLICAS:,}."
+            f"--max-{name} is {maximum}; give a number from --{name}, which is {replicas}, to {MAX_REPLICAS:,}."
         )
 
 

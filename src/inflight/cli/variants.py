@@ -1,8 +1,5 @@
-"""Settings side by side: `--setting 'NAME=OPTIONS'`, each what the verb's own options say, but for these; and `--serve
-'NAME=OPTIONS'`, the same as words for `inflight serve`, whose options all go.
-
-Knows how options are written; what they mean, `EngineSettings` and `SchedulingSettings` know.
-"""
+"""Settings to compare: `--setting 'NAME=OPTIONS'`, which change the verb's own options, and `--serve 'NAME=OPTIONS'`,
+options of `inflight serve`."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ def _setting(**values: Any) -> tuple[EngineSettings, SchedulingSettings]:
 
 
 def read_variants(texts: Sequence[str]) -> list[Variant]:
-    """Within a verb that has the engine's and the scheduling options too, what was given there holds for all."""
+    """Read settings. Options of the engine and of scheduling that the verb was given hold for all."""
     variants = [_read_one(text) for text in texts]
     names = [one.name for one in variants]
     for name in names:
@@ -66,7 +63,7 @@ def read_variants(texts: Sequence[str]) -> list[Variant]:
 
 
 def read_served(texts: Sequence[str]) -> list[ServedVariant]:
-    """What was given for all stands before what each has of its own, and gives way to it."""
+    """Put options that hold for all before those of each server, which win."""
     verb = click.get_current_context(silent=True)
     for_all = _as_words(_given(verb)) if verb else []
     return [ServedVariant(name, (*for_all, *words)) for name, words in map(_read_served, texts)]
@@ -92,7 +89,7 @@ def _named_words(option: str, example: str, text: str) -> tuple[str, list[str], 
 
 
 def _as_words(values: Mapping[str, Any]) -> list[str]:
-    """As they would be typed."""
+    """Return values as words of the command line."""
     words: list[str] = []
     for parameter in _setting.params:
         value = values.get(str(parameter.name))
@@ -115,8 +112,8 @@ def _read_one(text: str) -> Variant:
         with context:
             engine, scheduling = _setting.invoke(context)
     except (click.UsageError, SettingsError) as error:
-        told = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        raise click.UsageError(f"--setting {name!r}: {told}") from None
+        sentence = error.format_message() if isinstance(error, click.UsageError) else str(error)
+        raise click.UsageError(f"--setting {name!r}: {sentence}") from None
     return Variant(name, options.strip(), engine, scheduling)
 
 

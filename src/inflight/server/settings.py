@@ -144,7 +144,7 @@ class ServerSettings(ParserSettings):
 
     @property
     def kv_exchange(self) -> KVExchangeOptions | None:
-        """None: with nobody."""
+        """The exchange of blocks with peers; None: there is none."""
         if self.role is None:
             return None
         usual = KVExchangeOptions(role=self.role)
@@ -167,7 +167,7 @@ class ServerSettings(ParserSettings):
         return is_loopback(self.host)
 
     def connections_of_one(self, connections: int) -> int:
-        """Of one address, and so many requests under way of one that a proxy names. connections: of all."""
+        """Return the maximum of one address, of connections and of requests in flight. connections: of all."""
         return self.max_connections_per_address or max(1, connections // 2)
 
     def __post_init__(self) -> None:
@@ -194,7 +194,7 @@ class ServerSettings(ParserSettings):
             return
         if self.kv_transfer_host in ("", "0.0.0.0", "::", "*"):
             raise SettingsError(
-                f"--kv-transfer-host is {self.kv_transfer_host!r}, by which nobody can be called; give the address of "
+                f"--kv-transfer-host is {self.kv_transfer_host!r}, which is no address of one machine; give the address of "
                 "this machine that peers reach."
             )
         if self.role == "decode":
