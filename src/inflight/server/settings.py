@@ -194,8 +194,8 @@ class ServerSettings(ParserSettings):
             return
         if self.kv_transfer_host in ("", "0.0.0.0", "::", "*"):
             raise SettingsError(
-                f"--kv-transfer-host is {self.kv_transfer_host!r}, which is no address of one machine; give the address of "
-                "this machine that peers reach."
+                f"--kv-transfer-host is {self.kv_transfer_host!r}, which is no address of one machine; give the "
+                "address of this machine that peers reach."
             )
         if self.role == "decode":
             for name in ("kv_transfer_host", "kv_transfer_port", "kv_transfer_hold"):
