@@ -1,9 +1,9 @@
 """What a call says of other engines' keys and values, and what its answer says of this one's.
 
-A prefill server answers where the prompt's blocks are, and under which id; a decode server is told so by whoever asked
-both. That a peer has written it is proved by a signature within the id, so that nobody can have this server connect to
-an address of his own; whether blocks are given, the peers settle between them. Knows parameters and the secret, no
-sockets.
+A prefill server answers where the prompt's blocks are, and under which id; the router that calls both passes that
+on to the decode server. A signature within the id proves that a peer has written it, so that no client can make this
+server connect to an address of its choice; whether blocks are given, the peers settle between them. Knows parameters
+and the secret, no sockets.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class KVPeers:
         self._peering, self._secret = peering, secret
         self._warned = -_QUIET
 
-    def handover(self, params: KVTransferParams, request_id: str, prompt_tokens: int) -> KVTransfer | None:
-        """Of the only request of a call. None: nothing is handed over."""
+    def transfer(self, params: KVTransferParams, request_id: str, prompt_tokens: int) -> KVTransfer | None:
+        """Return the KV transfer of the only request of a call; None: there is none."""
         options = self._peering.options
         give = (
             request_id if params.do_remote_decode and options.is_producer and prompt_tokens > self._block_size else ""
@@ -51,8 +51,8 @@ class KVPeers:
         take = self._peer(params) if params.do_remote_prefill and options.is_consumer else None
         return KVTransfer(give, take) if give or take else None
 
-    def told(self, handover: KVTransfer, prompt_tokens: int) -> bytes:
-        """JSON, for the answer of a call whose prompt is given to others: what these are to be told."""
+    def shown(self, transfer: KVTransfer, prompt_tokens: int) -> bytes:
+        """Return `kv_transfer_params` as JSON, for the answer of a call whose prompt other engines take."""
         peering = self._peering
         blocks = (prompt_tokens - 1) // self._block_size
         return msgspec.json.encode(
@@ -64,14 +64,14 @@ class KVPeers:
                 remote_host=peering.host,
                 remote_port=peering.port,
                 remote_request_id=self.signed(
-                    PeerAddress(peering.host, peering.port, handover.give), peering.engine_id
+                    PeerAddress(peering.host, peering.port, transfer.give), peering.engine_id
                 ),
                 tp_size=peering.tensor_parallel,
             )
         )
 
     def signed(self, place: PeerAddress, engine_id: str) -> str:
-        """The id of an export, with a proof that a peer has said where it is."""
+        """Return the id of an export, with a proof that a peer has said where it is."""
         return f"{place.export_id}.{self._signature(place, engine_id)}"
 
     @property
@@ -79,7 +79,7 @@ class KVPeers:
         return self._peering.block_size
 
     def _peer(self, params: KVTransferParams) -> PeerAddress | None:
-        """Where the prompt was computed; None where that is not said, or not by a peer."""
+        """Return where the prompt was computed; None where that is not said, or not by a peer."""
         if not params.remote_host or not params.remote_port or not params.remote_request_id:
             self._warn("kv_transfer_params name no remote_host, remote_port and remote_request_id")
             return None
@@ -95,16 +95,16 @@ class KVPeers:
         return place
 
     def _warn(self, why: str) -> None:
-        """The prompt is computed here, and an operator hears of it once in a while."""
+        """Warn the operator, once in a while, that the prompt is computed here."""
         if time.monotonic() - self._warned > _QUIET:
             self._warned = time.monotonic()
             log.warning("%s; prompts are computed here.", why)
 
     def _signature(self, place: PeerAddress, engine_id: str) -> str:
-        told = (place.host.encode(), str(place.port).encode(), place.export_id.encode(), engine_id.encode())
-        return self._secret.proof(_PURPOSE, *told).hex()[:_SIGNATURE]
+        signed = (place.host.encode(), str(place.port).encode(), place.export_id.encode(), engine_id.encode())
+        return self._secret.proof(_PURPOSE, *signed).hex()[:_SIGNATURE]
 
 
 def _equal(one: str, other: str) -> bool:
-    """In a time that tells nothing."""
+    """Compare in a time that does not depend on where they differ."""
     return hmac.compare_digest(one.encode(), other.encode())

@@ -22,7 +22,7 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 LONGEST_VALUE = 256  # characters of one value; who sends longer names does not fill the disk with them
 _REQUESTS = logging.getLogger("inflight.request")
-_FAMILIES = ("inflight", "uvicorn")  # of everybody else, warnings are told
+_FAMILIES = ("inflight", "uvicorn")  # of all other loggers, warnings are logged
 # C0 and C1 controls, line and paragraph separators, signs that reorder a line on a terminal, halves of characters.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"',;]+")
@@ -34,7 +34,7 @@ _NEEDS_QUOTES = re.compile(r"[\s=\"\\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLine:
-    """What is told of a finished request. status: of HTTP. None: does not apply, or was never reached.
+    """The log's line of a finished request. status: of HTTP. None: does not apply, or was never reached.
 
     request_id: of the call, as its answer has it. reason: why it was refused, without what the client wrote.
     """
@@ -63,7 +63,7 @@ _LINE_FIELDS = tuple(item.name for item in fields(RequestLine))
 def configure(format: Format = "auto", level: str = "info", stream: IO[str] | None = None) -> None:
     """Send all logs of the process to a stream (standard error), in one form.
 
-    Once per process, before uvicorn starts, which is to be told `log_config=None, access_log=False`: a request's own
+    Once per process, before uvicorn starts, which runs with `log_config=None, access_log=False`: a request's own
     line says more than an access log would. level: debug, info, warning or error.
     """
     stream = sys.stderr if stream is None else stream
@@ -84,7 +84,7 @@ def configure(format: Format = "auto", level: str = "info", stream: IO[str] | No
 
 
 def log_request(line: RequestLine) -> None:
-    """Tell of a finished request; a failure of the server's own is a warning."""
+    """Log a finished request; a failure of the server's own is a warning."""
     level = logging.WARNING if line.status >= 500 or line.finish_reason == "error" else logging.INFO
     if _REQUESTS.isEnabledFor(level):
         _REQUESTS.log(level, "request", extra={"fields": _given(line)})
@@ -133,7 +133,7 @@ def escaped(text: str) -> str:
 
 
 def without_values(sentence: str) -> str:
-    """A refusal's sentence for the log: what it shows of the request, which may be a prompt or a key, is left out."""
+    """Return a refusal's sentence for the log, without what it shows of the request: a prompt or a key, maybe."""
     return _VALUE.sub("…", sentence)[:_LONGEST_REASON]
 
 
@@ -142,7 +142,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _fault(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """The traceback, if there is one."""
+    """Return the traceback, if there is one."""
     return _without_keys(formatter.formatException(record.exc_info)) if record.exc_info else ""
 
 

@@ -31,7 +31,7 @@ def settled(parsers: ParserChoice | None) -> ParserNames:
 
 
 def shown_token_ids(parsers: ParserChoice | None, tokenizer: Tokenizer | None) -> tuple[int, ...]:
-    """Special tokens that the parsers must see."""
+    """Return the special tokens that the parsers must see."""
     if parsers is None or tokenizer is None:
         return ()
     known = tokenizer.token_ids
@@ -40,8 +40,8 @@ def shown_token_ids(parsers: ParserChoice | None, tokenizer: Tokenizer | None) -
 
 
 def call_marks(parsers: ParserChoice | None, tokenizer: Tokenizer | None) -> tuple[tuple[int, ...], ...]:
-    """Runs of tokens of which an answer that calls a tool has one. Of a text that is no token by itself the last token
-    is left out, which may be another with what follows; and it may begin an answer, or stand behind a space."""
+    """Return runs of tokens of which an answer that calls a tool has one. Of a text that is no token by itself the last
+    token is left out, which may be another with what follows; and it may begin an answer, or stand behind a space."""
     if parsers is None or tokenizer is None:
         return ()
     found: dict[tuple[int, ...], None] = {}

@@ -112,7 +112,7 @@ class PreparedResponse(Response):
 
 
 async def send_json(content: bytes, send: Send) -> None:
-    """An answer that is JSON already."""
+    """Send an answer that is JSON already."""
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     for end in range(PIECE_BYTES, len(content) + PIECE_BYTES, PIECE_BYTES):
@@ -130,8 +130,8 @@ def file_pieces(file: BinaryIO, nbytes: int) -> Iterator[bytes]:
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T], given_up: asyncio.Event) -> T:
-    """The work's result; it is cancelled, and ClientGone raised, when the client goes away before, or has not even
-    taken that its call was ended."""
+    """Return the work's result; it is cancelled, and ClientGone raised, when the client goes away before, or has not
+    even taken that its call was ended."""
     task = asyncio.ensure_future(work)
     watches = [asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(given_up.wait())]
     try:

@@ -87,7 +87,7 @@ class ModelResidency(Protocol):
     """Which of several models are in memory, as an operator wants it."""
 
     async def load(self, name: str) -> ModelStatus:
-        """Waits until the model is in memory, as long as a call may. Raises ApiError."""
+        """Wait until the model is in memory, as long as a call may. Raises ApiError."""
 
     async def unload(self, name: str) -> ModelStatus:
         """As soon as its calls have ended. Raises ApiError."""
@@ -165,7 +165,7 @@ _NAMED = msgspec.json.Decoder(_Named)
 
 
 async def model_named(endpoint: EndpointName, body: bytes) -> str | None:
-    """The model that a body names. Raises ApiError where it cannot be read."""
+    """Return the model that a body names. Raises ApiError where it cannot be read."""
     if len(body) > SHORT_BYTES:
         return await asyncio.to_thread(lambda: _model_named(endpoint, body))
     return _model_named(endpoint, body)

@@ -188,9 +188,9 @@ class RequestTranslator:
         if self.peers is None or body.kv_transfer_params is None or len(requests) != 1:
             return b""
         request, tokens = requests[0], len(requests[0].prompt_token_ids)
-        transfer = self.peers.handover(body.kv_transfer_params, request.request_id, tokens)
+        transfer = self.peers.transfer(body.kv_transfer_params, request.request_id, tokens)
         requests[0] = structs.replace(request, kv_transfer=transfer)
-        return self.peers.told(transfer, tokens) if transfer is not None and transfer.give else b""
+        return self.peers.shown(transfer, tokens) if transfer is not None and transfer.give else b""
 
     def called(self, name: str | None, tenant: Tenant) -> tuple[str, Adapter | None]:
         """Return the name in answers, and the adapter of that name, if it is one's. Raises ApiError 404, for another
