@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from inflight.server.jobs import database
 from inflight.server.jobs.storage import DataDirectoryError
 from inflight.server.tenants import ANYONE
 
@@ -160,24 +162,42 @@ def test_a_damaged_database(tmp_path: Path, offset: int) -> None:
 def test_values_that_cannot_be_right(tmp_path: Path, change: str) -> None:
     """A flipped bit of a value: SQLite's own check does not see it."""
     filled(tmp_path)
-    with contextlib.closing(sqlite3.connect(tmp_path / "batch.sqlite")) as database, database:
-        database.execute("PRAGMA ignore_check_constraints = ON")
-        tables = database.execute(
+    with contextlib.closing(sqlite3.connect(tmp_path / "batch.sqlite")) as opened, opened:
+        opened.execute("PRAGMA ignore_check_constraints = ON")
+        tables = opened.execute(
             "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name IN ('jobs', 'files')"
         )
         strict = {name: sql for name, sql in tables.fetchall() if "STRICT" in sql}
-        database.execute("PRAGMA writable_schema = ON")
+        opened.execute("PRAGMA writable_schema = ON")
         for name, sql in strict.items():
-            database.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (sql.replace(") STRICT", ")"), name))
-        database.commit()
-    with contextlib.closing(sqlite3.connect(tmp_path / "batch.sqlite")) as database, database:
-        database.execute("PRAGMA ignore_check_constraints = ON")
-        database.execute(change)
-        database.execute("PRAGMA writable_schema = ON")
+            opened.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (sql.replace(") STRICT", ")"), name))
+        opened.commit()
+    with contextlib.closing(sqlite3.connect(tmp_path / "batch.sqlite")) as opened, opened:
+        opened.execute("PRAGMA ignore_check_constraints = ON")
+        opened.execute(change)
+        opened.execute("PRAGMA writable_schema = ON")
         for name, sql in strict.items():
-            database.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (sql, name))
+            opened.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (sql, name))
     said = refusal(tmp_path)
     assert "is damaged (" in said or "(malformed JSON)" in said
+
+
+def test_flipped_bits_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    drawn, path = random.Random(1), tmp_path / "batch.sqlite"
+    database.create(path)
+    whole = path.read_bytes()
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(drawn.choice((1, 8, 64))):
+            damaged[drawn.randrange(len(whole))] ^= 1 << drawn.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            assert database.check(path) == 4
+        except DataDirectoryError:
+            refused += 1
+        assert [one.name for one in tmp_path.iterdir()] == ["batch.sqlite"]
+    assert refused > 50
 
 
 def test_rubbish_and_databases_of_others(tmp_path: Path) -> None:
@@ -203,8 +223,8 @@ def test_rubbish_and_databases_of_others(tmp_path: Path) -> None:
 
 def _made(path: Path, script: str) -> None:
     path.unlink(missing_ok=True)
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.executescript(script)
+    with contextlib.closing(sqlite3.connect(path)) as opened:
+        opened.executescript(script)
 
 
 def test_an_older_copy_of_the_database_loses_no_content(tmp_path: Path) -> None:
@@ -333,8 +353,8 @@ def test_a_folder_of_an_earlier_version_goes_on(tmp_path: Path, version: int) ->
 @pytest.mark.parametrize("change", ["status = 'in_progrfss'", "metadata = '{'"])
 def test_a_damaged_value_of_an_earlier_version_is_refused(tmp_path: Path, change: str) -> None:
     old_folder(tmp_path, 3)
-    with contextlib.closing(sqlite3.connect(tmp_path / "batch.sqlite")) as database, database:
-        database.execute(f"UPDATE jobs SET {change}")
+    with contextlib.closing(sqlite3.connect(tmp_path / "batch.sqlite")) as opened, opened:
+        opened.execute(f"UPDATE jobs SET {change}")
     for _ in range(2):
         with pytest.raises(DataDirectoryError, match="is damaged"):
             Rig(tmp_path)
