@@ -80,6 +80,13 @@ def test_words_are_values_of_an_option_that_takes_several(monkeypatch: pytest.Mo
     assert serve.make_context("serve", ["--isolate-tenants"]).params["isolate_tenants"] is True
 
 
+def test_the_address_of_a_service_that_kubernetes_sets_is_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFLIGHT_PORT", "tcp://10.0.0.7:80")
+    monkeypatch.setenv("INFLIGHT_KV_TRANSFER_PORT", "tcp://10.0.0.8:80")
+    values = serve.make_context("serve", []).params
+    assert (values["port"], values["kv_transfer_port"]) == (8000, None)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [

@@ -16,12 +16,22 @@ from inflight.core.options import Option
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-class OffFlag(click.Option):
-    """A flag that sets False: true in the environment sets it, too."""
+class SettingOption(click.Option):
+    """An option that an environment variable may give."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return the variable's text. Kubernetes sets NAME_PORT to tcp://ADDRESS:PORT for a Service of that name, which
+        is no value of an option."""
+        given = super().resolve_envvar_value(ctx)
+        is_service = given is not None and str(self.name).endswith("port") and given.startswith(("tcp://", "udp://"))
+        return None if is_service else given
 
     def value_from_envvar(self, ctx: click.Context) -> Any:
+        """Return the variable's value; of a flag that sets False the opposite."""
         given = self.resolve_envvar_value(ctx)
-        return None if given is None else not click.BOOL.convert(given, self, ctx)
+        if given is None or self.flag_value is not False:
+            return super().value_from_envvar(ctx)
+        return not click.BOOL.convert(given, self, ctx)
 
 
 def registry_options(options: Mapping[str, Option[Any]]) -> list[Decorator]:
@@ -75,13 +85,13 @@ def setting_option(one: DeclaredSetting, complete: Complete | None = None) -> De
         elif one.default is not None:
             is_round = isinstance(one.default, float) and one.default.is_integer()
             known |= {"default": int(one.default) if is_round else one.default, "show_default": True}
-    return click.option(*flags, one.name, **known)
+    return click.option(*flags, one.name, cls=SettingOption, **known)
 
 
 def _of_flag(default: bool | None, flags: Sequence[str]) -> dict[str, Any]:
     if "/" in flags[0]:
         return {"default": default}
-    return {"cls": OffFlag, "is_flag": True, "flag_value": False, "default": True} if default else {"is_flag": True}
+    return {"is_flag": True, "flag_value": False, "default": True} if default else {"is_flag": True}
 
 
 def _type_of(kind: Any, choices: Sequence[str], declared: Setting) -> Any:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from inflight.cli.declared import SettingOption
 from inflight.cli.files import check_writable
 from inflight.cli.progress import Interrupt, duration
 from inflight.cli.verb import Verb
@@ -37,7 +38,14 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # one is set where a windo
 
 
 @click.command("demo", cls=Verb)
-@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port; 0 takes a free one.")
+@click.option(
+    "--port",
+    cls=SettingOption,
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="Port; 0 takes a free one.",
+)
 @click.option("--seconds", type=float, help="End after so many seconds of traffic; else with Ctrl-C.")
 @click.option("--no-browser", is_flag=True, help="Open no browser, just say the address.")
 @click.option("--full-speed", is_flag=True, help="Do not slow the steps down for eyes to follow.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from inflight.cli.declared import SettingOption
 from inflight.cli.files import check_writable
 from inflight.cli.verb import Verb
 from inflight.counted import printable
@@ -21,7 +22,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--json", "as_data", is_flag=True, help="Print figures and findings as JSON.")
 @click.option("--title", help="Of the page; without it the files' names.")
 @click.option("--live", is_flag=True, help="Play the records on the live page, side by side; with --html, as one file.")
-@click.option("--port", type=int, help="Of the page that --live shows; a free one unless given.")
+@click.option("--port", cls=SettingOption, type=int, help="Of the page that --live shows; a free one unless given.")
 def command(
     files: tuple[Path, ...], html: Path | None, as_data: bool, title: str | None, live: bool, port: int | None
 ) -> int:

@@ -119,7 +119,8 @@ def _from_environment(ctx: click.Context, sentence: str) -> str:
     notes = []
     for one in ctx.command.params:
         name = rf"(?<![\w-])({'|'.join(map(re.escape, one.opts))})(?![\w-])|^{one.name} "
-        if one.envvar and ctx.meta[_TYPED].isdisjoint((*one.opts, *one.secondary_opts)) and re.search(name, sentence):
-            given = next((variable for variable in one.envvar if os.environ.get(variable)), None)
-            notes += [f" {one.opts[0]} comes from the environment variable {given}."] if given else []
+        is_typed = not ctx.meta[_TYPED].isdisjoint((*one.opts, *one.secondary_opts))
+        if one.envvar and not is_typed and re.search(name, sentence) and one.resolve_envvar_value(ctx) is not None:
+            given = next(variable for variable in one.envvar if os.environ.get(variable))
+            notes.append(f" {one.opts[0]} comes from the environment variable {given}.")
     return "".join(notes)
