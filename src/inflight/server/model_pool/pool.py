@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from prometheus_client.core import Metric
 
 from inflight.counted import shortened
+from inflight.engine.event_stream import set_outcome
 from inflight.server.errors import ApiError, invalid
 from inflight.server.model_pool.keeper import ModelKeeper
 from inflight.server.model_pool.loading import LoadedModel, ModelLoader
 from inflight.server.model_pool.pool_counts import PoolCounts, states
 from inflight.server.model_pool.pool_model import PoolLease, PoolModel
 from inflight.server.model_pool.residency import Residency, ResidencyError
-from inflight.server.model_pool.waiting_calls import WaitingCalls
 from inflight.server.model_status import ModelStatus
 
 
@@ -52,7 +52,7 @@ class ModelPool:
         self._by_name = {name: one for one in models for name in (*one.names, *(own.name for own in one.adapters))}
         self._max_wait, self._default = max_wait, default
         self._residency = Residency([one.needs for one in models], budget)
-        self._counts, self._waiting = PoolCounts(self._models), WaitingCalls(self._models)
+        self._counts, self._waiting = PoolCounts(self._models), _WaitingCalls(self._models)
         self._keeper = ModelKeeper(self._models, self._residency, loader, self, self._counts, ended)
 
     async def open(self) -> None:
@@ -213,6 +213,38 @@ class ModelPool:
             code="model_loading",
             retry_after=max(1.0, seconds),
         )
+
+
+class _WaitingCalls:
+    """The calls that wait for each model, in the order in which they came."""
+
+    def __init__(self, names: Iterable[str]):
+        self._lines: dict[str, list[asyncio.Future[PoolLease]]] = {name: [] for name in names}
+
+    def has(self, name: str) -> bool:
+        return bool(self._lines[name])
+
+    def join(self, name: str) -> asyncio.Future[PoolLease]:
+        call: asyncio.Future[PoolLease] = asyncio.get_running_loop().create_future()
+        self._lines[name].append(call)
+        return call
+
+    def leave(self, name: str, call: asyncio.Future[PoolLease]) -> bool:
+        """Remove a call; return whether it waited still."""
+        if call not in self._lines[name]:
+            return False
+        self._lines[name].remove(call)
+        return True
+
+    def take(self, name: str) -> list[asyncio.Future[PoolLease]]:
+        """Remove all that wait for the model, and return them."""
+        taken, self._lines[name] = self._lines[name], []
+        return taken
+
+    def refuse(self, name: str, error: ApiError) -> None:
+        """Remove all that wait for the model, and raise the error in them."""
+        for call in self.take(name):
+            set_outcome(call, error)
 
 
 def _failed(name: str, why: str, seconds: float) -> ApiError:

@@ -1,5 +1,4 @@
-"""What operators see of several models: loads and how long they took, calls that waited and those that were told to
-come again. Knows numbers."""
+"""Metrics of several models together: loads and their times, calls that waited, and calls that were refused."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _LABELS = ("model_name",)
 
 
 def states(models: Iterable[ModelStatus], budget: int) -> Iterator[Metric]:
-    """Which are in memory, and what they take."""
+    """Return metrics of which models are in memory, and of their memory."""
     known = list(models)
     loaded = {(one.name,): float(one.state in ("loaded", "draining")) for one in known}
     yield labelled(GaugeMetricFamily, "inflight_model_loaded", "1 while the model is in memory.", _LABELS, loaded)
@@ -37,7 +36,7 @@ class PoolCounts:
         self._counts = {name: Histogram(SECONDS) for name in known}
         self._refused = Tally(
             "inflight_model_waits_refused",
-            "Calls that were told to come again, since their model could not be loaded soon enough.",
+            "Calls that were refused, since their model could not be loaded soon enough.",
             _LABELS,
             [(name,) for name in known],
         )
@@ -46,7 +45,7 @@ class PoolCounts:
         self._loads[name].observe(seconds)
 
     def waited(self, name: str, seconds: float) -> None:
-        """A call has its model."""
+        """Count a call that waited, and has its model."""
         self._counts[name].observe(seconds)
 
     def refused(self, name: str) -> None:

@@ -1,16 +1,16 @@
-"""Which models are in memory: who is loaded, who gives way, and how long whoever waits will have to.
+"""A state machine of which models are in memory: which is loaded, which is evicted, and how long a call would wait.
 
-Knows names, bytes, calls and seconds; `now` is an argument of every verb, and what is to be done is asked for
-(`decide`): no process, no clock. One switch at a time: two loads at once share the cores and the disk, and would both
-be late. Those that wait have their turn in the order in which the first of each came.
+It has neither processes nor a clock: `now` is an argument, and `decide` returns what is to be done. There is one switch
+at a time: two loads at once share the cores and the disk, and would both be late. Models that calls wait for are loaded
+in the order in which the first call for each came.
 
 Three rules keep a pool that is too small for its load from spending its time on loading:
 
-- a model that has calls under way stays for `HOLD_SWITCHES` times as long as a switch takes, so that loading is at
+- a model that has calls in flight stays for `HOLD_SWITCHES` times as long as a switch takes, so that loading is at
   most a fifth of all;
 - one that has none stays for as long as loading it again would take, which costs at most twice what knowing the future
   would (the ski rental problem: Karlin et al., 1988);
-- one that has to give way is drained: its calls end, what comes for it now waits for its next turn.
+- one that is evicted is drained: its calls end, and calls that come for it now wait until it is loaded again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inflight.counted import counted
-from inflight.server.model_pool.forecast import seconds_until
-from inflight.server.model_pool.resident import ModelNeeds, Resident, givers, victims
+from inflight.server.model_pool.resident import ModelNeeds, Resident, evictable, victims
 from inflight.server.model_status import ModelStatus, State
 
 LATELY = 0.3  # the newest measurement's share of what is expected
 FIRST_RETRY, LAST_RETRY = 5.0, 300.0  # seconds until a model that could not be loaded is tried again
+_OF_A_LOAD = 0.1  # share that is left at least of a load that takes longer than the last one
 SHORT_LIFE = 10.0  # seconds; a model that breaks down sooner is not loaded at once again
 
 
@@ -36,7 +36,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """No call is under way."""
+    """Unload the model, which has no call in flight."""
 
     name: str
 
@@ -45,11 +45,11 @@ Decision = Load | Unload
 
 
 class BudgetError(ValueError):
-    """Models that can never be loaded; the sentence names bytes."""
+    """Some models can never be loaded; the sentence names bytes."""
 
 
 class ResidencyError(ValueError):
-    """What was asked for cannot be done now; the sentence says why."""
+    """A model cannot be unloaded now; the sentence says why."""
 
 
 class Residency:
@@ -65,7 +65,7 @@ class Residency:
 
     @property
     def nbytes(self) -> int:
-        """Of all that are in memory, or on their way."""
+        """Return the bytes of all that are in memory, or are being loaded."""
         return sum(one.nbytes for one in self._models.values() if one.in_memory)
 
     def state(self, name: str) -> State:
@@ -78,7 +78,7 @@ class Residency:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def enter(self, name: str, now: float) -> bool:
-        """A call wants the model; whether it has it. Who has not may wait for it."""
+        """Give the model to a call; return whether it has it. A call that has not may wait for it."""
         one = self._models[name]
         if one.state != "loaded":
             return False
@@ -87,50 +87,50 @@ class Residency:
         return True
 
     def left(self, name: str, seconds: float, now: float) -> None:
-        """A call that took so long has ended."""
+        """Take note that a call has ended. seconds: that it took."""
         one = self._models[name]
         one.under_way -= 1
         one.last_used = now
         one.call_seconds += LATELY * (seconds - one.call_seconds)
 
     def wait(self, name: str, now: float) -> None:
-        """One more waits until the model is loaded; then it enters."""
+        """Count one more call that waits until the model is loaded."""
         one = self._models[name]
         one.waiting += 1
         one.since = now if one.since is None else one.since
 
     def waits_no_more(self, name: str) -> None:
-        """One of those that waited has gone, or entered."""
+        """Count one call less, which has gone, or enters."""
         one = self._models[name]
         one.waiting -= 1
         if not one.waiting and not one.is_asked:
             one.since = None
 
     def ask(self, name: str, now: float) -> None:
-        """The model is to be loaded in its turn, though nobody waits for it: a call was told to come again."""
+        """Have the model loaded in its order, though no call waits for it: one was refused, and may come again."""
         one = self._models[name]
         if one.state not in ("loading", "loaded"):
             one.is_asked = True
             one.since = now if one.since is None else one.since
 
     def refusal(self, name: str, now: float) -> tuple[str, float] | None:
-        """Why nobody may wait for the model now, and for how many seconds that is so."""
+        """Return why no call may wait for the model now, and for how many seconds that is so."""
         one = self._models[name]
         return (one.failure, one.retry_at - now) if one.state == "failed" and now < one.retry_at else None
 
     # -- an operator ----------------------------------------------------------------------------------------------
 
     def load(self, name: str, now: float) -> None:
-        """Though nobody calls it; one that could not be loaded is tried again at once."""
+        """Have the model loaded without a call; one that could not be loaded is tried again at once."""
         one = self._models[name]
         one.retry_at = min(one.retry_at, now)
         if one.state == "draining" and one.makes_room_for is None:
-            one.stays()
+            one.keep()
         else:
             self.ask(name, now)
 
     def unload(self, name: str) -> None:
-        """Once its calls have ended. Raises ResidencyError for one that is pinned, or is being loaded."""
+        """Unload the model once its calls have ended. Raises ResidencyError if it is pinned, or is being loaded."""
         one = self._models[name]
         if one.needs.is_pinned:
             raise ResidencyError(f"The model {name!r} is pinned; take pin = true out of the models file.")
@@ -142,7 +142,7 @@ class Residency:
     # -- what became of decisions ---------------------------------------------------------------------------------
 
     def loaded(self, name: str, nbytes: int, now: float) -> None:
-        """nbytes: that it takes, as seen."""
+        """Take note that the model is in memory. nbytes: measured."""
         one = self._models[name]
         one.load_seconds = now - one.began
         one.state, one.loaded_at, one.last_used = "loaded", now, now
@@ -151,7 +151,7 @@ class Residency:
             one.since = None
 
     def failed(self, name: str, why: str, now: float) -> None:
-        """It could not be loaded, or has broken down soon after. Nobody waits for it any more."""
+        """Take note that it could not be loaded, or has crashed soon after; no call waits for it any more."""
         one = self._models[name]
         one.failures += 1
         one.state, one.failure = "failed", why
@@ -159,7 +159,7 @@ class Residency:
         one.waiting, one.since, one.is_asked, one.under_way = 0, None, False, 0
 
     def ended(self, name: str, now: float, why: str = "") -> None:
-        """It is in memory no more. why: where nobody asked it to end."""
+        """Take note that it is not in memory any more. why: of a crash."""
         one = self._models[name]
         if why and now - one.loaded_at < SHORT_LIFE:
             return self.failed(name, why, now)
@@ -170,7 +170,7 @@ class Residency:
     # -- decisions ------------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> list[Decision]:
-        """What is to be done now. Asked again whenever something has happened, and at `next_time`."""
+        """Return what is to be done now. To be called whenever something has happened, and at `next_time`."""
         self._retry(now)
         self._keep_unneeded_room()
         decisions: list[Decision] = [self._ends(one) for one in self._models.values() if one.is_drained]
@@ -184,25 +184,25 @@ class Residency:
             candidate.state, candidate.began = "loading", now
             return [*decisions, Load(candidate.name)]
         leaving = self._leaving(candidate)
-        if leaving and all(one.gives_way_at(candidate) <= now for one in leaving):
+        if leaving and all(one.evictable_at(candidate) <= now for one in leaving):
             for one in leaving:
                 one.state, one.makes_room_for = "draining", candidate.name
             decisions += [self._ends(one) for one in leaving if one.is_drained]
         return decisions
 
     def next_time(self, now: float) -> float | None:
-        """When to decide anew, if nothing happens before."""
+        """Return when to decide again, if nothing happens before."""
         times = [one.idle_at for one in self._models.values()]
         times += [one.retry_at for one in self._models.values() if one.state == "failed" and one.needs.is_pinned]
         candidate = self._candidate()
         if candidate is not None and not self._is_switching:
-            times += [max((one.gives_way_at(candidate) for one in self._leaving(candidate)), default=math.inf)]
+            times += [max((one.evictable_at(candidate) for one in self._leaving(candidate)), default=math.inf)]
         earliest = min(times, default=math.inf)
         return None if earliest == math.inf else max(earliest, now)
 
     def seconds_until(self, name: str, now: float) -> float:
-        """Until the model is loaded, as `forecast` has it."""
-        return seconds_until(self._models[name], list(self._models.values()), self._line(), self._budget, now)
+        """Return the expected seconds until the model is loaded."""
+        return _seconds_until(self._models[name], list(self._models.values()), self._line(), self._budget, now)
 
     # -- rules ----------------------------------------------------------------------------------------------------
 
@@ -212,12 +212,12 @@ class Residency:
 
     @property
     def _is_shared(self) -> bool:
-        """Whether anybody else could give way. Estimates may be wrong: what does not fit beside pinned models that are
-        larger than was thought is loaded all the same."""
+        """Return whether another model could be evicted. Estimates may be wrong: a model that does not fit beside
+        pinned ones that are larger than was estimated is loaded all the same."""
         return any(one.in_memory and not one.needs.is_pinned for one in self._models.values())
 
     def _line(self) -> list[Resident]:
-        """Those that are to be loaded, in their order."""
+        """Return the models that are to be loaded, in their order."""
         waiting = [one for one in self._models.values() if one.since is not None and one.state == "unloaded"]
         return sorted(waiting, key=lambda one: one.since or 0.0)
 
@@ -228,8 +228,8 @@ class Residency:
         return next((one for one in self._models.values() if one.needs.is_pinned and one.state == "unloaded"), None)
 
     def _leaving(self, candidate: Resident) -> list[Resident]:
-        """Who has to give way to it."""
-        return victims(candidate.nbytes, givers(self._models.values()), self._budget - self.nbytes)
+        """Return the models that have to be evicted for it."""
+        return victims(candidate.nbytes, evictable(self._models.values()), self._budget - self.nbytes)
 
     def _ends(self, one: Resident) -> Unload:
         one.state, one.makes_room_for = "unloading", None
@@ -241,10 +241,10 @@ class Residency:
                 one.state = "unloaded"
 
     def _keep_unneeded_room(self) -> None:
-        """Those stay that were to give way for somebody who has gone."""
+        """Keep the models that were to be evicted for calls that have gone."""
         for one in self._models.values():
             if one.state == "draining" and one.makes_room_for is not None and not self._is_needed(one.makes_room_for):
-                one.stays()
+                one.keep()
 
     def _is_needed(self, name: str) -> bool:
         one = self._models[name]
@@ -270,3 +270,48 @@ class Residency:
 
 def gib(nbytes: float) -> str:
     return f"{nbytes / 2**30:.2f} GiB"
+
+
+def _seconds_until(
+    asked: Resident, models: Sequence[Resident], line: Sequence[Resident], budget: int, now: float
+) -> float:
+    """Return the seconds until the model is loaded, if loads and calls take as long as the last ones did.
+
+    Args:
+        line: The models that are to be loaded, in their order.
+        budget: Bytes for all models.
+    """
+    if asked.state == "loaded":
+        return 0.0
+    time, stays = now, [one for one in models if one.state in ("loading", "loaded")]
+    loaded_at: dict[str, float] = {}  # of those that are not in memory yet
+    for one in models:
+        if one.state == "loading":
+            time = loaded_at[one.name] = max(one.began + one.load_seconds, now + _OF_A_LOAD * one.load_seconds)
+        elif one.state == "draining" and one.under_way:
+            time = max(time, now + one.call_seconds)
+    ahead = line[: line.index(asked)] if asked in line else line
+    for one in () if asked in stays else (*ahead, asked):
+        time = loaded_at[one.name] = _loaded_at(one, time, stays, loaded_at, budget)
+    return time - now
+
+
+def _loaded_at(one: Resident, time: float, stays: list[Resident], loaded_at: dict[str, float], budget: int) -> float:
+    """Return when the model is loaded, if it is the next from that time on.
+
+    Args:
+        stays: The models in memory then; it joins them.
+        loaded_at: When those of them are loaded that are not in memory yet.
+    """
+    free = budget - sum(other.nbytes for other in stays)
+    if one.nbytes > free:
+        there = evictable(stays)
+        coming = [other for other in stays if other not in there and not other.needs.is_pinned]
+        for victim in victims(one.nbytes, [*there, *coming], free):
+            stays.remove(victim)
+            if victim.name in loaded_at:
+                time = max(time, victim.protected_until(one, loaded_at[victim.name]) + victim.call_seconds)
+            else:
+                time = max(time, victim.evictable_at(one) + (victim.call_seconds if victim.under_way else 0.0))
+    stays.append(one)
+    return time + one.load_seconds

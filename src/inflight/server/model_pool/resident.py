@@ -1,7 +1,4 @@
-"""One of several models as the rules of residency see it: what it needs, where it is, who has it and who waits.
-
-Knows numbers and when it may give way; not what becomes of it, which `residency` decides.
-"""
+"""One of several models in the state machine of residency: its memory, state, calls, and when it may be evicted."""
 
 from __future__ import annotations
 
@@ -20,8 +17,13 @@ _IN_MEMORY = ("loading", "loaded", "draining", "unloading")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelNeeds:
-    """nbytes: that it takes in memory. is_pinned: loaded at the start, and gives way to nobody. idle_seconds: without
-    a call, after which it is unloaded though nobody needs its room; None: never."""
+    """Settings of a model.
+
+    Attributes:
+        nbytes: Estimated.
+        is_pinned: Loaded at the start, and never evicted.
+        idle_seconds: Without a call, after which it is unloaded though no other needs its room; None: never.
+    """
 
     name: str
     nbytes: int
@@ -31,9 +33,15 @@ class ModelNeeds:
 
 @dataclass(slots=True, eq=False)
 class Resident:
-    """waiting: calls that wait until it is loaded. is_asked: it is to be loaded though nobody waits: an operator asked,
-    or a call that was told to come again. since: when the first of all of them came. makes_room_for: whom it is drained
-    for; None: an operator wants it unloaded. began: loading."""
+    """The state of a model.
+
+    Attributes:
+        waiting: Calls that wait until it is loaded.
+        is_asked: It is to be loaded though no call waits: for an operator, or since a call was refused.
+        since: When the first of all of them came.
+        makes_room_for: The model that it is drained for; None: an operator has it unloaded.
+        began: When loading did.
+    """
 
     needs: ModelNeeds
     nbytes: int
@@ -74,14 +82,14 @@ class Resident:
 
     @property
     def idle_at(self) -> float:
-        """When it has had no call for long enough to be unloaded."""
+        """Return when it has had no call for long enough to be unloaded."""
         seconds = self.needs.idle_seconds
         if self.state != "loaded" or seconds is None or self.needs.is_pinned or self.is_busy:
             return math.inf
         return self.last_used + seconds
 
-    def stays(self) -> None:
-        """It was to give way, and is loaded still: nobody has to ask for it."""
+    def keep(self) -> None:
+        """Keep it loaded, though it was to be evicted."""
         self.state, self.makes_room_for, self.is_asked = "loaded", None, False
         if not self.waiting:
             self.since = None
@@ -91,24 +99,24 @@ class Resident:
         pinned, failure = self.needs.is_pinned, self.failure
         return ModelStatus(self.name, self.state, self.nbytes, pinned, self.under_way, self.waiting, seconds, failure)
 
-    def gives_way_at(self, other: Resident) -> float:
-        """The time from which it may be unloaded for the other's sake."""
-        held = self.held_until(other, self.loaded_at)
-        return held if self.is_busy else min(held, self.last_used + self.load_seconds)
+    def evictable_at(self, other: Resident) -> float:
+        """Return the time from which it may be evicted for the other."""
+        until = self.protected_until(other, self.loaded_at)
+        return until if self.is_busy else min(until, self.last_used + self.load_seconds)
 
-    def held_until(self, other: Resident, loaded_at: float) -> float:
-        """The same, if it is busy from its loading on."""
+    def protected_until(self, other: Resident, loaded_at: float) -> float:
+        """Return the same, if it is busy from its loading on."""
         return loaded_at + HOLD_SWITCHES * (self.load_seconds + other.load_seconds)
 
 
-def givers(models: Iterable[Resident]) -> list[Resident]:
-    """Those that may have to give way, the idle ones first, of these those that were used longest ago."""
+def evictable(models: Iterable[Resident]) -> list[Resident]:
+    """Return the models that may be evicted: idle ones first, of these the least recently used first."""
     mine = [one for one in models if one.state == "loaded" and not one.needs.is_pinned]
     return sorted(mine, key=lambda one: (one.is_busy, one.loaded_at if one.is_busy else one.last_used))
 
 
 def victims(nbytes: int, of: Iterable[Resident], free: int) -> list[Resident]:
-    """The fewest of the first of them that make room for so many bytes; all where that is not enough."""
+    """Return the fewest of the first of them that make room for so many bytes; all if that is not enough."""
     found: list[Resident] = []
     for one in of:
         if nbytes <= free:

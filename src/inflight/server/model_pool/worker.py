@@ -46,7 +46,7 @@ log = logging.getLogger("inflight.server")
 
 
 class WorkerError(RuntimeError):
-    """The model could not be loaded, or its process has ended; the sentence says why."""
+    """A model could not be loaded, or its process has ended; the sentence says why."""
 
 
 class Worker:
@@ -94,7 +94,7 @@ class Worker:
         self._watching = loop.create_task(self._watch())
 
     async def found(self) -> Model:
-        """Where the model's files are. Raises WorkerError."""
+        """Return where the model's files are. Raises WorkerError."""
         return await asyncio.shield(self._found)
 
     async def ready(self) -> EngineReady:
@@ -102,7 +102,7 @@ class Worker:
         return await asyncio.shield(self._ready)
 
     async def metrics(self) -> bytes | None:
-        """The page of its engine; None where there is none, or it does not answer."""
+        """Return the page of its engine; None if there is none, or it does not answer."""
         if self.ended.done():
             return None
         try:
@@ -114,9 +114,9 @@ class Worker:
         """Return what its engine does, as `live.distant` writes it, by its name; empty where it does not answer."""
         if self.ended.done():
             return {}
-        tell = self._control.send
+        send = self._control.send
         try:
-            return await self._frames.ask(lambda question: tell(AskFrames(question, asked, name)), SHOWN_SECONDS)
+            return await self._frames.ask(lambda question: send(AskFrames(question, asked, name)), SHOWN_SECONDS)
         except TimeoutError:
             return {}
 
@@ -133,7 +133,7 @@ class Worker:
         return await self._changes.ask(lambda question: self._control.send(make(question)))
 
     async def end(self) -> None:
-        """Returns when its memory is free."""
+        """End the process; return when its memory is free."""
         self._is_ending = True
         self._control.close()
         try:
@@ -144,30 +144,30 @@ class Worker:
             await self.ended
 
     def break_off(self, why: str) -> None:
-        """It is of no use any more; `ended` is told why."""
+        """Kill the process; `ended` holds the reason."""
         self._why = self._why or why
         self._process.kill()
 
     def kill(self) -> None:
-        """One that was never started."""
+        """Kill a process whose `start` was never called."""
         self._is_ending = True
         self._control.discard()
         self._process.kill()
 
     async def _watch(self) -> None:
-        """From its start to its end."""
+        """Follow the process from its start to its end."""
         try:
             await self._control.listen(self._heard)
             self._control.close()
             await asyncio.to_thread(self._process.wait)
         except ValueError as error:
             self._why = f"The model's process said what is no message ({error})."
-        finally:  # broken off, too: nobody may wait for what does not come
+        finally:  # also when it is cancelled: no task may wait for ever
             self._process.kill()
             self._has_ended()
 
     def _has_ended(self) -> None:
-        """Whoever waits for something is told."""
+        """Report the end to all that wait for the process."""
         code = self._process.wait()
         why = "" if self._is_ending else self._why or _ending(code)
         for replies in (self._pages, self._changes):
@@ -177,7 +177,7 @@ class Worker:
         for future in (self._found, self._ready):
             if not future.done():
                 future.set_exception(fault)
-                future.exception()  # whoever waits is told; nobody may
+                future.exception()  # it is raised where it is awaited, and need not be
         set_outcome(self.ended, why)
 
     def _heard(self, message: FromModel) -> None:
@@ -201,14 +201,14 @@ class Worker:
 
 
 class Workers:
-    """Starts them, and one ahead."""
+    """Starts processes, and one ahead of its need."""
 
     def __init__(self, module: str, inherited: Sequence[int] = ()):
         self._module, self._inherited = module, inherited
         self._spare: Worker | None = None
 
     def prepare(self) -> None:
-        """For the next one."""
+        """Start the next process."""
         if self._spare is None:
             self._spare = Worker(self._module, self._inherited)
 

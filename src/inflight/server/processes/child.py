@@ -89,7 +89,7 @@ class _Child:
     def __init__(self, setup: Setup, control: socket.socket, preprocessing: PreprocessingPool):
         self._setup = setup
         self._control = Control(control, decode_to_child)
-        self._tell = self._control.send
+        self._send = self._control.send
         self._tenants = Tenants(setup.keys)
         self._counts = counts = SharedCallCounts(setup.counts, setup.tenants, setup.settings.api_processes, setup.place)
         self._service = Service(setup.settings, lambda ended: log_call(ended, self._refused), counts)
@@ -111,10 +111,10 @@ class _Child:
     def _make_engines(self, preprocessing: PreprocessingPool) -> SingleEngine | PooledModels:
         setup = self._setup
         if not setup.models:
-            return SingleEngine(setup, self._service, preprocessing, self._tell, self._show)
+            return SingleEngine(setup, self._service, preprocessing, self._send, self._show)
         from inflight.server.processes.pooled_models import PooledModels  # which loads the library of metrics
 
-        return PooledModels(setup, preprocessing, self._tell, self._page, self._show)
+        return PooledModels(setup, preprocessing, self._send, self._page, self._show)
 
     def run(self) -> int:
         bound = socket.socket(fileno=self._setup.listening)
@@ -165,12 +165,12 @@ class _Child:
             self._process.fail(str(error))
 
     async def _begin(self) -> None:
-        self._tell(Up())
+        self._send(Up())
         self._process.start(self._follow())
         if self._jobs is not None:
             while not self._service.counts.all_ready:  # before, their lines would be refused
                 await asyncio.sleep(READY_SECONDS)
-            self._jobs.start(_Counts(self._tell))
+            self._jobs.start(_Counts(self._send))
 
     async def _end(self) -> None:
         if self._jobs is not None:
@@ -181,17 +181,17 @@ class _Child:
         """Raises ApiError while nothing is loaded."""
         if self._service.loaded is None:
             raise self._service.not_loaded()
-        return await self._pages.ask(lambda question: self._tell(AskPage(question)))
+        return await self._pages.ask(lambda question: self._send(AskPage(question)))
 
     async def _show(self, asked: bytes) -> Mapping[str, bytes]:
         """Return frames of what engines do, by their names. Raises EngineStopped."""
-        return await self._frames.ask(lambda question: self._tell(AskFrames(question, asked)))
+        return await self._frames.ask(lambda question: self._send(AskFrames(question, asked)))
 
     def _observe(self, route: str, status: int, seconds: float) -> None:
-        self._tell(Answered(route, status, seconds))
+        self._send(Answered(route, status, seconds))
 
     def _refused(self, code: str) -> None:
-        self._tell(NotAsked(code))
+        self._send(NotAsked(code))
 
     # -- messages of the server's first process -----------------------------------------------------------------------
 
@@ -233,22 +233,22 @@ class _Child:
 class _Counts(JobCounts):
     """Counts of batch jobs, sent to the engine's process, which has the metrics."""
 
-    def __init__(self, tell: Callable[[FromChild], None]):
-        self._tell = tell
+    def __init__(self, send: Callable[[FromChild], None]):
+        self._send = send
 
     def jobs(self, by_status: Mapping[str, int]) -> None:
-        self._tell(JobsCounted(dict(by_status)))
+        self._send(JobsCounted(dict(by_status)))
 
     def ended(self, status: str) -> None:
-        self._tell(JobEnded(status))
+        self._send(JobEnded(status))
 
     def lines(self, outcome: Literal["completed", "failed"], count: int = 1) -> None:
-        self._tell(LinesAnswered(outcome, count))
+        self._send(LinesAnswered(outcome, count))
 
 
 def _shown(page: Page) -> tuple[bytes, str] | RuntimeError:
     if page.text is None:
-        return RuntimeError("the metrics could not be told; the engine's process has logged why")
+        return RuntimeError("the metrics could not be made; the log says why")
     return page.text, page.content_type
 
 

@@ -1,6 +1,7 @@
-"""The socket between the engine's process and an API process: messages both ways, on an event loop.
+"""The socket between two of the server's processes: typed messages both ways, on an event loop.
 
-Knows nothing of what they say. Nothing in it waits for the other side to read: what that has not taken is kept.
+A message is its msgpack behind its length, four bytes. Sending does not wait: what the other side has not read is
+buffered.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from inflight.server.processes.frames import frame, next_frame
+from inflight.limited_process import LENGTH_BYTES
 from inflight.server.processes.messages import encode
 
 Heard = TypeVar("Heard")
@@ -23,36 +24,38 @@ class Control(Generic[Heard]):
     """One end. Lives in one event loop, from `listen` on."""
 
     def __init__(self, end: socket.socket, decode: Callable[[bytes], Heard]):
-        """decode: raises ValueError where the bytes are no message."""
+        """decode: raises ValueError for bytes that are no message."""
         self._end, self._decode = end, decode
-        self._untold: list[bytes] = []  # before anybody listens
+        self._unsent: list[bytes] = []  # before `listen`
         self._writer: asyncio.StreamWriter | None = None
 
     def send(self, message: Struct) -> None:
-        """At once. Who has ended hears nothing."""
+        """Send a message, without waiting; a process that has ended gets none."""
         self.send_encoded(encode(message))
 
     def send_encoded(self, message: bytes) -> None:
-        framed = frame(message)
+        """Send a message that is encoded already."""
+        framed = len(message).to_bytes(LENGTH_BYTES, "big") + message
         if self._writer is None:
-            self._untold.append(framed)
+            self._unsent.append(framed)
         elif not self._writer.is_closing():
             self._writer.write(framed)
 
     async def listen(self, heard: Callable[[Heard], None]) -> None:
-        """Until the other side closes its end. Raises ValueError where it says what is no message."""
+        """Take messages until the other side closes its end. Raises ValueError for bytes that are no message."""
         self._end.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=self._end)
-        self._writer.writelines(self._untold)
-        self._untold.clear()
+        self._writer.writelines(self._unsent)
+        self._unsent.clear()
         with contextlib.suppress(OSError, EOFError):
             while True:
-                heard(self._decode(await next_frame(reader)))
+                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
+                heard(self._decode(await reader.readexactly(length)))
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
     def discard(self) -> None:
-        """Where nobody has listened."""
+        """Close an end whose `listen` was never called."""
         self._end.close()

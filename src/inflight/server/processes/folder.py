@@ -1,8 +1,7 @@
-"""The folder of the sockets between the processes of one server: nobody else may enter it.
+"""The folder of the sockets between the processes of one server, which only its user may enter.
 
-It goes with the process that made it. One that is killed cannot remove it: its lock, which the folder itself bears,
-goes with it, so whoever makes a folder removes those that bear none. (While it does, cleaners of old files leave the
-folder alone, too.)
+The process that made it removes it at its end. A killed process cannot, but its lock on the folder ends with it: each
+server removes the unlocked folders that it finds at its start. (Cleaners of old files leave a locked folder alone.)
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-MOST_PARENT = 78  # characters; the system's bound for a socket's path is 107
+MAX_PARENT = 78  # characters; the system's bound for a socket's path is 107
 _PREFIX = "inflight-api-"
 
 
 class FolderError(ValueError):
-    """There is no place for it; the sentence says why."""
+    """The folder cannot be made; the sentence says why."""
 
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[Path]:
     """Raises FolderError."""
     parent = Path(tempfile.gettempdir())
-    if len(str(parent)) > MOST_PARENT:
+    if len(str(parent)) > MAX_PARENT:
         raise FolderError(
             f"The folder of temporary files has a path of {len(str(parent))} characters ({parent}), and a socket in it "
-            f"may have {MOST_PARENT} before its own name; set TMPDIR to a shorter one."
+            f"may have {MAX_PARENT} before its own name; set TMPDIR to a shorter one."
         )
     for left in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), _locked(left):
@@ -43,7 +42,7 @@ def private_folder() -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """With the sockets in it. Where it holds anything else, or is somebody else's, it stays."""
+    """Remove a folder with the sockets in it. One that holds anything else, or is another user's, stays."""
     with contextlib.suppress(OSError):
         for one in folder.iterdir():
             if one.is_socket():
@@ -64,7 +63,7 @@ def _made(parent: Path) -> tuple[Path, int]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Raises OSError, where it is somebody's."""
+    """Raises OSError if another process has locked it."""
     lock = _lock(folder)
     try:
         yield

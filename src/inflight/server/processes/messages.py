@@ -66,7 +66,7 @@ class Setup(Struct, frozen=True, tag=True):
 
 
 class Loading(Struct, frozen=True, tag=True):
-    """What is being done before there is an engine."""
+    """The part of the start that has begun, before there is an engine."""
 
     doing: str
 
@@ -191,7 +191,7 @@ class Reload(Struct, frozen=True, tag=True):
 
 
 class Page(Struct, frozen=True, tag=True):
-    """The metrics that were asked for. text: None where they could not be told."""
+    """The page of metrics. text: None if it could not be made."""
 
     question: int
     text: bytes | None
@@ -199,7 +199,7 @@ class Page(Struct, frozen=True, tag=True):
 
 
 class ShownFrames(Struct, frozen=True, tag=True):
-    """What engines do, by their names, as `live.distant` writes it."""
+    """Frames of engines, by their names, as `live.distant` writes them."""
 
     question: int
     frames: dict[str, bytes]
@@ -237,7 +237,7 @@ class JobEnded(Struct, frozen=True, tag=True):
 
 
 class LinesAnswered(Struct, frozen=True, tag=True):
-    """Of batch jobs."""
+    """Lines of batch jobs were answered."""
 
     outcome: Literal["completed", "failed"]
     count: int
@@ -248,7 +248,7 @@ class AskPage(Struct, frozen=True, tag=True):
 
 
 class AskFrames(Struct, frozen=True, tag=True):
-    """data: as `live.distant` writes it. name: that whoever asks has for the engine."""
+    """Asks for frames of what engines do. data: as `live.distant` writes it. name: of the engine, where it is asked."""
 
     question: int
     data: bytes
@@ -327,7 +327,7 @@ def _plain(value: Any) -> str:
 
 
 def typed(kind: type, value: Any) -> Any:
-    """What was written as text, as the type that stands there."""
+    """Return a value that was written as text, in its type."""
     return kind(value)
 
 

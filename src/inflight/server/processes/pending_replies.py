@@ -1,7 +1,4 @@
-"""Replies that another process owes: each to its question, by number, until it comes or nobody is there to give it.
-
-Knows numbers and who waits; how a question is put, whoever asks says.
-"""
+"""Replies that another process owes, each to its question, by number."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ R = TypeVar("R")
 
 
 class PendingReplies(Generic[R]):
-    """Of one event loop. A reply may be an exception, which is raised where it is waited for."""
+    """Replies of one event loop. A reply may be an exception, which is raised where it is awaited."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -27,7 +24,12 @@ class PendingReplies(Generic[R]):
         return len(self._pending)
 
     async def ask(self, put: Callable[[int], None], seconds: float | None = None) -> R:
-        """put: the question, by its number. Raises TimeoutError after so many seconds."""
+        """Return the reply to a question.
+
+        Args:
+            put: Sends the question, with its number.
+            seconds: After which TimeoutError is raised; None: it is awaited for ever.
+        """
         number, reply = next(self._numbers), asyncio.get_running_loop().create_future()
         self._pending[number] = reply
         try:
@@ -40,12 +42,12 @@ class PendingReplies(Generic[R]):
             del self._pending[number]
 
     def came(self, number: int, reply: R | BaseException) -> None:
-        """Nothing, where nobody waits for it any more."""
+        """Take a reply; it has no effect if none waits for it any more."""
         if (pending := self._pending.get(number)) is not None:
             set_outcome(pending, reply)
 
     def end(self, reply: R | BaseException) -> None:
-        """There is nobody left to ask: this is the reply to all that were asked, and to whatever is asked later."""
+        """Reply the same to all that were asked, and to all that are asked later: the other process has ended."""
         self._last = (reply,)
         for pending in self._pending.values():
             set_outcome(pending, reply)

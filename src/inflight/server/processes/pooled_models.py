@@ -51,13 +51,13 @@ class PooledModels:
         self,
         setup: Setup,
         preprocessing: PreprocessingPool,
-        tell: Callable[[FromChild], None],
+        send: Callable[[FromChild], None],
         page: Page,
         ask_frames: Callable[[bytes], Awaitable[Mapping[str, bytes]]],
     ):
         """preprocessing: of the first model that is loaded."""
         self._models = {one.name: one for one in setup.models}
-        self._tell = tell
+        self._send = send
         self._connector = Connector(setup.serial)
         self._spare: PreprocessingPool | None = preprocessing
         self._links: dict[str, EngineLink] = {}  # to engines that are in memory, or being loaded
@@ -126,18 +126,18 @@ class PooledModels:
     async def acquire(self, name: str | None) -> ModelLease:
         asked = -1  # the question's number, once it is sent
 
-        def send(question: int) -> None:
+        def put(question: int) -> None:
             nonlocal asked
             asked = question
-            self._tell(Acquire(question, name))
+            self._send(Acquire(question, name))
 
         try:
-            acquired = await self._replies.ask(send)
+            acquired = await self._replies.ask(put)
             assert isinstance(acquired, Acquired)
-            return ModelLease(await self._connected(acquired), partial(self._tell, Release(asked)))
+            return ModelLease(await self._connected(acquired), partial(self._send, Release(asked)))
         except BaseException:
             if asked >= 0:
-                self._tell(Release(asked))
+                self._send(Release(asked))
             raise
 
     def refuse(self, error: ApiError) -> None:
@@ -168,7 +168,7 @@ class PooledModels:
 
     async def _ask(self, question: Callable[[int], FromChild]) -> tuple[ModelStatus, ...]:
         """Raises ApiError."""
-        answer = await self._replies.ask(lambda number: self._tell(question(number)))
+        answer = await self._replies.ask(lambda number: self._send(question(number)))
         assert isinstance(answer, ModelStatuses)
         return answer.statuses
 
@@ -184,7 +184,7 @@ class PooledModels:
         if served is None:
             raise _broken(name, ENDED)
         if (why := served.bridge.stopped) is not None:  # the first process may not know of it
-            self._tell(EngineBroken(name, link.serial, why))
+            self._send(EngineBroken(name, link.serial, why))
             raise _broken(name, why)
         return served
 

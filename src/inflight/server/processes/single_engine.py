@@ -37,10 +37,10 @@ class SingleEngine:
         setup: Setup,
         service: Service,
         preprocessing: PreprocessingPool,
-        tell: Callable[[FromChild], None],
+        send: Callable[[FromChild], None],
         ask_frames: Callable[[bytes], Awaitable[Mapping[str, bytes]]],
     ):
-        self._setup, self._service, self._preprocessing, self._tell = setup, service, preprocessing, tell
+        self._setup, self._service, self._preprocessing, self._send = setup, service, preprocessing, send
         self._connector = Connector(setup.serial)
         self._link: EngineLink | None = None
         self._links: asyncio.Queue[EngineLink | None] = asyncio.Queue()  # in their order; None: there will be no more
@@ -58,7 +58,7 @@ class SingleEngine:
         """Connect to the engines that come after the first one. Raises as `open`."""
         while True:
             self._service.ready(await self.open())
-            self._tell(Up())
+            self._send(Up())
 
     def heard(self, message: OfEngines) -> None:
         """Take a message of the server's first process."""
@@ -90,13 +90,13 @@ class SingleEngine:
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """Let requests name an adapter, in all processes. Raises ApiError."""
-        changed = await self._changes.ask(lambda question: self._tell(LoadAdapter(question, name, path)))
+        changed = await self._changes.ask(lambda question: self._send(LoadAdapter(question, name, path)))
         if changed.error is not None:
             raise invalid(changed.error, changed.param)
 
     async def unload_adapter(self, name: str) -> None:
         """Let no request name an adapter any more. Raises ApiError."""
-        changed = await self._changes.ask(lambda question: self._tell(UnloadAdapter(question, name)))
+        changed = await self._changes.ask(lambda question: self._send(UnloadAdapter(question, name)))
         if changed.error is not None:
             raise ApiError(404, changed.error, param="lora_name", code="model_not_found")
 

@@ -1,5 +1,5 @@
-"""The server's first process: starts engines' processes and API processes, tells each how far the others are, and
-starts those again that end.
+"""The server's first process: starts engines' processes and API processes, reports to each how far the others are,
+and starts those again that end.
 
 It has neither engine nor HTTP. One event loop.
 """
@@ -161,7 +161,7 @@ class Supervisor:
             loop.add_signal_handler(signal.SIGHUP, self._on_signal, signal.SIGHUP)
         if not self._claim_data():
             return
-        self._engines = self._make_engines(self._folder, self._tell_all, self._dropped)
+        self._engines = self._make_engines(self._folder, self._announce, self._dropped)
         for place in range(self._settings.api_processes):
             self._spawn(place)
         if self._data is not None:
@@ -192,7 +192,7 @@ class Supervisor:
         except DataDirectoryError as error:
             log.error(str(error))
             return self._fail()
-        self._tell_all(DataReady())
+        self._announce(DataReady())
 
     # -- engines --------------------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class Supervisor:
             if child.name == name:
                 child.kill()
 
-    def _tell_all(self, message: ToChild) -> None:
+    def _announce(self, message: ToChild) -> None:
         """Send a message to all API processes, and keep it for those to come."""
         replaced: tuple[type[ToChild], ...] = (type(message),)
         if isinstance(message, Lost):
@@ -329,7 +329,7 @@ class Supervisor:
         self._end(signal.SIGTERM, 0.0)
 
     def _end(self, number: int, seconds: float) -> None:
-        """Tell all processes to end. seconds: for calls in flight."""
+        """Have all processes end. seconds: for calls in flight."""
         if not self._is_ending:
             self._manager.stopping()
             self._start(self._kill_late(seconds + ENDING_SECONDS))
