@@ -156,25 +156,19 @@ class Check:
 
 
 class _Search:
-    """Trials of settings by `trial`, each run once."""
+    """Trials of settings by `trial`, each run once. expected: trials in all, about."""
 
     def __init__(self, trial: Callable[[EngineConfig], Trial], progress: Progress):
-        self._trial, self._progress = trial, progress
-        self._known: dict[str, EvaluatedConfig] = {}
-        self.expected = 1  # trials in all, about
+        self._trial, self._progress, self.expected = trial, progress, 1
+        self.known: dict[str, EvaluatedConfig] = {}
 
     def evaluate(self, config: EngineConfig) -> EvaluatedConfig:
         key = _key(config)
-        if key not in self._known:
-            self._known[key] = EvaluatedConfig(config, self._trial(config))
-            number = len(self._known)
-            figures = describe(self._known[key].trial)
-            self._progress(f"{number} of about {max(number, self.expected)}: {config}: {figures}")
-        return replace(self._known[key], config=config)
-
-    @property
-    def all(self) -> list[EvaluatedConfig]:
-        return sorted(self._known.values(), key=lambda one: one.score, reverse=True)
+        if key not in self.known:
+            found = self.known[key] = EvaluatedConfig(config, self._trial(config))
+            number = len(self.known)
+            self._progress(f"{number} of about {max(number, self.expected)}: {config}: {describe(found.trial)}")
+        return replace(self.known[key], config=config)
 
 
 def tune(
@@ -227,7 +221,8 @@ def tune(
                 best = _vary(search, best, name, others(best.config))
         if round_number and _key(best.config) == _key(before):
             break
-    tuning = Tuning(best, search.all, start)
+    tried = sorted(search.known.values(), key=lambda one: one.score, reverse=True)
+    tuning = Tuning(best, tried, start)
     return tuning if check is None else _verify(tuning, check, progress)
 
 
