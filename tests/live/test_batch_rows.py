@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from inflight.core.types.plan import Chunk
-from inflight.live.batch_rows import MOST_POINTS, BatchRows
+from inflight.live.batch_rows import MAX_POINTS, BatchRows
 from inflight.live.step_facts import StepFacts
 
 PREFILL, DECODE, RECOMPUTED, PADDING, IDLE = range(5)
@@ -17,9 +17,9 @@ def step(
     new: Mapping[int, int] | None = None,
     freed: Sequence[int] = (),
     padding: Sequence[int] = (),
-    in_vain: Mapping[int, int] | None = None,
+    rejected: Mapping[int, int] | None = None,
 ) -> StepFacts:
-    """Each of a second."""
+    """Make a step of one second."""
     return StepFacts(
         float(number),
         number + 1.0,
@@ -29,7 +29,7 @@ def step(
         new or {},
         freed,
         padding,
-        in_vain or {},
+        rejected or {},
     )
 
 
@@ -43,13 +43,13 @@ def test_a_prompt_and_its_tokens_are_two_runs() -> None:
     assert [(run.work, run.start, run.end, run.tokens) for run in runs] == [(PREFILL, 0, 2, 9), (DECODE, 2, 5, 3)]
     assert {(run.row, run.sequence) for run in runs} == {(2, 7)}
     assert [(one.prompt, one.decode) for one in points] == [(5, 0), (4, 0), (0, 1), (0, 1), (0, 1)]
-    assert rows.end_frame() == ([], []), "a frame tells what is new"
+    assert rows.end_frame() == ([], []), "a frame has only new steps"
 
 
-def test_what_a_preemption_took_is_told_apart() -> None:
+def test_tokens_recomputed_after_a_preemption_are_a_run_of_their_own() -> None:
     rows = BatchRows()
     rows.step(step(0, [(1, 0, 0, 6)], {0: 6}))
-    assert rows.step(step(1, [(2, 0, 0, 4)], {0: 4}, freed=[0])) == [1], "who lost his row"
+    assert rows.step(step(1, [(2, 0, 0, 4)], {0: 4}, freed=[0])) == [1], "it lost its row"
     rows.step(step(2, [(1, 0, 0, 7)], {0: 6}, freed=[0]))
     points, runs = rows.end_frame()
     assert [(run.sequence, run.work) for run in runs] == [(1, PREFILL), (2, PREFILL), (1, RECOMPUTED)]
@@ -68,7 +68,7 @@ def test_a_row_that_is_held_and_not_computed_is_idle_or_padding() -> None:
 def test_wrong_drafts_are_counted_and_were_not_computed() -> None:
     rows = BatchRows()
     rows.step(step(0, [(1, 0, 0, 2)], {0: 2}))
-    rows.step(step(1, [(1, 0, 2, 4)], in_vain={1: 3}))
+    rows.step(step(1, [(1, 0, 2, 4)], rejected={1: 3}))
     rows.step(step(2, [(1, 0, 3, 1)]))
     points, runs = rows.end_frame()
     assert (points[1].decode, points[1].rejected) == (1, 3)
@@ -81,7 +81,7 @@ def test_many_steps_are_few_points_that_lose_nothing() -> None:
     for number in range(1, 1000):
         rows.step(step(number, [(1, 0, 2 + number, 1)]))
     points, runs = rows.end_frame()
-    assert len(points) <= MOST_POINTS and sum(one.steps for one in points) == 1000
+    assert len(points) <= MAX_POINTS and sum(one.steps for one in points) == 1000
     assert sum(one.prompt + one.decode for one in points) == 3 + 999 == sum(run.tokens for run in runs)
     assert runs[0].work == PREFILL, "a prompt is not lost among single tokens"
     assert (runs[0].start, runs[-1].end) == (0.0, 1000.0)

@@ -1,4 +1,4 @@
-"""A stretch of a long record, drawn closely: the same as of all of it, and not much is read for it."""
+"""Details of a part of a long record equal those of the whole record, and little is read for them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def replay(path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordReplay:
-    """Whose whole was asked for."""
-    monkeypatch.setattr(checkpoints, "LEAST_STEPS", 100)
+    """Return a replay whose frames were all made."""
+    monkeypatch.setattr(checkpoints, "MIN_STEPS", 100)
     replay = read_replay(path)
     assert isinstance(replay, RecordReplay)
     list(replay.frames())
@@ -31,7 +31,7 @@ def replay(path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordReplay:
 
 
 def tokens(frames: list[Frame], start: float, end: float) -> dict[int, int]:
-    """Of each sequence in steps that began in that time."""
+    """Return the tokens of each sequence in steps within the interval."""
     found: dict[int, int] = {}
     for run in (run for frame in frames for run in frame.runs):
         if start <= run.start and run.end <= end and run.work < 2:

@@ -17,7 +17,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.recorder import Recorder
 from inflight.live.engine_feed import EngineFeed
 from inflight.live.frames import Frame, decode, encode
-from inflight.live.observer import MOST, LiveObserver
+from inflight.live.observer import MAX_ENTRIES, LiveObserver
 from inflight.live.record_index import read_index
 from inflight.live.recorded import RecordFeed, hello_of, period_of
 from inflight.records.schema import RecordError
@@ -74,20 +74,20 @@ def drawn(tmp_path: Path) -> Drawn:
     return Drawn(tmp_path / "record.jsonl")
 
 
-def test_nobody_looks_and_nothing_is_kept(drawn: Drawn) -> None:
+def test_without_a_viewer_nothing_is_stored(drawn: Drawn) -> None:
     busy(drawn)
     drawn.drain(looks=False)
     assert not drawn.observer.watching and drawn.observer.drain() == ([], 0)
 
 
-def test_frames_tell_all_that_happens(drawn: Drawn) -> None:
+def test_frames_show_all_requests_and_tokens(drawn: Drawn) -> None:
     drawn.look()
     busy(drawn)
     drawn.drain()
     ended = [one for frame in drawn.frames for one in frame.ended]
     assert {one.info.request_id: one.output_tokens for one in ended} == {f"r{index}": 5 + index for index in range(7)}
-    told = [info for frame in drawn.frames for info in frame.requests]
-    assert len({info.number for info in told}) == len(told) == 7, "each is told of once"
+    shown = [info for frame in drawn.frames for info in frame.requests]
+    assert len({info.number for info in shown}) == len(shown) == 7, "each is shown once"
     for one in ended:
         assert one.account is not None and one.account.total == pytest.approx((one.at - one.info.arrival) * 1e3, abs=1)
     tokens = sum(step.prompt + step.decode for frame in drawn.frames for step in frame.steps)
@@ -100,7 +100,7 @@ def test_frames_tell_all_that_happens(drawn: Drawn) -> None:
     assert numbers == list(range(len(numbers)))
 
 
-def test_frames_tell_who_waits_and_who_holds_which_block(drawn: Drawn) -> None:
+def test_frames_show_queues_and_block_owners(drawn: Drawn) -> None:
     busy(drawn)
     drawn.advance()
     frame = drawn.look()
@@ -117,7 +117,7 @@ def test_frames_tell_who_waits_and_who_holds_which_block(drawn: Drawn) -> None:
     assert frame.blocks.held + frame.blocks.evictable + frame.blocks.free == SETUP.num_blocks
 
 
-def test_who_comes_late_sees_what_is_there(drawn: Drawn) -> None:
+def test_a_late_viewer_sees_the_requests_in_flight(drawn: Drawn) -> None:
     busy(drawn)
     for _ in range(4):
         drawn.advance()
@@ -125,12 +125,12 @@ def test_who_comes_late_sees_what_is_there(drawn: Drawn) -> None:
     assert not first.steps and first.lanes[0].running + first.lanes[1].running == 3
     drawn.drain()
     works = {run.work for frame in drawn.frames for run in frame.runs}
-    assert works <= {0, 1, 4}, "what was computed before anybody looked is not computed again"
+    assert works <= {0, 1, 4}, "what was computed before the first frame is not computed again"
     ended = {one.info.request_id for frame in drawn.frames for one in frame.ended}
     assert ended == {f"r{index}" for index in range(7)}
 
 
-def test_who_leaves_and_comes_back_begins_anew(drawn: Drawn) -> None:
+def test_a_viewer_that_comes_back_starts_again(drawn: Drawn) -> None:
     drawn.look()
     busy(drawn)
     drawn.advance()
@@ -146,11 +146,11 @@ def test_who_leaves_and_comes_back_begins_anew(drawn: Drawn) -> None:
 
 def test_a_ring_that_is_full_says_what_it_lost(drawn: Drawn) -> None:
     drawn.look()
-    while drawn.loop.clock.now() < MOST * STEP:
+    while drawn.loop.clock.now() < MAX_ENTRIES * STEP:
         drawn.loop.add(request(f"r{drawn.loop.clock.now()}", prompt=[1, 2, 3], output=40))
         drawn.drain(looks=False)
     look = drawn.feed.look()
-    assert len(look.told) == MOST and look.lost > 0
+    assert len(look.entries) == MAX_ENTRIES and look.lost > 0
     assert drawn.feed.frame(look).lost == look.lost
 
 
@@ -164,7 +164,7 @@ def test_a_record_makes_the_same_picture(tmp_path: Path, depth: int) -> None:
     frames = list(RecordFeed(index, STEP).frames())
 
     def picture(some: list[Frame]) -> dict[tuple[int, int, int], tuple[float, float, int]]:
-        """Of each row, sequence and work, when it began and ended, and its tokens."""
+        """Return start, end and tokens of each row, sequence and work."""
         found: dict[tuple[int, int, int], tuple[float, float, int]] = {}
         for run in (run for frame in some for run in frame.runs):
             key = (run.row, run.sequence, run.work)
@@ -186,7 +186,7 @@ def test_a_record_makes_the_same_picture(tmp_path: Path, depth: int) -> None:
     recorded_alive = {frame.end: sum(lane.waiting + lane.running for lane in frame.lanes) for frame in frames}
     at = [end for end in alive if end in recorded_alive and end > 0]
     assert len(at) > 30 and recorded_alive[frames[-1].end] == 0
-    if depth == 1:  # at 2, who has ended keeps his row until nothing of his is in flight
+    if depth == 1:  # at 2, an ended request keeps its row until its last step in flight
         assert [recorded_alive[end] for end in at] == [alive[end] for end in at]
     predicted = [step.predicted for frame in frames for step in frame.steps]
     seen = [step.predicted for frame in drawn.frames for step in frame.steps]
@@ -218,14 +218,14 @@ def test_blocks_beyond_the_engines_are_a_note(tmp_path: Path) -> None:
     assert "takes block 2, but the engine has 2 blocks" in note
 
 
-def test_what_is_no_record_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "no.jsonl"
     path.write_text('{"kind": "step"}\n')
     with pytest.raises(RecordError, match="starts with kind"):
         read_index(path)
     drawn = Drawn(tmp_path / "record.jsonl")
     drawn.file.flush()
-    with pytest.raises(RecordError, match="no step"):
+    with pytest.raises(RecordError, match="0 steps"):
         read_index(tmp_path / "record.jsonl")
 
 
@@ -252,7 +252,7 @@ def test_a_long_record_is_few_frames_and_is_not_kept(tmp_path: Path) -> None:
     assert not feed.notes
 
 
-def test_the_host_is_drawn_with_who_comes_back_for_it(tmp_path: Path) -> None:
+def test_the_host_is_drawn_with_the_sequences_that_own_its_blocks(tmp_path: Path) -> None:
     """Live and from the record."""
     setup = Setup(
         num_blocks=10, block_size=4, max_rows=3, token_budget=16, max_model_len=64, preemption="swap", host_blocks=16

@@ -61,7 +61,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def faults(page: Page) -> list[str]:
-    """What it logged, but for a server that was not there, and pictures that the test reads."""
+    """Return what the page logged, except requests to a missing server and pictures that the test reads."""
     return [one for one in page.console if "Failed to load resource" not in one and "readback" not in one]
 
 
@@ -88,7 +88,7 @@ async def pick_a_run(page: Page) -> None:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1440, False), (390, True)])
-def test_a_replay_is_drawn_and_asks_nobody(compared: Path, width: int, dark: bool) -> None:
+def test_a_replay_is_drawn_without_requests(compared: Path, width: int, dark: bool) -> None:
     async def look() -> None:
         async with opened_page(width, dark=dark) as page:
             await page.open(compared.as_uri())
@@ -306,7 +306,7 @@ ENGINES = """(() => {
   const page = inflight.page, hello = page.runs[0].history.hello;
   window.greet = (engine, clock) => page.greetLive({ type: "hello", source: "live", title: "m · " + engine, engine,
     clock, server: page.server, num_blocks: 40, block_size: 16, max_rows: 4, sees_all: true });
-  window.tell = (engine, number, start) => page.engines.get(engine).history.add({ number, start, end: start + 1,
+  window.addFrame = (engine, number, start) => page.engines.get(engine).history.add({ number, start, end: start + 1,
     runs: [[0, 1, 0, start, start + 0.5, 9], [0, 1, 1, start + 0.5, start + 1, 4]],
     requests: [{ number: 1, request_id: "r" }],
     lanes: [{ name: "interactive", waiting: 2, running: 1, apart: { kv: 2 } }], holders: [[1, 0, 13, 13, 3, 0]],
@@ -329,7 +329,7 @@ def test_of_several_engines_each_is_drawn_on_one_clock_until_it_is_gone(start: C
             await page.eval("inflight.feeds.LiveFeed.prototype.take = () => {}")
             assert await page.eval(ENGINES)
             for number, name in enumerate("abcdef"):
-                await page.eval(f"greet('{name}', {-1000 * number}); tell('{name}', 0, {1000 * number} + 5)")
+                await page.eval(f"greet('{name}', {-1000 * number}); addFrame('{name}', 0, {1000 * number} + 5)")
             await page.until(f"{ENGINE}('b').batch.shown && {ENGINE}('a').batch.shown")
             ends = await page.eval(
                 f"['a', 'b'].map((one) => {ENGINE}(one).batch.shown.end - {ENGINE}(one).history.end)"
@@ -338,13 +338,13 @@ def test_of_several_engines_each_is_drawn_on_one_clock_until_it_is_gone(start: C
             folded = await page.eval("[...inflight.page.engines.values()].map((one) => Boolean(one.folded))")
             assert folded == [False] * 5 + [True] * 2, "four are open, and what is there of all"
             said = f"{ENGINE}('b').element.innerText"
-            await page.until(f"{said}.includes('In the folder') && {said}.includes('2 apart')")
+            await page.until(f"{said}.includes('In the folder') && {said}.includes('2 deferred')")
             text = await page.eval(said)
             for part in (
                 "4 kept · 6 for preempted requests · 10 free",
                 "30 kept · 60 of other models · 810 free; a cell is 10 blocks",
                 "moving 2",
-                "2 apart: keys and values are on their way",
+                "2 deferred: keys and values are on their way",
             ):
                 assert part in text, part
             tiers = f"[...{ENGINE}('b').element.querySelectorAll('.tier canvas')]"
@@ -353,8 +353,8 @@ def test_of_several_engines_each_is_drawn_on_one_clock_until_it_is_gone(start: C
               const x = (cell % map.columns + 0.3) * side, y = (Math.floor(cell / map.columns) + 0.3) * side;
               return one.getContext('2d').getImageData(x, y, 1, 1).data.join(); }})).size)"""
             assert min(await page.eval(colours)) >= 2, "cells differ"
-            await page.eval("greet('b', -7); tell('b', 0, 3)")
-            assert await page.eval(f"{ENGINE}('b').history.frames.length") == 1, "it has begun anew"
+            await page.eval("greet('b', -7); addFrame('b', 0, 3)")
+            assert await page.eval(f"{ENGINE}('b').history.frames.length") == 1, "it has started again"
             await page.eval("inflight.page.keepEngines([{ name: 'a' }, { name: 'b', state: 'not loaded' }])")
             assert await page.eval("[...inflight.page.engines.keys()]") == ["", "a"]
             assert await page.eval("document.querySelectorAll('.run').length") == 2 and faults(page) == []
@@ -401,12 +401,12 @@ def test_a_long_record_is_looked_at_closely(tmp_path: Path) -> None:
             await page.until("document.getElementById('status-text').textContent === 'replay'", 120)
             await page.eval("inflight.page.scrub(0.5); inflight.page.span = 2")
             assert await page.until(f"{FIRST}.shown !== {FIRST}.history", 60)
-            told = await page.eval(
+            seen = await page.eval(
                 f"""[{FIRST}.close.found.from, {FIRST}.close.found.to, {FIRST}.shown.frames.length,
                 {FIRST}.shown.steps.length, {FIRST}.shown.requests === {FIRST}.history.requests]"""
             )
-            assert told[0] == pytest.approx(116, abs=0.1) and told[1] == pytest.approx(122, abs=0.1)
-            assert told[2] > 500 and told[3] == pytest.approx(300, abs=3) and told[4], "every step is there"
+            assert seen[0] == pytest.approx(116, abs=0.1) and seen[1] == pytest.approx(122, abs=0.1)
+            assert seen[2] > 500 and seen[3] == pytest.approx(300, abs=3) and seen[4], "every step is there"
             assert await page.until(f"{DRAWN} > 4")
             await page.eval("inflight.page.span = 180")
             assert await page.until(f"{FIRST}.shown === {FIRST}.history"), "a wide window has frames enough"
@@ -422,7 +422,7 @@ def test_a_long_record_is_looked_at_closely(tmp_path: Path) -> None:
 
 
 def test_the_first_paint_comes_soon(compared: Path) -> None:
-    """As the browser tells it; the time is shown, and only an absurd one is a failure."""
+    """Measure in the browser; the time is printed, and only an absurd one fails."""
 
     async def look() -> float:
         async with opened_page() as page:

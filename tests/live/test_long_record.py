@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.long_record import shown, write_record
 from inflight.live.record_index import read_index
-from inflight.live.recorded import MOST_FRAMES, RecordFeed, period_of
+from inflight.live.recorded import MAX_FRAMES, RecordFeed, period_of
 
 
 def test_a_made_record_is_one_that_the_recorder_wrote(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_eight_times_the_steps_take_hardly_more_memory(tmp_path: Path) -> None:
     for steps in (7_500, 60_000):
         path = write_record(tmp_path / f"{steps}.jsonl", steps)
         one = shown(path)
-        assert MOST_FRAMES <= one["frames"] <= MOST_FRAMES + 2
+        assert MAX_FRAMES <= one["frames"] <= MAX_FRAMES + 2
         peaks.append(one["peak_mb"])
         size = path.stat().st_size / 1e6
         path.unlink()

@@ -16,7 +16,7 @@ from inflight.live.page_files import BUNDLES, SCRIPTS, STYLES, page_file, served
 NAMES = ("index.html", *SCRIPTS, *STYLES)
 
 
-def test_it_is_small_and_asks_nobody_else() -> None:
+def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
     assert sum(len(page_file(name).content) for name in NAMES) < 250_000
     for name in NAMES:
         if not name.startswith("uPlot"):

@@ -1,4 +1,4 @@
-"""What a tenant sees of others: that they are there."""
+"""A tenant sees that other tenants have requests, and nothing else of them."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What an engine does, drawn while it does it: frames, made of a live engine or of a record, and the page that shows
-them.
+"""Draw an engine's work: frames of a live engine or of a record, and the page that shows them.
 
     engine's loop ─ observer ─▶ ring ─┐
                       dump ───────────┴▶ live ────┐
                                                   ├▶ StepFacts, Moment ─▶ FrameMaker ─▶ Frame ─▶ page, terminal
     record file, line by line ─────────▶ recorded ┘
 
-Frames of engines in other processes are asked for (`distant`), and told by the same kinds. A stretch of a long record
-is drawn closely from where the feed was a little before (`checkpoints`).
+`distant` requests frames of engines in other processes. `checkpoints` lets a part of a long record be drawn in detail
+without reading the record from its start.
 
-One drawing: a page that replays a record, or a simulation's, shows what it would have shown of the engine at work.
+Both sources are drawn by the same code: a page that replays a record, also a simulation's, shows what it would have
+shown of the live engine.
 """

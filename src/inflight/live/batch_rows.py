@@ -1,7 +1,7 @@
-"""The batch's rows: who holds which, and what was computed there, step by step; as runs and points of a frame.
+"""Draw the rows of the batch (its request slots) as runs and step points of a frame.
 
-Knows steps and rows; not whose sequences these are. Where a frame has many steps, several in a row are drawn as one,
-and a row then shows the most notable of what it did: a prompt before single tokens.
+A frame with many steps draws several consecutive ones as one. A row then shows the most notable kind of work: a prompt
+before single tokens.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from inflight.live.frames import WORKS, Run, StepPoint
 from inflight.live.step_facts import StepFacts
 from inflight.records.computed import Work, computed
 
-MOST_POINTS = 16  # of a frame
-_GAP = 0.25  # of a stretch's length, that may lie between two of a run
+MAX_POINTS = 16  # of a frame
+_GAP = 0.25  # longest pause within a run, as a share of the next step's length
 
-_PLACE = {work: place for place, work in enumerate(WORKS)}
+_INDEX = {work: index for index, work in enumerate(WORKS)}
 _PREFILL, _DECODE, _RECOMPUTE, _PADDING, _IDLE = (
-    _PLACE[work] for work in (Work.PREFILL, Work.DECODE, Work.RECOMPUTE, Work.PADDING, Work.IDLE)
+    _INDEX[work] for work in (Work.PREFILL, Work.DECODE, Work.RECOMPUTE, Work.PADDING, Work.IDLE)
 )
 _NOTABLE = {_PREFILL: 4, _RECOMPUTE: 3, _DECODE: 2, _PADDING: 1, _IDLE: 0}
 
@@ -34,14 +34,18 @@ class _Step(NamedTuple):
     cells: dict[int, Cell]  # by row
 
 
-class _Held:
-    """A row that is held. most: tokens of the sequence that were ever computed. decode: its cell while it decodes, made
-    once, since a batch has hundreds of them a step."""
+class _Row:
+    """A row in use.
 
-    __slots__ = ("decode", "most", "prompt_tokens", "sequence")
+    Attributes:
+        max_computed: Highest number of the sequence's tokens that were ever computed.
+        decode: Its cell while it decodes, made once: a batch has hundreds of them a step.
+    """
 
-    def __init__(self, sequence: int, prompt_tokens: int, most: int):
-        self.sequence, self.prompt_tokens, self.most = sequence, prompt_tokens, most
+    __slots__ = ("decode", "max_computed", "prompt_tokens", "sequence")
+
+    def __init__(self, sequence: int, prompt_tokens: int, max_computed: int):
+        self.sequence, self.prompt_tokens, self.max_computed = sequence, prompt_tokens, max_computed
         self.decode = Cell(sequence, _DECODE, 1)
 
 
@@ -54,71 +58,74 @@ class _Open:
 
 
 class BatchRows:
+    """The rows in use, and the steps of the current frame."""
+
     def __init__(self) -> None:
-        self._held: dict[int, _Held] = {}  # by row
-        self._left: dict[int, int] = {}  # sequences that are alive and have no row → most tokens ever computed
+        self._rows: dict[int, _Row] = {}
+        self._waiting: dict[int, int] = {}  # sequences without a row → highest number of tokens ever computed
         self._steps: list[_Step] = []  # of the frame so far
         self._before = float("-inf")  # when the last step ended
 
     def seed(self, row: int, sequence: int, prompt_tokens: int, computed: int) -> None:
-        """It has the row already."""
-        self._held[row] = _Held(sequence, prompt_tokens, computed)
+        """Add a sequence that has the row before the first step."""
+        self._rows[row] = _Row(sequence, prompt_tokens, computed)
 
-    def seen(self, sequence: int, computed: int) -> None:
-        """It waits, and was computed so far before."""
-        self._left[sequence] = computed
+    def seed_waiting(self, sequence: int, computed: int) -> None:
+        """Add a sequence that waits before the first step. computed: its tokens computed before."""
+        self._waiting[sequence] = computed
 
     def forget(self, sequence: int) -> None:
-        """It has ended. Its row is given up by the next plan."""
-        self._left.pop(sequence, None)
+        """Remove a sequence that has ended. The next plan frees its row."""
+        self._waiting.pop(sequence, None)
 
     def step(self, facts: StepFacts) -> list[int]:
-        """The sequences that lost their rows before it."""
-        left = []
-        for row in facts.freed_rows:
-            if (held := self._held.pop(row, None)) is not None:
-                left.append(held.sequence)
-                self._left[held.sequence] = held.most
+        """Draw a step; return the sequences that lost their rows before it."""
+        preempted = []
+        for index in facts.freed_rows:
+            if (row := self._rows.pop(index, None)) is not None:
+                preempted.append(row.sequence)
+                self._waiting[row.sequence] = row.max_computed
         began = max(facts.planned, self._before)
         self._before = facts.committed
-        self._steps.append(self._drawn(facts, began))
-        return left
+        self._steps.append(self._draw(facts, began))
+        return preempted
 
-    def _drawn(self, facts: StepFacts, began: float) -> _Step:
+    def _draw(self, facts: StepFacts, began: float) -> _Step:
         cells: dict[int, Cell] = {}
-        rows, new_requests, in_vain = self._held, facts.new_requests, facts.in_vain
+        rows, new_requests, rejected_of = self._rows, facts.new_requests, facts.rejected
         prompt = decode = recomputed = 0
         for chunk in facts.chunks:
-            sequence, row, start, length = chunk.sequence_id, chunk.row, chunk.start, chunk.length
-            held = rows.get(row)
-            if row in new_requests or held is None or held.sequence != sequence:
-                held = rows[row] = _Held(sequence, new_requests.get(row, 0), self._left.pop(sequence, 0))
-            if length == 1 and start >= held.most and start >= held.prompt_tokens:  # nearly all of them
-                held.most = start + 1
+            sequence, index, start, length = chunk.sequence_id, chunk.row, chunk.start, chunk.length
+            row = rows.get(index)
+            if index in new_requests or row is None or row.sequence != sequence:
+                row = rows[index] = _Row(sequence, new_requests.get(index, 0), self._waiting.pop(sequence, 0))
+            if length == 1 and start >= row.max_computed and start >= row.prompt_tokens:  # nearly all chunks
+                row.max_computed = start + 1
                 decode += 1
-                cells[row] = held.decode
+                cells[index] = row.decode
                 continue
-            wrong = in_vain.get(sequence, 0)
-            done = computed(held.most, start, length, wrong, held.prompt_tokens)
-            held.most = max(held.most, start + length - wrong)
+            wrong = rejected_of.get(sequence, 0)
+            done = computed(row.max_computed, start, length, wrong, row.prompt_tokens)
+            row.max_computed = max(row.max_computed, start + length - wrong)
             recomputed += done.repeated
             if done.work is Work.DECODE:
                 decode += done.first - wrong
             else:
                 prompt += done.first
-            cells[row] = Cell(sequence, _PLACE[done.work], length)
+            cells[index] = Cell(sequence, _INDEX[done.work], length)
         if len(cells) < len(rows):
             idle = _PADDING if facts.padding else _IDLE
-            for row, held in rows.items():
-                if row not in cells:
-                    cells[row] = Cell(held.sequence, idle, 0)
-        rejected = sum(in_vain.values()) if in_vain else 0
+            for index, row in rows.items():
+                if index not in cells:
+                    cells[index] = Cell(row.sequence, idle, 0)
+        rejected = sum(rejected_of.values()) if rejected_of else 0
         times = (round(began, 5), round(facts.committed, 5), round(facts.seconds, 6), round(facts.predicted, 6))
         return _Step(StepPoint(*times, 1, prompt, decode, recomputed, sum(facts.padding), rejected), cells)
 
     def end_frame(self) -> tuple[list[StepPoint], list[Run]]:
+        """Return the points and runs of the frame's steps, and begin the next frame."""
         steps, self._steps = self._steps, []
-        together = max(1, -(-len(steps) // MOST_POINTS))
+        together = max(1, -(-len(steps) // MAX_POINTS))
         drawn = steps
         if together > 1:
             drawn = [_joined(steps[start : start + together]) for start in range(0, len(steps), together)]
@@ -147,7 +154,7 @@ def _joined(steps: Sequence[_Step]) -> _Step:
 
 
 def _runs(steps: Sequence[_Step]) -> list[Run]:
-    """Of each row, steps in which it did the same for the same sequence are one."""
+    """Join consecutive steps in which a row did the same work for the same sequence."""
     ended: list[_Open] = []
     last: dict[int, _Open] = {}
     for point, cells in steps:

@@ -1,8 +1,4 @@
-"""The KV pool as a map, and the tiers behind it: what each block is, in runs, and in no more cells than a screen has
-room for.
-
-Knows owners of blocks; not who they are.
-"""
+"""Draw the KV pool and the tiers behind it as maps: runs of equal cells, no more cells than fit on a screen."""
 
 from __future__ import annotations
 
@@ -13,9 +9,9 @@ from inflight.core.kv.manager import HostDump
 from inflight.core.types.kv_transfer import FolderStats
 from inflight.live.frames import EVICTABLE, FREE, MOVING, OTHERS, SHARED, TierPart
 
-MOST_CELLS = 4096
-MOST_TIER_CELLS = 2048  # of one behind the device, which is coarser
-_NOTABLE = {FREE, EVICTABLE}  # what a cell of several blocks is: anything held before these, else what is most
+MAX_CELLS = 4096
+MAX_TIER_CELLS = 2048  # of a tier behind the device, which is drawn coarser
+_UNUSED = {FREE, EVICTABLE}  # a cell of several blocks shows the most frequent owner, and these only if it has no other
 
 
 def owners_of(
@@ -24,18 +20,24 @@ def owners_of(
     tables: Sequence[tuple[int, Sequence[int]]],
     moving: Sequence[int] = (),
 ) -> tuple[list[int], Counter[int]]:
-    """What each block is, and the shared blocks of each sequence. tables: of the sequences, by their numbers. moving:
-    those that transfers hold, each as often as there are; what somebody else holds too is theirs."""
+    """Return the owner of each block, and the number of shared blocks of each sequence.
+
+    Args:
+        ref_counts: References to each block.
+        evictable: Cached blocks without references.
+        tables: Sequences' numbers and blocks.
+        moving: Blocks that transfers hold, once for each transfer. A block that a sequence holds too is the sequence's.
+    """
     owners = [FREE] * len(ref_counts)
     for block in evictable:
         owners[block] = EVICTABLE
-    tickets = Counter(moving)
-    for block in tickets:
+    transfers = Counter(moving)
+    for block in transfers:
         owners[block] = MOVING
     shared: Counter[int] = Counter()
     for number, blocks in tables:
         for block in blocks:
-            if ref_counts[block] - tickets[block] > 1:
+            if ref_counts[block] - transfers[block] > 1:
                 owners[block] = SHARED
                 shared[number] += 1
             else:
@@ -55,21 +57,25 @@ def host_tier(host: HostDump) -> TierPart:
 
 
 def tier_of(owners: Sequence[int]) -> TierPart:
-    """owners: of each of its blocks."""
+    """Draw a tier. owners: of each of its blocks."""
     counts = Counter(owners)
     wanted = sum(count for owner, count in counts.items() if owner >= 0 or owner == SHARED)
-    cells, per_cell = in_cells(owners, MOST_TIER_CELLS)
+    cells, per_cell = in_cells(owners, MAX_TIER_CELLS)
     return TierPart(len(owners), counts[EVICTABLE], wanted, counts[MOVING], 0, cells, per_cell)
 
 
 def folder_tier(folder: FolderStats) -> TierPart | None:
-    """Files have no places, and cells stand for so many. None where nobody knows yet how large a block's file is."""
+    """Draw a folder of block files. Files have no order: the cells show only how many there are.
+
+    Returns:
+        None before the size of a block's file is known.
+    """
     if not folder.block_bytes:
         return None
     room = max(folder.max_bytes, folder.nbytes) // folder.block_bytes
     mine = min(folder.blocks, room)
     others = min(room - mine, max(0, folder.nbytes // folder.block_bytes - mine))
-    per_cell = max(1, -(-room // MOST_TIER_CELLS))
+    per_cell = max(1, -(-room // MAX_TIER_CELLS))
     cells: list[int] = []
     for owner, blocks in ((EVICTABLE, mine), (OTHERS, others), (FREE, room - mine - others)):
         if blocks:
@@ -77,11 +83,11 @@ def folder_tier(folder: FolderStats) -> TierPart | None:
     return TierPart(room, mine, 0, 0, others, cells, per_cell)
 
 
-def in_cells(owners: Sequence[int], most: int = MOST_CELLS) -> tuple[list[int], int]:
-    """In runs, what a cell is and how many cells of that; and blocks of a cell. most: cells."""
-    per_cell = max(1, -(-len(owners) // most))
+def in_cells(owners: Sequence[int], max_cells: int = MAX_CELLS) -> tuple[list[int], int]:
+    """Return the runs of cells as [owner, number of cells, owner, …], and the blocks in a cell."""
+    per_cell = max(1, -(-len(owners) // max_cells))
     if per_cell > 1:
-        owners = [_most(owners[start : start + per_cell]) for start in range(0, len(owners), per_cell)]
+        owners = [_prevalent(owners[start : start + per_cell]) for start in range(0, len(owners), per_cell)]
     runs: list[int] = []
     last, count = None, 0
     for one in owners:
@@ -96,6 +102,6 @@ def in_cells(owners: Sequence[int], most: int = MOST_CELLS) -> tuple[list[int], 
     return runs, per_cell
 
 
-def _most(owners: Sequence[int]) -> int:
-    held = [one for one in owners if one not in _NOTABLE]
+def _prevalent(owners: Sequence[int]) -> int:
+    held = [one for one in owners if one not in _UNUSED]
     return Counter(held or owners).most_common(1)[0][0]

@@ -1,7 +1,6 @@
-"""Checkpoints of a record's feed: how it was at some times, so that a stretch of a long record can be drawn closely
-without reading all that comes before it.
+"""Store copies of a record's feed at some times, to draw a part of a long record in detail.
 
-Knows feeds; keeps no more of them than a hundred, of a bounded size each: what is alive at a time, and no steps.
+A copy holds only the requests in flight, no steps, so its size is bounded.
 """
 
 from __future__ import annotations
@@ -11,29 +10,31 @@ from collections.abc import Iterator
 
 from inflight.live.frames import Frame
 from inflight.live.record_index import RecordIndex
-from inflight.live.recorded import LEAST_PERIOD, RecordFeed
+from inflight.live.recorded import MIN_PERIOD, RecordFeed
 
-MOST = 100
-LEAST_STEPS = 1000  # between two
-CLOSE_FRAMES = 600  # of a stretch that is drawn closely
+MAX_CHECKPOINTS = 100
+MIN_STEPS = 1000  # between two checkpoints
+CLOSE_FRAMES = 600  # of a part that is drawn in detail
 
 
 class Checkpoints:
+    """The checkpoints of one record."""
+
     def __init__(self, index: RecordIndex, period: float):
-        """period: of the frames in which the whole record is drawn."""
+        """Start without checkpoints. period: seconds of a frame of the whole record."""
         self._index, self._period = index, period
-        self._every = max(LEAST_STEPS, index.steps // MOST)
-        self._kept: list[RecordFeed] = []
+        self._every = max(MIN_STEPS, index.steps // MAX_CHECKPOINTS)
+        self._stored: list[RecordFeed] = []
         self._times: list[float] = []
 
     def offer(self, feed: RecordFeed, time: float) -> None:
-        """It is about to read a line, of that time."""
-        if feed.place.number >= self._every * (len(self._kept) + 1):
+        """Store a copy of the feed, before it reads a line of this time, if the last checkpoint is old enough."""
+        if feed.position.number >= self._every * (len(self._stored) + 1):
             self._times.append(feed.time)
-            self._kept.append(feed.copy())
+            self._stored.append(feed.copy())
 
     def between(self, start: float, end: float) -> Iterator[Frame]:
-        """Frames of that time, drawn closely; as far as is known where to begin."""
+        """Yield detailed frames of this interval, read from the last checkpoint before it."""
         found = bisect_right(self._times, start) - 1
-        feed = self._kept[found].copy() if found >= 0 else RecordFeed(self._index, self._period)
-        yield from feed.between(start, end, max(LEAST_PERIOD, (end - start) / CLOSE_FRAMES))
+        feed = self._stored[found].copy() if found >= 0 else RecordFeed(self._index, self._period)
+        yield from feed.between(start, end, max(MIN_PERIOD, (end - start) / CLOSE_FRAMES))

@@ -1,6 +1,4 @@
-"""What is asked of an engine in another process about what it does, and what it tells: frames behind those that are
-known already, and the account of a request. Knows shapes; how they travel, whoever carries them knows.
-"""
+"""Define the messages that request frames, or a request's account, from an engine in another process."""
 
 from __future__ import annotations
 
@@ -12,16 +10,23 @@ from inflight.live.frames import Frame, Hello
 
 
 class Asked(Struct, frozen=True):
-    """behind: of each engine; one that is not named is new to whoever asks. request_id: whose account is wanted; then
-    no frames are."""
+    """A query.
+
+    Attributes:
+        behind: Number of the last frame received of each engine; an engine without an entry is new to the receiver.
+        request_id: If set, the account of this request is returned instead of frames.
+    """
 
     behind: dict[str, int] = {}
     request_id: str = ""
 
 
 class Shown(Struct, frozen=True):
-    """hello: where whoever asks is new, or knows frames of an engine that has begun anew since. None, and no frames:
-    the engine shows itself to nobody."""
+    """The answer to a query. An engine without a live page answers with an empty one.
+
+    Attributes:
+        hello: If the engine is new to the receiver, or has restarted since the last query.
+    """
 
     hello: Hello | None = None
     frames: list[Frame] = []

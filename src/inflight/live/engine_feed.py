@@ -1,7 +1,6 @@
-"""The feed of an engine at work: what its observer has kept, with a dump, becomes frames.
+"""Make frames of a live engine from its observer's entries and a scheduler dump.
 
-Knows numbers of sequences, which the engine counts as requests come. Two halves: what is taken in the engine's turn
-(`look`, quick), and what is made of it afterwards (`frame`, in any thread).
+`look` collects them in the engine's thread and is quick; `frame` makes a frame of them in any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from inflight.engine.loop import EngineLoop
 from inflight.live.block_map import folder_tier, host_tier, in_cells, owners_of
 from inflight.live.frame_maker import FrameMaker
 from inflight.live.frames import MOVING, SHARED, Account, BlocksPart, Frame, Holder, LanePart, RequestInfo
-from inflight.live.observer import Added, Happened, LiveObserver, Stepped, Told
+from inflight.live.observer import Added, Entry, Happened, LiveObserver, Stepped
 from inflight.live.step_facts import Moment, of_plan
 
 MAP_SECONDS = 0.5  # between two maps of blocks
@@ -24,17 +23,22 @@ _WORST_FIRST = ("error", "abort", "length", "stop")
 
 
 class Look(NamedTuple):
-    """What was there at one moment, and what had happened since the last one."""
+    """The scheduler's state at one time, and the observer's entries since the last look.
+
+    Attributes:
+        lost: Entries that a full ring has dropped.
+        begins: Whether this is the first look.
+    """
 
     now: float
     dump: SchedulerDump
-    told: list[Told]
+    entries: list[Entry]
     lost: int
-    begins: bool  # nobody looked before
+    begins: bool
 
 
 class Living(NamedTuple):
-    """Of a request that lives: whose it is, and where its time went until now."""
+    """The tenant of a request in flight, and its timings until now."""
 
     tenant: str
     now: float
@@ -42,50 +46,54 @@ class Living(NamedTuple):
 
 
 class EngineFeed:
+    """The frames of one live engine."""
+
     def __init__(self, loop: EngineLoop, observer: LiveObserver):
-        """observer: whom the loop tells."""
+        """Make a feed. observer: one of the loop's observers."""
         self._loop, self._observer = loop, observer
         self._frames = 0  # made so far, by all makers
         self._maker = FrameMaker()
         self._first: dict[str, int] = {}  # request id → its first sample's number
         self._next_number = 0
         self._before = 0.0
-        self._map_at = float("-inf")  # written in the engine's turn
+        self._map_at = float("-inf")  # written in the engine's thread
         self._num_blocks = self._shared = self._moving = 0
 
-    # -- in the engine's turn -----------------------------------------------------------------------------------------
+    # -- in the engine's thread ---------------------------------------------------------------------------------------
 
     def look(self) -> Look:
+        """Collect the entries and a dump; the first call begins to observe."""
         begins = not self._observer.watching
         if begins:
             self._observer.watch(True)
-        told, lost = self._observer.drain()
+        entries, lost = self._observer.drain()
         now = self._loop.clock.now()
         with_map = begins or now - self._map_at >= MAP_SECONDS
         if with_map:
             self._map_at = now
-        return Look(now, self._loop.dump(begins, with_map), told, lost, begins)
+        return Look(now, self._loop.dump(begins, with_map), entries, lost, begins)
 
     def leave(self) -> None:
-        """Nobody looks any more."""
+        """Stop observing; the next look begins again."""
         self._observer.watch(False)
 
     def living(self, request_id: str) -> Living | None:
-        """How it is with a request; None: it does not live."""
-        told = self._loop.account(request_id)
-        return None if told is None else Living(told[0].tenant, self._loop.clock.now(), told[1])
+        """Return the account of a request in flight; None: no such request."""
+        found = self._loop.account(request_id)
+        return None if found is None else Living(found[0].tenant, self._loop.clock.now(), found[1])
 
-    # -- afterwards ---------------------------------------------------------------------------------------------------
+    # -- in any thread ------------------------------------------------------------------------------------------------
 
     @property
-    def told(self) -> list[RequestInfo]:
-        """Requests that frames have told of, and that are alive."""
-        return self._maker.told
+    def shown_requests(self) -> list[RequestInfo]:
+        """Requests in flight that frames have shown."""
+        return self._maker.shown_requests
 
     def frame(self, look: Look) -> Frame:
+        """Make a frame of a look."""
         if look.begins:
             self._begin(look)
-        for one in look.told:
+        for one in look.entries:
             if isinstance(one, Stepped):
                 self._maker.step(of_plan(*one))
             elif isinstance(one, Happened):
@@ -98,7 +106,7 @@ class EngineFeed:
         return frame
 
     def _begin(self, look: Look) -> None:
-        """With those that are there."""
+        """Start with the requests that are in flight."""
         self._maker = FrameMaker(first_number=self._frames)
         self._first.clear()
         self._before = look.now
@@ -109,25 +117,25 @@ class EngineFeed:
             request = one.request
             by_request.setdefault(request.request_id, []).append(_info(one.number, request))
             repeats = one.max_computed if one.max_computed > one.num_computed else 0  # with what is in flight
-            self._maker.has_row(one.row, one.number, len(request.prompt_token_ids), repeats)
+            self._maker.seed(one.row, one.number, len(request.prompt_token_ids), repeats)
             if one.num_tokens > len(request.prompt_token_ids):
                 has_run.add(request.request_id)
         for lane in look.dump.lanes:
             for waiting in lane.named:
                 by_request.setdefault(waiting.request.request_id, []).append(_info(waiting.number, waiting.request))
-                self._maker.rows.seen(waiting.number, waiting.max_computed)
+                self._maker.rows.seed_waiting(waiting.number, waiting.max_computed)
                 if waiting.max_computed:
                     has_run.add(waiting.request.request_id)
         for request_id, infos in by_request.items():
             infos.sort(key=lambda one: one.number)
-            self._maker.came(infos, request_id in has_run)
+            self._maker.add(infos, request_id in has_run)
             self._first[request_id] = infos[0].number
 
     def _added(self, added: Added) -> None:
         request, first = added.request, self._next_number
         self._next_number += request.params.n
         self._first[request.request_id] = first
-        self._maker.came([_info(first + sample, request) for sample in range(request.params.n)])
+        self._maker.add([_info(first + sample, request) for sample in range(request.params.n)])
 
     def _happened(self, events: list[Event], now: float) -> None:
         first_of, tokens = self._first, self._maker.tokens
@@ -189,7 +197,7 @@ def _info(number: int, request: Request) -> RequestInfo:
 
 
 def account_of(timings: Timings) -> Account:
-    """With what is above nothing."""
+    """Convert timings to an account, without reasons of 0 ms."""
     return Account(
         queue=round(timings.queue_ms, 2),
         prefill=round(timings.prefill_ms, 2),

@@ -1,7 +1,4 @@
-"""The frame maker: steps, tokens and ends of requests, as they come, become frames.
-
-Knows the requests that are alive, and whether a viewer has been told of them; not where all this comes from.
-"""
+"""Make frames of steps, tokens and ends of requests, from a live engine or a record."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from inflight.live.step_facts import Moment, StepFacts
 
 
 class _Alive:
-    """A request, and what its samples share."""
+    """A request in flight, shared by its samples."""
 
     __slots__ = ("has_token", "numbers", "output_tokens")
 
@@ -26,17 +23,24 @@ class _Alive:
 
 
 class _Known:
-    __slots__ = ("info", "is_told", "last_token", "request")
+    __slots__ = ("info", "is_shown", "last_token", "request")
 
     def __init__(self, info: RequestInfo, request: _Alive):
         self.info, self.request = info, request
         self.last_token: float | None = None
-        self.is_told = False
+        self.is_shown = False
 
 
 class FrameMaker:
+    """The requests in flight, and the contents of the current frame."""
+
     def __init__(self, recent_seconds: float = 10.0, first_number: int = 0):
-        """recent_seconds: over which rates and percentiles are taken. first_number: of the next frame."""
+        """Start without requests.
+
+        Args:
+            recent_seconds: Window of rates and percentiles.
+            first_number: Of the next frame.
+        """
         self.rows = BatchRows()
         self._number = first_number
         self._known: dict[int, _Known] = {}
@@ -46,22 +50,22 @@ class FrameMaker:
         self._begun: set[int] = set()  # sequences that took a row
         self._output = self._drafted = 0
         self._accepted: Counter[int] = Counter()
-        self._gaps: Counter[tuple[float, float]] = Counter()  # seconds, target; those of a step are alike
+        self._gaps: Counter[tuple[float, float]] = Counter()  # seconds, target; many gaps of a step are equal
 
     @property
-    def told(self) -> list[RequestInfo]:
-        """Those that are alive, and that frames so far have told of: for a viewer that joins now."""
-        return [one.info for one in self._known.values() if one.is_told]
+    def shown_requests(self) -> list[RequestInfo]:
+        """Requests in flight that frames so far have shown; a viewer that joins now needs them."""
+        return [one.info for one in self._known.values() if one.is_shown]
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
-    def has_row(self, row: int, number: int, prompt_tokens: int, computed: int) -> None:
-        """It ran already when the first frame began. computed: before a preemption."""
+    def seed(self, row: int, number: int, prompt_tokens: int, computed: int) -> None:
+        """Add a sequence that ran before the first frame. computed: tokens computed before a preemption."""
         self.rows.seed(row, number, prompt_tokens, computed)
         self._begun.add(number)
 
-    def came(self, infos: Sequence[RequestInfo], has_token: bool = False) -> None:
-        """A request with its samples. has_token: it has run before anybody looked."""
+    def add(self, infos: Sequence[RequestInfo], has_token: bool = False) -> None:
+        """Add a request with its samples. has_token: whether it ran before the first frame."""
         request = _Alive([one.number for one in infos], has_token)
         for one in infos:
             self._known[one.number] = _Known(one, request)
@@ -75,7 +79,7 @@ class FrameMaker:
             self._accepted[accepted] += 1
 
     def tokens(self, number: int, count: int, at: float) -> None:
-        """So many came at once."""
+        """Count tokens of a sample that came at once."""
         known = self._known.get(number)
         if known is None or not count:
             return
@@ -92,7 +96,7 @@ class FrameMaker:
         known.last_token = at
 
     def ended(self, number: int, reason: str, at: float, account: Account | None) -> None:
-        """A request, by its first sample's number."""
+        """End a request, given by its first sample's number."""
         known = self._known.get(number)
         if known is None:
             return
@@ -101,12 +105,12 @@ class FrameMaker:
             self.rows.forget(one)
         self._ended.append(Ended(known.info, reason, round(at, 4), known.request.output_tokens, account))
 
-    # -- what is drawn of it ------------------------------------------------------------------------------------------
+    # -- frames -------------------------------------------------------------------------------------------------------
 
     def end_frame(
         self, start: float, end: float, moment: Moment | None, members: Sequence[Member] = (), lost: int = 0
     ) -> Frame:
-        """moment: None where nothing is known of it."""
+        """Return the frame, and begin the next one. moment: the state at its end; None: unknown."""
         points, runs = self.rows.end_frame()
         prompt = sum(one.prompt + one.recomputed for one in points)
         for (seconds, target), times in self._gaps.items():
@@ -114,7 +118,7 @@ class FrameMaker:
         self._gaps.clear()
         waiting = () if moment is None else (number for lane in moment.lanes for number in lane.first)
         rates = self._recent.end_frame(start, end, prompt, self._output, len(self._ended))
-        most = max(self._accepted, default=-1)
+        max_accepted = max(self._accepted, default=-1)
         frame = Frame(
             number=self._number,
             start=round(start, 4),
@@ -124,12 +128,12 @@ class FrameMaker:
             lanes=[] if moment is None else list(moment.lanes),
             blocks=None if moment is None else moment.blocks,
             holders=[] if moment is None else list(moment.holders),
-            requests=self._untold((*self._begun, *waiting)),
+            requests=self._show_new((*self._begun, *waiting)),
             preempted=self._preempted,
             ended=self._ended,
             rates=rates,
             drafted=self._drafted,
-            accepted=[self._accepted[place] for place in range(most + 1)],
+            accepted=[self._accepted[count] for count in range(max_accepted + 1)],
             members=list(members),
             lost=lost,
         )
@@ -139,11 +143,12 @@ class FrameMaker:
         self._accepted.clear()
         return frame
 
-    def _untold(self, numbers: Iterable[int]) -> list[RequestInfo]:
+    def _show_new(self, numbers: Iterable[int]) -> list[RequestInfo]:
+        """Return the samples among these that no frame has shown, and mark them as shown."""
         found = []
         for number in numbers:
             known = self._known.get(number)
-            if known is not None and not known.is_told:
-                known.is_told = True
+            if known is not None and not known.is_shown:
+                known.is_shown = True
                 found.append(known.info)
         return found

@@ -1,8 +1,8 @@
-"""Frames: what is drawn, a tenth of a second or more at a time. Typed, as they travel: JSON that the page reads.
+"""Define the messages of the live page: frames of a tenth of a second or more, as JSON.
 
-Each frame stands for itself: what ran between its start and its end, and how things were at its end. So a viewer that
-missed some has a gap, and nothing else is wrong. What there are hundreds of (runs, steps, holders) is written as
-arrays. Times are seconds on the engine's clock.
+A frame holds the work between its start and its end, and the state at its end. It needs no other frame: a viewer that
+missed some shows a gap. Runs, steps and holders, of which there are hundreds, are written as arrays. Times are seconds
+on the engine's clock.
 """
 
 from __future__ import annotations
@@ -10,18 +10,24 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from inflight.records.computed import Work
 
 VERSION: Final = 1
-WORKS: Final = (Work.PREFILL, Work.DECODE, Work.RECOMPUTE, Work.PADDING, Work.IDLE)  # a run's `work` is a place in this
-# In a map of blocks, where no sequence's number stands. MOVING: a copy to or from another tier holds it.
+WORKS: Final = (
+    Work.PREFILL,
+    Work.DECODE,
+    Work.RECOMPUTE,
+    Work.PADDING,
+    Work.IDLE,
+)  # a run's `work` is an index of this
+# Owners in a map of blocks, beside sequences' numbers. MOVING: a copy to or from another tier holds the block.
 FREE, EVICTABLE, SHARED, OTHERS, MOVING = -3, -2, -1, -4, -5
 
 
 class Run(Struct, frozen=True, array_like=True):
-    """What a row did for one sequence, in one stretch."""
+    """Consecutive steps in which a row did one kind of work for one sequence."""
 
     row: int
     sequence: int
@@ -32,8 +38,12 @@ class Run(Struct, frozen=True, array_like=True):
 
 
 class StepPoint(Struct, frozen=True, array_like=True):
-    """A step, or several in a row where there are many. seconds: as the executor measured them; predicted: what the
-    scheduler's model of step time made of them before (0: it did not know yet). Token slots by what they were for."""
+    """A step, or several consecutive ones; with its token slots by use.
+
+    Attributes:
+        seconds: As measured by the executor.
+        predicted: By the scheduler's latency model; 0: before the model was ready.
+    """
 
     start: float
     end: float
@@ -48,8 +58,11 @@ class StepPoint(Struct, frozen=True, array_like=True):
 
 
 class RequestInfo(Struct, frozen=True, omit_defaults=True):
-    """One sample of a request, when it is first seen to run or to wait in front. Targets are seconds; 0: none.
-    mine: of a tenant's view, whether it is theirs; what is another's has no names."""
+    """One sample of a request, sent when it first runs or waits at the head of a queue. Targets are seconds; 0: none.
+
+    Attributes:
+        mine: In a tenant's view, whether it is the tenant's; other tenants' requests have no names.
+    """
 
     number: int
     request_id: str = ""
@@ -63,7 +76,7 @@ class RequestInfo(Struct, frozen=True, omit_defaults=True):
 
 
 class Account(Struct, frozen=True, omit_defaults=True):
-    """Where a request's time went, in milliseconds, as `records.timings` has it; of one that lives, until now."""
+    """A request's time by use, in milliseconds, as in `records.timings`; until now for a request in flight."""
 
     queue: float
     prefill: float
@@ -79,7 +92,12 @@ class Account(Struct, frozen=True, omit_defaults=True):
 
 
 class Ended(Struct, frozen=True, omit_defaults=True):
-    """A request that has ended. info: of its first sample. account: None in a view that is not to see it."""
+    """A request that has ended.
+
+    Attributes:
+        info: Of its first sample.
+        account: None in the view of another tenant.
+    """
 
     info: RequestInfo
     reason: str
@@ -89,7 +107,7 @@ class Ended(Struct, frozen=True, omit_defaults=True):
 
 
 class Holder(Struct, frozen=True, array_like=True):
-    """How far a running sequence is. blocks: that it holds, shared: of these, with others."""
+    """The progress of a running sequence, the blocks it holds, and how many of them are shared."""
 
     number: int
     row: int
@@ -100,9 +118,15 @@ class Holder(Struct, frozen=True, array_like=True):
 
 
 class LanePart(Struct, frozen=True, omit_defaults=True):
-    """A lane's queue. stands_for: what it stands still for, behind: the lane that has most of that. first: numbers of
-    some that wait, oldest: seconds that the first of these has waited. apart: how many of the waiting stand apart, and
-    for what (adapter, kv)."""
+    """A lane's queue.
+
+    Attributes:
+        stands_for: What blocks the head of the queue.
+        behind: The lane that has most of that.
+        first: Numbers of the first waiting samples.
+        oldest: Seconds for which the first of them has waited.
+        deferred: Number of deferred requests by reason (adapter, kv).
+    """
 
     name: str
     waiting: int = 0
@@ -111,13 +135,20 @@ class LanePart(Struct, frozen=True, omit_defaults=True):
     behind: str = ""
     first: list[int] = []
     oldest: float = 0.0
-    apart: dict[str, int] = {}
+    deferred: dict[str, int] = field(default_factory=dict, name="apart")
 
 
 class TierPart(Struct, frozen=True, omit_defaults=True):
-    """Blocks beyond the device, on its host or in a folder. blocks: that there are, or have room. map: as in
-    `BlocksPart`; a sequence's number: it was preempted, and comes back for it; EVICTABLE: kept while nobody needs the
-    room; OTHERS: of other models. kept, wanted, moving, others: how many of each."""
+    """The blocks of a tier behind the device: host memory or a folder.
+
+    Attributes:
+        blocks: Capacity in blocks.
+        kept: Cached blocks that may be evicted (EVICTABLE in the map).
+        wanted: Blocks of preempted sequences (the sequences' numbers in the map).
+        moving: Blocks that are being copied.
+        others: Blocks of other models (OTHERS in the map).
+        map: As in `BlocksPart`.
+    """
 
     blocks: int
     kept: int = 0
@@ -129,10 +160,17 @@ class TierPart(Struct, frozen=True, omit_defaults=True):
 
 
 class BlocksPart(Struct, frozen=True, omit_defaults=True):
-    """Blocks at the frame's end. held: shared ones once, and those that are moving, of which only a copy to or from
-    another tier holds them. map: of all blocks in order, in runs: what a block is (FREE, EVICTABLE, SHARED, MOVING or a
-    sequence's number), how many cells of that; empty where it is as it was, or not sent in this frame. per_cell: blocks
-    of one cell, the last one may have fewer. host, disk: the tiers behind, where there are any and the map is sent."""
+    """The KV pool at the frame's end.
+
+    Attributes:
+        held: Blocks with references; a shared block counts once. Includes `moving`.
+        moving: Blocks that only a copy to or from another tier holds.
+        map: Runs of cells for all blocks in order: owner (FREE, EVICTABLE, SHARED, MOVING or a sequence's number),
+            number of cells; empty if this frame has no map.
+        per_cell: Blocks in a cell; the last one may have fewer.
+        host: The tier in host memory, if there is one and the frame has a map.
+        disk: The tier in a folder, likewise.
+    """
 
     held: int = 0
     shared: int = 0
@@ -147,7 +185,13 @@ class BlocksPart(Struct, frozen=True, omit_defaults=True):
 
 
 class Latencies(Struct, frozen=True, omit_defaults=True):
-    """Over the last seconds, from how many; percentiles in seconds. met: of those with a target, as many kept it."""
+    """Percentiles of latencies over the last seconds, in seconds.
+
+    Attributes:
+        count: Number of latencies.
+        with_target: How many have a target.
+        met: How many of these met it.
+    """
 
     count: int = 0
     p50: float = 0.0
@@ -157,7 +201,7 @@ class Latencies(Struct, frozen=True, omit_defaults=True):
 
 
 class Rates(Struct, frozen=True, omit_defaults=True):
-    """Over the last `seconds`, per second."""
+    """Rates per second over the last `seconds`."""
 
     seconds: float = 0.0
     prompt_tokens: float = 0.0
@@ -168,7 +212,7 @@ class Rates(Struct, frozen=True, omit_defaults=True):
 
 
 class Member(Struct, frozen=True, omit_defaults=True):
-    """One of several engines: a replica, or a model of a pool. state: in words, where one is told."""
+    """One of several engines: a replica, or a model of a pool. state: text; empty: none reported."""
 
     name: str
     state: str = ""
@@ -180,9 +224,17 @@ class Member(Struct, frozen=True, omit_defaults=True):
 
 
 class Frame(Struct, frozen=True, omit_defaults=True, tag="frame"):
-    """number: rises by one. engine: of which it tells, where there are several. requests: seen for the first time.
-    preempted: sequences that lost their rows. accepted: of chunks with drafts, how many had none of them right, one,
-    two, … holders: where the map is told. lost: what a ring that was full has dropped."""
+    """The work of an engine during a short time, and its state at the end.
+
+    Attributes:
+        number: Rises by one.
+        holders: Running sequences, if the frame has a map.
+        requests: Samples that are shown for the first time.
+        preempted: Sequences that lost their rows.
+        accepted: Number of chunks with 0, 1, 2, … accepted draft tokens.
+        lost: Entries that a full ring has dropped.
+        engine: Name of the engine, if there are several.
+    """
 
     number: int
     start: float
@@ -204,7 +256,7 @@ class Frame(Struct, frozen=True, omit_defaults=True, tag="frame"):
 
 
 class Setting(Struct, frozen=True, omit_defaults=True):
-    """One setting in force, as text, and why."""
+    """One resolved setting as text, with its reason."""
 
     name: str
     value: str
@@ -212,12 +264,22 @@ class Setting(Struct, frozen=True, omit_defaults=True):
 
 
 class Hello(Struct, frozen=True, omit_defaults=True, tag="hello"):
-    """The first of a stream: what the frames are about. source: "live", "record". server: another one after each start,
-    so that a page knows that it begins anew. sees_all: whether pause, scrub and records are allowed; tenant: whose view
-    it is. requests: that are known already. span: seconds from first to last, of a record. period: seconds of a frame.
-    has_record: it can be downloaded. members_only: of several engines only counts are known here; what each of them
-    does is told in frames of its own, behind a hello that names it (engine). clock: what is to be added to times of
-    that engine's frames, so that they are on the clock of the first hello's."""
+    """The first message of a stream: describes the engine of the following frames.
+
+    Attributes:
+        source: "live" or "record".
+        server: Changes with each start of the server, so that a page can reset itself.
+        period: Seconds of a frame.
+        span: First and last second of a record.
+        sees_all: Whether pause, scrub and records are allowed.
+        tenant: Whose view it is.
+        has_record: Whether a record can be downloaded.
+        members_only: Frames have only counts of several engines; each engine has frames of its own, behind a hello
+            with its name.
+        engine: Name of the engine, if there are several.
+        clock: Seconds to add to times of this engine's frames, to convert them to the clock of the first hello.
+        requests: In flight, shown by earlier frames.
+    """
 
     source: str
     title: str
@@ -241,7 +303,7 @@ class Hello(Struct, frozen=True, omit_defaults=True, tag="hello"):
 
 
 class Problem(Struct, frozen=True, tag="problem"):
-    """The last of a stream that cannot go on; a sentence."""
+    """The last message of a stream that cannot continue, with an error message."""
 
     sentence: str
 
@@ -252,7 +314,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class FrameError(ValueError):
-    """A message cannot be read."""
+    """Raised for a message that cannot be read."""
 
 
 def encode(message: Message) -> bytes:
@@ -264,6 +326,7 @@ def encode_account(account: Account) -> bytes:
 
 
 def decode(data: bytes | str) -> Message:
+    """Decode a message. Raises FrameError."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError) as fault:

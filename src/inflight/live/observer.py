@@ -1,7 +1,7 @@
-"""The live observer: keeps what the engine's loop tells while somebody looks, in a ring that is bounded.
+"""Observe an engine for the live page: store its events in a bounded ring while a viewer is connected.
 
-An `inflight.engine.observers.EngineObserver`. In the engine's turn it keeps references, and computes one number: what
-the scheduler's model makes of a step's time before it has learnt of it. Nobody looks: nothing is kept.
+In the engine's thread it stores references, and computes one number: the step time that the scheduler's latency model
+predicts, before the model has observed the step. Without a viewer it stores nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from inflight.core.types.plan import BatchPlan, StepResult
 from inflight.core.types.request import Request
 from inflight.engine.observers import EngineObserver
 
-MOST = 4096  # things that are told; of an engine with 1,000 steps per second, those of more than a second
+MAX_ENTRIES = 4096  # in the ring; more than a second of an engine with 1,000 steps per second
 
 
 class Added(NamedTuple):
@@ -36,46 +36,48 @@ class Happened(NamedTuple):
     now: float
 
 
-Told = Added | Stepped | Happened
+Entry = Added | Stepped | Happened
 
 
 class LiveObserver(EngineObserver):
+    """The ring of entries, which exists while a viewer is connected."""
+
     def __init__(self, latency: LatencyModel):
         self._latency = latency
-        self._ring: deque[Told] | None = None
+        self._ring: deque[Entry] | None = None
         self._predicted: dict[int, float] = {}  # of the steps in flight
-        self._told = 0
+        self._num_entries = 0
 
     @property
     def watching(self) -> bool:
         return self._ring is not None
 
-    def watch(self, looked_at: bool) -> None:
-        """Whether somebody looks; in the engine's turn."""
-        self._ring = deque(maxlen=MOST) if looked_at else None
+    def watch(self, watched: bool) -> None:
+        """Start or stop storing entries. Call it in the engine's thread."""
+        self._ring = deque(maxlen=MAX_ENTRIES) if watched else None
         self._predicted.clear()
-        self._told = 0
+        self._num_entries = 0
 
-    def drain(self) -> tuple[list[Told], int]:
-        """What was told since the last call, and how much of it a full ring has dropped; in the engine's turn."""
+    def drain(self) -> tuple[list[Entry], int]:
+        """Remove and return the entries, and how many a full ring has dropped. Call it in the engine's thread."""
         if self._ring is None:
             return [], 0
-        kept = list(self._ring)
-        lost = self._told - len(kept)
+        entries = list(self._ring)
+        lost = self._num_entries - len(entries)
         self._ring.clear()
-        self._told = 0
-        return kept, lost
+        self._num_entries = 0
+        return entries, lost
 
-    def _keep(self, told: Told) -> None:
-        assert self._ring is not None, "somebody looks"
-        self._ring.append(told)
-        self._told += 1
+    def _store(self, entry: Entry) -> None:
+        assert self._ring is not None, "a viewer is connected"
+        self._ring.append(entry)
+        self._num_entries += 1
 
     # -- an EngineObserver --------------------------------------------------------------------------------------------
 
     def added(self, request: Request, now: float) -> None:
         if self._ring is not None:
-            self._keep(Added(request))
+            self._store(Added(request))
 
     def planned(self, plan: BatchPlan) -> None:
         if self._ring is not None and self._latency.ready:
@@ -84,12 +86,12 @@ class LiveObserver(EngineObserver):
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
         if self._ring is not None:
             predicted = self._predicted.pop(plan.step, 0.0)
-            self._keep(Stepped(plan, result, planned, committed, predicted))
+            self._store(Stepped(plan, result, planned, committed, predicted))
 
     def events(self, events: list[Event], now: float) -> None:
         if self._ring is not None and events:
-            self._keep(Happened(events, now))
+            self._store(Happened(events, now))
 
     def close(self) -> None:
-        """Nobody can look any more."""
+        """Drop the entries: the engine has stopped."""
         self._ring = None

@@ -1,7 +1,4 @@
-"""The page's files, and the page as one file of its own that needs no server.
-
-Knows which files there are and in which order scripts begin; what they do, each of them says.
-"""
+"""Read the live page's files, bundle them for the server, and write a page as one file that needs no server."""
 
 from __future__ import annotations
 
@@ -52,8 +49,13 @@ _SCRIPT = re.compile(r'<script defer src="ui/([^"]+)"></script>\n?')
 
 
 class PageFile(NamedTuple):
-    """gzipped: the same, for those who take it. etag: of both, which say the same. style: of a page, what its policy
-    must allow of styles: those that stand in it."""
+    """A file that the server sends.
+
+    Attributes:
+        gzipped: The content, compressed.
+        etag: Weak, valid for both forms.
+        style: For a page, the hash of its inline styles, which its content security policy allows.
+    """
 
     content: bytes
     gzipped: bytes
@@ -64,7 +66,7 @@ class PageFile(NamedTuple):
 
 @cache
 def page_file(name: str) -> PageFile:
-    """Raises KeyError for what is no file of the page."""
+    """Return a file of the page, or a bundle. Raises KeyError for an unknown name."""
     if name in BUNDLES:
         scripts = _SCRIPT.findall(text_of(BUNDLES[name]))
         return _made(b"\n".join(page_file(one).content for one in scripts), ".js")
@@ -75,8 +77,12 @@ def page_file(name: str) -> PageFile:
 
 @cache
 def served_page(name: str, head: str = "") -> PageFile:
-    """A page as a server gives it out: with its styles in it, so that it is seen as soon as it has come, and one file
-    of scripts. head: what stands in its head beside."""
+    """Return a page with inline styles, so that it is drawn as soon as it is received, and one file of scripts.
+
+    Args:
+        name: Of the page.
+        head: HTML to add to its head.
+    """
     text = text_of(name).replace("<!-- head -->", f"<!-- head -->\n{head}", 1)
     style = "\n".join(text_of(one) for one in _STYLE.findall(text))
     bundle = next(bundle for bundle, page in BUNDLES.items() if page == name)
@@ -97,7 +103,7 @@ def text_of(name: str) -> str:
 
 
 def whole_page(title: str, runs: Iterable[tuple[Hello, Iterable[Frame]]]) -> str:
-    """A page that holds its runs, side by side where there are several, and may ask nobody for anything."""
+    """Return a page that contains its runs and loads nothing from the network; several runs are shown side by side."""
     script = "\n".join((uplot.notice(), *map(text_of, SCRIPTS)))
     style = "\n".join(map(text_of, STYLES))
     data = "\n".join(
@@ -117,6 +123,6 @@ def whole_page(title: str, runs: Iterable[tuple[Hello, Iterable[Frame]]]) -> str
 
 
 def _packed(hello: Hello, frames: Iterable[Frame]) -> str:
-    """Lines of JSON, compressed: a page of a long run is to stay small."""
+    """Return the frames as compressed lines of JSON, which keeps the page of a long run small."""
     lines = b"\n".join([encode(hello), *map(encode, frames)])
     return base64.b64encode(gzip.compress(lines, 6, mtime=0)).decode()

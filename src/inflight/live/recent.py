@@ -1,7 +1,7 @@
-"""Figures over the last seconds: rates, and percentiles that cost the same whatever has happened.
+"""Compute rates and percentiles over the last seconds, at a cost that does not grow with the number of tokens.
 
-Latencies are counted in classes that are 5 % wide, frame by frame; those of frames that are too old are taken out
-again. So a percentile is right to 2.5 %, and a thousand tokens a second cost no sorting.
+Latencies are counted frame by frame in classes 5 % wide; frames older than the window are subtracted. Percentiles are
+exact to 2.5 %, and no latencies are sorted.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from collections import Counter, deque
 from inflight.live.frames import Latencies, Rates
 
 _WIDTH = math.log(1.05)
-_LEAST = 1e-5  # seconds
+_MIN_SECONDS = 1e-5
 
 
 class RecentLatencies:
+    """The latencies of the frames in the window."""
+
     def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()  # class → latencies, over the window
-        self._frames: deque[tuple[Counter[int], int, int]] = deque()  # and of each frame; with a target, that kept it
+        self._counts: Counter[int] = Counter()  # class → number of latencies in the window
+        self._frames: deque[tuple[Counter[int], int, int]] = deque()  # counts, with target, met; of each frame
         self._with_target = self._met = 0
         self._begin()
 
@@ -27,8 +29,8 @@ class RecentLatencies:
         self._now_with_target = self._now_met = 0
 
     def add(self, seconds: float, target: float, times: int = 1) -> None:
-        """target: 0: there is none."""
-        self._now[math.floor(math.log(max(seconds, _LEAST)) / _WIDTH)] += times
+        """Count a latency. target: in seconds; 0: none."""
+        self._now[math.floor(math.log(max(seconds, _MIN_SECONDS)) / _WIDTH)] += times
         if target:
             self._now_with_target += times
             self._now_met += times * (seconds <= target)
@@ -41,7 +43,7 @@ class RecentLatencies:
         self._begin()
 
     def drop_frame(self) -> None:
-        """The oldest one."""
+        """Drop the oldest frame."""
         counts, with_target, met = self._frames.popleft()
         self._counts -= counts
         self._with_target -= with_target
@@ -57,16 +59,16 @@ class RecentLatencies:
     def _percentiles(self, count: int, shares: tuple[float, ...]) -> list[float]:
         found: list[float] = []
         passed, left = 0, list(shares)
-        for place in sorted(self._counts):
-            passed += self._counts[place]
+        for width_class in sorted(self._counts):
+            passed += self._counts[width_class]
             while left and passed >= left[0] * count:
-                found.append(_short(math.exp((place + 0.5) * _WIDTH)))
+                found.append(_short(math.exp((width_class + 0.5) * _WIDTH)))
                 left.pop(0)
         return found
 
 
 class Recent:
-    """Counts of the frames that lie within the window. seconds: how long that is."""
+    """Counts of the frames in a window of so many seconds."""
 
     def __init__(self, seconds: float):
         self._seconds = seconds
@@ -74,7 +76,7 @@ class Recent:
         self._frames: deque[tuple[float, float, int, int, int]] = deque()  # start, end, prompt, output, requests
 
     def end_frame(self, start: float, end: float, prompt: int, output: int, requests: int) -> Rates:
-        """Tokens computed of prompts, tokens given out, requests ended."""
+        """Add a frame with its prompt tokens, output tokens and ended requests; return the rates of the window."""
         self._frames.append((start, end, prompt, output, requests))
         for one in (self.ttft, self.itl):
             one.end_frame()
@@ -85,10 +87,10 @@ class Recent:
         seconds = end - self._frames[0][0]
         if seconds <= 0:
             return Rates()
-        prompts, outputs, ended = (_short(sum(one[place] for one in self._frames) / seconds) for place in (2, 3, 4))
+        prompts, outputs, ended = (_short(sum(one[index] for one in self._frames) / seconds) for index in (2, 3, 4))
         return Rates(_short(seconds), prompts, outputs, ended, self.ttft.figures(), self.itl.figures())
 
 
 def _short(value: float) -> float:
-    """Four digits are enough to be drawn."""
+    """Round to four digits, enough to be drawn."""
     return float(f"{value:.4g}")

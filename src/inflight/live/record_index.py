@@ -1,8 +1,8 @@
-"""What must be known of a record before it is drawn from its beginning: how long it is, and who came when.
+"""Read a record's length and the arrivals of its requests before it is drawn.
 
-A record tells of a request when it has ended; a picture of its queue needs it when it came. So the file is read twice:
-here for its requests alone, whose prompts and answers are only counted, and then step by step. Knows lines; draws
-nothing. A record that is cut off is read as far as it goes.
+A record has a request's line at its end; a picture of the queue needs it at its arrival. So the file is read twice:
+here for the requests alone, whose prompts and answers are only counted, and then step by step. A truncated record is
+read as far as it goes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ class _Kind(Struct, frozen=True):
 
 
 class RecordedRequest(Struct, frozen=True):
-    """One that has ended. sequences: of its samples, with the tokens of each. reason: the worst of its samples'."""
+    """A request that has ended.
+
+    Attributes:
+        sequences: Number of output tokens of each sample's sequence.
+        reason: The worst finish reason of its samples.
+    """
 
     request_id: str
     lane: str
@@ -46,7 +51,13 @@ class RecordedRequest(Struct, frozen=True):
 
 
 class RecordIndex(Struct, frozen=True):
-    """requests: in the order in which they came. start, end: of all that happened, in seconds."""
+    """The contents of a record, without its steps.
+
+    Attributes:
+        requests: In the order of their arrival.
+        start: First second of the record.
+        end: Last second of the record.
+    """
 
     path: Path
     header: Header
@@ -65,7 +76,7 @@ _WORST_FIRST = ("error", "abort", "length", "stop")
 
 
 def read_index(path: Path) -> RecordIndex:
-    """Raises RecordError for what is no record, or holds no step."""
+    """Read the index of a record. Raises RecordError for a file that is no record or has no step."""
     lines = read_records(path)
     header = header_of([next(lines)])
     lines.close()  # type: ignore[attr-defined]  # a generator, which holds the file open
@@ -83,8 +94,8 @@ def read_index(path: Path) -> RecordIndex:
     times = [found for line in (first, last) if (found := _step_times(line)) is not None]
     if not times:
         raise RecordError(
-            f"{path} holds a header and {len(requests)} requests, but no step: nothing was computed, so that there is "
-            "nothing to be drawn. Record a run that answers something."
+            f"{path} holds a header and {len(requests)} requests, but 0 steps, so there is nothing to draw. Record a "
+            "run that answers requests."
         )
     requests.sort(key=lambda one: one.arrival)
     start = min([times[0].planned, *(one.arrival for one in requests[:1])])
@@ -111,7 +122,7 @@ def _step_times(line: bytes) -> _StepTimes | None:
 
 
 def _read(line: bytes, version: int) -> RecordedRequest | None:
-    """Return a request's entry; None where the line is damaged, which is reported when it is drawn."""
+    """Return a request's entry; None for a damaged line, which is reported when it is drawn."""
     try:
         one = decode_line(line, version)
     except Malformed:

@@ -1,9 +1,8 @@
-"""The feed of a record: its lines, one by one, become the frames that a viewer would have seen.
+"""Make frames of a record, line by line: those that a viewer of the live engine would have seen.
 
-Knows the record's schema; keeps what is alive, whatever the record's length. What a record does not tell is told as it
-most likely was: content that was given up stays findable until somebody takes its block (`records.block_owners`), a
-queue stands still for what its first one waited for most, and a step's time is predicted as the engine's own model
-would have (`core.estimation.latency`, fed with the record's steps).
+Only the requests in flight are in memory, whatever the record's length. Facts that a record lacks are estimated: freed
+blocks stay cached until they are allocated again (`records.block_owners`), a queue is blocked by what its head waited
+for longest, and step times are predicted by the engine's own latency model, fed with the record's steps.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from inflight.records.block_owners import CACHED, BlockOwners
 from inflight.records.drafts import verified
 from inflight.records.schema import Position, RecordError, RequestRecord, StepRecord, read_from
 
-MOST_FRAMES = 1500  # of a record, unless more are asked for
-LEAST_PERIOD = 0.01  # seconds
-_MAPS, _SMALL = 300, 512  # of a record; blocks of a pool whose map is told with every frame
-_TOGETHER = ("static", "dynamic")  # strategies that hand out a batch's answers when it ends
+MAX_FRAMES = 1500  # of a record, unless more are requested
+MIN_PERIOD = 0.01  # seconds
+_MAPS, _SMALL = 300, 512  # maps of a record; blocks of a pool small enough for a map in every frame
+_TOGETHER = ("static", "dynamic")  # strategies that send a batch's answers when the batch ends
 
 
-def period_of(index: RecordIndex, frames: int = MOST_FRAMES) -> float:
-    """Seconds of a frame, so that there are no more than these."""
-    return max(LEAST_PERIOD, (index.end - index.start) / frames)
+def period_of(index: RecordIndex, frames: int = MAX_FRAMES) -> float:
+    """Return the seconds of a frame if the record is drawn in `frames` frames or fewer."""
+    return max(MIN_PERIOD, (index.end - index.start) / frames)
 
 
 def hello_of(index: RecordIndex, title: str, period: float) -> Hello:
@@ -66,13 +65,17 @@ def _text(value: object) -> str:
 
 
 class RecordFeed:
-    """notes: what is to be told beside the frames; a record that was cut off. place: behind the last line that was
-    read."""
+    """The frames of one record.
+
+    Attributes:
+        notes: Messages for the viewer, as of a truncated record.
+        position: Behind the last line that was read.
+    """
 
     def __init__(self, index: RecordIndex, period: float):
         self._index, self._period = index, period
         self._start = index.start  # of the next frame
-        self.place = Position()
+        self.position = Position()
         self.notes: list[str] = []
         capacity = index.header.capacity
         self._num_blocks = capacity.num_blocks
@@ -90,14 +93,17 @@ class RecordFeed:
         self._next = next(self._coming, None)
         self._requests = {number: one for one in index.requests for number in one.sequences}
         self._first = {one.request_id: min(one.sequences) for one in index.requests}
-        self._left: dict[int, int] = {}  # sequence → tokens of it that are still to come
+        self._left: dict[int, int] = {}  # sequence → output tokens still to come
         self._latency = LatencyModel()
 
     def frames(self, reads: Callable[[RecordFeed, float], None] = lambda feed, time: None) -> Iterator[Frame]:
-        """From here to the end. Raises nothing for a record that is cut off; `notes` tells. reads: told before each
-        line, with its time."""
+        """Yield the frames from the current position to the end. A damaged record ends early, with an entry in `notes`.
+
+        Args:
+            reads: Called with the feed and a line's time before each line.
+        """
         try:
-            for line, place in read_from(self._index.path, self.place):
+            for line, position in read_from(self._index.path, self.position):
                 if isinstance(line, StepRecord):
                     reads(self, line.planned)
                     yield from self._until(line.planned)
@@ -108,27 +114,27 @@ class RecordFeed:
                     reads(self, line.ended)
                     yield from self._until(line.ended)
                     self._ended(line)
-                self.place = place
+                self.position = position
         except RecordError as error:
-            self.notes.append(f"The record is cut off: {error} What comes before is shown.")
+            self.notes.append(f"The record is cut off: {error} The part before is shown.")
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            self.notes.append(f"A line of the record cannot be understood ({error!r}). What comes before is shown.")
+            self.notes.append(f"A line of the record cannot be read ({error!r}). The part before is shown.")
         yield self._frame()
 
     @property
     def time(self) -> float:
-        """Until which frames were made."""
+        """End of the last frame."""
         return self._start
 
     def copy(self) -> RecordFeed:
-        """As it is now; it goes on by itself."""
+        """Return an independent copy of the current state; the index is shared."""
         index = self._index
         shared = (index, index.requests, *index.requests, self._requests, self._first)
         return deepcopy(self, {id(one): one for one in shared})
 
     def between(self, start: float, end: float, period: float) -> Iterator[Frame]:
-        """Frames of that time, so long each, of a feed that is not beyond its start."""
-        self._period = math.inf  # no frame ends before it begins
+        """Yield frames of an interval, for a feed that is before its start. period: seconds of a frame."""
+        self._period = math.inf  # no frame ends before the interval
 
         def begin(feed: RecordFeed, time: float) -> None:
             if feed._period is math.inf and time >= start - period:
@@ -145,7 +151,7 @@ class RecordFeed:
             yield self._frame()
 
     def _planned(self, step: StepRecord) -> None:
-        """Whoever is in it has a row and blocks from now on."""
+        """Give the plan's sequences their rows and blocks."""
         self._check_blocks(step)
         self._arrivals(step.planned)
         held = self._owners.sequences
@@ -164,13 +170,13 @@ class RecordFeed:
             self._queues.runs(chunk.sequence_id)
             self._host.taken(chunk.new_blocks)
         for row in prompts:
-            self._host.wants_no_more(rows[row])
+            self._host.release(rows[row])
         self._owners.free(step)
         self._owners.allocate(step)
 
     def _check_blocks(self, step: StepRecord) -> None:
-        """Raise RecordError for a block that the map has no cell for."""
-        limit = self._num_blocks + any(self._index.header.capacity.windows)  # one more stands for what a window left
+        """Raise RecordError for a block beyond the pool."""
+        limit = self._num_blocks + any(self._index.header.capacity.windows)  # one more: blocks that left a window
         for chunk in step.plan.chunks:
             for block in chain(chunk.new_blocks, *chunk.window_blocks):
                 if block >= limit:
@@ -184,7 +190,7 @@ class RecordFeed:
             self._tokens(step)
 
     def _tokens(self, step: StepRecord) -> None:
-        """What was drawn; what came after its end was dropped."""
+        """Count the sampled tokens, except those after a sequence's end, which were dropped."""
         accepted = {one.sequence: one.accepted for one in verified(step)}
         for chunk in step.plan.chunks:
             if chunk.sample:
@@ -201,10 +207,10 @@ class RecordFeed:
 
     def _arrivals(self, until: float) -> None:
         while (one := self._next) is not None and one.arrival <= until:
-            self._came(one)
+            self._add(one)
             self._next = next(self._coming, None)
 
-    def _came(self, request: RecordedRequest) -> None:
+    def _add(self, request: RecordedRequest) -> None:
         slo = request.slo
         infos = [
             RequestInfo(
@@ -219,17 +225,17 @@ class RecordFeed:
             )
             for number in sorted(request.sequences)
         ]
-        self._maker.came(infos)
+        self._maker.add(infos)
         for number, tokens in request.sequences.items():
-            self._queues.came(number, request, request.lane)
+            self._queues.add(number, request, request.lane)
             self._left[number] = tokens
 
     def _unknown(self, number: int, at: float, prompt_tokens: int) -> None:
-        """One that had not ended when the record did."""
+        """Add a sequence that had not ended when the record did."""
         lane = self._index.requests[0].lane if self._index.requests else "interactive"
         info = RequestInfo(number, f"sequence {number}, not ended", lane, "", round(at, 4), prompt_tokens)
-        self._maker.came([info])
-        self._queues.came(number, None, lane)
+        self._maker.add([info])
+        self._queues.add(number, None, lane)
         self._left[number] = 1 << 62
 
     def _ended(self, request: RequestRecord) -> None:
@@ -243,7 +249,7 @@ class RecordFeed:
             if self._together:
                 self._maker.tokens(number, tokens, known.ended)
             self._queues.ended(number)
-            self._host.wants_no_more(number)
+            self._host.release(number)
             self._left.pop(number, None)
             if number in rows:
                 self._owners.free_row(rows[number], Counter())

@@ -1,8 +1,7 @@
-"""What lies on the host at each time of a record: whose blocks were copied there, and who comes back for them.
+"""Track the host tier of a record: the blocks copied there, and the preempted sequences that own them.
 
-Knows blocks as plans move them. What a record does not tell, that content was given up there, is taken to have happened
-when nobody can want it any more: its sequence has a row again, or has ended. Where the host is a tier of the prefix
-cache it is then kept, until somebody else's takes its place.
+A record does not say when the host frees a block. It is assumed to happen when the block's sequence runs again or has
+ended. If the host is a tier of the prefix cache, the block stays cached until it is overwritten.
 """
 
 from __future__ import annotations
@@ -14,38 +13,40 @@ from inflight.live.frames import EVICTABLE, FREE, TierPart
 
 
 class RecordedHost:
+    """The host blocks of one record."""
+
     def __init__(self, num_blocks: int, is_tier: bool):
         self._num_blocks, self._is_tier = num_blocks, is_tier
-        self._owner: dict[int, int] = {}  # host block → sequence that comes back for it, or EVICTABLE
-        self._last: dict[int, int] = {}  # device block → who of the preempted held it last
-        self._away: set[int] = set()  # who was preempted, and may come back
+        self._owner: dict[int, int] = {}  # host block → preempted sequence, or EVICTABLE
+        self._last: dict[int, int] = {}  # device block → preempted sequence that held it last
+        self._preempted: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._owner)
 
     def preempted(self, number: int, blocks: Sequence[int]) -> None:
-        """It gave up its row and these device blocks, and comes back."""
-        self._away.add(number)
+        """Note that a sequence was preempted and lost these device blocks."""
+        self._preempted.add(number)
         self._last.update(dict.fromkeys(blocks, number))
 
     def taken(self, blocks: Sequence[int]) -> None:
-        """Device blocks that somebody holds now."""
+        """Note that device blocks were allocated."""
         for block in blocks:
             self._last.pop(block, None)
 
     def moved(self, out: Sequence[Sequence[int]], back: Sequence[Sequence[int]]) -> None:
-        """As a plan moves them; before it gives the device blocks to others."""
+        """Apply a plan's copies, before its allocations. out: device to host blocks; back: host to device blocks."""
         for block, host in out:
             if host < self._num_blocks:
                 self._owner[host] = self._last.pop(block, EVICTABLE)
         for host, _ in back:
             self._owner.pop(host, None)
 
-    def wants_no_more(self, number: int) -> None:
-        """It has a row, or has ended."""
-        if number not in self._away:
+    def release(self, number: int) -> None:
+        """Release the host blocks of a sequence that runs again or has ended."""
+        if number not in self._preempted:
             return
-        self._away.remove(number)
+        self._preempted.remove(number)
         mine = [host for host, owner in self._owner.items() if owner == number]
         for host in mine:
             if self._is_tier:
@@ -56,7 +57,7 @@ class RecordedHost:
             del self._last[block]
 
     def part(self) -> TierPart | None:
-        """None: there is no host."""
+        """Return the tier as drawn; None: there is no host tier."""
         if not self._num_blocks:
             return None
         every = [FREE] * self._num_blocks

@@ -1,7 +1,4 @@
-"""Who waits and who runs at each time of a record, lane by lane.
-
-Knows sequences by number, their lanes, and what each waited for most, which a record tells when they have ended.
-"""
+"""Track the waiting and running sequences of a record, lane by lane."""
 
 from __future__ import annotations
 
@@ -14,14 +11,16 @@ _NAMED = 8
 
 
 class RecordedQueues:
+    """The queues of all lanes."""
+
     def __init__(self, lanes: Iterable[str]):
-        """lanes: shown from the start."""
+        """Start with empty queues. lanes: shown from the start."""
         self._waiting: dict[str, dict[int, RecordedRequest | None]] = {name: {} for name in lanes}
         self._running: dict[int, str] = {}  # sequence → lane
         self._lane_of: dict[int, str] = {}
 
-    def came(self, number: int, request: RecordedRequest | None, lane: str) -> None:
-        """request: None where the record ends before it did."""
+    def add(self, number: int, request: RecordedRequest | None, lane: str) -> None:
+        """Add a waiting sequence. request: None if the record ends before the request does."""
         self._lane_of[number] = lane
         self._waiting.setdefault(lane, {})[number] = request
 
@@ -52,11 +51,11 @@ class RecordedQueues:
         first = [number for number, _ in zip(waiting, range(_NAMED), strict=False)]
         known = next((one for one in waiting.values() if one is not None), None)
         oldest = 0.0 if known is None else max(0.0, round(now - known.arrival, 3))
-        reason = _most(known.timings.queued_by) if known is not None else ""
-        behind = _most(known.timings.queued_behind) if known is not None else ""
+        reason = _largest(known.timings.queued_by) if known is not None else ""
+        behind = _largest(known.timings.queued_behind) if known is not None else ""
         return LanePart(name, len(waiting), running, reason, behind, first, oldest)
 
 
-def _most(milliseconds: dict[str, float]) -> str:
+def _largest(milliseconds: dict[str, float]) -> str:
     name = max(milliseconds, key=lambda one: milliseconds[one], default="")
     return name if name and milliseconds[name] > 0 else ""

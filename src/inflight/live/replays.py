@@ -1,7 +1,4 @@
-"""Runs that can be shown again: a record, or frames that a page has saved; each as a hello and its frames.
-
-Knows the two kinds of files by their beginnings, and reads them line by line, however long they are.
-"""
+"""Replay a run from a file, line by line: a record, or frames that a page has saved."""
 
 from __future__ import annotations
 
@@ -21,21 +18,21 @@ from inflight.records.schema import RecordError
 
 
 class Replay(Protocol):
-    """One run. Its frames are made anew each time that they are asked for."""
+    """One run. Each call makes its frames again."""
 
     @property
     def hello(self) -> Hello: ...
 
     def frames(self) -> Iterator[Frame | Problem]:
-        """A Problem at the end, where the run is not whole."""
+        """Yield all frames; a Problem at the end if the file is damaged."""
 
     def between(self, start: float, end: float) -> Iterator[Frame]:
-        """Frames of that time, drawn more closely than the whole; none where that cannot be."""
+        """Yield detailed frames of an interval; none if the run has no more detail."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordReplay:
-    """period: seconds of a frame."""
+    """Replay a record. period: seconds of a frame."""
 
     index: RecordIndex
     title: str
@@ -58,7 +55,7 @@ class RecordReplay:
 
 @dataclass(frozen=True, slots=True)
 class SavedReplay:
-    """Frames that a page has saved."""
+    """Replay frames that a page has saved."""
 
     path: Path
     hello: Hello
@@ -72,18 +69,18 @@ class SavedReplay:
                 try:
                     message = decode(line)
                 except FrameError:
-                    yield Problem(f"Line {number} of {self.path.name} is no frame; what comes before is shown.")
+                    yield Problem(f"Line {number} of {self.path.name} is no frame; the part before is shown.")
                     return
                 if isinstance(message, Frame):
                     yield message
 
     def between(self, start: float, end: float) -> Iterator[Frame]:
-        """What was saved is all that there is."""
+        """Return no frames: saved frames have no more detail."""
         return iter(())
 
 
 def read_replay(path: Path, title: str = "") -> Replay:
-    """Raises RecordError for what can't be shown again."""
+    """Open a file for replay. Raises RecordError if it is neither a record nor saved frames."""
     with path.open("rb") as file:
         beginning = file.readline(MAX_BYTES + 1)
     title = title or path.stem

@@ -1,7 +1,4 @@
-"""What a frame is made of, wherever it comes from: steps that were computed, and how things are at one moment.
-
-Knows a plan with its result, and a record's line; makes the same of both.
-"""
+"""Convert steps, from a plan with its result or from a record's line, to the form that frames are made of."""
 
 from __future__ import annotations
 
@@ -19,10 +16,15 @@ _num_drafts = attrgetter("num_drafts")
 
 
 class StepFacts(NamedTuple):
-    """One step. new_requests: row → tokens of the prompt there.
-    padding: lengths of padded runs. in_vain: sequence → its drafts that were wrong, the last tokens of its chunk.
-    verified: of each chunk with drafts, how many it had and how many were right. predicted: seconds, 0 where nobody
-    knew."""
+    """One step.
+
+    Attributes:
+        predicted: Seconds; 0: before the latency model was ready.
+        new_requests: Row → prompt tokens.
+        padding: Lengths of padded runs.
+        rejected: Sequence → rejected draft tokens, the last tokens of its chunk.
+        verified: Draft tokens and accepted draft tokens of each chunk with drafts.
+    """
 
     planned: float
     committed: float
@@ -32,12 +34,12 @@ class StepFacts(NamedTuple):
     new_requests: Mapping[int, int]
     freed_rows: Sequence[int]
     padding: Sequence[int]
-    in_vain: Mapping[int, int]
+    rejected: Mapping[int, int]
     verified: Sequence[tuple[int, int]] = ()
 
 
 class Moment(NamedTuple):
-    """How things are at a frame's end. holders: of the rows that are held."""
+    """The state at a frame's end. holders: the running sequences."""
 
     lanes: Sequence[LanePart]
     blocks: BlocksPart

@@ -1,7 +1,7 @@
-"""What a tenant may see of a frame: its own requests, and that there are others.
+"""Reduce frames to a tenant's view: its own requests, and anonymous ones of other tenants.
 
-Knows names of tenants. What is another's keeps its number, so that the picture is whole, and loses everything that
-tells who it is or what it asks.
+Other tenants' requests keep their numbers, so that the picture is complete, and lose their names, prompts' lengths and
+accounts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from inflight.live.frames import Ended, Frame, Hello, RequestInfo
 
 
 def hello_for(hello: Hello, tenant: str) -> Hello:
-    """Without settings and records, which are the operator's."""
+    """Return a hello without settings and records, which only the operator may see."""
     return msgspec.structs.replace(
         hello,
         sees_all=False,

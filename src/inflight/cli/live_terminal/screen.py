@@ -261,7 +261,7 @@ def _why(lane: LanePart) -> str:
     if not lane.waiting:
         return ""
     behind = f", behind {lane.behind}" if lane.behind and lane.behind != lane.name else ""
-    apart = "".join(f", {count:,} {_REASONS.get(what, what)}" for what, count in lane.apart.items())
+    apart = "".join(f", {count:,} {_REASONS.get(what, what)}" for what, count in lane.deferred.items())
     reason = _REASONS.get(lane.stands_for, "for " + (lane.stands_for or "the step"))
     return f"{reason}{behind}, {_seconds(lane.oldest)}{apart}"
 

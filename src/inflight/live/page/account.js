@@ -1,4 +1,4 @@
-// A request's account of time, as the engine tells it: a bar of its parts, their lengths in words, and what was waited for.
+// A request's account of time, as the engine reports it: a bar of its parts, their lengths as text, and the reasons for waiting.
 "use strict";
 (function (ns) {
   const { format } = ns;
@@ -6,8 +6,8 @@
   const PARTS = [["queue", "waiting"], ["prefill", "prompt"], ["decode", "answer"], ["preempted", "preempted"], ["other", "other"]];
   const REASONS = {
     rows: "no row is free", blocks: "too few KV blocks can be had", budget: "the step has no tokens left", share: "its share is used up",
-    window: "the batch under way", grammar: "a grammar is compiled", adapter: "its adapter is not in memory",
-    kv: "keys and values are on their way", other: "the step under way",
+    window: "the batch in flight", grammar: "a grammar is compiled", adapter: "its adapter is not in memory",
+    kv: "keys and values are on their way", other: "the step in flight",
   };
 
   // parts: milliseconds by the names of PARTS, and their total.
@@ -18,7 +18,7 @@
       ...PARTS.map(([key]) => h("i", { class: "part-" + key, style: { width: ((parts[key] || 0) / all) * 100 + "%" } })));
   }
 
-  // The same in words, with the swatches of the bar.
+  // The same as text, with the swatches of the bar.
   function words(parts) {
     return h("ul", { class: "parts" }, ...PARTS.filter(([key]) => parts[key] > 0.005).map(([key, said]) =>
       h("li", {}, h("i", { class: "swatch part-" + key }), `${said} `, h("b", {}, format.seconds(parts[key] / 1e3)))));

@@ -35,8 +35,8 @@
       });
     }
     get rows() {
-      const told = this.history.hello ? this.history.hello.max_rows : 0;
-      return Math.max(1, Math.min(told || 1, Math.max(this.history.rows.length, Math.min(told, 8))));
+      const maxRows = this.history.hello ? this.history.hello.max_rows : 0;
+      return Math.max(1, Math.min(maxRows || 1, Math.max(this.history.rows.length, Math.min(maxRows, 8))));
     }
     // Sizes, of the width that there is, where that or the rows have changed: to ask costs a layout.
     fit() {
@@ -299,9 +299,9 @@
       this.tip.style.top = y + 16 + "px";
     }
     showLegend() {
-      const told = this.colours.legend().flat().join() + this.colours.mode + this.colours.of.waiting;
-      if (told === this.toldLegend) return;
-      this.toldLegend = told;
+      const legend = this.colours.legend().flat().join() + this.colours.mode + this.colours.of.waiting;
+      if (legend === this.drawnLegend) return;
+      this.drawnLegend = legend;
       const { h } = format, swatch = (style, words, extra = "") =>
         h("span", { class: "key" }, h("i", { class: "swatch " + extra, style }), words);
       const keys = this.colours.legend().map(([colour, words]) => swatch({ background: colour }, words));

@@ -3,7 +3,7 @@
 (function (ns) {
   const { format, History } = ns;
   const EVERY = 500; // ms between two drawings of a chart
-  const MOST = 400; // points of a line
+  const MAX_POINTS = 400; // points of a line
 
   // title, series [name, colour, dash], how numbers are said, and points of a frame or of a step.
   const CHARTS = [
@@ -65,7 +65,7 @@
       const data = this.data(about, end, span, until);
       if (!part.plot) {
         part.plot = new uPlot(this.options(about, width), data, part.box);
-        part.box.querySelector("canvas").setAttribute("aria-hidden", "true"); // the box says it in words
+        part.box.querySelector("canvas").setAttribute("aria-hidden", "true"); // the box has it as text
       }
       if (part.plot.width !== width) part.plot.setSize({ width, height: 130 });
       part.plot.setData(data, false);
@@ -85,7 +85,7 @@
     data(about, end, span, until) {
       const list = this.history[about.of], time = about.of === "steps" ? (one) => one[1] : (one) => one.end;
       const first = Math.max(0, History.at(list, end - span, time)), last = History.at(list, until, time);
-      const stride = Math.max(1, Math.ceil((last - first + 1) / MOST));
+      const stride = Math.max(1, Math.ceil((last - first + 1) / MAX_POINTS));
       const data = [[], ...about.series.map(() => [])];
       for (let place = first - (first % stride); place <= last; place += stride) {
         const one = list[Math.max(0, place)];

@@ -8,7 +8,7 @@
   const PAUSE = 400; // ms between two questions
 
   class CloseView {
-    // ask(from, to): a promise of frames.
+    // ask(from, to): resolves to frames.
     constructor(history, ask) {
       Object.assign(this, { history, ask, found: null, asking: false, askedAt: 0 });
     }

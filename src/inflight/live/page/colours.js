@@ -1,11 +1,11 @@
-// Colours: of the page's style sheet, and of requests, lanes, tenants and kinds of work. Told apart by lightness as well
+// Colours: of the page's style sheet, and of requests, lanes, tenants and kinds of work. Distinguished by lightness as well
 // as by hue, and never by colour alone: prompts are tall and single tokens low, shared and cached blocks have patterns.
 "use strict";
 (function (ns) {
   const WORKS = ["prefill", "decode", "recomputed", "padding", "idle"];
   const NAMES = ["prompt", "next token", "computed again", "padding", "holds its row, not computed"];
   const SERIES = ["s1", "s2", "s3", "s4", "s5", "s6"];
-  const MOST = 4000; // requests whose colours are remembered
+  const MAX_CACHED = 4000; // requests whose colours are remembered
 
   // Of lightness, chroma and hue (OKLCH) the colour that is nearest on a screen, in the form that a canvas reads fastest.
   function screenColour(light, chroma, hue) {
@@ -48,7 +48,7 @@
       const key = number * 8 + work;
       let found = this.cache.get(key);
       if (found === undefined) {
-        if (this.cache.size > MOST) this.cache.clear();
+        if (this.cache.size > MAX_CACHED) this.cache.clear();
         const info = infoOf(number);
         found = this.made(number, work, info);
         if (info) this.cache.set(key, found);

@@ -20,11 +20,11 @@
     if (rest) yield rest;
   }
 
-  // The live stream of this server. told: {hello, frame, state(kind, words), key() → promise}.
+  // The live stream of this server. handlers: {hello, frame, state(kind, words), key() → Promise}.
   class LiveFeed {
-    constructor(address, told) {
+    constructor(address, handlers) {
       this.address = address;
-      this.told = told;
+      this.handlers = handlers;
       this.lastId = null;
       this.key = null;
       this.tries = 0;
@@ -36,7 +36,7 @@
       for (;;) {
         const pause = await this.once().catch(() => null);
         if (pause === false) return;
-        this.told.state("lost", "connection lost; trying again");
+        this.handlers.state("lost", "connection lost; trying again");
         await wait(typeof pause === "number" ? pause : PAUSES[Math.min(this.tries++, PAUSES.length - 1)]);
       }
     }
@@ -55,13 +55,13 @@
         heard();
         if (response.status === 401) {
           clearTimeout(timer);
-          this.keep(await this.told.key(Boolean(this.key)));
+          this.keep(await this.handlers.key(Boolean(this.key)));
           return 0;
         }
         if (!response.ok) {
           const why = await response.json().catch(() => ({}));
           const sentence = (why.error && why.error.message) || `the server answers ${response.status}`;
-          this.told.state(response.status === 503 ? "loading" : "refused", sentence);
+          this.handlers.state(response.status === 503 ? "loading" : "refused", sentence);
           return response.status === 403 || response.status === 404 ? false : 1000;
         }
         this.tries = 0;
@@ -86,7 +86,7 @@
       if (!line.startsWith("data: ")) return;
       const message = JSON.parse(line.slice(6));
       if (message.type === "frame") this.lastId = this.nextId;
-      ns.dispatch(message, this.told);
+      ns.dispatch(message, this.handlers);
     }
     keep(key) {
       this.key = key;
@@ -97,10 +97,10 @@
   }
 
   // Lines of a replaying server, which reads a record while it sends.
-  async function replayed(address, told) {
+  async function replayed(address, handlers) {
     const response = await fetch(address, { cache: "no-store", credentials: "omit" });
-    for await (const line of lines(response, () => {})) if (line) ns.dispatch(JSON.parse(line), told);
-    told.state("whole", "all of it is here");
+    for await (const line of lines(response, () => {})) if (line) ns.dispatch(JSON.parse(line), handlers);
+    handlers.state("whole", "all of it is here");
   }
 
   // A stretch of one of its runs, drawn more closely: all its frames.
@@ -112,17 +112,17 @@
   }
 
   // What the page holds itself, compressed.
-  async function held(text, told) {
+  async function held(text, handlers) {
     const bytes = Uint8Array.from(atob(text.trim()), (one) => one.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    for await (const line of lines(new Response(stream), () => {})) if (line) ns.dispatch(JSON.parse(line), told);
-    told.state("whole", "all of it is here");
+    for await (const line of lines(new Response(stream), () => {})) if (line) ns.dispatch(JSON.parse(line), handlers);
+    handlers.state("whole", "all of it is here");
   }
 
-  ns.dispatch = (message, told) => {
-    if (message.type === "hello") told.hello(message);
-    else if (message.type === "frame") told.frame(message);
-    else if (message.type === "problem") told.state("lost", message.sentence);
+  ns.dispatch = (message, handlers) => {
+    if (message.type === "hello") handlers.hello(message);
+    else if (message.type === "frame") handlers.frame(message);
+    else if (message.type === "problem") handlers.state("lost", message.sentence);
   };
   ns.feeds = { LiveFeed, replayed, stretch, held };
 })((window.inflight ??= {}));

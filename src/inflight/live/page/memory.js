@@ -98,7 +98,7 @@
     }
   }
 
-  // A tier behind the device: its map, and in words what is there.
+  // A tier behind the device: its map, and its counts as text.
   class Tier {
     constructor(element, name, history, colours, onPick) {
       this.canvas = h("canvas", { role: "img" });

@@ -5,7 +5,7 @@
   const LIVE_SECONDS = 180, PAUSED_SECONDS = 600; // that are kept
   const LONG_WINDOWS = [[600, "10 min"], [1800, "30 min"], [7200, "2 h"], [21600, "6 h"], [86400, "1 day"]]; // of long records
   const LAG = 0.15; // seconds that a live picture is behind, so that it moves evenly
-  const MOST_OPEN = 4; // of several engines, that are drawn until somebody opens more
+  const MAX_OPEN = 4; // of several engines, the number that is drawn unless more are opened
   const FRAME_MS = 50, SLACK_MS = 6; // between two drawings: twenty a second; before which the next one is asked for
   const byId = (id) => document.getElementById(id);
 
@@ -68,7 +68,7 @@
     }
     startLive() {
       this.engines = new Map([["", this.addRun(true)]]); // name → its view; "": of the one that there is, or of all together
-      const told = {
+      const handlers = {
         hello: (hello) => this.greetLive(hello),
         frame: (frame) => {
           this.state("live", this.paused ? "paused" : "live");
@@ -82,7 +82,7 @@
         state: (kind, words) => this.state(kind, words),
         key: (wrong) => this.askKey(wrong),
       };
-      this.feed = new feeds.LiveFeed("live/events", told);
+      this.feed = new feeds.LiveFeed("live/events", handlers);
       this.feed.run();
     }
     greetLive(hello) {
@@ -109,7 +109,7 @@
       if (!this.engines.has(hello.engine)) this.engines.set(hello.engine, this.addRun(true));
       const view = this.engines.get(hello.engine);
       view.greet(hello, false);
-      if (!known && this.engines.size > MOST_OPEN + 1) view.fold(true);
+      if (!known && this.engines.size > MAX_OPEN + 1) view.fold(true);
     }
     drop(name) {
       const view = this.engines.get(name);
@@ -331,10 +331,10 @@
   const page = (ns.page = new Page());
   const held = [...document.querySelectorAll('script[type="application/x-inflight-frames"]')];
   const replayed = document.querySelector('meta[name="inflight-replay"]');
-  if (held.length) page.startReplay(held.map((one) => (told) => feeds.held(one.textContent, told)));
-  else if (replayed) page.startReplay([...Array(Number(replayed.content)).keys()].map((one) => (told, view) => {
+  if (held.length) page.startReplay(held.map((one) => (handlers) => feeds.held(one.textContent, handlers)));
+  else if (replayed) page.startReplay([...Array(Number(replayed.content)).keys()].map((one) => (handlers, view) => {
     view.close = new ns.CloseView(view.history, (from, to) => feeds.stretch(`frames/${one}`, from, to));
-    return feeds.replayed(`frames/${one}`, told);
+    return feeds.replayed(`frames/${one}`, handlers);
   }));
   else page.startLive();
 })((window.inflight ??= {}));

@@ -1,4 +1,4 @@
-// What is told in words and numbers: tiles, queues, engines, the requests of the batch, and settings.
+// The panels of text and numbers: tiles, queues, engines, the requests of the batch, and settings.
 "use strict";
 (function (ns) {
   const { format } = ns;
@@ -61,25 +61,25 @@
   }
 
   function queues(element, history, frame, onPick) {
-    const told = JSON.stringify([frame.lanes.map((lane) => ({ ...lane, oldest: format.seconds(lane.oldest || 0) })), frame.lanes.flatMap((lane) => (lane.first || []).map((number) => history.infoOf(number)?.request_id))]);
-    if (element.told === told) return;
-    element.told = told;
+    const content = JSON.stringify([frame.lanes.map((lane) => ({ ...lane, oldest: format.seconds(lane.oldest || 0) })), frame.lanes.flatMap((lane) => (lane.first || []).map((number) => history.infoOf(number)?.request_id))]);
+    if (element.content === content) return;
+    element.content = content;
     const most = Math.max(1, ...frame.lanes.map((lane) => lane.waiting || 0), history.hello.max_rows);
     const lanes = frame.lanes.map((lane) => {
       const waiting = lane.waiting || 0, running = lane.running || 0;
       const reason = waiting ? REASONS[lane.stands_for || "other"] || lane.stands_for : "";
       const behind = lane.behind && lane.behind !== lane.name && waiting ? `, behind ${lane.behind}` : "";
-      const apart = Object.entries(lane.apart || {}).map(([what, count]) => `${format.count(count)} apart: ${REASONS[what] || what}`).join("; ");
+      const deferred = Object.entries(lane.apart || {}).map(([what, count]) => `${format.count(count)} deferred: ${REASONS[what] || what}`).join("; ");
       const first = waiting ? (lane.first || []).slice(0, 6).map((number) => chip(history, number, onPick)) : [];
       return h("div", { class: "lane" },
         h("p", { class: "lane-head" }, h("b", {}, lane.name), h("span", {}, `${format.count(running)} running · ${format.count(waiting)} waiting`)),
         h("div", { class: "lane-bar", "aria-hidden": "true" }, h("i", { class: "running", style: { width: (running / most) * 100 + "%" } }),
           h("i", { class: "waiting", style: { width: (Math.min(waiting, most) / most) * 100 + "%" } })),
-        waiting ? h("p", { class: "why" }, `${reason}${behind}; the first waits since ${format.seconds(lane.oldest || 0)}`) : h("p", { class: "why" }, "nobody waits"),
-        apart ? h("p", { class: "why" }, apart) : null,
+        waiting ? h("p", { class: "why" }, `${reason}${behind}; the first waits since ${format.seconds(lane.oldest || 0)}`) : h("p", { class: "why" }, "no request waits"),
+        deferred ? h("p", { class: "why" }, deferred) : null,
         first.length ? h("p", { class: "chips" }, ...first, waiting > first.length ? `and ${format.count(waiting - first.length)} more` : null) : null);
     });
-    element.replaceChildren(...(lanes.length ? lanes : [h("p", { class: "why" }, "nobody waits")]));
+    element.replaceChildren(...(lanes.length ? lanes : [h("p", { class: "why" }, "no request waits")]));
   }
 
   function chip(history, number, onPick) {

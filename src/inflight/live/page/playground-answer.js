@@ -3,12 +3,12 @@
 (function (ns) {
   const { format, account, tokens } = ns;
   const { h, setText } = format;
-  const ENDS = { stop: "", length: "It ends at the most tokens that it may have.", tool_calls: "It calls a tool, which nobody runs here." };
+  const ENDS = { stop: "", length: "It ends at max_tokens.", tool_calls: "It calls a tool, which the playground does not run." };
 
   class Answer {
-    // told: {announce(text)}: for who hears the page. given: what it begins with, which was not drawn.
-    constructor(told, given = "") {
-      this.told = told;
+    // announcer: {announce(text)}: for screen readers. given: what it begins with, which was not drawn.
+    constructor(announcer, given = "") {
+      this.announcer = announcer;
       this.content = given;
       this.reasoning = "";
       this.counted = 0;
@@ -29,16 +29,16 @@
       if (frame.timings) this.timings = frame.timings;
     }
     takeChoice({ delta, logprobs, finish_reason: reason }) {
-      const told = (logprobs && logprobs.content) || [], content = delta.content || "", thought = delta.reasoning_content || "";
-      if ((content || thought || told.length) && this.first === null) this.first = performance.now();
+      const scores = (logprobs && logprobs.content) || [], content = delta.content || "", thought = delta.reasoning_content || "";
+      if ((content || thought || scores.length) && this.first === null) this.first = performance.now();
       if (thought) {
         this.reasoning += thought;
         this.thoughts.hidden = false;
         setText(this.thought, this.reasoning);
       }
-      this.counted += told.length || (content ? 1 : 0);
+      this.counted += scores.length || (content ? 1 : 0);
       this.content += content;
-      if (content || told.length) this.text.add(content, told);
+      if (content || scores.length) this.text.add(content, scores);
       if (content) this.hear(content);
       if (reason) this.reason = reason;
     }
@@ -48,7 +48,7 @@
       const end = Math.max(this.unheard.lastIndexOf(". "), this.unheard.lastIndexOf("? "), this.unheard.lastIndexOf("! "), this.unheard.lastIndexOf("\n"));
       if (end < 0 || performance.now() - (this.heardAt || 0) < 1500) return;
       this.heardAt = performance.now();
-      this.told.announce(this.unheard.slice(0, end + 1));
+      this.announcer.announce(this.unheard.slice(0, end + 1));
       this.unheard = this.unheard.slice(end + 1);
     }
     tick() {
@@ -69,7 +69,7 @@
       this.tick();
       if (this.timings) this.showAccount(this.timings);
       else if (this.first === null) this.account.hidden = true;
-      this.told.announce([this.unheard || "", said].filter(Boolean).join(" "));
+      this.announcer.announce([this.unheard || "", said].filter(Boolean).join(" "));
     }
     showAccount(timings) {
       const parts = Object.fromEntries(account.PARTS.map(([key]) => [key, timings[key + "_ms"]]));

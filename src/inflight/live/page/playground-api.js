@@ -42,14 +42,14 @@
         method: body ? "POST" : "GET", body: body && JSON.stringify(body), headers, signal, cache: "no-store", credentials: "omit",
       });
       if (response.ok) return response;
-      const told = await response.json().catch(() => ({}));
-      throw new Refused((told.error && told.error.message) || `The server answers with HTTP ${response.status}.`, response.status);
+      const answer = await response.json().catch(() => ({}));
+      throw new Refused((answer.error && answer.error.message) || `The server answers with HTTP ${response.status}.`, response.status);
     }
     async models() {
-      const told = await (await this.ask("v1/models")).json();
-      return told.data;
+      const models = await (await this.ask("v1/models")).json();
+      return models.data;
     }
-    // Frames of an answer. Throws Refused where the server tells an error, and says so where the stream breaks off.
+    // Frames of an answer. Throws Refused if the server returns an error, or if the stream ends early.
     async *answer(body, headers, signal, onSign) {
       const response = await this.ask("v1/chat/completions", body, signal, headers);
       let done = false;

@@ -89,7 +89,7 @@
     offerLanes(lanes) {
       const pick = this.byId("lane"), before = pick.value;
       this.lanes = lanes = lanes.filter((one) => /^[ -~]+$/.test(one.name)); // that a header can name
-      pick.replaceChildren(...lanes.map((one) => h("option", { value: one.name }, one.background ? `${one.name}: gives way to others` : one.name)));
+      pick.replaceChildren(...lanes.map((one) => h("option", { value: one.name }, one.background ? `${one.name}: background` : one.name)));
       if (lanes.some((one) => one.name === before)) pick.value = before;
       this.suitLane();
     }

@@ -73,7 +73,7 @@
       this.aligner = new Aligner((text, tokens) => this.put(text, tokens));
       this.tail = h("span", {}); // what has come and whose tokens have not
       this.element.append(...(given ? [h("span", { class: "given", title: "given, not drawn" }, given)] : []), this.tail);
-      this.told = new WeakMap();
+      this.drawn = new WeakMap();
     }
     add(text, tokens) {
       this.aligner.add(text, tokens);
@@ -87,7 +87,7 @@
       if (!tokens.length) return this.tail.before(text);
       const probability = Math.exp(tokens.reduce((sum, one) => sum + one.logprob, 0));
       const span = h("span", { class: "token", "data-level": level(probability), tabindex: this.element.querySelector(".token") ? "-1" : "0" }, text);
-      this.told.set(span, { tokens, probability });
+      this.drawn.set(span, { tokens, probability });
       this.tail.before(span);
     }
     // All that stands before an element.
@@ -99,13 +99,13 @@
     }
     // What is known of the token at an element; null where it is none.
     at(element) {
-      return this.told.get(element) || null;
+      return this.drawn.get(element) || null;
     }
   }
 
   // What might have stood there, beside the token that one looks at. Held fast, each can be chosen, to go on with it.
   class Alternatives {
-    // onChoose(span, text): told what is to stand in its place.
+    // onChoose(span, text): called with the replacement.
     constructor(onChoose) {
       this.onChoose = onChoose;
       this.isHeld = this.isLeaving = false;

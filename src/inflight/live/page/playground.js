@@ -13,7 +13,7 @@
       this.settings = new Settings(byId);
       this.alternatives = new tokens.Alternatives((span, text) => this.branch(span, text));
       this.turns = []; // {role, content, element}; an answer has itself, too
-      this.abort = null; // of the answer under way
+      this.abort = null; // of the answer in flight
       this.listen();
       this.showColours();
       this.meet();

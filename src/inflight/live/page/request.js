@@ -9,10 +9,10 @@
     return known.ended && known.ended.at <= time + 0.2 ? known.ended : null;
   }
 
-  // In milliseconds: as the engine has told it, or as far as it can be seen.
+  // In milliseconds: as the engine reported it, or as far as the frames show.
   function account(history, known, time) {
-    const ended = endOf(known, time), told = ended && ended.account;
-    if (told) return { ...told, exact: true };
+    const ended = endOf(known, time), account = ended && ended.account;
+    if (account) return { ...account, exact: true };
     const seen = (at) => (at !== null && at <= time ? at : null);
     const end = ended ? ended.at : time, first = seen(known.first), decoded = seen(known.decoded);
     const came = Math.min(known.info.arrival || first || end, end);
@@ -32,8 +32,8 @@
     return known.preempted.some((at) => at <= time) ? "preempted, or between rows" : "not in the batch now";
   }
 
-  // The engine's account, and what was waited for, in words. title: "" where it is the only one.
-  function told(parts, title, said) {
+  // The engine's account, and what was waited for, as text. title: "" where it is the only one.
+  function accountOf(parts, title, said) {
     const { reasons, behind } = drawn.waits(parts);
     return h("section", {}, title ? h("h3", {}, title) : "", drawn.bar(parts, parts.total), drawn.words(parts), h("p", { class: "why" }, said),
       reasons.length ? h("div", {}, h("h3", {}, "What it waited for"), h("ul", { class: "waits" }, ...reasons.map((one) => h("li", {}, one))), behind ? h("p", { class: "why" }, `Behind lanes: ${behind}.`) : "") : "");
@@ -66,8 +66,8 @@
       h("button", { type: "button", class: "close", "aria-label": "Close", onclick: onClose }, "×"),
       h("p", { class: "over" }, `request ${info.number ?? number} · ${state}`),
       h("h2", { title: name }, name),
-      told(parts, "", until),
-      whole ? told(whole, "At its end", `${format.seconds(whole.total / 1e3)} in all, as the engine counted it; it ends at ${format.seconds(known.ended.at - history.zero)}.`) : null,
+      accountOf(parts, "", until),
+      whole ? accountOf(whole, "At its end", `${format.seconds(whole.total / 1e3)} in all, as the engine counted it; it ends at ${format.seconds(known.ended.at - history.zero)}.`) : null,
       h("dl", { class: "facts" }, ...facts.flatMap(([key, value]) => [h("dt", {}, key), h("dd", {}, value)])),
       beside.length ? h("div", {}, h("h3", {}, "Computed beside it"), h("p", { class: "chips" }, ...beside.map(([one]) => panels.chip(history, one, onPick)))) : null,
     ];

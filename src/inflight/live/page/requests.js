@@ -4,7 +4,7 @@
 (function (ns) {
   const { format, panels, request } = ns;
   const { h } = format;
-  const MOST = 100; // shown at once
+  const MAX_SHOWN = 100; // shown at once
   const NAMES = ["request", "lane", "tenant", "came", "waited", "first token", "preempted", "in all", "now"];
   const ORDERS = {
     came: (one) => -one.came, batch: (one) => (one.holder ? one.holder[1] : Infinity), waited: (one) => -one.parts.queue,
@@ -34,8 +34,8 @@
         found.push({ number, known, holder, came: info.arrival || 0, parts: request.account(this.history, known, time), lost: known.preempted.filter((at) => at <= time).length });
       }
       found.sort((one, other) => order(one) - order(other));
-      const zero = this.history.zero, rows = found.slice(0, MOST).map((one) => this.row(one, time, zero));
-      const more = found.length > MOST ? h("p", { class: "why" }, `and ${format.count(found.length - MOST)} more; a part of the name finds them`) : null;
+      const zero = this.history.zero, rows = found.slice(0, MAX_SHOWN).map((one) => this.row(one, time, zero));
+      const more = found.length > MAX_SHOWN ? h("p", { class: "why" }, `and ${format.count(found.length - MAX_SHOWN)} more; a part of the name finds them`) : null;
       this.table.replaceChildren(...[h("table", {},
         h("thead", {}, h("tr", {}, ...NAMES.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, ...rows)), more].filter(Boolean));
     }
@@ -48,7 +48,7 @@
     }
   }
 
-  // The last times at which somebody lost its row.
+  // The last times at which a sequence lost its row.
   class Happened {
     constructor(element, history, onPick) {
       Object.assign(this, { element, history, onPick });
@@ -68,8 +68,8 @@
       const newcomers = (numbers) => numbers.slice(0, 8).flatMap((one) => [panels.chip(this.history, one, this.onPick), h("span", { class: "why" }, this.size(one))]);
       const rows = list.slice(Math.max(0, last - 11), last + 1).reverse().map(({ at, gone, came }) =>
         h("li", {}, h("b", {}, format.seconds(at - this.history.zero)), ...chips(gone), h("span", {}, gone.length === 1 ? "lost its row" : "lost their rows"),
-          ...(came.length ? [h("span", {}, "· came in:"), ...newcomers(came)] : [h("span", { class: "why" }, "· nobody new came in")])));
-      this.element.querySelector("ol").replaceChildren(...(rows.length ? rows : [h("li", {}, "nobody until now")]));
+          ...(came.length ? [h("span", {}, "· came in:"), ...newcomers(came)] : [h("span", { class: "why" }, "· no new requests")])));
+      this.element.querySelector("ol").replaceChildren(...(rows.length ? rows : [h("li", {}, "none until now")]));
     }
   }
   Object.assign(ns, { RequestTable, Happened });

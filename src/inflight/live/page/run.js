@@ -9,7 +9,7 @@
       const made = document.getElementById("run-template").content.cloneNode(true);
       this.element = made.firstElementChild;
       this.history = this.shown = history; // shown: of the time that is looked at, closer perhaps
-      this.close = null; // whom to ask for closer frames, where somebody has them
+      this.close = null; // source of detailed frames, if there is one
       const part = (name) => this.element.querySelector(name);
       const pick = (number) => onPick(this, number);
       this.pick = pick;

@@ -48,7 +48,7 @@ class EngineSource:
         self._is_idle = False
 
     def hello(self) -> Hello:
-        return replace(self._about, requests=self._feed.told)
+        return replace(self._about, requests=self._feed.shown_requests)
 
     def hellos(self) -> Sequence[Hello]:
         return (self.hello(),)
@@ -59,7 +59,7 @@ class EngineSource:
 
     async def frame(self) -> Frame:
         look = await self._bridge.ask(self._feed.look)
-        self._is_idle = not look.told and not look.dump.running
+        self._is_idle = not look.entries and not look.dump.running
         return await asyncio.to_thread(lambda: self._feed.frame(look))
 
     async def news(self) -> Sequence[Frame]:
