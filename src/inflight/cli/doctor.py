@@ -32,13 +32,11 @@ if TYPE_CHECKING:
 BATCHES, GPU_BATCHES = (1, 8, 32), (1, 32, 256)
 PROMPTS, GPU_PROMPTS = (512, 2048), (512, 2048, 8192)
 CONTEXT = 1024  # tokens of each sequence in the decode figures
-_OF_ENGINE = (
-    *("model", "quantization", "quantization_group_size", "kv_cache_dtype", "device", "threads", "load_format"),
-)
+_OF_ENGINE = "model quantization quantization_group_size kv_cache_dtype device threads load_format"
 
 
 @click.command("doctor", cls=Verb)
-@settings_options(EngineSettings, complete={"model": complete_model}, only=_OF_ENGINE)
+@settings_options(EngineSettings, complete={"model": complete_model}, only=_OF_ENGINE.split())
 @click.option("--trace", is_flag=True, help="Compute steps, and show where each thread's time goes by operation.")
 @click.option("--context", type=int, help=f"Tokens of each row in decode figures; {CONTEXT:,}, or the model's most.")
 @click.option("--trace-file", type=click.Path(path_type=Path), help="Write what --trace saw for Perfetto, as JSON.")
@@ -50,18 +48,7 @@ _OF_ENGINE = (
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def command(
-    model: str | None,
-    quantization: str,
-    quantization_group_size: int,
-    kv_cache_dtype: str,
-    device: str,
-    threads: int | None,
-    load_format: str,
-    trace: bool,
-    context: int | None,
-    trace_file: Path | None,
-    kernels: str | None,
-    as_json: bool,
+    trace: bool, context: int | None, trace_file: Path | None, kernels: str | None, as_json: bool, **engine: Any
 ) -> None:
     """Measure this machine and say what a model can reach on it at best."""
     if kernels:
@@ -69,15 +56,7 @@ def command(
         sets = _instruction_sets()
         print(json.dumps({"kernels": [asdict(one) for one in sets]}) if as_json else "\n".join(listing(sets)))
         return
-    settings = EngineSettings(
-        model=model,
-        quantization=quantization,  # type: ignore[arg-type]  # the settings say what is known
-        quantization_group_size=quantization_group_size,
-        kv_cache_dtype=kv_cache_dtype,  # type: ignore[arg-type]
-        device=device,
-        threads=threads,
-        load_format=load_format,  # type: ignore[arg-type]
-    )
+    settings = EngineSettings(**engine)
     from inflight.build import model_folder
     from inflight.build.model import held_spec
     from inflight.models.registry import read_folder

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,10 +33,10 @@ _COLUMNS = ("model", "family", "format", "parameters", "on disk", "in memory", "
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
 @settings_options(EngineSettings, only=("quantization", "threads"))
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
-def command(models: Sequence[str], quantization: str, threads: int | None, as_json: bool) -> None:
+def command(models: Sequence[str], as_json: bool, **engine: Any) -> None:
     """Say what each MODEL (a folder, a .gguf file, or a name or hub id that is cached) is, what memory it needs here
     and how fast it can be at best; without any, which families run and what the caches of pull and of the hub hold."""
-    settings = EngineSettings(quantization=quantization, threads=threads)  # type: ignore[arg-type]
+    settings = EngineSettings(**engine)
     places = [_place(one) for one in models] if models else list(_cached())
     cards, refused = _cards(places, settings, bool(models))
     if as_json:
