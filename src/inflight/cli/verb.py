@@ -41,7 +41,7 @@ def grouped(title: str, *decorators: Decorator) -> Decorator:
 
 
 def _parameters(function: Callable[..., Any]) -> list[click.Parameter]:
-    """That decorators have given to it so far."""
+    """Return the parameters that decorators have added so far."""
     found: list[click.Parameter] = vars(function).get("__click_params__", [])
     return found
 
