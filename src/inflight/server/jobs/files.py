@@ -152,9 +152,6 @@ class Files:
         files = self._max_files if tenant.max_stored_files is None else tenant.max_stored_files
         return Quota(int(megabytes * 2**20), files)
 
-    async def usage(self, tenant: Tenant) -> Quota:
-        return await self._database.read(partial(_usage, tenant.name, "state = 'stored'"))
-
     def refusal(
         self, connection: sqlite3.Connection, tenant: Tenant, what: str = "this one", param: str | None = "file"
     ) -> ApiError:
