@@ -15,7 +15,7 @@ from inflight.server.errors import ApiError, is_of_messages, without_frames
 from inflight.server.json import error_response
 
 CLOSE = (b"connection", b"close")
-LINGER_SECONDS = 2.0  # for a client to read an answer that comes before its body was read
+DRAIN_SECONDS = 2.0  # for a client to read an answer that comes before its body was read
 PAUSE_SECONDS = 0.02  # between two pieces that are ignored: some MB/s of each client, however many they are
 REQUEST_ID_HEADER = b"x-request-id"
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -81,7 +81,7 @@ def closing(receive: Receive, send: Send, is_read: Callable[[], bool]) -> Send:
         await send({**message, "more_body": True})
         if is_last:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LINGER_SECONDS):
+                async with asyncio.timeout(DRAIN_SECONDS):
                     while (await receive()).get("more_body", False):
                         await asyncio.sleep(PAUSE_SECONDS)
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -167,7 +167,7 @@ class ServerSettings(ParserSettings):
         return is_loopback(self.host)
 
     def connections_of_one(self, connections: int) -> int:
-        """Return the maximum of one address, of connections and of requests in flight. connections: of all."""
+        """Return the maximum of one address. connections: of all."""
         return self.max_connections_per_address or max(1, connections // 2)
 
     def __post_init__(self) -> None:

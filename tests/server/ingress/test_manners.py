@@ -1,4 +1,4 @@
-"""What well-behaved clients and their operators expect of HTTP: ids, methods, redirects, log lines."""
+"""HTTP as well-behaved clients and operators expect it: ids, methods, redirects, log lines."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from inflight.server.asgi import DRAIN_SECONDS
 from inflight.server.errors import ApiError
 from inflight.server.ingress.addresses import Networks, address_key
 
@@ -24,7 +25,6 @@ HEADER_BYTES = 32 << 10  # of names and values, and of trailers behind a body
 MAX_HEADERS = 100
 MAX_PIPELINED = 8  # requests that were sent ahead of their answers
 NEW_SECONDS = 0.1  # in which the request of a new connection is expected
-LINGER_SECONDS = 2.0  # for a client to read why it was refused
 WARN_SECONDS = 60.0  # between two warnings of refused connections
 LAST_SECONDS = 1.5  # when the server ends, for an answer that is being sent; uvicorn waits 2 s
 CHUNK_BYTES = 16  # allowed for the frame of a chunk
@@ -274,7 +274,7 @@ class Connection(HttpToolsProtocol):
         # Closing at once, with bytes unread, would reset the connection, and the answer might not be read.
         self.transport.write_eof()
         self.flow.resume_reading()
-        self._set_timer(self.loop.call_later(LINGER_SECONDS, self.transport.abort))
+        self._set_timer(self.loop.call_later(DRAIN_SECONDS, self.transport.abort))
 
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
         if self._timer is not None:

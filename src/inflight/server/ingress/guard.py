@@ -1,6 +1,6 @@
 """Requests that are refused by their headers alone, before a byte of the body is read: who asks, and from which page.
 
-Where no keys are asked for, no other site's page may call the server through a browser. Browsers tell where a
+Where no keys are asked for, no other site's page may call the server through a browser. Browsers show where a
 call comes from by Host, Origin and Sec-Fetch-Site; clients that are no browsers send none but Host, and pass. A page of
 another site can have its own name point at this server (DNS rebinding) and then call it as its own origin. It needs a
 name with a dot for that: addresses and plain names are no danger, any other name must be known.

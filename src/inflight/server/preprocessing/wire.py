@@ -1,7 +1,6 @@
-"""What the server and its preprocessing processes say to each other: frames of msgpack, each side checking types.
+"""Messages between the server and its preprocessing processes: frames of msgpack, each side checking types.
 
-Knows shapes only. Nothing here can name code: a process that a hostile template has taken over can tell the server
-wrong token ids, and no more.
+No message can name code: a process that a hostile template has taken over can send wrong token ids, and no more.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ def memory_of_body(limits: Limits, is_long: bool) -> int:
     return limits.memory_bytes if is_long else min(SHORT_MEMORY_BYTES, limits.memory_bytes)
 
 
-def out_of_memory(most_bytes: int) -> ApiError:
+def out_of_memory(max_bytes: int) -> ApiError:
     return ApiError(
         400,
-        f"The body needs more memory to be read than the {most_bytes:,} bytes that one may take; send less in one "
+        f"The body needs more memory to be read than the {max_bytes:,} bytes that one may take; send less in one "
         "body, or a shorter conversation.",
         code="body_too_complex",
     )
