@@ -116,7 +116,7 @@ def test_what_a_model_does_not_do_is_refused(embedder: Path, reranker: Path, cla
     with opened(classifier) as llm:
         with pytest.raises(TextTaskError, match="3 labels of a text, and no vector"):
             llm.embed("hello")
-        with pytest.raises(TextTaskError, match="pairs are scored by models that tell one"):
+        with pytest.raises(TextTaskError, match="pairs are scored by models with one"):
             llm.score("a", "b")
     with opened(reranker) as llm, pytest.raises(TextTaskError, match="1 label of a text, and no vector"):
         llm.embed("hello")

@@ -251,7 +251,7 @@ class LLM:
         prompts, most = self._engine.prompts, self._engine.capacity.max_model_len if truncate else None
         if (text := prompt_text(prompt)) is None:
             return prompts.tokens(prompt)[:most]
-        return prompts.text(before + text, most=most)
+        return prompts.text(before + text, max_tokens=most)
 
 
 class AsyncEngine:
@@ -323,7 +323,7 @@ class AsyncEngine:
         request = make(request_id, token_ids, plain, now, grammar=grammar, adapter=changed, session=session)
         collector = OutputCollector(request, self._engine.tokenizer, prompt_text(prompt))
         try:
-            stream = await self._bridge.open(self._prefill.taken_over(request))
+            stream = await self._bridge.open(self._prefill.assign(request))
             self._prefill.begin(request)
             try:
                 async for events in stream:

@@ -157,7 +157,7 @@ def test_many_at_once_on_asyncio_and_some_that_leave(tiny: Path, plain: LLM) -> 
             gone = asyncio.gather(*(leaves(engine, one) for one in asked[:4]))
             answers = await asyncio.gather(*(whole(engine, one) for one in asked))
             await gone
-            assert not engine._prefill._handed
+            assert not engine._prefill._assigned
             return list(answers)
 
     assert asyncio.run(main()) == expected
@@ -218,4 +218,4 @@ def test_after_ctrl_c_the_next_call_is_answered(pair: LLM, plain: LLM, after: fl
     timer.join()
     signal.signal(signal.SIGINT, before)
     assert tokens(pair.generate(asked, PARAMS)) == expected
-    assert not pair._prefill._handed
+    assert not pair._prefill._assigned

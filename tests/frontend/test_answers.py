@@ -1,4 +1,4 @@
-"""An answer told apart token by token: content, reasoning, calls, and what is told when a parser fails."""
+"""An answer is split token by token into content, reasoning and calls, also when a parser fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parsed(*texts: str, parallel: bool = True, in_reasoning: bool = False) -> Pa
     return answer
 
 
-def test_an_answer_is_told_apart() -> None:
+def test_an_answer_is_split() -> None:
     answer = parsed("<r>", "so", "</r>", "a", "<c>", "f", '{"x":', "1}", "</c>", "b")
     assert (answer.reasoning, answer.content) == ("so", "ab")
     assert [(one.name, one.arguments) for one in answer.calls] == [("f", '{"x":1}')]
@@ -49,14 +49,14 @@ def test_calls_get_ids_that_stay() -> None:
 
 def test_parts_stand_in_the_order_in_which_they_were_written() -> None:
     words = ("<r>", "so", "</r>", "a", "<c>", "f", "{}", "</c>", "b", "c", "<c>", "g", "</c>", "d")
-    told = [one.name if isinstance(one, ToolCall) else (one.is_reasoning, one.text) for one in parsed(*words).segments]
-    assert told == [(True, "so"), (False, "a"), "f", (False, "bc"), "g", (False, "d")]
+    taken = [one.name if isinstance(one, ToolCall) else (one.is_reasoning, one.text) for one in parsed(*words).segments]
+    assert taken == [(True, "so"), (False, "a"), "f", (False, "bc"), "g", (False, "d")]
     alone = parsed(*words, parallel=False).segments
     assert [one.text for one in alone if isinstance(one, TextSegment)] == ["so", "a", "bcd"]
 
 
 class Confused(ContentParser):
-    """Somebody else's: what it tells cannot be."""
+    """A plugin that returns invalid deltas."""
 
     def __init__(self, *deltas: object):
         self.deltas = deltas
@@ -74,7 +74,7 @@ class Confused(ContentParser):
         (ToolCallDelta(0, "f"), ToolCallDelta(1, "g"), ToolCallDelta(0, None, "{}")),
     ],
 )
-def test_a_parser_that_tells_what_cannot_be_is_asked_no_more(deltas: tuple[object, ...]) -> None:
+def test_a_parser_with_invalid_deltas_is_replaced(deltas: tuple[object, ...]) -> None:
     answer = ParsedAnswer(Confused(*deltas))
     for text in ("a", "?", "b"):
         answer.push(text)
@@ -82,7 +82,7 @@ def test_a_parser_that_tells_what_cannot_be_is_asked_no_more(deltas: tuple[objec
     assert answer.content == "a?bc" and not answer.calls
 
 
-def test_without_parallel_calls_the_first_alone_is_told() -> None:
+def test_without_parallel_calls_only_the_first_is_returned() -> None:
     answer = parsed("<c>", "f", "{}", "</c>", "<c>", "g", "{}", "</c>", "b", parallel=False)
     assert [one.name for one in answer.calls] == ["f"] and answer.content == "b"
 
@@ -101,8 +101,8 @@ def test_a_model_of_which_nothing_is_known_answers_with_content() -> None:
 def test_tokens_go_with_the_content_that_they_turn_out_to_be() -> None:
     answer = ParsedAnswer(ChosenParsers(ParserNames("hermes")).parser(TOOLS, in_reasoning=False))
     call = ["\n", "<tool", "_call>", '{"name": "f", ', '"arguments": {}}', "</tool_call>"]
-    told = [answer.push(text) for text in ["a", " ", "<to", "ne>", *call, "\nb", "c"]]
-    content = [(one.text, one.tokens) for deltas in told for one in deltas if isinstance(one, ContentDelta)]
+    taken = [answer.push(text) for text in ["a", " ", "<to", "ne>", *call, "\nb", "c"]]
+    content = [(one.text, one.tokens) for deltas in taken for one in deltas if isinstance(one, ContentDelta)]
     assert content == [("a", 1), (" <tone>", 3), ("\nb", 1), ("c", 1)]
 
 

@@ -1,4 +1,4 @@
-"""Events become outputs: deltas add up to the text, samples stay apart, ends are told once."""
+"""Events become outputs: deltas add up to the text, samples are separate, ends are reported once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_token_that_ends_is_no_part_of_the_text(tokenizer: Tokenizer) -> Non
         assert sample.text == tokenizer.decode(ids if keep else ids[:-1])
 
 
-def test_samples_stay_apart(tokenizer: Tokenizer) -> None:
+def test_samples_are_separate(tokenizer: Tokenizer) -> None:
     both = collector(tokenizer, n=2)
     assert both.take(TokensEvent("r", 1, (66,), None, None))[0] == 1
     both.take(TokensEvent("r", 0, (67,), None, Finish("stop")))
@@ -60,7 +60,7 @@ def test_samples_stay_apart(tokenizer: Tokenizer) -> None:
 
 
 def test_an_output_is_a_picture_of_its_moment(tokenizer: Tokenizer) -> None:
-    """What was handed out does not grow, and what it names is named once."""
+    """A returned output does not grow, and each token is decoded once."""
     one = collector(tokenizer, logprobs=1)
     pictures = []
     for token in (66, 67, 68):

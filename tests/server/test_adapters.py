@@ -75,7 +75,7 @@ def test_one_comes_and_goes_while_the_server_runs(server: Server) -> None:
     text = said(client, "c")
     assert text != said(client, "base")
     again = server.post(LOAD, {"lora_name": "c", "lora_path": "c"})
-    assert again.status_code == 400 and "is there already" in again.json()["error"]["message"]
+    assert again.status_code == 400 and "is already loaded" in again.json()["error"]["message"]
     assert server.post(UNLOAD, {"lora_name": "c"}).status_code == 200
     with pytest.raises(openai.NotFoundError, match=r"'c' does not exist; this server has base, a, b"):
         said(client, "c")
@@ -108,7 +108,7 @@ def test_unloading_ends_nobody(server: Server) -> None:
         ({"lora_name": "x", "lora_path": "nowhere"}, "lora_path", "is no folder"),
         ({"lora_name": "x", "lora_path": "high"}, "lora_path", "--max-lora-rank 40"),
         ({"lora_name": "x", "lora_path": "other"}, "lora_path", "of another model"),
-        ({"lora_name": "a", "lora_path": "a"}, "lora_name", "is there already"),
+        ({"lora_name": "a", "lora_path": "a"}, "lora_name", "is already loaded"),
     ],
 )
 def test_what_cannot_be_loaded_is_told(server: Server, body: dict[str, Any], param: str | None, told: str) -> None:

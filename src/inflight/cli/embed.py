@@ -126,7 +126,7 @@ class _Run:
         try:
             text, name = _text_of(line)
             prompts = self._engine.prompts
-            tokens = prompts.text(self._before + text, most=self._most)
+            tokens = prompts.text(self._before + text, max_tokens=self._most)
             self._offline.add(prompts.pooled(str(index), tokens, self._params, self._engine.loop.clock.now()))
             self._names[str(index)] = name
         except ValueError as error:

@@ -1,7 +1,6 @@
-"""Adapters by the names that requests call them by.
+"""Register LoRA adapters by the names that requests use.
 
-Knows names, where their files are, and whom to ask whether a model can be computed with them; not what an adapter is.
-One that takes the name of another is another one (`Adapter.number`).
+An adapter that is added under the name of a removed one is a different adapter (`Adapter.number`).
 """
 
 from __future__ import annotations
@@ -15,12 +14,19 @@ from inflight.counted import shortened
 
 
 class AdapterNameError(ValueError):
-    """A name that cannot be used so; the sentence says why."""
+    """Raised for an adapter's name that is unknown, taken or malformed."""
 
 
 class AdapterNames:
+    """The adapters of one engine."""
+
     def __init__(self, check: Callable[[Path], None] | None = None, adapters: Iterable[Adapter] = ()) -> None:
-        """check: raises ModelError for files that this model cannot be computed with; None: where none can be."""
+        """Register the given adapters.
+
+        Args:
+            check: Raises ModelError for files that do not fit the model; None: the engine has no slots for adapters.
+            adapters: Known at the start.
+        """
         self._check = check
         self._by_name = {one.name: one for one in adapters}
         self._numbers = itertools.count(len(self._by_name))
@@ -37,18 +43,23 @@ class AdapterNames:
         return None if name is None else self._by_name.get(name)
 
     def known(self, name: str | None) -> Adapter | None:
-        """None for none. Raises AdapterNameError for one that is not there."""
+        """Return the adapter of a name, or None for None. Raises AdapterNameError for an unknown name."""
         if name is not None and name not in self._by_name:
             raise self._unknown(name)
         return self.named(name)
 
     def add(self, name: str, path: Path) -> Adapter:
-        """Raises AdapterNameError for a name that is taken or none, ModelError for the files."""
+        """Add an adapter.
+
+        Raises:
+            AdapterNameError: The name is taken or malformed, or the engine has no slots for adapters.
+            ModelError: The files do not fit the model.
+        """
         if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
             raise AdapterNameError(f"An adapter's name has 1 to {MAX_NAME_CHARS} characters, each printable.")
         if (known := self._by_name.get(name)) is not None:
             raise AdapterNameError(
-                f"The adapter {shortened(name)!r} is there already, from {known.path}; unload it first."
+                f"The adapter {shortened(name)!r} is already loaded from {known.path}; unload it first."
             )
         if self._check is None:
             raise AdapterNameError("This engine has 0 slots for adapters; start it with --max-loras.")
@@ -57,11 +68,11 @@ class AdapterNames:
         return added
 
     def replace(self, adapters: Iterable[Adapter]) -> None:
-        """Have these alone, as the engine's process has them."""
+        """Replace all adapters by those of the engine's process."""
         self._by_name = {one.name: one for one in adapters}
 
     def remove(self, name: str) -> Adapter:
-        """Requests under way go on with it. Raises AdapterNameError for one that is not there."""
+        """Remove a name; requests in flight keep the adapter. Raises AdapterNameError for an unknown name."""
         if name not in self._by_name:
             raise self._unknown(name)
         return self._by_name.pop(name)

@@ -1,7 +1,6 @@
-"""Answers as clients read them: content, reasoning and calls of tools, told apart as the text comes.
+"""Split one answer into content, reasoning and tool calls, piece by piece.
 
-Knows one answer at a time, and the parser that the call has for it. A parser that fails, or tells what cannot be, is
-not asked again: the rest of the answer is content.
+If the parser fails or returns invalid deltas, the rest of the answer is content.
 """
 
 from __future__ import annotations
@@ -29,8 +28,14 @@ _LETTERS = string.ascii_letters + string.digits
 
 
 class AnswerParsing(Struct, frozen=True):
-    """How the answers of one call are parsed. choice: None where nothing of the model's answers is known: all is
-    content. parallel: an answer's calls of tools are told; else the first alone."""
+    """Settings for parsing the answers of one call.
+
+    Attributes:
+        choice: The model's parsers; None: all text is content.
+        tools: That the model may call.
+        in_reasoning: Whether the prompt ends within reasoning.
+        parallel: Whether an answer may have several tool calls; if not, only the first is returned.
+    """
 
     choice: ParserChoice | None = None
     tools: tuple[Tool, ...] = ()
@@ -45,24 +50,29 @@ class AnswerParsing(Struct, frozen=True):
 
 
 class ParsedAnswer:
-    """One answer so far. segments: in the order in which they were written; calls: those of tools among them.
-    reasoning_tokens: tokens of the reasoning, its marks included. held_tokens: that may be the content's, once their
-    text is told."""
+    """One answer so far.
+
+    Attributes:
+        segments: In the order in which the model wrote them.
+        calls: The tool calls among the segments.
+        reasoning_tokens: Tokens of the reasoning, including its marks.
+        pending_tokens: Last tokens, which belong to the content if their text turns out to be content.
+    """
 
     def __init__(self, parser: AnswerParser, parallel: bool = True, id_length: int = 24):
         self.segments: list[Segment] = []
         self.calls: list[ToolCall] = []
         self.reasoning_tokens = 0
-        self.held_tokens = 0
+        self.pending_tokens = 0
         self._parser = parser
-        self._most_calls = None if parallel else 1
-        self._num_calls = 0  # that the parser has told, those included that are left out
-        self._in_call = False  # what it told last is of one
+        self._max_calls = None if parallel else 1
+        self._num_calls = 0  # parsed, including calls that are not returned
+        self._in_call = False  # whether the last delta was of a call
         self._id_length = id_length
 
     @property
     def content(self) -> str:
-        """All of it, as forms of answers have it that know no order."""
+        """All content, for APIs whose answers have no order of content and calls."""
         return self._text(is_reasoning=False)
 
     @property
@@ -70,59 +80,62 @@ class ParsedAnswer:
         return self._text(is_reasoning=True)
 
     def push(self, text: str) -> list[AnswerDelta]:
-        """The text of one token. What it adds."""
+        """Parse the text of one token; return the new deltas."""
         was_reasoning = self._parser.in_reasoning
         try:
             deltas = self._checked(self._parser.push(text))
         except Exception as fault:
-            deltas = self._give_up(fault, text)
+            deltas = self._fall_back(fault, text)
         reasons = self._parser.in_reasoning
         self.reasoning_tokens += reasons
         if not deltas and (was_reasoning or reasons or self.calls):
-            self.held_tokens = 0  # of a mark
+            self.pending_tokens = 0  # of a mark
             return []
-        self.held_tokens += 1
-        told = self._told(deltas)
-        self.held_tokens = 0 if deltas else self.held_tokens
-        return told
+        self.pending_tokens += 1
+        taken = self._take_all(deltas)
+        self.pending_tokens = 0 if deltas else self.pending_tokens
+        return taken
 
     def finish(self, rest: str) -> list[AnswerDelta]:
-        """rest: of the text, at the answer's end. With what was held back."""
+        """Parse the rest of the text at the answer's end; return the last deltas, including withheld text."""
         try:
             deltas = self._checked([*(self._parser.push(rest) if rest else ()), *self._parser.finish()])
         except Exception as fault:
-            deltas = self._give_up(fault, rest)
-        return self._told(deltas)
+            deltas = self._fall_back(fault, rest)
+        return self._take_all(deltas)
 
     def _text(self, is_reasoning: bool) -> str:
         segments = (one for one in self.segments if isinstance(one, TextSegment) and one.is_reasoning == is_reasoning)
         return "".join([piece for one in segments for piece in one.pieces])
 
     def _checked(self, deltas: Sequence[AnswerDelta]) -> Sequence[AnswerDelta]:
-        """A parser may be somebody else's. Raises ValueError for what is no delta, and for calls that are not told one
-        after another."""
-        deltas, told, is_open = list(deltas), self._num_calls, self._in_call
+        """Check the deltas of a parser, which may be a plugin's.
+
+        Raises:
+            ValueError: An item is no delta, or calls are not one after another.
+        """
+        deltas, num_calls, is_open = list(deltas), self._num_calls, self._in_call
         for delta in deltas:
             if not isinstance(delta, AnswerDelta):
-                raise ValueError(f"it tells a {type(delta).__name__}")
-            begins = isinstance(delta, ToolCallDelta) and delta.index == told
-            if isinstance(delta, ToolCallDelta) and not begins and not (is_open and delta.index == told - 1):
-                raise ValueError(f"a piece of call {delta.index} comes where call {told} would begin")
+                raise ValueError(f"it returned a {type(delta).__name__}")
+            begins = isinstance(delta, ToolCallDelta) and delta.index == num_calls
+            if isinstance(delta, ToolCallDelta) and not begins and not (is_open and delta.index == num_calls - 1):
+                raise ValueError(f"a piece of call {delta.index} comes where call {num_calls} would begin")
             is_open = isinstance(delta, ToolCallDelta)
-            told += begins
-        self._num_calls, self._in_call = told, is_open
+            num_calls += begins
+        self._num_calls, self._in_call = num_calls, is_open
         return deltas
 
-    def _give_up(self, fault: Exception, text: str) -> Sequence[AnswerDelta]:
+    def _fall_back(self, fault: Exception, text: str) -> Sequence[AnswerDelta]:
         log.warning(
             "A parser of answers failed (%s: %s); the rest of the answer is content.", type(fault).__name__, fault
         )
         self._parser = ContentParser()
         return self._parser.push(text)
 
-    def _told(self, deltas: Sequence[AnswerDelta]) -> list[AnswerDelta]:
-        told = [self._take(delta) for delta in deltas]
-        return [one for one in told if one is not None]
+    def _take_all(self, deltas: Sequence[AnswerDelta]) -> list[AnswerDelta]:
+        taken = [self._take(delta) for delta in deltas]
+        return [one for one in taken if one is not None]
 
     def _take(self, delta: AnswerDelta) -> AnswerDelta | None:
         if isinstance(delta, ToolCallDelta):
@@ -131,7 +144,7 @@ class ParsedAnswer:
             return None
         tokens = 0
         if isinstance(delta, ContentDelta):
-            tokens, self.held_tokens = self.held_tokens, 0
+            tokens, self.pending_tokens = self.pending_tokens, 0
             delta = ContentDelta(delta.text, tokens)
         last = self.segments[-1] if self.segments else None
         if not isinstance(last, TextSegment) or last.is_reasoning != isinstance(delta, ReasoningDelta):
@@ -142,7 +155,7 @@ class ParsedAnswer:
         return delta
 
     def _take_call(self, delta: ToolCallDelta) -> ToolCallDelta | None:
-        if self._most_calls is not None and delta.index >= self._most_calls:
+        if self._max_calls is not None and delta.index >= self._max_calls:
             return None
         begins = delta.index == len(self.calls)
         if begins:
@@ -154,6 +167,6 @@ class ParsedAnswer:
 
 
 def new_call_id(length: int = 24) -> str:
-    """Of a call whose model writes no ids: as OpenAI's, or the nine letters and digits that some templates take."""
+    """Make the id of a call: as OpenAI's, or nine letters and digits, which some templates require."""
     letters = "".join(secrets.choice(_LETTERS) for _ in range(length))
     return letters if length == 9 else f"call_{letters}"

@@ -1,7 +1,4 @@
-"""How a model wants to be sampled when nobody says: its generation_config.json, as its authors ship it.
-
-Knows the names; what the values may be, `SamplingParams` knows.
-"""
+"""Read a model's default sampling parameters from its generation_config.json."""
 
 from __future__ import annotations
 
@@ -14,8 +11,10 @@ _TAKEN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def sampling_defaults(generation: Mapping[str, Any] | None) -> SamplingParams:
-    """generation: the file's content. `do_sample: false` means the likeliest token; a value out of range is left out,
-    because a model must not fail to load for how it might be sampled."""
+    """Return the default sampling parameters of the file's content; `do_sample: false` means temperature 0.
+
+    A value out of range is ignored: it must not keep a model from loading.
+    """
     if not generation:
         return SamplingParams()
     if generation.get("do_sample") is False:

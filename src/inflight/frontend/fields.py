@@ -1,8 +1,6 @@
-"""Sampling settings and a request's placement from JSON: which fields there are, and what is said about those there are
-not.
+"""Read sampling parameters and scheduling fields (lane, tenant, priority, SLO, cache salt) of a request from JSON.
 
-Knows names only of sampling, where `SamplingParams` knows what the values may be; of placement (lane, tenant, priority,
-targets, cache salt) the types, too: which lanes there are, and whether a priority means anything, the engine knows.
+`SamplingParams` checks the values of sampling parameters; the engine checks lanes and priorities.
 """
 
 from __future__ import annotations
@@ -21,14 +19,14 @@ _NONE_MEANS = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
 
 
 class UnknownField(ValueError):
-    """A field that nobody would read; refused, because ignoring it would look like obeying it."""
+    """Raised for an unknown field, which must not be ignored silently."""
 
 
 def with_fields(defaults: SamplingParams, given: Mapping[str, Any], *, beside: tuple[str, ...] = ()) -> SamplingParams:
-    """`defaults` with the given fields put in; `beside` names the other fields that the caller understands."""
+    """Return the defaults, replaced by the given fields. beside: other fields that the caller reads."""
     for name in given:
         if name not in SAMPLING_FIELDS and name not in beside:
-            import difflib  # here, as it is for mistakes only
+            import difflib  # imported here: only needed for errors
 
             near = difflib.get_close_matches(name, (*SAMPLING_FIELDS, *beside), 1)
             hint = f" Did you mean {near[0]!r}?" if near else f" Known are {', '.join((*beside, *SAMPLING_FIELDS))}."
@@ -46,11 +44,11 @@ PLACEMENT_FIELDS = ("cache_salt", "lane", "tenant", "priority", "slo")
 
 
 class PlacementError(ValueError):
-    """One of the fields does not hold what it must."""
+    """Raised for a scheduling field of a wrong type or value."""
 
 
 def placement(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments for `PromptEncoder.request`; null means "not set"."""
+    """Return keyword arguments for `PromptEncoder.request`; null means "not set". Raises PlacementError."""
     given = {name: data[name] for name in PLACEMENT_FIELDS if data.get(name) is not None}
     for name in ("cache_salt", "lane", "tenant"):
         if name in given and not isinstance(given[name], str):

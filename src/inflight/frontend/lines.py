@@ -1,7 +1,4 @@
-"""Input and output lines of offline runs (JSONL): the shapes that `inflight run` reads and writes.
-
-Knows one line at a time; files, order and progress are the caller's.
-"""
+"""Parse the input lines and write the output lines of `inflight run` (JSONL)."""
 
 from __future__ import annotations
 
@@ -27,12 +24,16 @@ _KINDS = {
 
 
 class LineError(ValueError):
-    """An input line cannot be served; the sentence says what is wrong with it."""
+    """Raised for an input line that cannot be served."""
 
 
 class InputLine(Struct, frozen=True):
-    """One prompt with its settings. forced_output_tokens: for traces and benchmarks. placement: lane,
-    tenant and the like, as arguments for `PromptEncoder.request`."""
+    """One prompt with its parameters.
+
+    Attributes:
+        forced_output_tokens: Exact length of the answer, for traces and benchmarks.
+        placement: Scheduling fields, as arguments for `PromptEncoder.request`.
+    """
 
     prompt_token_ids: tuple[int, ...]
     prompt: str | None
@@ -42,25 +43,25 @@ class InputLine(Struct, frozen=True):
 
 
 def parse_line(line: str, defaults: SamplingParams, prompts: PromptEncoder) -> InputLine:
-    """Raises LineError, PromptError, InvalidSampling or a text error (all ValueErrors with a sentence)."""
+    """Parse a line. Raises LineError, PromptError, InvalidSampling or a text error, which are all ValueErrors."""
     return parse_object(json_object(line), defaults, prompts)
 
 
 def parse_object(data: dict[str, Any], defaults: SamplingParams, prompts: PromptEncoder) -> InputLine:
-    """`parse_line`, for a line that was read as JSON already."""
+    """Parse a line that was read as JSON already; as `parse_line`."""
     given = [name for name in PROMPT_FIELDS if data.get(name) is not None]
     if len(given) != 1:
         raise LineError(f"has {', '.join(given) or 'no prompt'}; give exactly one of {', '.join(PROMPT_FIELDS)}.")
     params = with_fields(defaults, data, beside=PROMPT_FIELDS + OTHER_FIELDS)
     if data.get("output_tokens") is not None and "max_tokens" not in data:
-        # A trace that says how long an answer was need not say what it might have been: the default is no cap of its.
+        # A trace that gives the answer's length needs no max_tokens: the default must not cut it.
         params = replace(params, max_tokens=None)
     text, token_ids = _prompt(data, given[0], prompts)
     return InputLine(token_ids, text, params, _forced(data, params), placement(data))
 
 
 def json_object(line: str) -> dict[str, Any]:
-    """A line as an object; broken bytes stand in it as surrogates (errors="surrogateescape"). Raises LineError."""
+    """Read a line as a JSON object; invalid bytes are surrogates (errors="surrogateescape"). Raises LineError."""
     try:
         data = json.loads(line)
     except json.JSONDecodeError as error:
@@ -71,7 +72,7 @@ def json_object(line: str) -> dict[str, Any]:
         raise LineError("not usable: it holds a number of thousands of digits.") from None
     if not isinstance(data, dict):
         raise LineError(f'a JSON {_KINDS[type(data)]}; write an object such as {{"prompt": "…"}}.')
-    # A reader that lets broken bytes through marks them so; a surrogate that JSON itself escapes comes up later.
+    # Only the reader's surrogates for invalid bytes are in this range; escaped ones of the JSON text are not yet read.
     broken = next((n for n, character in enumerate(line, 1) if "\udc80" <= character <= "\udcff"), None)
     if broken is not None:
         byte = ord(line[broken - 1]) - 0xDC00
@@ -103,7 +104,7 @@ def _forced(data: dict[str, Any], params: SamplingParams) -> int | None:
 
 
 def output_line(index: int, output: RequestOutput) -> dict[str, Any]:
-    """The line of a finished request. With n > 1 the samples stand in `samples`, and the first also at the top."""
+    """Return the line of a finished request. With n > 1, `samples` has all samples, and the first is also on top."""
     samples = [_sample(one) for one in output.outputs]
     line: dict[str, Any] = {"index": index, **samples[0]}
     line["prompt_tokens"] = len(output.prompt_token_ids)

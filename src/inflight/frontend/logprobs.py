@@ -1,10 +1,10 @@
-"""Log-probabilities as JSON can hold them."""
+"""Convert log-probabilities to numbers that JSON can hold."""
 
 from __future__ import annotations
 
-LEAST = -9999.0  # JSON has no infinity; what OpenAI writes for "as good as impossible"
+MIN_LOGPROB = -9999.0  # JSON has no infinity; OpenAI writes this number for a token that is as good as impossible
 
 
 def finite(logprob: float) -> float:
-    """The same, or LEAST for what is less, or no number at all."""
-    return logprob if logprob > LEAST else LEAST
+    """Return the log-probability, or MIN_LOGPROB if it is lower or NaN."""
+    return logprob if logprob > MIN_LOGPROB else MIN_LOGPROB

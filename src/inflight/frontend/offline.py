@@ -1,8 +1,4 @@
-"""Offline generation: requests in a list (or a generator), driven in the caller's own thread.
-
-Knows the loop, the collectors, and whether other engines compute the prompts; not where requests come from or where
-outputs go.
-"""
+"""Run requests offline: drive the engine's loop in the caller's thread and collect the outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +17,12 @@ from inflight.text import Tokenizer
 
 
 class Delta(Struct, frozen=True):
-    """What one step added to one sample; `ends` with the last delta of the request. The collector holds it all."""
+    """The text that one step added to one sample.
+
+    Attributes:
+        collector: Has the whole output of the request.
+        ends: Whether this is the request's last delta.
+    """
 
     collector: OutputCollector
     sample_index: int
@@ -30,6 +31,8 @@ class Delta(Struct, frozen=True):
 
 
 class Offline:
+    """The requests of one engine loop."""
+
     def __init__(self, loop: EngineLoop, tokenizer: Tokenizer | None, prefill: PrefillEngines = NO_PREFILL_ENGINES):
         self._loop, self._prefill = loop, prefill
         self._tokenizer = tokenizer
@@ -40,10 +43,10 @@ class Offline:
         return len(self._collectors)
 
     def add(self, request: Request, prompt: str | None = None, parsing: AnswerParsing | None = None) -> OutputCollector:
-        """Raises RequestRefused."""
+        """Add a request and return its collector. Raises RequestRefused."""
         collector = OutputCollector(request, self._tokenizer, prompt, parsing=parsing)
         namesake = self._collectors.get(request.request_id)
-        self._collectors[request.request_id] = collector  # first, or Ctrl-C could leave a request that nobody knows
+        self._collectors[request.request_id] = collector  # first: Ctrl-C must not leave a request without a collector
         try:
             self._add(request)
         except RequestRefused:
@@ -54,16 +57,16 @@ class Offline:
         return collector
 
     def _add(self, request: Request) -> None:
-        """To the engine that decodes first, so that what is computed of the prompt travels while the rest is."""
+        """Add the request to the decode engine first, so that blocks are transferred while the prompt is computed."""
         try:
-            self._loop.add(self._prefill.taken_over(request))
+            self._loop.add(self._prefill.assign(request))
         except BaseException:
             self._prefill.end(request.request_id)
             raise
         self._prefill.begin(request)
 
     def step(self) -> list[Delta]:
-        """One round of the engine; finished requests are forgotten here (their last delta `ends` them)."""
+        """Advance the engine once; return the deltas. A request is removed with its last delta."""
         outcome = self._loop.advance()
         if isinstance(outcome, WaitUntil):
             self._loop.clock.wait_until(outcome.time)
@@ -71,17 +74,17 @@ class Offline:
         return [self._take(event) for event in outcome]
 
     def run(self) -> Iterator[Delta]:
-        """Until nothing is left."""
+        """Yield deltas until all requests have ended."""
         while self._collectors:
             yield from self.step()
 
     def forget(self, request_id: str) -> None:
-        """End a request that nobody wants any more."""
+        """Abort a request and drop its last delta."""
         for event in self._loop.abort(request_id):
             self._take(event)
 
     def abort_all(self) -> list[Delta]:
-        """Nothing is left of them afterwards, even of those whose end was lost when the engine was interrupted."""
+        """Abort and remove all requests, also those whose last event was lost to an interrupt."""
         open_requests = list(self._collectors)
         deltas = [self._take(event) for request_id in open_requests for event in self._loop.abort(request_id)]
         for request_id in open_requests:

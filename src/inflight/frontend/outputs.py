@@ -1,6 +1,6 @@
-"""From the engine's events to outputs: text, token ids, log-probabilities, how it ended. Names as vLLM's users know.
+"""Collect the events of a request into its output: text, token ids, log-probabilities, finish reasons.
 
-Knows one request at a time. Streaming is taking the deltas as they come; not streaming is the same, collected.
+Names are vLLM's. Without streaming the same deltas are collected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Outputs = TypeVar("Outputs")
 
 
 class Logprob(Struct, frozen=True):
-    """rank: 1 for the likeliest; None when it was not among the alternatives asked for."""
+    """The log-probability of one token. rank: 1 for the likeliest; None: not among the requested alternatives."""
 
     logprob: float
     rank: int | None
@@ -32,9 +32,12 @@ class Logprob(Struct, frozen=True):
 
 
 class CompletionOutput(Struct, frozen=True):
-    """One sample. finish_reason: "stop", "length", "abort", "error", or None while it runs.
+    """One sample.
 
-    stop_reason: the stop string or stop token id that ended it. detail: a sentence where the end needs one.
+    Attributes:
+        finish_reason: "stop", "length", "abort", "error", or None while it runs.
+        stop_reason: The stop string or stop token id that ended it.
+        detail: An error message, if there is one.
     """
 
     index: int
@@ -52,11 +55,14 @@ class CompletionOutput(Struct, frozen=True):
 
 
 class RequestOutput(Struct, frozen=True):
-    """All samples of one request. timings and num_cached_tokens come with its end.
+    """All samples of one request.
 
-    prompt_logprobs: if asked, one entry per prompt token: None for the first, which nothing predicts, then token id →
-    Logprob of the token itself and of the alternatives. prompt_token_logprobs: the same from the second token on, as
-    the engine tells it. embedding: of a pooled request.
+    Attributes:
+        timings: None until the request has ended; num_cached_tokens likewise.
+        prompt_logprobs: If requested, one entry per prompt token: None for the first one, then token id → Logprob of
+            the token itself and of the alternatives.
+        prompt_token_logprobs: The same from the second token on, in the engine's form.
+        embedding: Of a pooling request.
     """
 
     request_id: str
@@ -83,14 +89,14 @@ class ScoringOutput(Struct, frozen=True):
 
 
 class ClassificationOutput(Struct, frozen=True):
-    """probs: of all labels, in their order. label: of the largest."""
+    """The probabilities of all labels, in the model's order, and the likeliest label."""
 
     probs: list[float]
     label: str
 
 
 class PoolingRequestOutput(Struct, Generic[Outputs], frozen=True):
-    """What a model tells of one text, or of one pair of texts."""
+    """The output of a pooling request, for one text or one pair of texts."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -100,32 +106,34 @@ class PoolingRequestOutput(Struct, Generic[Outputs], frozen=True):
 
 
 class Added(Struct):
-    """What is new of a parsed sample. logprobs: of the content's tokens."""
+    """The new deltas of a parsed sample. logprobs: of the content's tokens."""
 
     deltas: list[AnswerDelta] = []
     logprobs: list[TokenLogprob] = []
 
 
 class _Sample(Struct):
-    """held: log-probabilities of tokens that may turn out to be of the content."""
+    """One sample. pending: log-probabilities of the answer's pending tokens."""
 
     stream: TextStream | None
     answer: ParsedAnswer | None = None
     added: Added | None = None
-    held: list[TokenLogprob] = []
+    pending: list[TokenLogprob] = []
     token_ids: list[int] = []
     logprobs: _Logprobs | None = None
     finish: Finish | None = None
 
 
 class _Logprobs(Struct):
-    """Log-probabilities as they came, and the first so many of them with names."""
+    """Log-probabilities in the engine's form, and the first ones of them with token texts."""
 
     entries: list[TokenLogprob] = []
     named: list[dict[int, Logprob]] = []
 
 
 class OutputCollector:
+    """The output of one request so far."""
+
     def __init__(
         self,
         request: Request,
@@ -134,15 +142,23 @@ class OutputCollector:
         deltas_only: bool = False,
         parsing: AnswerParsing | None = None,
     ):
-        """deltas_only: of tokens and their log-probabilities nothing is kept; who takes has them from the events, and
-        of parsed samples from `added`. parsing: samples are told apart into content, reasoning and calls."""
+        """Start with no events.
+
+        Args:
+            request: Whose events are taken.
+            tokenizer: None: outputs have no text.
+            prompt: Its text, for the output.
+            deltas_only: Do not store tokens and log-probabilities: the caller reads them from the events, and those of
+                parsed samples by `added`.
+            parsing: Split samples into content, reasoning and tool calls.
+        """
         self.request = request
         self.prompt = prompt
         self.timings: Timings | None = None
         self.embedding: tuple[float, ...] | None = None
         self.output_tokens = 0  # of all samples, so far
         self.cached_tokens = 0  # of the prompt; known from the first token on
-        self._keeps = not deltas_only
+        self._stores_tokens = not deltas_only
         self._tokenizer = tokenizer
         self._prompt = None if request.params.prompt_logprobs is None else _Logprobs()
         self._samples = [
@@ -165,36 +181,36 @@ class OutputCollector:
 
     @property
     def prompt_scores(self) -> list[TokenLogprob]:
-        """Of the prompt's tokens from the second on, so far; empty where nobody asked."""
+        """Log-probabilities of the prompt's tokens from the second on, so far; empty if not requested."""
         return [] if self._prompt is None else self._prompt.entries
 
     @property
     def longest_output(self) -> int:
-        """Tokens of the longest sample, so far."""
+        """Number of tokens of the longest sample, so far."""
         return max(len(sample.token_ids) for sample in self._samples)
 
     @property
     def reasoning_tokens(self) -> int:
-        """Of all samples, so far."""
+        """Reasoning tokens of all samples, so far."""
         return sum(one.answer.reasoning_tokens for one in self._samples if one.answer is not None)
 
     def answer(self, sample_index: int) -> ParsedAnswer:
-        """Of a request whose samples are parsed: all that has come of one."""
+        """Return the parsed answer of a sample; only with `parsing`."""
         answer = self._samples[sample_index].answer
-        assert answer is not None, "asked of parsed samples"
+        assert answer is not None, "samples are parsed"
         return answer
 
     def added(self, sample_index: int) -> Added:
-        """What is new of a sample since this was asked last, where samples are parsed and deltas wanted."""
+        """Remove and return the new deltas of a sample; only with `parsing` and `deltas_only`."""
         sample = self._samples[sample_index]
-        assert sample.added is not None, "asked of parsed samples"
+        assert sample.added is not None, "samples are parsed, deltas alone are stored"
         added, sample.added = sample.added, Added()
         return added
 
     def take(self, event: Event) -> tuple[int, str]:
-        """Take in an event of this request; returns the sample it concerns and its new text."""
+        """Take an event of this request; return the index of its sample and the new text."""
         if isinstance(event, PromptScoredEvent):
-            assert self._prompt is not None  # nobody scores what was not asked
+            assert self._prompt is not None  # requested
             self._prompt.entries.extend(event.logprobs)
             return 0, ""
         if isinstance(event, PooledEvent):
@@ -207,19 +223,19 @@ class OutputCollector:
         sample = self._samples[event.sample_index]
         self.output_tokens += len(event.token_ids)
         self.cached_tokens = self.cached_tokens or event.cached_tokens
-        if self._keeps:
+        if self._stores_tokens:
             sample.token_ids.extend(event.token_ids)
         if sample.answer is not None:
             text = self._parse(sample, sample.answer, event)
         else:
-            self._keep_logprobs(sample, event.logprobs)
+            self._store_logprobs(sample, event.logprobs)
             text = "" if sample.stream is None else sample.stream.push(self._visible(event))
         if event.finish is not None:
             text += self._end(sample, event.finish)
         return event.sample_index, text
 
     def output(self) -> RequestOutput:
-        """Everything so far."""
+        """Return the whole output so far."""
         return RequestOutput(
             request_id=self.request.request_id,
             prompt=self.prompt,
@@ -236,41 +252,41 @@ class OutputCollector:
         )
 
     def completions(self) -> list[CompletionOutput]:
-        """The samples so far; their log-probabilities without names."""
+        """Return the samples so far, without token texts of log-probabilities."""
         return [self._completion(index, sample) for index, sample in enumerate(self._samples)]
 
     def forget(self) -> None:
-        """Keep nothing of what has come but text, counts and ends."""
+        """Drop tokens and log-probabilities; keep text, counts and finish reasons."""
         self._prompt = None
         for sample in self._samples:
             sample.token_ids, sample.logprobs = [], None
 
     def _parse(self, sample: _Sample, answer: ParsedAnswer, event: TokensEvent) -> str:
-        """Token by token: each is one of the reasoning, of the content, or of neither."""
+        """Parse token by token, to attribute each token to reasoning, content or marks."""
         shown, texts = len(self._visible(event)), []
-        for place, token_id in enumerate(event.token_ids):
-            text = "" if sample.stream is None or place >= shown else sample.stream.push((token_id,))
+        for index, token_id in enumerate(event.token_ids):
+            text = "" if sample.stream is None or index >= shown else sample.stream.push((token_id,))
             texts.append(text)
-            sample.held += () if event.logprobs is None else event.logprobs[place : place + 1]
-            self._tell(sample, answer, answer.push(text))
+            sample.pending += () if event.logprobs is None else event.logprobs[index : index + 1]
+            self._add(sample, answer, answer.push(text))
         return "".join(texts)
 
-    def _tell(self, sample: _Sample, answer: ParsedAnswer, deltas: list[AnswerDelta]) -> None:
-        """With the log-probabilities of the content's tokens; those of marks are nobody's."""
-        told = sum(one.tokens for one in deltas if isinstance(one, ContentDelta))
-        logprobs, sample.held = sample.held[:told], sample.held[max(0, len(sample.held) - answer.held_tokens) :]
-        self._keep_logprobs(sample, logprobs)
+    def _add(self, sample: _Sample, answer: ParsedAnswer, deltas: list[AnswerDelta]) -> None:
+        """Add deltas with the log-probabilities of the content's tokens; those of marks are dropped."""
+        num_content, pending = sum(one.tokens for one in deltas if isinstance(one, ContentDelta)), sample.pending
+        logprobs, sample.pending = pending[:num_content], pending[max(0, len(pending) - answer.pending_tokens) :]
+        self._store_logprobs(sample, logprobs)
         if sample.added is not None:
             sample.added.deltas += deltas
             sample.added.logprobs += logprobs
 
-    def _keep_logprobs(self, sample: _Sample, logprobs: Sequence[TokenLogprob] | None) -> None:
-        if self._keeps and logprobs is not None:
+    def _store_logprobs(self, sample: _Sample, logprobs: Sequence[TokenLogprob] | None) -> None:
+        if self._stores_tokens and logprobs is not None:
             sample.logprobs = sample.logprobs or _Logprobs()
             sample.logprobs.entries.extend(logprobs)
 
     def _visible(self, event: TokensEvent) -> tuple[int, ...]:
-        """The token that ends an output is no part of its text (it stays among its token ids)."""
+        """Return the event's tokens without the one that ended the output, which is not part of its text."""
         finish = event.finish
         ended_by_token = finish is not None and finish.reason == "stop" and not isinstance(finish.stopped_by, str)
         if ended_by_token and not self.request.params.include_stop_str_in_output:
@@ -283,7 +299,7 @@ class OutputCollector:
         sample.finish = finish
         text = "" if sample.stream is None else sample.stream.finish()
         if sample.answer is not None:
-            self._tell(sample, sample.answer, sample.answer.finish(text))
+            self._add(sample, sample.answer, sample.answer.finish(text))
         return text
 
     def _completion(self, index: int, sample: _Sample) -> CompletionOutput:
@@ -300,7 +316,7 @@ class OutputCollector:
         )
 
     def _all_named(self, logprobs: _Logprobs) -> list[dict[int, Logprob]]:
-        """Each is named once, however often a growing output is looked at."""
+        """Return the log-probabilities with token texts; each is decoded once, however often an output is read."""
         logprobs.named.extend(self._named(entry) for entry in logprobs.entries[len(logprobs.named) :])
         return list(logprobs.named)
 

@@ -1,7 +1,4 @@
-"""From what a caller hands in (text, token ids, messages) to a `Request`.
-
-Knows tokenizer and chat template, either of which a model may lack; draws the seed of requests that name none.
-"""
+"""Convert prompts (text, token ids, messages) to a `Request`; draw the seed of requests without one."""
 
 from __future__ import annotations
 
@@ -33,10 +30,12 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 
 
 class PromptError(ValueError):
-    """A prompt cannot be turned into tokens; the sentence says why."""
+    """Raised for a prompt that cannot be converted to tokens."""
 
 
 class PromptEncoder:
+    """Encode prompts for one engine. Tokenizer and chat template are optional."""
+
     def __init__(
         self,
         tokenizer: Tokenizer | None,
@@ -47,10 +46,16 @@ class PromptEncoder:
         first: int = 0,
         pair_template: str = "",
     ):
-        """seed: the engine's own; request number k without a seed draws from (seed, k), so that runs repeat.
-        parse_control_tokens: what messages spell as a control token is one, instead of text (see `text.control`).
-        first: number of the first request; encoders of one engine draw the same seeds otherwise.
-        pair_template: the source of what writes a pair that is read together; empty: as the tokenizer puts them."""
+        """Make an encoder.
+
+        Args:
+            tokenizer: None: prompts are token ids.
+            chat_template: None: there are no chats.
+            seed: The engine's; request number k without a seed draws one from (seed, k), so that runs repeat.
+            parse_control_tokens: Read control tokens that messages spell as tokens, not as text (see `text.control`).
+            first: Number of the first request; several encoders of one engine need different numbers.
+            pair_template: Source of the template for pairs of texts; empty: the tokenizer joins them.
+        """
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._chats = (
@@ -63,7 +68,7 @@ class PromptEncoder:
             self._pairs = ChatEncoder(tokenizer, chat_template.of_other_source(pair_template), parse_control_tokens)
         self._seed = seed
         self._numbers = itertools.count(first)
-        self._bad_token_ids = lru_cache(maxsize=64)(self._cut_bad_words)  # a call's prompts have the same
+        self._bad_token_ids = lru_cache(maxsize=64)(self._encode_bad_words)  # all prompts of a call have the same
 
     @property
     def can_chat(self) -> bool:
@@ -71,24 +76,33 @@ class PromptEncoder:
 
     @property
     def template_source(self) -> str:
-        """Of all chat templates; empty where there are none."""
+        """Source of all chat templates; empty: there are none."""
         return "" if self._chat_template is None else self._chat_template.written
 
     def template_reads(self, variable: str) -> bool:
-        """Whether a chat template names this variable, so that setting it may change a prompt."""
+        """Return whether a chat template names this variable, so that setting it may change a prompt."""
         return re.search(rf"\b{variable}\b", self.template_source) is not None
 
     @property
     def shows_tools(self) -> bool:
-        """Whether the chat template tells the model of tools."""
+        """Whether the chat template writes tools into the prompt."""
         return self._chat_template is not None and self._chat_template.knows_tools()
 
     def takes_arguments_as_text(self, has_tools: bool) -> bool:
-        """Whether arguments of tool calls in messages are to be JSON text, not objects. Raises ChatTemplateError."""
+        """Return whether the template reads arguments of tool calls as JSON text, not objects. Raises
+        ChatTemplateError."""
         return self._chat_template is not None and self._chat_template.takes_arguments_as_text(has_tools)
 
     def tokens(self, prompt: Prompt, *, add_special_tokens: bool = True) -> tuple[int, ...]:
-        """A string, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}. add_special_tokens: around text."""
+        """Encode text, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}.
+
+        Args:
+            prompt: In one of these forms.
+            add_special_tokens: Whether to add the tokenizer's special tokens around text.
+
+        Raises:
+            PromptError: The prompt is empty or malformed, or the model has no tokenizer.
+        """
         if isinstance(prompt, Mapping):
             if "prompt_token_ids" in prompt:
                 return _checked_ids(prompt["prompt_token_ids"])
@@ -100,8 +114,12 @@ class PromptEncoder:
         return _checked_ids(prompt)
 
     def check_chat(self) -> None:
-        """Prepare for chats and pairs now, so that a mistake in a template is not found by the first one. Raises
-        ChatTemplateError and TokenizerError; a model without templates, or without a tokenizer, passes."""
+        """Compile the templates of chats and pairs now, so that an error does not wait for the first request.
+
+        Raises:
+            ChatTemplateError: A template cannot be compiled.
+            TokenizerError: The tokenizer does not fit.
+        """
         if self._chats is not None:
             self._chats.prepare()
         if self._pairs is not None:
@@ -111,17 +129,17 @@ class PromptEncoder:
                 raise ChatTemplateError(f"--score-template holds no template: {error}") from None
 
     def chat(self, conversation: Conversation) -> EncodedChat:
-        """A conversation as the model's chat template writes it, and its tokens: `render_chat` and `chat_tokens`."""
+        """Render and encode a conversation by the model's chat template: `render_chat`, then `chat_tokens`."""
         rendered = self.render_chat(conversation)
         return EncodedChat(rendered.text, self.chat_tokens(rendered))
 
     def render_chat(self, conversation: Conversation) -> RenderedChat:
-        """The text that the model's chat template makes of it, of any length yet. Raises ChatTemplateError or
+        """Render a conversation by the model's chat template; its length is not limited. Raises ChatTemplateError or
         PromptError."""
         return self._for_chats().render(conversation)
 
     def chat_tokens(self, rendered: RenderedChat) -> tuple[int, ...]:
-        """Token ids of what `render_chat` gave: the template has written the control tokens itself."""
+        """Encode the result of `render_chat`, in which the template has written the control tokens."""
         return _not_empty(self._for_chats().token_ids(rendered))
 
     def _for_chats(self) -> ChatEncoder:
@@ -176,43 +194,64 @@ class PromptEncoder:
             adapter=adapter,
         )
 
-    def text(self, text: str, *, add_special_tokens: bool = True, most: int | None = None) -> tuple[int, ...]:
-        """Token ids of a whole text. most: so many, what is too much is cut off its end. Raises PromptError and
-        TokenizerError."""
-        if most is None or self._tokenizer is None:
+    def text(self, text: str, *, add_special_tokens: bool = True, max_tokens: int | None = None) -> tuple[int, ...]:
+        """Encode a text for pooling.
+
+        Args:
+            text: To encode.
+            add_special_tokens: Whether to add the tokenizer's special tokens around it.
+            max_tokens: Cut the text's end to this many tokens; None: no limit.
+
+        Raises:
+            PromptError: The text is empty, or the model has no tokenizer.
+            TokenizerError: The text cannot be cut.
+        """
+        if max_tokens is None or self._tokenizer is None:
             return self._encode(text, add_special_tokens=add_special_tokens)
         if not add_special_tokens:
-            return self._encode(text, add_special_tokens=False)[:most]
-        return _not_empty(self._tokenizer.encode_within(text, most))
+            return self._encode(text, add_special_tokens=False)[:max_tokens]
+        return _not_empty(self._tokenizer.encode_within(text, max_tokens))
 
-    def pair(self, first: str, second: str, most: int | None = None) -> tuple[tuple[int, ...], int | None]:
-        """Token ids of a pair of texts, and where the second begins, where that is told apart. most: so many, what is
-        too much is cut off the end of the longer text, of a templated pair the second's. Raises PromptError,
-        ChatTemplateError and TokenizerError."""
+    def pair(self, first: str, second: str, max_tokens: int | None = None) -> tuple[tuple[int, ...], int | None]:
+        """Encode a pair of texts.
+
+        Args:
+            first: The first text; of a template, the query.
+            second: The second text; of a template, the document.
+            max_tokens: Cut the longer text to this many tokens in all, with a template the second; None: no limit.
+
+        Returns:
+            Token ids, and the index of the second text's first token if the model distinguishes the texts.
+
+        Raises:
+            PromptError: The model has no tokenizer, or the query alone is too long.
+            ChatTemplateError: The template fails.
+            TokenizerError: The tokenizer cannot join texts.
+        """
         if self._tokenizer is None:
-            raise PromptError("This model has no tokenizer, which pairs of texts are read by; give its tokenizer.json.")
+            raise PromptError("This model has no tokenizer, which pairs of texts need; give its tokenizer.json.")
         if self._pairs is not None:
-            return self._templated(self._pairs, self._tokenizer, first, second, most), None
-        token_ids, second_at = self._tokenizer.encode_pair(first, second, most)
+            return self._templated(self._pairs, self._tokenizer, first, second, max_tokens), None
+        token_ids, second_at = self._tokenizer.encode_pair(first, second, max_tokens)
         return _not_empty(token_ids), second_at
 
     def _templated(
-        self, pairs: ChatEncoder, tokenizer: Tokenizer, query: str, document: str, most: int | None
+        self, pairs: ChatEncoder, tokenizer: Tokenizer, query: str, document: str, max_tokens: int | None
     ) -> tuple[int, ...]:
-        """What the template writes around a document must stay, so that what is too much is cut off the document."""
+        """Encode a templated pair; cut the document, since the template's own text must stay."""
         while True:
             messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
             token_ids = pairs.token_ids(pairs.render(Conversation(messages)))
-            if most is None or len(token_ids) <= most:
+            if max_tokens is None or len(token_ids) <= max_tokens:
                 return _not_empty(token_ids)
-            taken = len(tokenizer.encode(document, add_special_tokens=False))
-            kept = taken - (len(token_ids) - most)
-            if kept < 1:
+            length = len(tokenizer.encode(document, add_special_tokens=False))
+            left = length - (len(token_ids) - max_tokens)
+            if left < 1:
                 raise PromptError(
-                    f"The template of pairs and the query alone have {len(token_ids) - taken} tokens, but {most} may "
-                    "be read; shorten the query."
+                    f"The template of pairs and the query alone have {len(token_ids) - length} tokens, but "
+                    f"{max_tokens} may be read; shorten the query."
                 )
-            document = document[: len(document) * kept // taken]
+            document = document[: len(document) * left // length]
 
     def pooled(
         self,
@@ -230,7 +269,7 @@ class PromptEncoder:
         session: str = "",
         adapter: Adapter | None = None,
     ) -> Request:
-        """A request for what the model tells of a text."""
+        """Make a pooling request."""
         return Request(
             request_id=request_id,
             prompt_token_ids=prompt_token_ids,
@@ -247,8 +286,8 @@ class PromptEncoder:
             adapter=adapter,
         )
 
-    def _cut_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Each word as it begins a text, and as it stands behind a space, as vLLM has it."""
+    def _encode_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Encode each word at the start of a text and after a space, as vLLM does."""
         if self._tokenizer is None:
             raise PromptError("bad_words need text, but this model has no tokenizer; use logit_bias.")
         found: dict[tuple[int, ...], None] = {}
@@ -287,14 +326,14 @@ def _checked_ids(token_ids: object) -> tuple[int, ...]:
 
 
 def _whole(token_id: object) -> int:
-    """numpy's integers count as whole numbers; True and 1.0 do not."""
+    """Convert a token id to int; numpy's integers are accepted, True and 1.0 are not."""
     if isinstance(token_id, bool) or not isinstance(token_id, SupportsIndex):
         raise PromptError(f"The prompt's token ids hold {quoted(token_id)}; give whole numbers.")
     return operator.index(token_id)
 
 
 class StopStrings:
-    """The scheduler's stop check for text (core.stopping.StopText), on the same stream a client reads."""
+    """Implement core's StopText by the stream that the client reads."""
 
     def __init__(self, stream: TextStream):
         self._stream = stream
@@ -305,7 +344,7 @@ class StopStrings:
 
 
 def text_stream(tokenizer: Tokenizer, request: Request) -> TextStream:
-    """The text of one sample of a request, as client and stop check both see it."""
+    """Make the text stream of one sample, for the client and for the stop check."""
     params, marks = request.params, request.reasoning
     return TextStream(
         tokenizer,

@@ -1,7 +1,4 @@
-"""What an answer is made of, in the order in which the model wrote it: stretches of text, and calls of tools.
-
-Knows what has come; not how it is told apart (`parsers`), nor what it looks like on a wire.
-"""
+"""Define the segments of an answer, in the order in which the model wrote them: text and tool calls."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ from msgspec import Struct
 
 
 class TextSegment(Struct):
-    """Text of one kind without anything between. tokens: how many of the content's tokens it is made of; 0 of the
-    reasoning's."""
+    """Consecutive text of one kind. tokens: number of the content's tokens; 0 for reasoning."""
 
     is_reasoning: bool
     pieces: list[str] = []
@@ -22,7 +18,7 @@ class TextSegment(Struct):
 
 
 class ToolCall(Struct):
-    """arguments: JSON text, as far as it has come."""
+    """A tool call so far; its arguments are JSON text."""
 
     call_id: str
     name: str

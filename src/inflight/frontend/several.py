@@ -1,7 +1,4 @@
-"""Prompts, and what goes with them, as callers of the Python API give them: one, or several in a list.
-
-Knows which forms a prompt has; not what becomes of it.
-"""
+"""Read arguments of the Python API that are one prompt or a list of prompts."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ Given = TypeVar("Given")
 
 
 def several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A single prompt is a list of one; a list of whole numbers is one prompt of token ids."""
+    """Return the prompts as a list; a list of integers is one prompt of token ids."""
     if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], SupportsIndex)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
 
 
 def for_each(count: int, given: Given | Sequence[Given], kind: type[Given], name: str) -> list[Given]:
-    """What is given once is for every prompt."""
+    """Return one value per prompt; a single value counts for every prompt. Raises PromptError."""
     many: list[Any] = [given] * count if isinstance(given, kind) else list(cast(Sequence[Any], given))
     if len(many) != count:
         raise PromptError(f"There are {count} prompts, but {len(many)} {name}; give one, or one per prompt.")

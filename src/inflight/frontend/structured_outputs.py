@@ -1,6 +1,6 @@
-"""What an output must be like, as callers of vLLM's Python API write it; and the grammar that this is.
+"""Convert structured-output parameters, named as in vLLM's Python API, to a grammar.
 
-Knows the names and their meanings; whether a schema can be followed, the engine says when the request comes.
+The engine checks schemas when it gets the request.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ _FORMS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputsParams:
-    """One of these, and no other.
+    """The form of an output; exactly one attribute is set.
 
-    json: a JSON schema, as an object or its text. regex: of the whole output. choice: the output is one of these texts.
-    grammar: in Lark, or GBNF. json_object: True: any JSON object. structural_tag: free text with structures in it, as
-    {"structures": [{"begin": …, "schema": …, "end": …}], "triggers": […]} or its text.
+    Attributes:
+        json: A JSON schema, as an object or its text.
+        regex: Matches the whole output.
+        choice: The output is one of these texts.
+        grammar: In Lark or GBNF.
+        json_object: True: any JSON object.
+        structural_tag: Free text with structures in it, as {"structures": [{"begin": …, "schema": …, "end": …}],
+            "triggers": […]} or its text.
     """
 
     json: str | Mapping[str, Any] | None = None
@@ -57,13 +62,13 @@ class StructuredOutputsParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams(EngineParams):
-    """Those of the engine, and what the output must be like, where that is said."""
+    """The engine's sampling parameters, and optionally the form of the output."""
 
     structured_outputs: StructuredOutputsParams | None = None
 
 
 def split(params: EngineParams) -> tuple[EngineParams, Grammar | None]:
-    """The settings as the engine knows them, and the grammar beside them."""
+    """Return the engine's sampling parameters, and the grammar."""
     if not isinstance(params, SamplingParams):
         return params, None
     plain = EngineParams(**{one.name: getattr(params, one.name) for one in fields(EngineParams)})

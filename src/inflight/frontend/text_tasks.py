@@ -1,8 +1,4 @@
-"""What may be asked of a model about whole texts, and how its numbers are wanted: once for the Python API, the command
-line and the server.
-
-Knows how a model makes its numbers (`models.spec.Pooler`) and what may stand before texts; no tokens, no requests.
-"""
+"""Check which pooling tasks a model supports and make their parameters, for the Python API, command line and server."""
 
 from __future__ import annotations
 
@@ -16,11 +12,11 @@ from inflight.frontend.outputs import ClassificationOutput
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
 
-Told = Literal["vectors", "scores", "classes"]
+TextTask = Literal["vectors", "scores", "classes"]
 
 
 class TextTaskError(ValueError):
-    """The model does not tell what is asked. field: the setting that is to blame."""
+    """Raised for a task that the model does not support. field: the request's field at fault."""
 
     def __init__(self, sentence: str, field: str = "model", code: str = "unsupported_task"):
         super().__init__(sentence)
@@ -29,34 +25,33 @@ class TextTaskError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TextTasks:
-    """pooler: None of a model that tells nothing of texts."""
+    """The pooling tasks of one model. pooler: None of a model without a pooling head."""
 
     pooler: Pooler | None
     prompts: TextPrompts = NO_PROMPTS
 
-    def check(self, told: Told) -> None:
-        """Raises TextTaskError."""
+    def check(self, task: TextTask) -> None:
+        """Raise TextTaskError if the model does not support the task."""
         labels = 0 if self.pooler is None else len(self.pooler.labels)
         if self.pooler is None:
             raise TextTaskError(
-                "This model continues texts, and tells nothing of them; set --pooling where it was trained for "
-                "vectors, or take a model that was."
+                "This model generates text and has no pooling head; set --pooling if it was trained for vectors, or "
+                "use an embedding model."
             )
-        if told == "vectors" and labels:
+        if task == "vectors" and labels:
             raise TextTaskError(
-                f"This model tells {counted(labels, 'label')} of a text, and no vector; ask for its classes."
+                f"This model computes {counted(labels, 'label')} of a text, and no vector; request its classes."
             )
-        if told == "classes" and not labels:
-            raise TextTaskError("This model tells vectors of texts, which have 0 labels; ask for embeddings.")
-        if told == "scores" and labels > 1:
+        if task == "classes" and not labels:
+            raise TextTaskError("This model computes vectors of texts and has 0 labels; request embeddings.")
+        if task == "scores" and labels > 1:
             raise TextTaskError(
-                f"This model tells {labels} labels of a text, and pairs are scored by models that tell one; ask for "
-                "its classes."
+                f"This model has {labels} labels, and pairs are scored by models with one; request its classes."
             )
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether the model scores pairs that it reads together; else their vectors are compared."""
+        """Whether the model reads pairs of texts together to score them; if not, their vectors are compared."""
         return self.pooler is not None and bool(self.pooler.labels)
 
     @property
@@ -64,7 +59,7 @@ class TextTasks:
         return () if self.pooler is None else self.pooler.labels
 
     def before(self, prompt_name: str | None) -> str:
-        """What is put before a text. Raises TextTaskError."""
+        """Return the model's prompt of this name, to be put before a text. Raises TextTaskError."""
         known = self.prompts.prompts
         if prompt_name is None:
             return known.get(self.prompts.default or "", "")
@@ -78,20 +73,26 @@ class TextTasks:
         return known[prompt_name]
 
     def params(
-        self, told: Told, *, dimensions: int | None = None, normalize: bool | None = None, raw: bool = False
+        self, task: TextTask, *, dimensions: int | None = None, normalize: bool | None = None, raw: bool = False
     ) -> PoolingParams:
-        """raw: scores as the model gives them. Vectors that are compared have length 1. Raises InvalidSampling."""
+        """Make the pooling parameters of a task, which must be supported. Raises InvalidSampling.
+
+        Args:
+            task: Vectors for scores are always normalized.
+            dimensions: Length of vectors; None: the model's.
+            normalize: Whether to normalize vectors; None: as the model's files say.
+            raw: Return scores without the model's activation.
+        """
         assert self.pooler is not None, "checked before"
         if self.pooler.labels:
             return PoolingParams(normalize=False, activation="none" if raw else self.pooler.activation)
-        usual = self.pooler.normalize if normalize is None else normalize
-        return PoolingParams(normalize=told == "scores" or usual, dimensions=dimensions)
+        normalize = self.pooler.normalize if normalize is None else normalize
+        return PoolingParams(normalize=task == "scores" or normalize, dimensions=dimensions)
 
 
 def pairs_of(firsts: int, seconds: int) -> tuple[tuple[int, int], ...]:
-    """Of texts that stand one behind the other, the first ones before the seconds: which belong together. firsts: as
-    many as seconds, or one."""
-    return tuple((place if firsts > 1 else 0, firsts + place) for place in range(seconds))
+    """Return the pairs of indices in the list of first texts followed by second texts. firsts: 1, or `seconds`."""
+    return tuple((index if firsts > 1 else 0, firsts + index) for index in range(seconds))
 
 
 def classified(probs: Sequence[float], labels: Sequence[str]) -> ClassificationOutput:

@@ -20,7 +20,7 @@ from inflight.core.types.kv_transfer import KVTransfer, PeerAddress
 from inflight.core.types.request import Request
 from inflight.engine.event_stream import set_outcome
 from inflight.engine.remote.messages import Refused
-from inflight.frontend.prefill_engines import is_handed_over, prompt_alone
+from inflight.frontend.prefill_engines import is_transferable, prompt_alone
 from inflight.ray.replica_links import Links
 from inflight.ray.routing_board import RoutingBoard
 from inflight.routing.routed_request import RoutedRequest
@@ -46,7 +46,7 @@ class Prefilling:
             request: To be decoded here.
             age: Seconds since its arrival.
         """
-        if not is_handed_over(request, self._block_size) or not self._board.has_replicas:
+        if not is_transferable(request, self._block_size) or not self._board.has_replicas:
             return request
         prefill = _RemotePrefill(self._board, next(self._ids))
         prompt = structs.replace(prompt_alone(request, prefill.export_id), arrival=-age)

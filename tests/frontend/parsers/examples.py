@@ -1,4 +1,4 @@
-"""What models write in each format, and what is to be told of it."""
+"""Examples of what models write in each format, with the parsed results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ CALLS = {
 }
 
 
-def told(
+def deltas_of(
     pieces: Iterable[str],
     names: ParserNames,
     tools: Sequence[Tool] = TOOLS,
@@ -104,7 +104,7 @@ def parsed(
     in_reasoning: bool = False,
 ) -> tuple[str, str, list[tuple[str, str]]]:
     """Reasoning, content, and the calls' names and arguments, each joined without its place."""
-    deltas = told(pieces, names, tools, in_reasoning)
+    deltas = deltas_of(pieces, names, tools, in_reasoning)
     return (
         "".join([one.text for one in deltas if isinstance(one, ReasoningDelta)]),
         "".join([one.text for one in deltas if isinstance(one, ContentDelta)]),

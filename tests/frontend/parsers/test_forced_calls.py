@@ -160,7 +160,7 @@ def test_a_text_that_would_be_read_as_a_number_is_none(name: str, value: str, is
 
 
 def _example_call(name: str, value: str) -> str:
-    """Of the tool `look` with one argument, by replacing what stands in the format's example."""
+    """Return a call of the tool `look` with one argument, made from the format's example."""
     example = CALLS["qwen3_coder" if name == "qwen3_xml" else name].removeprefix("Let me look.\n")
     begin, end = example.index('Paris "<tool_call>"'), example.index('Paris "<tool_call>"') + len('Paris "<tool_call>"')
     edge = "\n" if example[end] == "\n" else ""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import TOOL_FORMATS, ChosenParsers
-from tests.frontend.parsers.examples import ARGUMENTS, CALLS, TOOLS, parsed, told
+from tests.frontend.parsers.examples import ARGUMENTS, CALLS, TOOLS, deltas_of, parsed
 
 _PIECES = sorted({mark for one in TOOL_FORMATS.values() for mark in one.marks})
 _SOME = ('{"name"', ': "f"', ', "arguments": {', "}", "]", '"', "\\", "\n", " ", "call:f{", "f(", "a=", "<function=f>")
@@ -24,7 +24,7 @@ def _cut(text: str, places: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_calls_are_told_with_the_content_in_front_of_them(name: str) -> None:
+def test_calls_follow_the_content_before_them(name: str) -> None:
     _, content, calls = parsed([CALLS[name]], ParserNames(name))
     assert content == "Let me look."
     assert [called for called, _ in calls] == ["get_weather", "now"]
@@ -34,14 +34,12 @@ def test_calls_are_told_with_the_content_in_front_of_them(name: str) -> None:
 @pytest.mark.parametrize("name", CALLS)
 @settings(max_examples=25, deadline=None)
 @given(places=st.lists(st.integers(0, 10**4), max_size=40), length=st.integers(0, 10**4), garbage=_GARBAGE)
-def test_what_is_told_does_not_depend_on_how_the_text_is_cut(
-    name: str, places: list[int], length: int, garbage: str
-) -> None:
+def test_deltas_do_not_depend_on_how_the_text_is_cut(name: str, places: list[int], length: int, garbage: str) -> None:
     names = ParserNames(name, "openai_gptoss" if name == "openai" else "qwen3")
     for text in (CALLS[name], CALLS[name][: length % len(CALLS[name])], garbage, CALLS[name][:length] + garbage):
-        whole = told([text], names)
-        assert told(_cut(text, places), names) == whole
-        assert told(list(text), names) == whole
+        whole = deltas_of([text], names)
+        assert deltas_of(_cut(text, places), names) == whole
+        assert deltas_of(list(text), names) == whole
 
 
 @pytest.mark.parametrize("name", sorted(set(CALLS) - {"openai"}))
@@ -73,7 +71,7 @@ def test_arguments_that_do_not_parse_are_passed_on() -> None:
     assert parsed([text], ParserNames("hermes")) == ("", "", [("f", "{city: Paris}")])
 
 
-def test_arguments_that_the_end_cuts_off_are_told_as_far_as_they_go() -> None:
+def test_truncated_arguments_are_returned_as_far_as_they_go() -> None:
     text = '<tool_call>{"name": "f", "arguments": {"city": "Par'
     assert parsed([text], ParserNames("hermes")) == ("", "", [("f", '{"city": "Par')])
 

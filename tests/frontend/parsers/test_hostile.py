@@ -1,4 +1,4 @@
-"""Whatever a model writes: nothing raises, no word is lost, and the work is in proportion to the text."""
+"""For any text of a model nothing raises, no word is lost, and the work is in proportion to the text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inflight.frontend.parsers.json_scanner import JsonScanner
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import TOOL_FORMATS, ChosenParsers
 from inflight.frontend.parsers.text_buffer import TextBuffer
-from tests.frontend.parsers.examples import CALLS, TOOLS, parsed, told
+from tests.frontend.parsers.examples import CALLS, TOOLS, deltas_of, parsed
 
 _ALL_MARKS = sorted({mark for one in TOOL_FORMATS.values() for mark in one.marks})
 _FRAGMENTS = (
@@ -45,12 +45,12 @@ def test_no_text_is_too_strange(name: str, garbage: str, begin: int, length: int
     begin %= len(example)
     for text in (garbage, example[:begin] + garbage + example[begin + length :], f"<think>{garbage}"):
         pieces = [text[place : place + size] for place in range(0, len(text), size)]
-        assert told(pieces, _names(name)) == told([text], _names(name))
+        assert deltas_of(pieces, _names(name)) == deltas_of([text], _names(name))
 
 
 def _pieces_of(name: str) -> tuple[str, ...]:
-    """Of the format. What may be a member of a call's object beside its name and its arguments is left out: these are
-    nobody's."""
+    """Return the words that must be kept. Members of a call's object other than name and arguments are left out: they
+    are dropped."""
     marks = TOOL_FORMATS[name].marks
     return (*marks, *(one for one in _FRAGMENTS if "\x00" not in one and one not in ('"', "'", "\\")), _example(name))
 

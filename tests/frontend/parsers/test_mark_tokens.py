@@ -108,7 +108,7 @@ class Model:
         return found[max(found)] if found else []
 
     def texts(self, output: list[int]) -> list[str]:
-        """What each token adds to the answer's text."""
+        """Return the text that each token adds to the answer."""
         stream = TextStream(self.tokenizer, shown_token_ids=shown_token_ids(self.parsers, self.tokenizer))
         return [*(stream.push((token_id,)) for token_id in output), stream.finish()]
 
@@ -142,7 +142,7 @@ def test_calls_are_valid_whatever_tokens_the_marks_are(name: str, kind: Kind) ->
 
 
 def _opening(name: str) -> str:
-    """What a call begins with."""
+    """Return the beginning of a call."""
     others = {
         "llama3_json": '{"name"',
         "llama4_pythonic": "<|python_start|>",

@@ -11,7 +11,7 @@ from tests.frontend.parsers.examples import CALLS, parsed
 
 @pytest.mark.parametrize("name", REASONING)
 @pytest.mark.parametrize("opened", [False, True])
-def test_reasoning_is_told_apart(name: str, opened: bool) -> None:
+def test_reasoning_is_split_off(name: str, opened: bool) -> None:
     marks = REASONING[name]
     text = ("" if opened else marks.begins[0]) + f"\nhm,\nyes\n{marks.ends[0]}\n\nParis."
     for pieces in ([text], list(text)):

@@ -110,11 +110,11 @@ _TEMPLATES = {
 }
 
 
-_OF_FAMILY = ("glm45", "deepseek_r1", "minimax_m2")  # names of the same marks, which the family tells
+_OF_FAMILY = ("glm45", "deepseek_r1", "minimax_m2")  # names of the same marks, which the family distinguishes
 
 
 @pytest.mark.parametrize("model", _TEMPLATES)
-def test_a_familys_own_marks_tell_its_parsers(model: str) -> None:
+def test_parsers_are_chosen_by_the_familys_marks(model: str) -> None:
     marks, family, tools, reasoning = _TEMPLATES[model]
     for of_family in (family, None):
         chosen = choose("{%- if tools %}" + marks, of_family, ParserNames())
@@ -149,7 +149,7 @@ def test_a_formats_marks_are_in_its_forced_call_and_choose_it(name: str) -> None
         (None, None, None, None),
     ],
 )
-def test_a_template_tells_its_parsers(
+def test_parsers_are_chosen_by_the_template(
     template: str | None, family: str | None, tools: str | None, reasoning: str | None
 ) -> None:
     assert choose(template, family, ParserNames()).names == ParserNames(tools, reasoning)
@@ -170,7 +170,7 @@ def test_a_plugin_parses_answers() -> None:
     assert chosen.parser((Tool("f"),), in_reasoning=False).push("ab") == [ContentDelta("AB")]
 
 
-def test_marks_and_ends_are_told() -> None:
+def test_marks_and_ends_are_listed() -> None:
     chosen = choose(_QWEN3, "qwen3", ParserNames())
     assert {"<think>", "</think>", "<tool_call>", "</tool_call>"} <= set(chosen.visible_marks)
     assert chosen.reasoning_ends == ("<think>", "</think>")

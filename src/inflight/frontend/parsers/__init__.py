@@ -1,1 +1,1 @@
-"""What a model wrote, told apart: content for the reader, reasoning, and calls of tools. One file a format."""
+"""Split a model's text into content, reasoning and tool calls. Each format has a file."""

@@ -1,7 +1,7 @@
-"""An answer parser tells a model's text apart as it comes: content, reasoning, calls of tools.
+"""Define the interface of answer parsers, which split the text of an answer into content, reasoning and tool calls.
 
-Knows the text of one answer; not tokens, wire formats, or which tools there are. Whole answers are parsed by the same
-code as streamed ones: what is told of a text does not depend on how it was cut into pieces.
+Streamed and whole answers are parsed by the same code: the deltas, joined, do not depend on how the text was cut into
+pieces.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ from msgspec import Struct
 
 
 class ContentDelta(Struct, frozen=True):
-    """More text for the reader. tokens: of the content that have come with it; a parser knows none, and leaves them to
-    whoever feeds it."""
+    """More content. tokens: number of its tokens; parsers leave it 0, and the caller fills it in."""
 
     text: str
     tokens: int = 0
 
 
 class ReasoningDelta(Struct, frozen=True):
-    """More of what the model thinks before it answers."""
+    """More of the reasoning."""
 
     text: str
 
 
 class ToolCallDelta(Struct, frozen=True):
-    """More of the answer's tool call number `index`, from 0. The first delta of a call has its name, later ones none;
-    nothing else is told between them.
-    arguments: more of them, as JSON text; all pieces together are one JSON object. call_id: where the model writes ids
-    itself; None otherwise, and the server makes one."""
+    """More of one tool call. The deltas of a call come without others between them.
+
+    Attributes:
+        index: Number of the call in the answer, from 0.
+        name: In the first delta of a call; None in later ones.
+        arguments: More JSON text; all pieces together are one JSON object.
+        call_id: If the model writes ids; None: the server makes one.
+    """
 
     index: int
     name: str | None = None
@@ -41,15 +44,15 @@ AnswerDelta = ContentDelta | ReasoningDelta | ToolCallDelta
 
 
 class AnswerParser(Protocol):
-    """Parses one answer, piece by piece."""
+    """Parse one answer, piece by piece."""
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether what was pushed last is reasoning: tokens are counted by it."""
+        """Whether the text that was pushed last is reasoning; reasoning tokens are counted by it."""
 
     def push(self, text: str) -> list[AnswerDelta]:
-        """What this piece adds. Text that may be the beginning of a mark is held back until more is known."""
+        """Parse a piece of text; return the new deltas. Text that may begin a mark is withheld until more comes."""
 
     def finish(self) -> list[AnswerDelta]:
-        """What was held back, at the end of the answer. A tool call that is not complete is told as far as it goes;
-        what was never a call is content."""
+        """Return withheld text at the end of the answer. An incomplete tool call is returned as far as it goes; text
+        that was no call is content."""

@@ -1,4 +1,4 @@
-"""The parser of answers in which nothing is told apart: all is content."""
+"""Parse answers that have only content."""
 
 from __future__ import annotations
 

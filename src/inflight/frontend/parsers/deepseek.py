@@ -1,5 +1,4 @@
-"""Calls between marks with wide bars: DeepSeek V3 (a type, the name and a fenced block of JSON) and V3.1 (the name and
-JSON). One parser reads both."""
+"""Parse tool calls of DeepSeek V3 (type, name, fenced JSON) and V3.1 (name, JSON), by one parser."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Grammars that force calls of tools, in Lark as llguidance reads it.
-
-Knows how a format writes a call (`CallSyntax`); not who asks for calls, how arguments are written that are no JSON, or
-what is computed of a grammar.
-"""
+"""Write grammars that force tool calls, in llguidance's Lark, from a format's `CallSyntax`."""
 
 from __future__ import annotations
 
@@ -30,11 +26,21 @@ def json_arguments(lark: Lark, schema: ToolSchema) -> str:
 
 
 class CallSyntax(Struct, frozen=True):
-    """A forced call: `begin`, in which NAME stands for the tool's name, the arguments, `end`. opens, closes: around all
-    calls of an answer. separator: between two. arguments: an expression of what a schema allows; raises SchemaError.
-    triggers: all that a parser takes for the beginning of calls, first what one is made to write. at_begin, goes_on:
-    patterns of what it takes for one in front of all text, and behind a call. may_follow: a mark that may stand behind
-    calls. names: of tools that can be called."""
+    """The syntax of a forced call: `begin`, arguments, `end`.
+
+    Attributes:
+        begin: Before the arguments; NAME stands for the tool's name.
+        end: After the arguments.
+        opens: Before all calls of an answer.
+        closes: After all calls of an answer.
+        separator: Between two calls.
+        arguments: Returns an expression of the arguments that a schema allows; raises SchemaError.
+        triggers: Texts that the parser reads as the beginning of calls; the first one is forced.
+        at_begin: Pattern that the parser reads as a call at the answer's start.
+        goes_on: Pattern that the parser reads as a call after a call.
+        may_follow: A mark that may follow calls.
+        names: Pattern of callable tools' names.
+    """
 
     begin: str
     end: str = ""
@@ -54,7 +60,7 @@ def forced_by(syntax: CallSyntax) -> Callable[[Mapping[str, int]], AnswerGrammar
 
 
 class CallGrammars:
-    """Write the grammars of one format. mark_ids: of the marks that are tokens."""
+    """Write the grammars of one format. mark_ids: token ids of the marks that are tokens."""
 
     def __init__(self, syntax: CallSyntax, mark_ids: Mapping[str, int]):
         self._syntax = syntax
@@ -79,7 +85,7 @@ class CallGrammars:
         behind = f"({lark.ended(rest, trigger)} {begun})*" if choice.parallel else ""
         behind += " " + lark.terminal(rest)
         either = [lark.terminal(first), f"{lark.ended(first, trigger)} {begun} {behind}"]
-        if not (syntax.opens + syntax.begin).startswith(trigger):  # which is no part of a call, and may be left out
+        if not (syntax.opens + syntax.begin).startswith(trigger):  # the trigger is not part of the call: optional
             either.append(f"{begun} {behind}")
         return Grammar("lark", lark.grammar(" | ".join(either)))
 
@@ -88,13 +94,23 @@ class CallGrammars:
 
 
 def calls_of(lark: Lark, syntax: CallSyntax, tools: Sequence[Tool], choice: ToolChoice, written: str = "") -> str:
-    """A rule: one call or, where the choice lets there be, several. written: what the beginning of the first has
-    already. Raises SchemaError."""
+    """Return a rule of one call, or of several if the choice allows them.
+
+    Args:
+        lark: The grammar.
+        syntax: The format's.
+        tools: That may be called.
+        choice: Of tools.
+        written: Beginning of the first call that precedes the rule.
+
+    Raises:
+        SchemaError: A tool's name or schema cannot be forced.
+    """
     forced, begins = choice.mode in ("required", "named"), syntax.opens + syntax.begin
     firsts, others = [], []
     for tool in tools:
         if not re.fullmatch(syntax.names, tool.name):
-            raise SchemaError(f"The tool {tool.name!r} has a name that cannot be called in this format; rename it.")
+            raise SchemaError(f"The tool name {tool.name!r} cannot be written in this call format; rename the tool.")
         behind = lark.rule(f"{_arguments(lark, syntax, tool, forced)} {lark.text(syntax.end)}")
         firsts.append(f"{lark.text(begins.replace(NAME, tool.name).removeprefix(written))} {behind}")
         others.append(f"{lark.text(syntax.begin.replace(NAME, tool.name))} {behind}")
@@ -105,7 +121,7 @@ def calls_of(lark: Lark, syntax: CallSyntax, tools: Sequence[Tool], choice: Tool
 
 
 def content_of(lark: Lark, schema: str) -> str:
-    """A rule: an answer that is JSON. Raises SchemaError."""
+    """Return a rule of an answer in JSON. Raises SchemaError."""
     try:
         return lark.json(msgspec.json.decode(schema, type=dict[str, Any]))
     except (msgspec.MsgspecError, RecursionError):
@@ -124,7 +140,7 @@ def _arguments(lark: Lark, syntax: CallSyntax, tool: Tool, forced: bool) -> str:
 
 
 def _schema_of(tool: Tool) -> Mapping[str, Any]:
-    """Arguments are an object, whatever is said of it."""
+    """Return the schema of the arguments, which are always an object. Raises SchemaError."""
     try:
         schema = msgspec.json.decode(tool.parameters, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError):

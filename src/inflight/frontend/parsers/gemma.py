@@ -1,4 +1,4 @@
-"""`call:name{key:value,…}` between marks, strings in marks of their own: FunctionGemma and Gemma 4."""
+"""Parse `call:name{key:value,…}` between marks, with marks around strings: FunctionGemma and Gemma 4."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from inflight.frontend.parsers.pull_parser import PullParser, Steps
 from inflight.frontend.parsers.tool_format import ToolFormat
 from inflight.frontend.parsers.tool_schema import SchemaError, ToolSchema
 
-_DEEPEST = 64  # values within values; what is nested deeper is passed on as text
+_MAX_DEPTH = 64  # of nested values; deeper ones are passed on as text
 
 
 class GemmaParser(PullParser):
-    """begin, end: of a call. quote: around strings."""
+    """Parse calls between `begin` and `end`, with `quote` around strings."""
 
     def __init__(self, begin: str, end: str, quote: str):
         super().__init__()
@@ -40,12 +40,12 @@ class GemmaParser(PullParser):
                 yield from self.literal(self._end)
 
     def _value(self, depth: int) -> Steps[bool]:
-        """One value, told as JSON. False: cut off by the answer's end."""
+        """Parse one value and emit it as JSON. Return False if the answer ends within it."""
         yield from self.white()
         if (yield from self.literal(self._quote)):
             return (yield from self._string())
         opening = yield from self.next_character()
-        if opening in ("{", "[") and depth < _DEEPEST:
+        if opening in ("{", "[") and depth < _MAX_DEPTH:
             return (yield from self._items(opening, depth))
         return (yield from self._bare())
 
@@ -59,7 +59,7 @@ class GemmaParser(PullParser):
                 self.arguments(closing)
                 return True
             if (yield from self.literal("}", "]")):
-                return True  # another's bracket: the text is broken, and goes on as it can
+                return True  # the wrong bracket: the text is malformed, parse on
             if between:
                 yield from self.literal(",")
                 yield from self.white()
@@ -89,16 +89,16 @@ class GemmaParser(PullParser):
 
     def _string(self) -> Steps[bool]:
         self.arguments('"')
-        if not (yield from self.until((self._quote,), self._tell_inside)):
+        if not (yield from self.until((self._quote,), self._emit_inside)):
             return False
         self.arguments('"')
         return True
 
-    def _tell_inside(self, text: str) -> None:
+    def _emit_inside(self, text: str) -> None:
         self.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
 
     def _bare(self) -> Steps[bool]:
-        """A number, true, false, null, or a string without its marks."""
+        """Parse a number, true, false, null, or a string without its marks."""
         text, end = yield from self.collect_until((",", "}", "]"))
         self.put_back(end)
         try:

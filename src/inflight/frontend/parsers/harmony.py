@@ -1,6 +1,6 @@
-"""Messages with channels: gpt-oss. Analysis is reasoning, messages to `functions.…` are calls, all else is content.
+"""Parse gpt-oss's messages with channels: analysis is reasoning, messages to `functions.…` are calls, others content.
 
-Knows that a recipient may stand in front of the channel or behind it.
+A recipient may precede or follow the channel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class HarmonyParser(PullParser):
         while mark:
             header, mark = yield from self.collect_until((_MESSAGE,))
             if not mark:
-                return  # a header that was cut off is nobody's text
+                return  # a truncated header is not content
             yield from self._message(_CHANNEL + header)
             mark = yield from self.until((_START, _CHANNEL), self.content)
 
@@ -40,18 +40,21 @@ class HarmonyParser(PullParser):
             self.begin_call(called.group(1))
         is_reasoning = called is None and _ANALYSIS.search(header) is not None
         self.in_reasoning = is_reasoning
-        tell = self.reasoning if is_reasoning else self.content if called is None else self.arguments
+        emit = self.reasoning if is_reasoning else self.content if called is None else self.arguments
         if called is not None and (yield from self.next_character()) == "{":
-            yield from self.json_value(tell)  # a mark within a string is text
-        mark = yield from self.until(_ENDS, tell)
+            yield from self.json_value(emit)  # a mark within a string is text
+        mark = yield from self.until(_ENDS, emit)
         self.in_reasoning = False
         if mark in (_START, _CHANNEL):
             self.put_back(mark)
 
 
 class HarmonyGrammars:
-    """Of whole answers, their reasoning included: a call stands in another channel than an answer, so that no one mark
-    ends the reasoning of both. An answer has one call: its end is the answer's."""
+    """Write grammars of whole answers, including the reasoning.
+
+    A call is in another channel than content, so no single mark ends the reasoning of both. An answer has one call,
+    whose end is the answer's.
+    """
 
     def __init__(self, mark_ids: Mapping[str, int]):
         self._mark_ids = mark_ids
@@ -71,7 +74,7 @@ class HarmonyGrammars:
         return Grammar("lark", lark.grammar(f"{self._before(lark)} ({self._call(lark, tools, choice)} | {final})"))
 
     def _before(self, lark: Lark) -> str:
-        """Reasoning, and what is said to the user in front of a call."""
+        """Return a rule of reasoning and of commentary before a call."""
         # Each header is one text: no token of a grammar may be the beginning of another.
         headers = [lark.text(f"{_CHANNEL}{channel}{_MESSAGE}") for channel in ("analysis", "commentary")]
         return lark.rule(f"(({' | '.join(headers)}) {lark.ended(_TEXT, _NEXT)})*")
@@ -85,7 +88,7 @@ _TEXT = without(*_ENDS)
 _SYNTAX = CallSyntax(f"{_CHANNEL}commentary to=functions.{NAME} <|constrain|>json{_MESSAGE}", names=r"[^\s<]+")
 REASONING_TEXT = ReasoningText((_CHANNEL,), (f"{_CHANNEL}final",))  # a word may stand between it and the message
 REASONING_END = f"{_CHANNEL}final{_MESSAGE}"
-REASONING_ENDS = ReasoningEnds(_CHANNEL, REASONING_END)  # any channel is left by the final one
+REASONING_ENDS = ReasoningEnds(_CHANNEL, REASONING_END)  # the final channel ends any other
 HARMONY = ToolFormat(
     lambda tools: HarmonyParser(),
     marks=(_START, _CHANNEL, _MESSAGE, "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"),

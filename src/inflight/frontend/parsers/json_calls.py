@@ -1,7 +1,4 @@
-"""Calls that are JSON objects with a name and arguments, as several formats write them between marks of their own.
-
-Knows the object and lists of such objects; not the marks around them.
-"""
+"""Parse tool calls that are JSON objects with a name and arguments, or lists of them; formats add their marks."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ _ARGUMENTS = ("arguments", "parameters")
 
 
 class JsonCallParser(PullParser):
-    """The walk is the format's."""
+    """Base class of such formats."""
 
     def json_calls(self, mark: str, needs_arguments: bool = False) -> Steps[None]:
-        """What follows a mark: one call, or a list of them. What is none is content, with the mark in front of it."""
+        """Parse one call or a list of calls after a mark. Other text is content, with the mark before it."""
         self.record()
         yield from self.white()
         is_list = bool((yield from self.literal("[")))
@@ -41,42 +38,45 @@ class JsonCallParser(PullParser):
             self.recorded()
 
     def json_call(self, needs_arguments: bool = False) -> Steps[bool]:
-        """One object. False: it is no call, and what was consumed of it is still recorded. needs_arguments: an object
-        with a name alone is none."""
+        """Parse one object. Return False if it is no call; its text is still recorded.
+
+        Args:
+            needs_arguments: Whether an object with only a name is no call.
+        """
         if not (yield from self.literal("{")):
             return False
-        name, held, is_told = "", "", False
+        name, early, is_begun = "", "", False  # early: arguments before the name
         while True:
-            if is_told:
+            if is_begun:
                 self.record()
             if (key := (yield from self._key())) is None:
                 break
-            if key == "name" and not is_told:
+            if key == "name" and not is_begun:
                 name = (yield from self.json_string()) or ""
                 if not name:
                     return False
-            elif key in _ARGUMENTS and not is_told and name and not held:
+            elif key in _ARGUMENTS and not is_begun and name and not early:
                 self.recorded()
                 self.begin_call(name)
-                is_told = True
+                is_begun = True
                 yield from self._arguments()
             else:
                 parts: list[str] = []
                 yield from self.json_value(parts.append)
-                held = "".join(parts) if key in _ARGUMENTS else held
-        if is_told:
-            self.no_call("")  # what follows the arguments, if anything does
+                early = "".join(parts) if key in _ARGUMENTS else early
+        if is_begun:
+            self.no_call("")  # text after the arguments
         is_whole = bool((yield from self.literal("}")))
-        if is_told:
+        if is_begun:
             return True
-        if not name or not is_whole or (needs_arguments and not held):
+        if not name or not is_whole or (needs_arguments and not early):
             return False
         self.recorded()
-        self.begin_call(name, held or "{}")
+        self.begin_call(name, early or "{}")
         return True
 
     def json_string(self) -> Steps[str | None]:
-        """None: what is there is no string."""
+        """Parse a JSON string; None: there is no string."""
         yield from self.white()
         if (yield from self.next_character()) != '"':
             return None
@@ -85,7 +85,7 @@ class JsonCallParser(PullParser):
         return _text_of("".join(parts))
 
     def _key(self) -> Steps[str | None]:
-        """The next key with its colon; None where none follows."""
+        """Parse the next key with its colon; None: no key follows."""
         yield from self.white()
         if (yield from self.literal(",")):
             yield from self.white()
@@ -94,7 +94,7 @@ class JsonCallParser(PullParser):
         return key if key is not None and (yield from self.literal(":")) else None
 
     def _arguments(self) -> Steps[None]:
-        """Some models write them as a string that holds JSON."""
+        """Parse arguments, which some models write as a string that holds JSON."""
         yield from self.white()
         if (yield from self.next_character()) != '"':
             yield from self.json_value(self.arguments)
@@ -106,7 +106,7 @@ class JsonCallParser(PullParser):
 
 
 def _text_of(written: str) -> str | None:
-    """What a JSON string says."""
+    """Decode a JSON string; None: it is no string."""
     try:
         found = json.loads(written, strict=False)
     except ValueError:

@@ -1,7 +1,6 @@
-"""Where a JSON value ends in a text that is still coming.
+"""Find the end of a JSON value in streamed text, by strings, brackets and scalars.
 
-Knows strings, brackets and scalars, not whether a value is valid: models write broken ones, which are passed on as they
-are.
+Validity is not checked: malformed values of models are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -25,29 +24,29 @@ class JsonScanner:
 
     @property
     def is_within_string(self) -> bool:
-        """Of a list or an object, which goes on behind it."""
+        """Whether the text so far ends within a string of a list or an object."""
         return self._in_string and self._depth > 0
 
-    def feed(self, text: str, place: int = 0) -> int | None:
-        """More of the text, from `place` on. Where in it the value ends; None where it goes on behind it."""
-        if place < len(text) and not self._begun:
+    def feed(self, text: str, index: int = 0) -> int | None:
+        """Scan text from `index` on; return the index of the value's end, or None if the value goes on."""
+        if index < len(text) and not self._begun:
             self._begun = True
-            self.is_scalar = text[place] not in '"{['
+            self.is_scalar = text[index] not in '"{['
         if self.is_scalar:
-            end = _AFTER_SCALAR.search(text, place)
+            end = _AFTER_SCALAR.search(text, index)
             return None if end is None else end.start()
-        while place < len(text):
+        while index < len(text):
             if self._escaped:
                 self._escaped = False
-                place += 1
+                index += 1
                 continue
-            found = (_INSIDE if self._in_string else _OUTSIDE).search(text, place)
+            found = (_INSIDE if self._in_string else _OUTSIDE).search(text, index)
             if found is None:
                 return None
-            place = found.end()
+            index = found.end()
             self._see(found.group())
             if self._depth <= 0 and not self._in_string:
-                return place
+                return index
         return None
 
     def _see(self, character: str) -> None:

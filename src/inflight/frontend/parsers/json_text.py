@@ -1,4 +1,4 @@
-"""JSON text that a model wrote. Knows that Python's reader takes words for numbers that JSON does not have."""
+"""Read JSON text that a model wrote, without the constants NaN and Infinity, which only Python's reader accepts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def json_value(text: str) -> Any:
-    """Raises ValueError for what is no JSON, or too deep to be read."""
+    """Read a value. Raises ValueError for invalid JSON, also for JSON that is nested too deeply."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError:

@@ -1,7 +1,6 @@
-"""A grammar that is being written, in Lark as llguidance reads it.
+"""Write a grammar in llguidance's Lark.
 
-Knows rules, texts, marks and JSON; not what a grammar is for. A mark that is an added token is written by its id, as
-models write it: no text matches a special token, and others are text too.
+A mark that is an added token is written by its id, since text matches no special token.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ _CONTROLS = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 class Lark:
-    """mark_ids: of the marks that are tokens."""
+    """A grammar in the making. mark_ids: token ids of the marks that are tokens."""
 
     def __init__(self, mark_ids: Mapping[str, int]):
         self._mark_ids = mark_ids
-        self._names: dict[str, str] = {}  # of rules, by what they are; the same is written once
+        self._names: dict[str, str] = {}  # rules' names by content, so that equal rules are written once
         self._rules: list[str] = []
 
     def grammar(self, start: str) -> str:
@@ -33,15 +32,15 @@ class Lark:
     # -- rules ------------------------------------------------------------------------------------------------------
 
     def rule(self, expression: str) -> str:
-        """Its name."""
+        """Add a rule; return its name."""
         return self._rule(expression, "r{}", ": ")
 
     def terminal(self, expression: str) -> str:
-        """A rule of texts alone."""
+        """Add a terminal; return its name."""
         return self._rule(expression, "T{}", ": ")
 
     def named(self) -> str:
-        """A name that may be used before `define` says what it is: rules may hold themselves."""
+        """Reserve a name for a rule that `define` adds later, for recursive rules."""
         self._rules.append("")
         return f"d{len(self._rules) - 1}"
 
@@ -55,20 +54,25 @@ class Lark:
             self._rules.append(self._names[key] + between + expression)
         return self._names[key]
 
-    # -- what rules are made of -------------------------------------------------------------------------------------
+    # -- expressions ------------------------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:
-        """Strings, and ids of marks between them."""
+        """Return an expression of a text, with token ids for its marks."""
         parts = re.split("(" + "|".join(map(re.escape, self._mark_ids)) + ")", text) if self._mark_ids else [text]
         return " ".join([self._part(part) for part in parts if part])
 
     def json(self, schema: Mapping[str, Any]) -> str:
-        """A JSON text that is valid under it."""
+        """Return a rule of JSON text that is valid under the schema."""
         spaced = {**schema, "x-guidance": {"whitespace_pattern": JSON_WHITESPACE}}
         return self.rule(f"%json {json.dumps(spaced)}")
 
     def ended(self, value: str, end: str) -> str:
-        """A text of `value`, an expression of terminals none of which holds the first mark of `end`, and that mark."""
+        """Return an expression of `value` followed by `end`.
+
+        Args:
+            value: An expression of terminals that do not match the first mark of `end`.
+            end: Text with marks.
+        """
         mark = min((one for one in self._mark_ids if one in end), key=end.index, default=None)
         if mark is None:
             return self._rule(f"({value}) {json.dumps(end, ensure_ascii=False)}", "r{}", "[lazy]: ")
@@ -84,22 +88,22 @@ ANY_TEXT = "/(?s:.*)/"
 
 
 def regex(pattern: str) -> str:
-    """A terminal. Slashes of the pattern, escaped there or not, and its newlines are written as the language needs."""
+    """Return a terminal of a pattern, with slashes and newlines escaped as Lark requires."""
     return "/" + _SLASHES.sub(lambda found: _WRITTEN.get(found.group(), found.group()), pattern) + "/"
 
 
 def escaped(text: str) -> str:
-    """As part of a pattern."""
+    """Escape a text for use in a pattern."""
     return "".join([_CONTROLS.get(one, one) for one in _OPERATORS.sub(r"\\\1", text)])
 
 
 def no(pattern: str) -> str:
-    """Bytes that it does not match, text or not: to be met with a text."""
+    """Return a terminal of all byte strings that the pattern does not match; intersect it with text."""
     return f"~{regex(pattern)}"
 
 
 def without(*marks: str) -> str:
-    """Any text that holds none of these."""
+    """Return a terminal of any text without these marks."""
     either = "|".join(map(escaped, marks))
     return f"{ANY_TEXT} & {no(f'(?s:.*)({either})(?s:.*)')}"
 
@@ -109,9 +113,15 @@ def one_of(texts: Sequence[str]) -> str:
 
 
 def members(lark: Lark, written: Sequence[tuple[str, bool]], separator: str = "") -> str:
-    """Expressions behind one another, each with whether it must be there; a separator between two. May be empty."""
+    """Return a rule of a sequence of expressions with a separator between two; may be empty.
+
+    Args:
+        lark: The grammar.
+        written: Expressions, each with whether it is required.
+        separator: Text.
+    """
     comma = lark.text(separator)
-    rest = whole = ""  # of the later ones, behind a written one, and while none is written
+    rest = whole = ""  # the later expressions, after a first one and without one before
     for expression, required in reversed(written):
         first = f"{expression} {rest}"
         whole = lark.rule(first if required else f"{first} | {whole}" if whole else f"({first})?")

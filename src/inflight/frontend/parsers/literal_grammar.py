@@ -1,7 +1,4 @@
-"""Grammars of values that are written as literals of another language than JSON: Python's, Gemma's.
-
-Knows a schema's objects, lists and scalars, and a language's strings and words; not the calls around them.
-"""
+"""Write grammars of values as literals of a language other than JSON: Python's, Gemma's."""
 
 from __future__ import annotations
 
@@ -30,8 +27,14 @@ _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multip
 
 
 class LiteralLanguage(Struct, frozen=True):
-    """string: what writes one of the texts that an expression of terminals matches, quoted. written: a text as the
-    language spells it. key: a name within an object. words: for true, false and null."""
+    """The literals of one language.
+
+    Attributes:
+        string: Returns an expression of a quoted string whose text matches an expression of terminals.
+        written: Writes a text as a literal.
+        key: Writes a name within an object.
+        words: The literals of true, false and null.
+    """
 
     string: Callable[[Lark, str], str]
     written: Callable[[str], str]
@@ -42,14 +45,14 @@ class LiteralLanguage(Struct, frozen=True):
 
 
 class LiteralGrammar:
-    """Of one tool's arguments."""
+    """The grammar of one tool's arguments."""
 
     def __init__(self, language: LiteralLanguage, lark: Lark, schema: ToolSchema):
         self._language, self._lark, self._schema = language, lark, schema
-        self._of_objects: dict[int, str] = {}  # rules, by the schemas that they are of: schemas may hold themselves
+        self._of_objects: dict[int, str] = {}  # rules by the id of their schema, which may be recursive
 
     def members(self, schema: Schema, key: Callable[[str], str], separator: str) -> str:
-        """An object's, without brackets. key: what stands in front of the value of a name."""
+        """Return a rule of an object's members without brackets. key: writes the text before a member's value."""
         named = self._schema.members(schema)
         written = [(f"{self._lark.text(key(one.name))} {self.value(one.schema)}", one.required) for one in named]
         return members(self._lark, written, separator)
@@ -118,7 +121,7 @@ class LiteralGrammar:
         return self._lark.terminal(_INTEGER if one.type == "integer" else _NUMBER)
 
     def _anything(self) -> str:
-        """Scalars: what nobody has described is not nested."""
+        """Return a rule of any scalar; values without a schema are not nested."""
         words = [self._language.words[word] for word in ("true", "false", "null")]
         return self._either([self._language.string(self._lark, ANY_TEXT), self._lark.terminal(_NUMBER), one_of(words)])
 

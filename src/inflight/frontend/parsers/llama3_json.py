@@ -1,5 +1,7 @@
-"""`{"name": …, "parameters": {…}}`, several behind one another with semicolons, with or without `<|python_tag|>` in
-front: Llama 3.1 to 3.3. As there may be no mark, an object is a call only with both name and parameters."""
+"""Parse `{"name": …, "parameters": {…}}`, separated by semicolons, optionally after `<|python_tag|>`: Llama 3.1 to 3.3.
+
+Since there may be no mark, an object is a call only with both name and parameters.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`[TOOL_CALLS]` and a list of objects (until 2024), or `[TOOL_CALLS]name[ARGS]{…}` for each call: Mistral.
+"""Parse Mistral's `[TOOL_CALLS]` with a list of objects (until 2024), or `[TOOL_CALLS]name[ARGS]{…}` for each call.
 
-Knows that the newer form leaves `[ARGS]` out in some versions, and has `[CALL_ID]` in others.
+Some versions of the newer form omit `[ARGS]`, others add `[CALL_ID]`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""How the answers of a model are parsed: what a server knows of it once the model is loaded.
-
-Knows tools as a call names them, and what whoever serves calls asks of a choice. Which choices there are, and how one
-is made, `registry` knows.
-"""
+"""Define tools, tool choice and the interface of a model's parsers; `registry` implements it."""
 
 from __future__ import annotations
 
@@ -17,8 +13,12 @@ from inflight.frontend.parsers.answer_parser import AnswerParser
 
 
 class Tool(Struct, frozen=True):
-    """A function that the model may call. parameters: the JSON schema of its arguments, as JSON text. strict: a call's
-    arguments must be valid under it."""
+    """A function that the model may call.
+
+    Attributes:
+        parameters: JSON schema of the arguments, as JSON text.
+        strict: Whether arguments must be valid under the schema.
+    """
 
     name: str
     parameters: str = "{}"
@@ -26,7 +26,12 @@ class Tool(Struct, frozen=True):
 
 
 class ToolChoice(Struct, frozen=True):
-    """Whether tools are called. named: at least one call, of a tool among `names`. parallel: there may be several."""
+    """Which tools an answer calls.
+
+    Attributes:
+        mode: "named": at least one call, of a tool among `names`.
+        parallel: Whether there may be several calls.
+    """
 
     mode: Literal["none", "auto", "required", "named"] = "auto"
     names: tuple[str, ...] = ()
@@ -34,56 +39,66 @@ class ToolChoice(Struct, frozen=True):
 
 
 class ParserNames(Struct, frozen=True):
-    """Names in the registry. None: answers are not looked at for that."""
+    """Names of parsers in the registry; None: tool calls or reasoning are not parsed."""
 
     tools: str | None = None
     reasoning: str | None = None
 
 
 class ReasoningEnds(NamedTuple):
-    """What a model writes in front of its reasoning, and behind it."""
+    """The texts that a model writes before and after its reasoning."""
 
     begin: str
     end: str
 
 
 class ParserChoice(Protocol):
-    """How all answers of one model are parsed; each answer has a parser of its own."""
+    """The parsers of one model; each answer gets a parser of its own."""
 
     @property
     def names(self) -> ParserNames: ...
 
     @property
     def visible_marks(self) -> tuple[str, ...]:
-        """Texts that parsers must see, though they may be special tokens, which are otherwise left out of text."""
+        """Marks that parsers must see in the text, also if they are special tokens, which text otherwise omits."""
 
     @property
     def texts_in_calls(self) -> tuple[str, ...]:
-        """Of which every answer with a tool call has one; none where that cannot be told by texts."""
+        """Texts one of which is in every answer with a tool call; empty: the format has no such texts."""
 
     @property
     def reasoning_ends(self) -> ReasoningEnds | None:
-        """None where the model's answers have no reasoning."""
+        """The marks of reasoning; None: the model's answers have none."""
 
     def reasoning_text(self, is_open: bool) -> ReasoningText | None:
-        """Return the texts that open and close an answer's reasoning; None where it has none. is_open: the prompt has
-        opened it."""
+        """Return the texts that open and close an answer's reasoning; None: there is none.
+
+        Args:
+            is_open: Whether the prompt has opened the reasoning.
+        """
 
     @property
     def calls_cover_reasoning(self) -> bool:
-        """Whether grammars of calls are of whole answers, their reasoning included."""
+        """Whether grammars of calls include the reasoning."""
 
     @property
     def short_call_ids(self) -> bool:
-        """Whether the chat template takes ids of nine letters and digits alone."""
+        """Whether the chat template accepts only ids of nine letters and digits."""
 
     def opens_in_prompt(self, prompt_text: str) -> bool:
-        """Whether the prompt ends within reasoning."""
+        """Return whether the prompt ends within reasoning."""
 
     def parser(self, tools: Sequence[Tool], in_reasoning: bool) -> AnswerParser:
-        """Of one answer. No tools: calls are looked for nowhere."""
+        """Make the parser of one answer. Without tools, calls are not parsed."""
 
     def grammar_of_calls(self, tools: Sequence[Tool], choice: ToolChoice, content: Grammar | None) -> Grammar | None:
-        """What forces the calls that `choice` asks for, and arguments of strict tools. content: what the answer must be
-        like where no tool is called. None: nothing is to be forced. Raises ValueError with a sentence where this
-        format cannot be forced."""
+        """Return a grammar that forces the calls of `choice` and the arguments of strict tools; None: nothing to force.
+
+        Args:
+            tools: That may be called.
+            choice: Of tools.
+            content: Grammar of an answer without a call.
+
+        Raises:
+            ValueError: This format cannot be forced; the message says why.
+        """

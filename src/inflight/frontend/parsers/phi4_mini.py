@@ -1,4 +1,4 @@
-"""`<|tool_call|>[{"name": …, "arguments": {…}}, …]<|/tool_call|>`, or `functools[…]`: Phi-4-mini, Granite 3."""
+"""Parse `<|tool_call|>[{"name": …, "arguments": {…}}, …]<|/tool_call|>` or `functools[…]`: Phi-4-mini, Granite 3."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`[name(key=value, …), …]` with values as Python writes them, with or without `<|python_start|>`: Llama 4.
+"""Parse `[name(key=value, …), …]` with Python literals, with or without `<|python_start|>`: Llama 4.
 
-Arguments are told one by one, each when it is whole: what a Python literal means is known at its end only.
+Each argument is emitted once it is complete: a Python literal can only be converted as a whole.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PythonicParser(PullParser):
         self.no_call(mark)
 
     def _call(self) -> Steps[bool]:
-        """False: it is none, and what was consumed is still recorded."""
+        """Parse a call. Return False if it is none; its text is still recorded."""
         yield from self.white()
         name, end = yield from self.collect_until(("(", "]", "\n", ",", '"', "'", "{"))
         if end != "(" or not _A_NAME.fullmatch(name):
@@ -65,7 +65,7 @@ class PythonicParser(PullParser):
                 self.arguments("}")
                 return True
             key, end = yield from self.collect_until(("=", ")"))
-            if end != "=":  # it has no name: told as it is written
+            if end != "=":  # an argument without a name: emitted as it is written
                 self.arguments(f"{between}{key}" + ("}" if end else ""))
                 return True
             self.arguments(f"{between}{json.dumps(key.strip(), ensure_ascii=False)}: ")
@@ -77,7 +77,7 @@ class PythonicParser(PullParser):
             yield from self.literal(",")
 
     def _value(self) -> Steps[tuple[str, bool]]:
-        """One literal as it is written. False: the answer ends within it."""
+        """Return one literal as it is written, and False if the answer ends within it."""
         pieces, quote, depth, escaped = list[str](), "", 0, False
         while character := (yield from self.next_character()):
             if not quote and depth == 0 and character in ",)":
@@ -110,7 +110,7 @@ def _as_json(text: str) -> str:
         return json.dumps(text, ensure_ascii=False)
 
 
-# Of the characters that stand in a string as they are, so that what a schema says of a text holds of it as written.
+# Only characters without escapes, so that a schema's pattern holds of the text as it is written.
 _PLAIN = regex(r"[^'\\\r\n\x00]*")
 _SPELLED = regex(r"""([^'\\\r\n\x00]|\\[\\'"nrt])*""")
 

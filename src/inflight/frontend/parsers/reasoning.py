@@ -1,7 +1,6 @@
-"""Reasoning between marks, in front of the answer: one parser for all formats that differ by their marks alone.
+"""Parse reasoning between marks at the start of an answer, for all formats that differ only in their marks.
 
-Knows marks; not calls of tools, which the parser of what follows knows, nor which model writes which (`registry`).
-White space around the reasoning belongs to the marks, not to the text.
+Another parser reads the rest of the answer. White space around the reasoning is dropped.
 """
 
 from __future__ import annotations
@@ -13,8 +12,13 @@ from inflight.frontend.parsers.pull_parser import PullParser, Steps
 
 
 class ReasoningMarks(Struct, frozen=True):
-    """begins, ends: texts any of which opens or closes the reasoning; the first is what a model is made to write.
-    tokens: special tokens that are parts of them."""
+    """The marks of one format.
+
+    Attributes:
+        begins: Texts any of which opens the reasoning; the first one is forced.
+        ends: Texts any of which closes it; the first one is forced.
+        tokens: Special tokens that are parts of them.
+    """
 
     begins: tuple[str, ...]
     ends: tuple[str, ...]
@@ -25,7 +29,13 @@ class ReasoningMarks(Struct, frozen=True):
 
 
 class ReasoningParser(PullParser):
-    """opened: the prompt ends within reasoning. rest: parses what is behind it."""
+    """Parse reasoning, then pass the text on.
+
+    Args:
+        marks: Of the format.
+        rest: Parses the text after the reasoning.
+        opened: Whether the prompt ends within reasoning.
+    """
 
     def __init__(self, marks: ReasoningMarks, rest: AnswerParser, opened: bool):
         super().__init__()
@@ -33,7 +43,7 @@ class ReasoningParser(PullParser):
         self._marks = marks
         self._rest = rest
         self._rest_begun = False
-        self._space: list[str] = []  # of the reasoning, until more of it comes
+        self._space: list[str] = []  # white space of the reasoning, until more text comes
 
     def push(self, text: str) -> list[AnswerDelta]:
         if self._rest_begun:
@@ -62,11 +72,11 @@ class ReasoningParser(PullParser):
         self._rest_begun = True
 
     def _reason(self, text: str) -> None:
-        told = text.rstrip()
-        if told:
-            self.reasoning("".join([*self._space, told]))
+        stripped = text.rstrip()
+        if stripped:
+            self.reasoning("".join([*self._space, stripped]))
             self._space = []
-        self._space.append(text[len(told) :])
+        self._space.append(text[len(stripped) :])
 
     def _pass_on(self) -> list[AnswerDelta]:
         return self._rest.push(self.take(len(self._text))) if self._rest_begun and self._text else []

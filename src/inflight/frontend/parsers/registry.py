@@ -1,8 +1,4 @@
-"""Which parsers of answers there are, by the names that vLLM gives them, and which one a model's answers need.
-
-Knows chat templates by the marks in them, families by their names, and plugins by their place. How a format is read,
-its own file knows.
-"""
+"""Register answer parsers under vLLM's names, and choose those of a model by its chat template and family."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ from inflight.frontend.parsers.tool_format import ToolFormat
 
 AUTO, NONE = "auto", "none"  # as names: chosen by template and family; none at all
 
-# In the order in which templates are looked at: what is more special goes first.
+# In the order in which templates are matched: more specific formats first.
 TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "openai": HARMONY,
     "gemma4": GEMMA4,
@@ -64,7 +60,7 @@ REASONING: Mapping[str, ReasoningMarks] = {
 HARMONY_REASONING = "openai_gptoss"
 REASONING_NAMES = (*REASONING, HARMONY_REASONING)
 
-# Where a template's marks do not tell: it is written by hand, or leaves the format to the model.
+# For templates without the format's marks: written by hand, or leaving the format to the model.
 _BY_FAMILY = {
     "gpt_oss": ParserNames("openai", HARMONY_REASONING),
     "qwen2": ParserNames("hermes"),
@@ -78,14 +74,14 @@ _THINKERS = {"deepseek_v3": "deepseek_r1", "glm4_moe": "glm45", "minimax_m2": "m
 
 
 class ParserError(ValueError):
-    """A sentence about a name that is no parser's."""
+    """Raised for an unknown parser, or for calls that cannot be forced."""
 
 
 class ChosenParsers:
-    """The parsers of one model's answers. mark_ids: of added tokens, by their texts, for grammars."""
+    """The parsers of one model's answers. mark_ids: ids of added tokens by text, for grammars."""
 
     def __init__(self, names: ParserNames, mark_ids: Mapping[str, int] | None = None):
-        """Raises ParserError."""
+        """Look the parsers up. Raises ParserError."""
         self.names = names
         self._mark_ids = mark_ids or {}
         self._format = None if names.tools is None else _tool_format(names.tools)
@@ -140,10 +136,10 @@ class ChosenParsers:
             return content
         if self._format is None or self._format.grammars is None:
             if strict and not forced and content is None:
-                return None  # `strict` binds where calls can be forced; elsewhere the model is trusted, as for auto
+                return None  # `strict` is enforced only where calls can be forced
             raise ParserError(
-                f"Calls in the format {self.names.tools} cannot be forced, nor told from an answer that has a form of "
-                "its own; send tool_choice auto without response_format."
+                f"Calls in the format {self.names.tools} cannot be forced, nor combined with response_format; send "
+                "tool_choice auto without response_format."
             )
         grammars = self._format.grammars(self._of_marks())
         if forced:
@@ -152,7 +148,7 @@ class ChosenParsers:
             return grammars.free(callable_tools, choice)
         if content.kind not in ("json_schema", "json_object"):
             raise ParserError(
-                f"An answer of the kind {content.kind} cannot be asked for beside tools; give a JSON schema, or "
+                f"An answer of the kind {content.kind} cannot be combined with tools; give a JSON schema, or "
                 "tool_choice none."
             )
         return grammars.or_content(callable_tools, choice, content.source or '{"type": "object"}')
@@ -164,8 +160,17 @@ class ChosenParsers:
 def choose(
     template: str | None, family: str | None, asked: ParserNames, mark_ids: Mapping[str, int] | None = None
 ) -> ChosenParsers:
-    """asked: names, `package.module:Class`, "none", or "auto": by what the template writes, then by the family; None is
-    as "auto". mark_ids: of added tokens, by their texts. Raises ParserError."""
+    """Choose a model's parsers.
+
+    Args:
+        template: Source of the chat template.
+        family: Name of the model's family.
+        asked: Names, `package.module:Class`, "none", or "auto" (also None): chosen by the template, then the family.
+        mark_ids: Ids of added tokens by text.
+
+    Raises:
+        ParserError: A name is unknown, or a plugin cannot be loaded.
+    """
     source, of_family = template or "", _BY_FAMILY.get(family or "", ParserNames())
     tools, reasoning = asked.tools or AUTO, asked.reasoning or AUTO
     if tools == AUTO:
@@ -213,17 +218,17 @@ def _reasoning(name: str) -> ReasoningMarks:
     )
 
 
-def _plugin(place: str) -> Callable[[Sequence[Tool]], AnswerParser]:
-    """Somebody else's class, made with the tools of each answer."""
-    module_name, _, class_name = place.partition(":")
+def _plugin(name: str) -> Callable[[Sequence[Tool]], AnswerParser]:
+    """Load a plugin's class, which is called with the tools of each answer. Raises ParserError."""
+    module_name, _, class_name = name.partition(":")
     try:
         found = getattr(import_module(module_name), class_name)
-    except Exception as error:  # whatever a plugin's code raises
+    except Exception as error:  # a plugin may raise anything
         raise ParserError(
-            f"--tool-parser {place} cannot be loaded ({type(error).__name__}: {error}); write package.module:Class, "
+            f"--tool-parser {name} cannot be loaded ({type(error).__name__}: {error}); write package.module:Class, "
             "with the package on PYTHONPATH."
         ) from None
     if not callable(found):
-        raise ParserError(f"--tool-parser {place} is a {type(found).__name__}; name a class that takes the tools.")
+        raise ParserError(f"--tool-parser {name} is a {type(found).__name__}; name a class that takes the tools.")
     made: Callable[[Sequence[Tool]], AnswerParser] = found
     return made

@@ -1,7 +1,4 @@
-"""Strings that stand in a text as they are, without quotes: what a schema says of them, as terminals of a grammar.
-
-Knows lengths, patterns, formats and values; not what ends such a string in which format.
-"""
+"""Convert a schema of strings (length, pattern, format) to terminals of a grammar, for strings without quotes."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|^$]|.", re.DOTALL)
 
 
 def string_texts(schema: Schema) -> str:
-    """An expression of terminals: the strings that a schema of strings allows. Raises SchemaError."""
+    """Return an expression of terminals that match the strings a schema allows. Raises SchemaError."""
     lowest, highest = count_of(schema, "minLength") or 0, count_of(schema, "maxLength")
     parts = []
     if lowest or highest is not None:
@@ -48,7 +45,7 @@ def string_texts(schema: Schema) -> str:
 
 
 def _anchored(pattern: str) -> str:
-    """A schema's pattern is found anywhere in a string; a terminal matches the whole of it."""
+    """Convert a schema's pattern, which matches anywhere in a string, to one that matches the whole string."""
     branches, depth = [""], 0
     for piece in _PIECES.findall(pattern):
         if piece == "|" and depth == 0:

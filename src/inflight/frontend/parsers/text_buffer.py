@@ -1,7 +1,6 @@
-"""Text that has come and is not consumed yet, read from its front.
+"""Buffer received text that is not consumed yet.
 
-Knows texts and places; not what they mean, or how to wait for more. Whatever a text is, reading it is work in
-proportion to its length: nothing is copied or searched twice but what is put back.
+Reading takes time in proportion to the text's length: only text that is put back is copied or searched again.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from inflight.frontend.parsers.json_scanner import JsonScanner
 class TextBuffer:
     def __init__(self) -> None:
         self._text = ""
-        self._place = 0  # what is in front of it is consumed
+        self._place = 0  # text before this index is consumed
 
     def __bool__(self) -> bool:
         return self._place < len(self._text)
@@ -29,7 +28,7 @@ class TextBuffer:
         self._place = 0
 
     def put_back(self, text: str) -> None:
-        """What was consumed last."""
+        """Put back the text that was consumed last."""
         begin = self._place - len(text)
         if begin >= 0 and self._text.startswith(text, begin):
             self._place = begin
@@ -37,7 +36,7 @@ class TextBuffer:
             self._text, self._place = text + self._text[self._place :], 0
 
     def peek(self) -> str:
-        """The first character; empty where there is none."""
+        """Return the first character; empty if the buffer is empty."""
         return self._text[self._place : self._place + 1]
 
     def take(self, length: int) -> str:
@@ -54,21 +53,21 @@ class TextBuffer:
         return self._text.startswith(text, self._place)
 
     def is_beginning_of(self, text: str) -> bool:
-        """Whether all that is left is the beginning of it, and not yet the whole."""
+        """Return whether the whole buffer is a proper beginning of the text."""
         return len(self) < len(text) and text.startswith(self._text[self._place :])
 
     def find(self, marks: Sequence[str]) -> tuple[int, str] | None:
-        """How much stands in front of the first mark, and the mark; the longest of those that begin there."""
+        """Return the length of the text before the first mark, and the mark, the longest of those at that index."""
         found = _pattern(tuple(marks)).search(self._text, self._place)
         return None if found is None else (found.start() - self._place, found.group())
 
     def length_of_json(self, scanner: JsonScanner) -> int | None:
-        """How much of what is left is the value's that the scanner reads; None where it goes on behind it."""
+        """Return the length of the scanner's value in the buffer; None: the value goes on."""
         end = scanner.feed(self._text, self._place)
         return None if end is None else end - self._place
 
     def length_of_beginning(self, marks: Sequence[str]) -> int:
-        """Length of the longest end of what is left that begins a mark."""
+        """Return the length of the longest end of the buffer that begins a mark."""
         longest = min(len(self), max(map(len, marks)) - 1)
         for length in range(longest, 0, -1):
             tail = self._text[len(self._text) - length :]

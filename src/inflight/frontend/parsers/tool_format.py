@@ -1,7 +1,4 @@
-"""A format of tool calls: who parses it, which marks it is made of, and how a forced call is written in it.
-
-Knows formats as values; `registry` knows which there are, `forced_calls` makes grammars of them.
-"""
+"""Define a format of tool calls: its parser, its marks and its grammars."""
 
 from __future__ import annotations
 
@@ -16,24 +13,29 @@ from inflight.frontend.parsers.parser_choice import Tool, ToolChoice
 
 
 class AnswerGrammars(Protocol):
-    """Of the answers in one format. Each raises ValueError with a sentence for what it cannot force."""
+    """The grammars of one format. Each method raises ValueError if the format cannot be forced."""
 
     def required(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
-        """Calls, and nothing else."""
+        """Return a grammar of calls only."""
 
     def or_content(self, tools: Sequence[Tool], choice: ToolChoice, content: str) -> Grammar:
-        """Calls, or JSON of the schema `content`."""
+        """Return a grammar of calls, or of JSON of the schema `content`."""
 
     def free(self, tools: Sequence[Tool], choice: ToolChoice) -> Grammar:
-        """Any text; but where it begins calls, these are whole ones."""
+        """Return a grammar of any text in which calls, once begun, are complete."""
 
 
 class ToolFormat(Struct, frozen=True):
-    """parser: of one answer. marks: texts that may be special tokens and must be seen. grammars: that force calls, of
-    the ids of those marks that are tokens; None: calls in it cannot be forced. in_template: a chat template
-    that has all of these writes the format; empty: none is recognised. reasons: parser and grammars know reasoning by
-    themselves. in_calls: texts of which every answer with a call has one, and hardly any other; empty: there are no
-    such texts."""
+    """A format of tool calls.
+
+    Attributes:
+        parser: Makes the parser of one answer.
+        marks: Texts that may be special tokens and must be visible.
+        grammars: Makes grammars from the ids of marks that are tokens; None: calls cannot be forced.
+        in_template: Texts that are all in a chat template of this format; empty: templates are not recognized.
+        reasons: Whether parser and grammars include reasoning.
+        in_calls: Texts one of which is in every answer with a call, and in hardly any other; empty: there are none.
+    """
 
     parser: Callable[[Sequence[Tool]], AnswerParser]
     marks: tuple[str, ...] = ()

@@ -1,8 +1,7 @@
-"""The JSON schema of a tool's arguments, as formats need it that do not write arguments as JSON.
+"""Read the JSON schema of a tool's arguments, for formats that do not write arguments as JSON.
 
-Knows the schema's words: which properties there are, of which types their values may be, where references lead. Parsers
-ask for types, and are told nothing where a schema cannot be read; grammars ask for alternatives, and what these cannot
-say is refused by its keyword.
+Parsers read the types of properties; an unreadable schema has none. Grammars read alternatives; a keyword that cannot
+be enforced is refused.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ JsonType = Literal["string", "number", "integer", "boolean", "null", "array", "o
 Schema = Mapping[str, Any]
 ANYTHING: Schema = {}
 
-_DEEPEST = 16  # references and alternatives within alternatives
+_MAX_DEPTH = 16  # of references and nested alternatives
 _DEFINITIONS = ("$defs", "definitions")
 _ALTERNATIVES = ("anyOf", "oneOf")
-# What a schema says without a type is about values of these types; about all others it says nothing.
+# A keyword without a type constrains values of these types only.
 _OF_TYPE: Mapping[JsonType, tuple[str, ...]] = {
     "object": ("properties", "required", "additionalProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
@@ -39,11 +38,16 @@ _SAYS = {*(word for words in _OF_TYPE.values() for word in words), *_REFUSED, *_
 
 
 class SchemaError(ValueError):
-    """A sentence about a schema that cannot be enforced in a format's calls."""
+    """Raised for a schema that cannot be enforced in a format's calls."""
 
 
 class Alternative(Struct, frozen=True):
-    """type: None: of any. values: the only ones that it allows; None: the schema says more."""
+    """One type that a value may have.
+
+    Attributes:
+        type: None: any.
+        values: The only allowed values; None: see `schema`.
+    """
 
     type: JsonType | None
     schema: Schema
@@ -61,21 +65,21 @@ class ToolSchema:
         self.root = root
         self._of_properties = _mapping(self._followed(root))
 
-    # -- for parsers: nothing is refused ----------------------------------------------------------------------------
+    # -- for parsers: every schema is accepted ----------------------------------------------------------------------
 
     def types_of(self, name: str) -> frozenset[JsonType]:
-        """Of a property's values."""
+        """Return the types of a property's values."""
         known = _mapping(self._of_properties.get("properties"))
         return self.types_in(known.get(name, self._of_properties.get("additionalProperties")))
 
     def types_in(self, schema: Any) -> frozenset[JsonType]:
-        """Of the values that it allows; what says nothing is a string, as it is written."""
+        """Return the types of the values that a schema allows; a schema without types means string."""
         found = {*self._types(schema, 0)} or {"string"}
         return frozenset({*found, "integer"} if "number" in found else found)
 
     def _types(self, schema: Any, depth: int) -> list[JsonType]:
         schema = self._followed(schema)
-        if depth > _DEEPEST or not isinstance(schema, dict):
+        if depth > _MAX_DEPTH or not isinstance(schema, dict):
             return []
         values = _values(schema)
         if values is not None:
@@ -86,14 +90,14 @@ class ToolSchema:
     # -- for grammars -----------------------------------------------------------------------------------------------
 
     def arguments(self) -> Schema:
-        """The object that they are. Raises SchemaError."""
+        """Return the schema of the arguments' object. Raises SchemaError."""
         found = self.alternatives(self.root)
         if len(found) != 1 or found[0].type != "object" or found[0].values is not None:
             raise SchemaError("is not of one object, as arguments are")
         return found[0].schema
 
     def members(self, schema: Schema) -> list[Member]:
-        """The properties of an object. Raises SchemaError."""
+        """Return the properties of an object. Raises SchemaError."""
         required = _sequence(schema.get("required"))
         properties = _mapping(schema.get("properties"))
         if missing := [name for name in required if name not in [*properties]]:
@@ -101,18 +105,18 @@ class ToolSchema:
         return [Member(name, one, name in required) for name, one in properties.items()]
 
     def others(self, schema: Schema) -> Schema | None:
-        """What properties without a name must be; None where there are none. With names, none are written."""
+        """Return the schema of unnamed properties; None: there are none, as for an object with named ones."""
         others = schema.get("additionalProperties", ANYTHING)
         if schema.get("properties") or schema.get("required") or others is False:
             return None
         return others if isinstance(others, dict) else ANYTHING
 
     def alternatives(self, schema: Any, depth: int = 0) -> list[Alternative]:
-        """What a value may be, by its type. Raises SchemaError."""
+        """Return the alternatives of a value, by type. Raises SchemaError."""
         followed = self._followed(schema)
         if followed is True:
             followed = ANYTHING
-        if depth > _DEEPEST or not isinstance(followed, dict):
+        if depth > _MAX_DEPTH or not isinstance(followed, dict):
             raise SchemaError(f"holds {json.dumps(schema)[:60]}, which no value can be read by")
         for keyword in _REFUSED:
             if followed.get(keyword, False) is not False:
@@ -133,12 +137,12 @@ class ToolSchema:
         return found
 
     def whole(self, schema: Schema) -> Schema:
-        """With what its references lead to, as a schema of its own."""
+        """Return the schema with the definitions that its references need."""
         return {**{key: self.root[key] for key in _DEFINITIONS if key in self.root}, **schema}
 
     def _followed(self, schema: Any) -> Any:
-        """What a reference leads to, of this schema alone; the one schema that all must hold of is as that one."""
-        for _ in range(_DEEPEST):
+        """Resolve a reference within this schema, and an allOf of one schema."""
+        for _ in range(_MAX_DEPTH):
             if not isinstance(schema, dict):
                 return schema
             rest = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
@@ -159,7 +163,7 @@ class ToolSchema:
 
 @lru_cache(256)
 def tool_schema(parameters: str) -> ToolSchema:
-    """parameters: JSON text; one that cannot be read says nothing."""
+    """Read the schema of JSON text; invalid JSON is an empty schema."""
     try:
         root = json.loads(parameters)
     except (ValueError, RecursionError):
@@ -168,7 +172,7 @@ def tool_schema(parameters: str) -> ToolSchema:
 
 
 def count_of(schema: Schema, word: str) -> int | None:
-    """None where the schema does not say it. Raises SchemaError."""
+    """Return the count that a keyword sets; None: not set. Raises SchemaError."""
     count = schema.get(word)
     if count is not None and (type(count) is not int or count < 0):
         raise SchemaError(f"says {shortened(word)!r} {json.dumps(count)[:40]}, which is no count")
@@ -181,8 +185,10 @@ def type_of(value: object) -> JsonType:
 
 
 def _joined(schema: Any, rest: Schema) -> Any:
-    """rest: what stands beside a reference: words about the schema, most of the time. What cannot be joined is told as
-    what it means, which no grammar says."""
+    """Join a referenced schema with the keywords beside the reference, which are mostly annotations.
+
+    Constraints on both sides become an allOf, which grammars refuse.
+    """
     says = _SAYS & set(rest)
     if not isinstance(schema, dict) or not says:
         return schema

@@ -1,7 +1,7 @@
-"""Calls whose arguments stand between marks one by one, as text: Qwen3-Coder, Seed-OSS, MiniMax, GLM.
+"""Parse tool calls with one pair of marks for each argument: Qwen3-Coder, Seed-OSS, MiniMax, GLM.
 
-Knows that a value's type is what the tool's schema says: a string as it is written, anything else as JSON where it is
-JSON. The marks are a dialect's (`xml_dialects`).
+The tool's schema gives a value's type: strings are read as they are written, other values as JSON if they are JSON.
+`xml_dialects` has the marks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from inflight.frontend.parsers.xml_grammar import call_syntax
 from inflight.frontend.parsers.xml_values import as_json
 
 _A_NAME = re.compile(r"[\w.:-]+")
-_OF_NOBODY = ToolSchema({})  # of a tool that there is not
+_EMPTY_SCHEMA = ToolSchema({})  # of an unknown tool
 
 
 class XmlCallParser(PullParser):
@@ -33,7 +33,7 @@ class XmlCallParser(PullParser):
 
     def walk(self) -> Steps[None]:
         dialect = self._dialect
-        marks = tuple(filter(None, (dialect.opens, dialect.call)))  # some leave the outer mark out
+        marks = tuple(filter(None, (dialect.opens, dialect.call)))  # some models omit the outer mark
         while mark := (yield from self.until(marks, self.content)):
             if mark == dialect.call:
                 self.put_back(mark)
@@ -48,7 +48,7 @@ class XmlCallParser(PullParser):
                 self.put_back(self.recorded())
 
     def _call(self, mark: str) -> Steps[bool]:
-        """False: none follows, and what was consumed is content, behind `mark`."""
+        """Parse a call. Return False if there is none; the consumed text is content, after `mark`."""
         dialect = self._dialect
         self.record()
         yield from self.white()
@@ -63,12 +63,12 @@ class XmlCallParser(PullParser):
         if end in (dialect.parameter, dialect.closes):
             self.put_back(end)
         self.begin_call(name.strip(), "{")
-        if (yield from self._parameters(self._schemas.get(name.strip(), _OF_NOBODY))):
+        if (yield from self._parameters(self._schemas.get(name.strip(), _EMPTY_SCHEMA))):
             self.arguments("}")
         return True
 
     def _parameters(self, schema: ToolSchema) -> Steps[bool]:
-        """False: cut off by the answer's end."""
+        """Parse parameters. Return False if the answer ends within them."""
         dialect, between = self._dialect, ""
         while True:
             yield from self.white()
@@ -104,8 +104,11 @@ class XmlCallParser(PullParser):
         return True
 
     def _json_or_text(self) -> Steps[tuple[str, bool]]:
-        """As it is written, and whether its end was. A mark within a string of a list or an object is text, if that
-        string ends before the answer does; this is looked for but once without success."""
+        """Return a value as it is written, and whether its end mark came.
+
+        A mark within a string of a list or an object is text if that string ends before the answer does. After one
+        string without an end, the search for it is not repeated.
+        """
         mark, scanner = self._dialect.value_end, JsonScanner()
         text, end = yield from self.collect_until((mark,))
         scanner.feed(text.lstrip())
@@ -122,16 +125,16 @@ class XmlCallParser(PullParser):
 
 
 class _StringWriter:
-    """Writes a string's inside as JSON as it comes, but for a newline at its end, which is the format's."""
+    """Write the inside of a string as JSON, piece by piece, without a newline at its end, which is the format's."""
 
-    def __init__(self, tell: Callable[[str], None]):
-        self._tell = tell
-        self._held = ""
+    def __init__(self, emit: Callable[[str], None]):
+        self._emit = emit
+        self._newline = ""  # withheld
 
     def write(self, text: str) -> None:
-        text = self._held + text
-        self._held = "\n" if text.endswith("\n") else ""
-        self._tell(json.dumps(text.removesuffix("\n"), ensure_ascii=False)[1:-1])
+        text = self._newline + text
+        self._newline = "\n" if text.endswith("\n") else ""
+        self._emit(json.dumps(text.removesuffix("\n"), ensure_ascii=False)[1:-1])
 
 
 def _format(dialect: Dialect, in_template: tuple[str, ...]) -> ToolFormat:

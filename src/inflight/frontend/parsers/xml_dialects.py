@@ -1,7 +1,4 @@
-"""Formats in which a call's arguments stand between marks one by one, as text: which marks each has, as data.
-
-Knows Qwen3-Coder's, Seed-OSS', MiniMax' and GLM's; not how they are read, or forced.
-"""
+"""Define the marks of formats with one pair of marks for each argument: Qwen3-Coder, Seed-OSS, MiniMax, GLM."""
 
 from __future__ import annotations
 
@@ -9,10 +6,21 @@ from msgspec import Struct
 
 
 class Dialect(Struct, frozen=True):
-    """opens, closes: around calls. call, name_ends, call_end: around one and its name, of whose ends the first is
-    written. parameter, key_end, value, value_end: around a parameter, its name and its value. edge: what is written
-    around a value within its marks; a newline there is no part of it in any dialect. around_all: one pair of marks
-    stands around all calls of an answer."""
+    """The marks of one format.
+
+    Attributes:
+        opens: Before calls.
+        closes: After calls.
+        call: Before one call.
+        name_ends: After a call's name; the first one is forced.
+        call_end: After one call.
+        parameter: Before a parameter.
+        key_end: After a parameter's name.
+        value: Before its value.
+        value_end: After its value.
+        edge: Written around a value within its marks; a newline there is not part of the value in any dialect.
+        around_all: Whether `opens` and `closes` are around all calls of an answer, not around each.
+    """
 
     opens: str
     closes: str

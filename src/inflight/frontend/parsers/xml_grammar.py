@@ -1,7 +1,7 @@
-"""Grammars of calls whose arguments stand between marks, in any dialect.
+"""Write grammars of tool calls with marks around each argument, in any dialect.
 
-Knows that a string is written as it is and ends at its mark, and that all else is JSON. What the parser would read as
-another value than the schema allows is left out: white space that it takes away, and strings that it takes for numbers.
+A string is written unquoted and ends at its mark; all other values are JSON. Texts that the parser would read as
+another value are excluded: white space that it strips, and strings that look like numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inflight.frontend.parsers.xml_dialects import Dialect
 from inflight.frontend.parsers.xml_values import as_json
 
 _NO_NEWLINE_AROUND = no(r"(?s:\n.*|.*\n)")
-# Of a string where the schema allows other types too: what the parser takes for one of those.
+# Excluded from a string if the schema allows other types too: texts that the parser reads as one of those.
 _NO_SPACE_AROUND = no(r"(?s:[\s\x1c-\x1f].*|.*[\s\x1c-\x1f])")
 _NO_JSON = no(r"(?s:[-0-9\[{].*)|(?i:true|false|null|none)")
 _WORDS: Mapping[JsonType, Sequence[str]] = {  # Python's too, as templates show them
@@ -57,7 +57,7 @@ def _parameter(dialect: Dialect, lark: Lark, schema: ToolSchema, name: str, of: 
 
 
 def _value(dialect: Dialect, lark: Lark, schema: ToolSchema, of: Schema) -> str:
-    """With the marks around it, and the newline behind."""
+    """Return a rule of a value with its marks and the newline after it."""
     begin = ("\n" + dialect.value if dialect.value else "") + dialect.edge
     end, behind = dialect.edge + dialect.value_end, "\n"
     alternatives, types = schema.alternatives(of), schema.types_in(of)
@@ -65,7 +65,7 @@ def _value(dialect: Dialect, lark: Lark, schema: ToolSchema, of: Schema) -> str:
     for one in alternatives:
         if one.type in ("string", None):
             either.append(lark.ended(_text(dialect, one, types), end))
-        elif words := _words(one):  # with its end, as a text beside it could go on where a word ends
+        elif words := _words(one):  # with its end: a text alternative could continue a word
             either.append(lark.ended(one_of(words), end))
         else:
             others.append(one)
@@ -75,14 +75,14 @@ def _value(dialect: Dialect, lark: Lark, schema: ToolSchema, of: Schema) -> str:
 
 
 def _words(one: Alternative) -> Sequence[str]:
-    """All that a value may be, where that is few."""
+    """Return all texts of a value if there are few; else none."""
     if one.values is not None and one.type not in ("array", "object"):
         return [json.dumps(value) for value in one.values]
     return _WORDS.get(one.type, ()) if one.values is None and one.type is not None else ()
 
 
 def _text(dialect: Dialect, string: Alternative, types: frozenset[JsonType]) -> str:
-    """Terminals: of the strings that are read as they are meant."""
+    """Return terminals of the strings that the parser reads unchanged."""
     if string.values is not None:
         readable = [text for text in string.values if _reads(dialect, text, types)]
         if len(readable) < len(string.values):

@@ -1,4 +1,4 @@
-"""What a value is that stands between marks as text. Knows the types that it may have; not where it stands."""
+"""Convert the text of a value between marks to JSON, by the types that its schema allows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from inflight.frontend.parsers.tool_schema import JsonType, type_of
 
 
 def as_json(text: str, types: frozenset[JsonType]) -> str:
-    """What a value that may be more than a string is, as JSON."""
+    """Convert a value that may have other types than string to JSON."""
     text = text.strip()
     spelled = text.lower() if text.lower() in ("true", "false", "null") else "null" if text == "None" else text
     try:
         value = json_value(spelled)
     except ValueError:
         return json.dumps(text, ensure_ascii=False)
-    # A string in quotes is a string of quotes where strings are written without.
+    # Strings are written without quotes here, so quotes belong to the string.
     if "string" in types and (isinstance(value, str) or type_of(value) not in types):
         return json.dumps(text, ensure_ascii=False)
     return spelled

@@ -13,7 +13,7 @@ from msgspec import Struct
 from inflight.core.types.sampling import Grammar
 from inflight.counted import shortened
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool
-from inflight.frontend.text_tasks import Told
+from inflight.frontend.text_tasks import TextTask
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
 from inflight.server.call import EndpointName
@@ -90,7 +90,7 @@ class PreparedTexts(ReadBody, frozen=True, tag_field="outcome", tag="texts"):
     settings: TextSettings
     prompts: tuple[Prompt, ...]
     kind: EndpointName
-    task: Told
+    task: TextTask
     form: TextForm
     pairs: tuple[tuple[int, int], ...] = ()
 

@@ -99,7 +99,7 @@ class Prompts:
             tokens = clients_fault(lambda: self._encoder.tokens(given), field)
             return tokens if most is None else tokens[:most]
         text = self._bounded(given, field, most)
-        return clients_fault(lambda: self._encoder.text(text, add_special_tokens=added, most=most), field)
+        return clients_fault(lambda: self._encoder.text(text, add_special_tokens=added, max_tokens=most), field)
 
     def of_pair(self, first: str, second: str, field: str, most: int | None) -> tuple[tuple[int, ...], int | None]:
         """Return the tokens of two texts that are read together, and where the second begins. Else as `of_text`."""

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from inflight.core.types.timings import Timings
 from inflight.frontend.outputs import OutputCollector
-from inflight.frontend.text_tasks import TextTaskError, TextTasks, Told, pairs_of
+from inflight.frontend.text_tasks import TextTask, TextTaskError, TextTasks, pairs_of
 from inflight.server.call import Call, EndpointName
 from inflight.server.common.answers import Change, Choice, TokenUsage
 from inflight.server.common.fields import MAX_TOKEN_IDS, PLAIN_FORM, Text, TextForm, TextSettings, TokenId, TokenIds
@@ -44,7 +44,7 @@ def prepare_texts(
     preprocessor: Preprocessor,
     body: Struct,
     kind: EndpointName,
-    task: Told,
+    task: TextTask,
     texts: Sequence[str | list[int]],
     field: str,
     seconds: Sequence[str] = (),
