@@ -5,6 +5,7 @@ Knows the process, its port and its log; what is asked of it, and what must be t
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import http.client
 import json
@@ -38,6 +39,7 @@ class Server:
         self._command = [*serve, "--data-dir", str(data), "--log-format", "text"]
         self._url = f"http://127.0.0.1:{port}"
         self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self._end)  # a trial that fails leaves none
 
     def spawn(self) -> None:
         with self.log.open("wb") as log:
@@ -70,6 +72,10 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def _end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
 
     def stop(self) -> None:
         """As people do."""
