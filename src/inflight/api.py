@@ -1,8 +1,4 @@
-"""The public Python face: `LLM`, `AsyncEngine`, `SamplingParams` with `StructuredOutputsParams`. Names and defaults are
-those vLLM's users know.
-
-Knows how to ask an engine; how it is put together, `build` knows.
-"""
+"""Define the public Python API: `LLM`, `AsyncEngine`, `SamplingParams`, with vLLM's names and defaults."""
 
 from __future__ import annotations
 
@@ -62,8 +58,7 @@ Outputs = TypeVar("Outputs")
 
 
 class LLM:
-    """A model for offline use. `model` None is the built-in one; prefill_engines: that compute the prompts, beside the
-    engine that goes on with them; the other settings are the fields of `EngineSettings` and `SchedulingSettings`.
+    """A model for offline use.
 
     >>> LLM().chat([{"role": "user", "content": "What is continuous batching?"}])[0].outputs[0].text
     """
@@ -71,10 +66,18 @@ class LLM:
     def __init__(
         self, model: str | None = None, *, record: str | Path | None = None, prefill_engines: int = 0, **settings: Any
     ):
+        """Load a model.
+
+        Args:
+            model: Name or folder; None: the built-in one.
+            record: File that the run is recorded in.
+            prefill_engines: Number of engines that compute prompts for the one that decodes.
+            settings: Fields of `EngineSettings` and `SchedulingSettings`.
+        """
         self._engine, self._prefill = build_engines(*_settings(model, settings), _path(record), prefill_engines)
         self._offline = Offline(self._engine.loop, self._engine.tokenizer, self._prefill)
         self._numbers = itertools.count()
-        # Whoever closes nothing leaves no thread behind that holds a model.
+        # Without a call of close(), no thread keeps the model in memory.
         self._close = weakref.finalize(self, _close_both, self._engine.loop, self._prefill)
         self._tasks = TextTasks(self._engine.model.pooler, self._engine.text_prompts)
 
@@ -95,11 +98,18 @@ class LLM:
         adapter: str | None = None,
         session_id: str | Sequence[str] | None = None,
     ) -> list[RequestOutput]:
-        """One output per prompt, in order. A prompt is text, a list of token ids, or {"prompt_token_ids": […]}.
+        """Generate one output per prompt, in order.
 
-        adapter: the name of one of `lora`. session_id: whose turns these are (`kv_eviction="sessions"`), or one for
-        each prompt. Raises PromptError or RequestRefused, before anything is computed, if one
-        of them cannot be served, and AdapterNameError.
+        Args:
+            prompts: Text, a list of token ids, {"prompt_token_ids": […]}, or a list of these.
+            sampling_params: For all prompts, or one for each.
+            adapter: Name of one of `lora`.
+            session_id: Conversation of the prompts (`kv_eviction="sessions"`), or one for each prompt.
+
+        Raises:
+            PromptError: A prompt is malformed; nothing is computed.
+            RequestRefused: The engine refuses a request.
+            AdapterNameError: There is no such adapter.
         """
         many = several(prompts)
         encoded = [self._engine.prompts.tokens(prompt) for prompt in many]
@@ -113,9 +123,13 @@ class LLM:
         adapter: str | None = None,
         session_id: str | Sequence[str] | None = None,
     ) -> list[RequestOutput]:
-        """One conversation, or several: lists of {"role": …, "content": …}. The model answers each.
+        """Answer one conversation or several.
 
-        adapter, session_id: as in `generate`. Without sampling_params the likeliest tokens are taken until it ends.
+        Args:
+            messages: A list of {"role": …, "content": …}, or a list of such lists.
+            sampling_params: As in `generate`; None: the likeliest tokens, without a limit.
+            adapter: As in `generate`.
+            session_id: As in `generate`.
         """
         conversations: Any = [messages] if messages and isinstance(messages[0], Mapping) else messages
         encoded = [self._engine.prompts.chat(Conversation(one)) for one in conversations]
@@ -137,12 +151,21 @@ class LLM:
         truncate: bool = False,
         adapter: str | None = None,
     ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
-        """A vector of each text, in order.
+        """Return a vector of each text, in order.
 
-        dimensions: the first so many of its numbers. normalize: to length 1; None: as the model's files say.
-        prompt_name: of the model's own prompts, put before each text. truncate: what is longer than the model takes is
-        cut at its end, instead of being refused. adapter: as in `generate`. Raises TextTaskError, PromptError,
-        RequestRefused or AdapterNameError.
+        Args:
+            prompts: As in `generate`.
+            dimensions: Return only the first numbers of each vector.
+            normalize: To length 1; None: as the model's files say.
+            prompt_name: One of the model's prompts, put before each text.
+            truncate: Cut the end of a text that is too long, instead of refusing it.
+            adapter: As in `generate`.
+
+        Raises:
+            TextTaskError: The model computes no vectors, or has no such prompt.
+            PromptError: A text is malformed.
+            RequestRefused: The engine refuses a request.
+            AdapterNameError: There is no such adapter.
         """
         self._tasks.check("vectors")
         before, params = (
@@ -156,8 +179,16 @@ class LLM:
     def score(
         self, text_1: str | Sequence[str], text_2: str | Sequence[str], *, truncate: bool = False
     ) -> list[PoolingRequestOutput[ScoringOutput]]:
-        """How well each of the second texts belongs to the first one, or to its own, where there are as many. A model
-        that reads pairs tells its score, any other the cosine of both vectors. Errors as in `embed`."""
+        """Score pairs of texts: a model that reads pairs returns its score, any other the cosine of both vectors.
+
+        Args:
+            text_1: One text, compared with each of `text_2`, or as many as these.
+            text_2: The second texts.
+            truncate: As in `embed`.
+
+        Raises:
+            PromptError: The numbers of texts differ. Other errors as in `embed`.
+        """
         self._tasks.check("scores")
         firsts, seconds = ([one] if isinstance(one, str) else list(one) for one in (text_1, text_2))
         if len(firsts) not in (1, len(seconds)):
@@ -177,15 +208,14 @@ class LLM:
     def classify(
         self, prompts: Prompt | Sequence[Prompt], *, truncate: bool = False
     ) -> list[PoolingRequestOutput[ClassificationOutput]]:
-        """The label of each text, with the probabilities of all. Errors as in `embed`."""
+        """Return the likeliest label of each text, with the probabilities of all. Errors as in `embed`."""
         self._tasks.check("classes")
         texts = [self._text_tokens(one, "", truncate) for one in several(prompts)]
         found = self._pool([(tokens, None) for tokens in texts], self._tasks.params("classes"))
         return [_pooled(one, classified(one.embedding or (), self._tasks.labels)) for one in found]
 
     def close(self) -> None:
-        """Closes the record file, if there is one, and ends the engines that compute prompts; the model's memory goes
-        with the object."""
+        """Close the record file and the prefill engines; the model's memory is freed with the object."""
         self._close()
 
     def __enter__(self) -> LLM:
@@ -220,7 +250,7 @@ class LLM:
     def _pool(
         self, prompts: Sequence[tuple[tuple[int, ...], int | None]], params: PoolingParams, adapter: str | None = None
     ) -> list[RequestOutput]:
-        """prompts: token ids, and where the second text of a pair begins."""
+        """Run pooling requests. prompts: token ids, and the index of the second text of a pair."""
         changed = self._engine.adapters.known(adapter)
         now, make = self._engine.loop.clock.now(), self._engine.prompts.pooled
         found = self._answers(
@@ -236,7 +266,7 @@ class LLM:
         if not self._close.alive:
             raise EngineStopped("The engine was closed; make a new LLM.")
         collectors: list[OutputCollector] = []
-        self._offline.abort_all()  # that a call left which was interrupted twice
+        self._offline.abort_all()  # requests of an earlier call that was interrupted twice
         try:
             for request, text in requests:
                 collectors.append(self._offline.add(request, text))
@@ -247,7 +277,7 @@ class LLM:
         return [collector.output() for collector in collectors]
 
     def _text_tokens(self, prompt: Prompt, before: str, truncate: bool) -> tuple[int, ...]:
-        """Of a whole text."""
+        """Encode a text for pooling."""
         prompts, most = self._engine.prompts, self._engine.capacity.max_model_len if truncate else None
         if (text := prompt_text(prompt)) is None:
             return prompts.tokens(prompt)[:most]
@@ -255,13 +285,13 @@ class LLM:
 
 
 class AsyncEngine:
-    """A model for asyncio: many consumers, one engine that batches what they ask.
+    """A model for asyncio: one engine that batches the requests of many consumers.
 
-    The engine runs in a thread of its own and sleeps while nothing is asked. Close it with `close()`, or use it in
+    The engine runs in a thread of its own and sleeps without requests. Close it with `close()`, or use it in
     `async with`. Settings are those of `LLM`.
 
-    Each step hands the interpreter's lock over many times, and beside a busy Python thread each time may last as long
-    as Python's switch interval, 5 ms. A process that computes in Python beside the engine sets `switch_interval`.
+    Each step releases the interpreter's lock many times. Beside a busy Python thread, it may wait for Python's switch
+    interval, 5 ms, each time. A process that computes in Python beside the engine sets `switch_interval`.
     """
 
     def __init__(
@@ -278,9 +308,9 @@ class AsyncEngine:
         Args:
             model: Name or folder; None: the built-in one.
             record: File that the run is recorded in.
-            prefill_engines: Engines that compute the prompts, beside the one that goes on with them.
-            switch_interval: Seconds after which a busy Python thread gives way, of the whole process, until `close()`
-                (`sys.setswitchinterval`); the server takes 0.0005. None: leave it as it is.
+            prefill_engines: Number of engines that compute prompts for the one that decodes.
+            switch_interval: Seconds after which a busy Python thread yields, for the whole process, until `close()`
+                (`sys.setswitchinterval`), such as 0.0005. None: unchanged.
             settings: As of `LLM`.
         """
         if switch_interval is not None and not 0 < switch_interval <= 1:
@@ -307,10 +337,9 @@ class AsyncEngine:
         adapter: str | None = None,
         session_id: str | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        """Outputs as they grow: each holds everything so far, the last one is `finished`.
+        """Yield the growing output: each item has everything so far, the last one is `finished`.
 
-        adapter, session_id: as in `LLM.generate`. Leaving the iteration aborts the request. Raises PromptError,
-        RequestRefused or AdapterNameError.
+        Leaving the iteration aborts the request. Arguments and errors are those of `LLM.generate`.
         """
         changed = self._engine.adapters.known(adapter)
         if request_id is None:
@@ -344,7 +373,7 @@ class AsyncEngine:
         return await self._bridge.stats()
 
     def close(self) -> None:
-        """Stop the engine, and give the process its switch interval back; a second call does nothing."""
+        """Stop the engine and restore the process's switch interval; idempotent."""
         if self._switch_interval_before is not None:
             sys.setswitchinterval(self._switch_interval_before)
             self._switch_interval_before = None
@@ -370,8 +399,8 @@ def _settings(model: str | None, given: dict[str, Any]) -> tuple[EngineSettings,
     return EngineSettings(model=model, **given), SchedulingSettings.of(**scheduling)
 
 
-def _pooled(told: RequestOutput, outputs: Outputs) -> PoolingRequestOutput[Outputs]:
-    return PoolingRequestOutput(told.request_id, told.prompt_token_ids, outputs, told.timings)
+def _pooled(output: RequestOutput, outputs: Outputs) -> PoolingRequestOutput[Outputs]:
+    return PoolingRequestOutput(output.request_id, output.prompt_token_ids, outputs, output.timings)
 
 
 def _path(record: str | Path | None) -> Path | None:

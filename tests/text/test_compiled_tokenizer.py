@@ -60,7 +60,7 @@ def assert_alike(path: Path, seed: int, count: int = 150) -> None:
     assert [found.id_to_token(one) for one in ids] == [twin.id_to_token(one) for one in ids]
     assert [found.token_bytes(one) for one in ids] == [twin.token_bytes(one) for one in ids]
     control = [one.content for one in twin.added_tokens if one.special]
-    apart, twin_apart = found.apart(control), twin.apart(control)
+    separate, reference = found.separate_encoder(control), twin.separate_encoder(control)
     texts = drawn_texts(seed, count)
     for text, other in zip(texts, reversed(texts), strict=True):
         encoded = twin.encode(text)
@@ -73,7 +73,7 @@ def assert_alike(path: Path, seed: int, count: int = 150) -> None:
         assert found.encode_pair(text, other, 9) == twin.encode_pair(text, other, 9)
         if control:
             parts = [text, control[len(text) % len(control)], other]
-            assert answer(apart.encode, parts) == answer(twin_apart.encode, parts)
+            assert answer(separate.encode, parts) == answer(reference.encode, parts)
     assert found.for_grammars() == twin.for_grammars()
 
 

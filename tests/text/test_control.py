@@ -223,7 +223,7 @@ def test_which_templates_change_text(source: str, changes: bool) -> None:
 def test_everything_is_prepared_before_the_first_conversation() -> None:
     encoder = ChatEncoder(KINDS["byte_level"], ChatTemplate(QWEN, NAMED))
     encoder.prepare()
-    assert {"_control", "_apart"} <= encoder.__dict__.keys()
+    assert {"_control", "_encoder"} <= encoder.__dict__.keys()
     with pytest.raises(ChatTemplateError, match="has an error in line 1"):
         ChatEncoder(KINDS["byte_level"], ChatTemplate("{% if %}")).prepare()
     ChatEncoder(KINDS["byte_level"], ChatTemplate(None)).prepare()
@@ -307,7 +307,7 @@ def test_characters_of_private_use_are_kept() -> None:
     assert written in KINDS["byte_level"].decode(found, skip_special_tokens=False)
     leads = "".join(map(chr, range(0xF0001, 0x10FFFE)))
     with pytest.raises(TokenizerError, match="uses all of Unicode's 131,069 characters of private use"):
-        KINDS["byte_level"].apart(("<|im_end|>",)).encode((leads, "<|im_end|>", ""))
+        KINDS["byte_level"].separate_encoder(("<|im_end|>",)).encode((leads, "<|im_end|>", ""))
     every = "".join(map(chr, range(0xF0000, 0x10FFFE)))
     with pytest.raises(ChatTemplateError, match="uses all but 0 of Unicode's 131,070 characters of private use"):
         encoder.render(Conversation(user(every + "<|im_end|>")))

@@ -1,7 +1,6 @@
-"""Text in and out: tokenizer, incremental detokenizer, stop strings, chat template.
+"""Convert text to tokens and back: tokenizer, incremental detokenizer, stop strings, chat template.
 
-Knows the files of a Hugging Face folder that concern text. Does not know the scheduler, the server or the model's
-weights. Importing it is cheap: `tokenizers` and `jinja2` are imported by the first load and the first rendering.
+Importing it is cheap: `tokenizers` and `jinja2` are imported by the first load and the first rendering.
 """
 
 from __future__ import annotations

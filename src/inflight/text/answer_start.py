@@ -1,7 +1,6 @@
-"""Where an output's answer starts: behind its reasoning, if it has any.
+"""Find where the answer starts in an output: after its reasoning, if there is any.
 
-Knows the texts that open and close reasoning; not tokens, nor what is looked for in the answer. As `frontend.parsers`
-has it, reasoning stands in front of all else, and white space behind it belongs to it.
+As in `frontend.parsers`, reasoning comes first, and white space after it belongs to it.
 """
 
 from __future__ import annotations
@@ -10,27 +9,27 @@ from collections.abc import Sequence
 
 
 class AnswerStart:
-    """Splits the text of one output as it comes, however it is cut into pieces."""
+    """Split the text of one output, piece by piece."""
 
     __slots__ = ("_begins", "_ends", "_has_reasoning", "_has_started", "_overlap", "_text")
 
     def __init__(self, begins: Sequence[str], ends: Sequence[str], is_open: bool) -> None:
-        """Begin in front of the output.
+        """Start before the output.
 
         Args:
-            begins: texts any of which opens reasoning.
-            ends: texts any of which closes it.
-            is_open: the prompt has opened it.
+            begins: Texts any of which opens reasoning.
+            ends: Texts any of which closes it.
+            is_open: Whether the prompt has opened it.
         """
         self._begins, self._ends = tuple(begins), tuple(ends)
         self._overlap = max(map(len, self._ends)) - 1
         self._has_reasoning = is_open
         self._has_started = False
-        self._text = ""  # that may be the beginning of a mark: held, or within reasoning passed on already
+        self._text = ""  # may be the beginning of a mark: withheld, or, within reasoning, already returned
 
     def push(self, text: str) -> tuple[str, str]:
-        """Return what of the text is in front of the answer, and what is the answer's. Nothing of either is returned
-        while the first characters may open reasoning."""
+        """Return the part of the text before the answer, and the answer's part. Both are empty while the first
+        characters may open reasoning."""
         if self._has_started:
             return "", text
         if self._has_reasoning:
@@ -45,13 +44,13 @@ class AnswerStart:
         return "", self.flush()
 
     def flush(self) -> str:
-        """Return what was held, at the output's end: it is the answer's."""
+        """Return the withheld text at the output's end: it belongs to the answer."""
         held = "" if self._has_reasoning else self._text
         self._text, self._has_started = "", True
         return held
 
     def _skip(self, text: str) -> tuple[str, str]:
-        """Within reasoning, or the white space behind it."""
+        """Skip reasoning and the white space after it."""
         seen = self._text + text
         if self._ends:
             found = min((at + len(end) for end in self._ends if (at := seen.find(end)) >= 0), default=None)

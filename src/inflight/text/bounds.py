@@ -1,8 +1,7 @@
-"""How much what a template asks of Python would make: operators, methods of strings, filters.
+"""Bound the results of a template's operations (operators, methods of strings, filters) before they are computed.
 
-Knows which operations a template may use, and says the size of each that makes much of little to a budget before it is
-done. What it cannot tell the size of it does not allow: formats have two plain shapes, and types have lists of methods.
-Does not know where in a template an operation stands (`sandbox`).
+Each operation that may make a large result of a small input is charged to the rendering's budget first. Operations
+whose size cannot be computed are refused: formats have two plain forms, and types have lists of allowed methods.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ Named = Mapping[str, Any]
 
 
 def before_operator(budget: Budget, operator: str, left: Any, right: Any) -> None:
-    """Raises ChatTemplateError where the result would be too large."""
+    """Charge an operator. Raises ChatTemplateError if the result would be too large."""
     for value in (left, right):
         if isinstance(value, int):
             budget.allow_bits(value.bit_length())
@@ -79,7 +78,7 @@ def before_operator(budget: Budget, operator: str, left: Any, right: Any) -> Non
 
 
 def before_method(budget: Budget, owner: Any, name: str, arguments: Arguments, named: Named) -> Arguments:
-    """The arguments, of which an iterable that is used up by looking at it has become a list."""
+    """Charge a method call; return the arguments, with one-time iterables converted to lists."""
     if not any(isinstance(owner, kind) and name in names for kind, names in _METHODS.items()):
         kind = owner if isinstance(owner, type) else type(owner)
         raise ChatTemplateError(
@@ -92,7 +91,7 @@ def before_method(budget: Budget, owner: Any, name: str, arguments: Arguments, n
         return (_joined(budget, arguments[0], len(owner)), *arguments[1:])
     for value in (*arguments, *named.values()):
         budget.allow_number(value)
-        budget.measure(value)  # to be looked for, hashed or told in an error
+        budget.measure(value)  # searched for, hashed or reported in an error
     if isinstance(owner, str) and name in _BY_CHARACTER:
         budget.spend(len(owner) // _SLOW_CHARACTERS_A_UNIT)
     elif isinstance(owner, str) and (check := _OF_STRINGS.get(name)) is not None:
@@ -101,14 +100,21 @@ def before_method(budget: Budget, owner: Any, name: str, arguments: Arguments, n
 
 
 def before_call(budget: Budget, arguments: Arguments, named: Named) -> None:
-    """Of anything that is neither a method of Python's types nor a macro."""
+    """Charge a call of anything that is neither a method of Python's types nor a macro."""
     for value in (*arguments, *named.values()):
         budget.measure(value)
 
 
 def before_filter(budget: Budget, name: str, value: Any, named: Named, rest: Arguments = ()) -> Any:
-    """The value, which has become a list where looking at it uses it up. named: the arguments by the filter's own
-    names; rest: those that have none."""
+    """Charge a filter; return the value, with a one-time iterable converted to a list.
+
+    Args:
+        budget: Of the rendering.
+        name: Of the filter.
+        value: Its input.
+        named: Arguments by the filter's parameter names.
+        rest: Further arguments.
+    """
     if name not in _SMALL:
         budget.charge(value)
     if name not in ("default", "d"):
@@ -129,7 +135,7 @@ def before_filter(budget: Budget, name: str, value: Any, named: Named, rest: Arg
 
 
 def before_loop(budget: Budget, value: Any) -> Any:
-    """What a loop with a test goes through, entry by entry: those that the test leaves out cost too."""
+    """Charge a loop with a test, also for the entries that the test skips; return the entries."""
     if isinstance(value, str):
         budget.spend(len(value))
         return value
@@ -137,14 +143,14 @@ def before_loop(budget: Budget, value: Any) -> Any:
 
 
 def before_case(budget: Budget, value: Any) -> str:
-    """The text of what is asked for its case, or given another."""
+    """Charge a change or test of a text's case; return the text."""
     text = budget.text(value)
     budget.spend(len(text) // _SLOW_CHARACTERS_A_UNIT)
     return text
 
 
 def before_search(budget: Budget, value: Any) -> Any:
-    """What `in` looks through."""
+    """Charge a search by `in`; return the container."""
     if isinstance(value, Mapping):  # by hash
         budget.spend(1)
         return value
@@ -168,7 +174,7 @@ def _before_braces(budget: Budget, pattern: str, arguments: Arguments, named: Na
 
 
 def _fields(budget: Budget, pattern: str, allowed: re.Pattern[str], field: re.Pattern[str]) -> tuple[int, int]:
-    """How many fields there are, and the sum of their widths and precisions."""
+    """Return the number of fields, and the sum of their widths and precisions."""
     budget.spend(len(pattern) // _SLOW_CHARACTERS_A_UNIT)
     budget.allow_items(pattern.count("%") + pattern.count("{"))
     if not allowed.fullmatch(pattern):
@@ -195,8 +201,8 @@ def _before_split(budget: Budget, owner: str, arguments: Arguments, named: Named
     separator = arguments[0] if arguments else named.get("sep")
     if isinstance(separator, str) and separator:
         budget.allow_items(owner.count(separator) + 1)
-    elif len(owner) // 2 + 1 > budget.most_items:
-        budget.allow_items(len(owner.split(None, budget.most_items)))
+    elif len(owner) // 2 + 1 > budget.max_items:
+        budget.allow_items(len(owner.split(None, budget.max_items)))
     budget.spend(len(owner) // _SLOW_CHARACTERS_A_UNIT)
 
 
@@ -206,7 +212,7 @@ def _before_rsplit(budget: Budget, owner: str, arguments: Arguments, named: Name
 
 
 def _before_slow_search(budget: Budget, owner: str, arguments: Arguments, named: Named) -> None:
-    """From behind, or for each of some characters: Python may compare each character with each."""
+    """Charge a search from the end, or for a set of characters: Python may compare each pair of characters."""
     for given in (*arguments, *named.values()):
         if isinstance(given, str):
             budget.spend(len(owner) * len(given) // 1024)
@@ -234,7 +240,7 @@ def _listed(budget: Budget, values: Any) -> list[Any]:
 
 
 def _listed_by_attribute(budget: Budget, value: Any, named: Named) -> Any:
-    """An attribute of a mapping is within it, and so is its size; of anything else, nobody knows."""
+    """Return the entries of a filter with an attribute; only mappings' attributes have a known size."""
     found = _listed(budget, value) if isinstance(value, Iterable) and not isinstance(value, Mapping) else value
     if named.get("attribute") is not None and not all(isinstance(one, Mapping) for one in found):
         raise ChatTemplateError(

@@ -1,7 +1,4 @@
-"""What one rendering of a chat template may use up: steps of work, and characters of text.
-
-Knows how large a value is before it is made, and what a rendering has spent. Does not know Jinja (`sandbox`), which
-spends, or which model the template belongs to.
+"""Limit the work and the text of one rendering of a chat template.
 
 A unit of work is about what takes a microsecond: a call, an operator, a pass through a small loop, a kilobyte of text
 read, half of one of memory taken. The largest values are bounded before they are made, because one operation
@@ -20,13 +17,18 @@ from inflight.text.errors import ChatTemplateError
 
 _CHARACTERS_A_UNIT = 1024
 _BYTES_A_UNIT = 512  # of text that is made, all of which may be kept
-_MOST_BITS = 4096  # of a whole number
+_MAX_BITS = 4096  # of a whole number
 _NESTING = (list, tuple, Mapping, MappingView)
 
 
 class RenderLimits(Struct, frozen=True):
-    """characters: of the prompt, and of any text on the way to it; what max_model_len of the longest tokens come to is
-    enough. work: units (see above), so that what never ends is told within a second. items: of one list."""
+    """Limits of one rendering.
+
+    Attributes:
+        characters: Of the prompt and of any intermediate text; max_model_len times the longest token is enough.
+        work: Units (see above), so that an endless loop is stopped within a second.
+        items: Of one list.
+    """
 
     characters: int = 2**24
     work: int = 1_000_000
@@ -34,7 +36,7 @@ class RenderLimits(Struct, frozen=True):
 
 
 class Budget:
-    """Of one rendering."""
+    """The work and text that one rendering has used."""
 
     __slots__ = ("_limits", "_work", "_written")
 
@@ -44,11 +46,11 @@ class Budget:
         self._written = 0
 
     @property
-    def most_items(self) -> int:
+    def max_items(self) -> int:
         return self._limits.items
 
     def spend(self, units: int) -> None:
-        """Raises ChatTemplateError where nothing is left."""
+        """Use units of work. Raises ChatTemplateError if none are left."""
         self._work -= units
         if self._work < 0:
             raise ChatTemplateError(
@@ -57,12 +59,12 @@ class Budget:
             )
 
     def write(self, characters: int) -> None:
-        """Text that goes into the prompt."""
+        """Count characters of the prompt."""
         self._written += characters
         self.allow(self._written)
 
     def allow(self, characters: int) -> None:
-        """A text of this length is about to be made, or was."""
+        """Check the length of a text. Raises ChatTemplateError if it is too long."""
         if characters > self._limits.characters:
             raise ChatTemplateError(
                 f"The model's chat template makes a text of {characters:,} characters of these messages, and at most "
@@ -70,7 +72,7 @@ class Budget:
             )
 
     def allow_items(self, count: int) -> None:
-        """A list of this length is about to be made, or was."""
+        """Check the length of a list. Raises ChatTemplateError if it is too long."""
         if count > self._limits.items:
             raise ChatTemplateError(
                 f"The model's chat template makes a list of {count:,} entries of these messages, and at most "
@@ -78,7 +80,7 @@ class Budget:
             )
 
     def allow_number(self, value: Any) -> None:
-        """A number that may become a width or a count."""
+        """Check a number that may become a width or a count. Raises ChatTemplateError if it is too large."""
         if isinstance(value, int) and abs(value) > self._limits.characters:
             raise ChatTemplateError(
                 f"The model's chat template asks for {_digits(value)} of something, and at most "
@@ -86,14 +88,14 @@ class Budget:
             )
 
     def allow_bits(self, bits: int) -> None:
-        if bits > _MOST_BITS:
+        if bits > _MAX_BITS:
             raise ChatTemplateError(
-                f"The model's chat template computes a number of {_digits(bits)} bits, and at most {_MOST_BITS:,} are "
+                f"The model's chat template computes a number of {_digits(bits)} bits, and at most {_MAX_BITS:,} are "
                 "allowed; correct the template."
             )
 
     def charge(self, value: Any) -> Any:
-        """A value is read once; itself."""
+        """Charge one reading of a value; return the value."""
         if isinstance(value, str):
             self.allow(len(value))
             self.spend(1 + len(value) // _CHARACTERS_A_UNIT)
@@ -105,7 +107,7 @@ class Budget:
         return value
 
     def made(self, value: Any) -> Any:
-        """Of an operation; itself."""
+        """Charge the result of an operation; return the result."""
         if isinstance(value, str):
             self.spend(sys.getsizeof(value) // _BYTES_A_UNIT)
         elif isinstance(value, int):
@@ -113,8 +115,10 @@ class Budget:
         return self.charge(value)
 
     def measure(self, value: Any, indent: int = 0) -> int:
-        """About how many characters a value and all within it has when it is written; each entry is charged. (Lists
-        that hold one list many times are small, and endless to write or compare.)"""
+        """Return about how many characters a value has as text, with everything in it; charge each entry.
+
+        A list that contains one list many times takes little memory, and very long to write or compare.
+        """
         if not isinstance(value, _NESTING):
             return self._measured(value)
         characters = 0
@@ -133,7 +137,7 @@ class Budget:
         return characters
 
     def text(self, value: Any) -> str:
-        """A value as text, as `str` writes it."""
+        """Convert a value to text as `str` does, charged."""
         if isinstance(value, str):
             return value
         self.measure(value)

@@ -1,8 +1,4 @@
-"""Chat messages to the prompt text a model was trained on.
-
-Knows what a conversation is as it is handed in, where a model keeps its chat template, which shape messages may have,
-and how to say that something is wrong with either. Does not know Jinja's environment (`sandbox`), tokens, or HTTP.
-"""
+"""Render chat messages as prompt text by the model's chat template, after checking them."""
 
 from __future__ import annotations
 
@@ -24,13 +20,16 @@ if TYPE_CHECKING:
 
 
 class Conversation(Struct, frozen=True):
-    """messages: `{"role": …, "content": …}` each, with whatever else the template reads. Content is a string or a list
-    of `{"type": "text", "text": …}`; such parts are joined by newlines for templates that take strings only. It may be
-    missing where there are `tool_calls`.
-    variables: further ones of the template, such as `documents` or `enable_thinking`. Their names may be a client's,
-    any strings at all, which is why they come as one mapping.
-    tools: descriptions of functions that the model may call.
-    add_generation_prompt: end with the beginning of an assistant's message.
+    """A conversation.
+
+    Attributes:
+        messages: `{"role": …, "content": …}` each, with further keys that the template reads. Content is a string or a
+            list of `{"type": "text", "text": …}`; such parts are joined by newlines for templates that only take
+            strings. It may be missing if there are `tool_calls`.
+        variables: Further variables of the template, such as `documents` or `enable_thinking`. A client may choose any
+            names, so they come as one mapping.
+        tools: Descriptions of functions that the model may call.
+        add_generation_prompt: End with the beginning of an assistant's message.
     continue_final_message: end with the last message's text instead, so that the model goes on with it.
     """
 
@@ -47,13 +46,15 @@ _RESERVED = ("messages", "tools", "add_generation_prompt")  # variables that hav
 
 _LONGEST_SOURCE = 2**18  # characters; the longest that are published have a quarter of it
 _LONGEST_CAUSE = 500  # characters of what goes wrong in a template
-_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # as transformers does: the space tells whether the template trims
+_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # as transformers does: the space shows whether the template trims
 
 
 class CheckedChat(Struct, frozen=True):
-    """A conversation in the form that a template takes, with nothing in it but plain JSON values.
+    """A conversation in the form that a template takes, with plain JSON values only.
 
-    variables: the client's own. continues: the prompt ends where the last message ends.
+    Attributes:
+        variables: The client's.
+        continues: Whether the prompt ends where the last message ends.
     """
 
     template: str
@@ -74,7 +75,7 @@ class _Compiled(NamedTuple):
 
 
 class ChatTemplate:
-    """A model's chat template, or its several named ones. Compiled at first use; may be shared by threads."""
+    """A model's chat templates, by name; compiled at first use, safe to share between threads."""
 
     def __init__(
         self,
@@ -82,10 +83,12 @@ class ChatTemplate:
         special_tokens: Mapping[str, str | list[str]] | None = None,
         limits: RenderLimits = RenderLimits(),  # noqa: B008  (frozen)
     ) -> None:
-        """Take one template, or several by name ("default", "tool_use", …), or None for a model that has none.
+        """Store the sources.
 
-        `special_tokens` are what the template sees by name, such as `bos_token`; `limits` is what one rendering may
-        take.
+        Args:
+            source: One template, or several by name ("default", "tool_use", …); None: the model has none.
+            special_tokens: Variables of the template, such as `bos_token`.
+            limits: Of one rendering.
         """
         self._limits = limits
         self._sources = {_DEFAULT: source} if isinstance(source, str) else dict(source or {})
@@ -96,11 +99,11 @@ class ChatTemplate:
     def load(cls, folder: Path | GGUFModel) -> ChatTemplate:
         """Read a model folder's templates: from `*.jinja` files, else from tokenizer_config.json.
 
-        A folder without one gives a template whose `render` says so.
+        For a folder without one, `render` raises ChatTemplateError.
 
         Raises:
             TokenizerError: tokenizer_config.json cannot be read.
-            ChatTemplateError: a template file cannot be read, or the setting has an unknown shape.
+            ChatTemplateError: A template file cannot be read, or the setting has an unknown form.
         """
         config = read_tokenizer_config(folder)
         if isinstance(folder, GGUFModel):
@@ -108,7 +111,7 @@ class ChatTemplate:
         return cls(_template_files(folder) or _templates_in(config, folder / FILE_NAME), special_tokens(config))
 
     def of_other_source(self, source: str) -> ChatTemplate:
-        """Another template for the same model."""
+        """Make another template for the same model."""
         return ChatTemplate(source, self._special_tokens, self._limits)
 
     @property
@@ -122,34 +125,40 @@ class ChatTemplate:
         return "\n".join(self._sources.values())
 
     def looked_for(self) -> frozenset[str]:
-        """Strings that the templates search messages for, such as `</think>`. Raises ChatTemplateError."""
+        """Return strings that the templates search messages for, such as `</think>`. Raises ChatTemplateError."""
         return frozenset().union(*(self._compile(name).looked_for for name in self._sources))
 
     def changes_text(self) -> bool:
-        """Whether the templates may leave out or change parts of a text, such as `/no_think`. Raises
+        """Return whether the templates may remove or change parts of a text, such as `/no_think`. Raises
         ChatTemplateError."""
         return any(self._compile(name).changes_text for name in self._sources)
 
     def takes_arguments_as_text(self, has_tools: bool) -> bool:
-        """Whether arguments of tool calls in messages are written as they come, and so must be JSON text, not objects.
-        has_tools: of the conversation. Raises ChatTemplateError."""
+        """Return whether arguments of tool calls are written unchanged, and so must be JSON text, not objects.
+
+        Args:
+            has_tools: Whether the conversation has tools.
+
+        Raises:
+            ChatTemplateError: The template cannot be compiled.
+        """
         return self._compile(self._choose(has_tools)).arguments_as_text
 
     def knows_tools(self) -> bool:
-        """Whether one of the templates shows tools to the model."""
+        """Return whether one of the templates writes tools into the prompt."""
         return _WITH_TOOLS in self._sources or "tools" in self.written
 
     def render(self, conversation: Conversation) -> str:
         """Write a conversation as one prompt text, to be encoded without adding special tokens.
 
         Raises:
-            TemplateVariableError: a variable has a name that is taken, or holds no JSON.
-            ChatTemplateError: the model has no template, the messages have a wrong shape, or the template fails.
+            TemplateVariableError: A variable's name is reserved, or its value is no JSON.
+            ChatTemplateError: The model has no template, the messages have a wrong form, or the template fails.
         """
         return self.write(self.check(conversation))
 
     def check(self, conversation: Conversation) -> CheckedChat:
-        """The first half of `render`, whose errors it raises: everything but running the template."""
+        """Check a conversation: the first half of `render`, with its errors."""
         if conversation.continue_final_message and conversation.add_generation_prompt:
             raise ChatTemplateError(
                 "continue_final_message and add_generation_prompt are both set, but a prompt cannot end in the last "
@@ -169,7 +178,7 @@ class ChatTemplate:
             raise ChatTemplateError("The messages are nested too deeply; send them flatter.") from None
 
     def write(self, chat: CheckedChat) -> str:
-        """The second half of `render`, whose errors it raises: runs the template."""
+        """Run the template: the second half of `render`, with its errors."""
         messages = _to_be_continued(chat.messages) if chat.continues else chat.messages
         context = {
             "documents": None,
@@ -191,7 +200,7 @@ class ChatTemplate:
         return _up_to_the_end_of(_final_text(chat.messages), text) if chat.continues else text
 
     def compile(self) -> None:
-        """Compile all templates now. Raises ChatTemplateError for one with a mistake in it."""
+        """Compile all templates now. Raises ChatTemplateError for a faulty one."""
         for name in self._sources:
             self._compile(name)
 
@@ -256,7 +265,7 @@ class ChatTemplate:
 
 
 def _template_files(folder: Path) -> dict[str, str]:
-    """`chat_template.jinja` is the default one; further ones lie in `additional_chat_templates/NAME.jinja`."""
+    """Read `chat_template.jinja`, the default one, and `additional_chat_templates/NAME.jinja`."""
     paths = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
     if (default := folder / "chat_template.jinja").is_file():
         paths[_DEFAULT] = default
@@ -264,14 +273,16 @@ def _template_files(folder: Path) -> dict[str, str]:
     for name, path in paths.items():
         try:
             with path.open(encoding="utf-8") as file:
-                sources[name] = file.read(_LONGEST_SOURCE + 1)  # one more is told when it is compiled
+                sources[name] = file.read(
+                    _LONGEST_SOURCE + 1
+                )  # one more: compiling it then reports that it is too long
         except (OSError, UnicodeDecodeError) as error:
             raise ChatTemplateError(f"{path} cannot be read: {error}; check the file and its permissions.") from error
     return sources
 
 
 def _templates_in(config: Mapping[str, Any], path: Path) -> dict[str, str]:
-    """The `chat_template` setting: one template, or a list of `{"name", "template"}`, or nothing."""
+    """Read the `chat_template` setting: one template, a list of `{"name", "template"}`, or none."""
     setting = config.get("chat_template")
     if setting is None:
         return {}
@@ -287,7 +298,7 @@ def _templates_in(config: Mapping[str, Any], path: Path) -> dict[str, str]:
 
 
 def _checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the variables, without the names that mean something of their own."""
+    """Copy the variables. Raises TemplateVariableError for a reserved name or a value that is no JSON."""
     if taken := [name for name in _RESERVED if name in variables]:
         raise TemplateVariableError(
             f"The template variables may not name {', '.join(taken)}: {', '.join(_RESERVED)} have places of their own; "
@@ -323,7 +334,7 @@ def _checked_message(message: object, where: str, compiled: _Compiled) -> dict[s
 
 
 def _content(content: object, where: str, compiled: _Compiled) -> object:
-    """Content as the template takes it: a string joined from parts, parts made from a string, or as it came."""
+    """Convert content to the template's form: parts joined to a string, a string as a part, or unchanged."""
     if isinstance(content, str):
         only_parts = compiled.loops_over_parts and not compiled.asks_for_strings
         return [{"type": "text", "text": content}] if only_parts else content
@@ -347,7 +358,7 @@ def _text(part: object, where: str) -> str:
 
 
 def _final_text(messages: list[dict[str, Any]]) -> str:
-    """The text that is to be continued: the last message's, or its last part's."""
+    """Return the text to be continued: the last message's, or its last part's."""
     content = messages[-1].get("content")
     if isinstance(content, list) and content:
         content = content[-1]["text"]
@@ -359,7 +370,7 @@ def _final_text(messages: list[dict[str, Any]]) -> str:
 
 
 def _to_be_continued(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages, with a tag where the last one's text ends."""
+    """Return the messages with a tag at the end of the last one's text."""
     *before, last = messages
     text = _final_text(messages) + _CONTINUED
     content = last["content"]
@@ -370,7 +381,7 @@ def _to_be_continued(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _up_to_the_end_of(final: str, rendered: str) -> str:
-    """A rendered conversation up to the tag. As in transformers, spaces before it go where the template trims."""
+    """Cut a rendered conversation at the tag. As in transformers, spaces before it are cut if the template trims."""
     place = rendered.rfind(_CONTINUED.strip())
     if place < 0 or final.strip() not in rendered:
         raise ChatTemplateError(
@@ -382,7 +393,7 @@ def _up_to_the_end_of(final: str, rendered: str) -> str:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Rebuild a value from plain JSON types: methods of richer objects would be open to the template."""
+    """Copy a value as plain JSON types: a template could call methods of other objects."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):

@@ -1,10 +1,7 @@
-"""A conversation to the tokens of a prompt: the template writes it, and nothing that a client wrote becomes control.
+"""Encode a conversation as a prompt in which no client's text becomes a control token.
 
-Knows when a conversation must be rendered twice: first as it is, and, where a client's text could make a control
-token, again with its marks hidden. Does not know templates (`chat`), control tokens (`control`) or how the two kinds of
-text are encoded (`apart`).
-
-A conversation without control strings has the very ids that transformers' `apply_chat_template` gives it.
+If a client's text could form a control token, the conversation is rendered a second time with its marks hidden. A
+conversation without control strings has the same ids as by transformers' `apply_chat_template`.
 """
 
 from __future__ import annotations
@@ -14,15 +11,19 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inflight.text.apart import ApartEncoder, CompiledApartEncoder
 from inflight.text.chat import ChatTemplate, Conversation
 from inflight.text.control import ControlTokens
+from inflight.text.separate_encoding import CompiledSeparateEncoder, SeparateEncoder
 from inflight.text.tokenizer import Tokenizer
 
 
 class RenderedChat(Struct, frozen=True):
-    """What a template made of a conversation. parts: None, or the same as text and control tokens in turn, where text
-    holds what looks like control tokens and is none."""
+    """A rendered conversation.
+
+    Attributes:
+        parts: The text as alternating texts and control tokens, if the text contains strings that only look like
+            control tokens; else None.
+    """
 
     text: str
     parts: tuple[str, ...] | None = None
@@ -34,10 +35,10 @@ class EncodedChat(Struct, frozen=True):
 
 
 class ChatEncoder:
-    """One model's template and tokenizer. May be shared by threads."""
+    """One model's template and tokenizer; safe to share between threads."""
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, parse_control_tokens: bool = False) -> None:
-        """parse_control_tokens: what messages spell as a control token is one, as it was before anybody minded."""
+        """Make an encoder. parse_control_tokens: read control tokens that messages spell as tokens, not as text."""
         self._tokenizer = tokenizer
         self._template = template
         self._parses = parse_control_tokens
@@ -50,18 +51,17 @@ class ChatEncoder:
         )
 
     @cached_property
-    def _apart(self) -> ApartEncoder | CompiledApartEncoder:
-        return self._tokenizer.apart(self._control.contents)
+    def _encoder(self) -> SeparateEncoder | CompiledSeparateEncoder:
+        return self._tokenizer.separate_encoder(self._control.contents)
 
     def prepare(self) -> None:
-        """Do now what the first conversation would do: compile the templates, look control tokens up. Raises
-        ChatTemplateError and TokenizerError."""
+        """Compile the templates and look up control tokens now. Raises ChatTemplateError and TokenizerError."""
         self._template.compile()
         if not self._parses and self._template.is_available:
-            _ = self._apart
+            _ = self._encoder
 
     def render(self, conversation: Conversation) -> RenderedChat:
-        """As `ChatTemplate.render`, whose errors it raises."""
+        """Render as `ChatTemplate.render` does, with its errors."""
         given = self._template.check(conversation)
         text = self._template.write(given)
         others = (given.tools, given.variables)
@@ -81,7 +81,7 @@ class ChatEncoder:
         return RenderedChat("".join(shown), shown)
 
     def token_ids(self, rendered: RenderedChat) -> list[int]:
-        """Raises TokenizerError."""
+        """Encode a rendered conversation. Raises TokenizerError."""
         if rendered.parts is None:
             return self._tokenizer.encode(rendered.text, add_special_tokens=False)
-        return self._apart.encode(rendered.parts)
+        return self._encoder.encode(rendered.parts)

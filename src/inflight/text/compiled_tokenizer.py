@@ -1,8 +1,8 @@
-"""A tokenizer of a GGUF file over the compiled vocabulary, made in a fiftieth of the library's time and memory.
+"""Tokenize with a GGUF file's compiled vocabulary, loaded in a fiftieth of the library's time and memory.
 
-Answers as the library's tokenizer of the same file does (`gguf_tokenizer`), which is its twin in the tests, and is made
-where only that one will do: for long texts that are split before they are merged, and places of their tokens.
-Splitting, composing and decoding stay the library's.
+Results equal those of the library's tokenizer of the same file (`gguf_tokenizer`), the reference in the tests. That one
+is loaded only for long texts that are split before merging, and for offsets of tokens. Splitting, composing and
+decoding use the library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LONG = 20_000  # characters of a text from which the library splits it, whose b
 
 
 class CompiledAddedToken(Struct, frozen=True):
-    """As the library has those of GGUF files: matched wherever they stand, and nothing beside them."""
+    """An added token as the library has it for GGUF files: matched anywhere, without the spaces around it."""
 
     content: str
     special: bool
@@ -47,7 +47,7 @@ class CompiledAddedToken(Struct, frozen=True):
 
 
 class CompiledEncoding:
-    """The tokens of a text. offsets: where in it each begins and ends."""
+    """The tokens of a text; offsets: start and end of each in the text."""
 
     __slots__ = ("_text", "_tokenizer", "ids")
 
@@ -67,7 +67,7 @@ class CompiledEncoding:
 
 
 class CompiledTokenizer:
-    """As the library's tokenizer has them: ids of texts, texts of ids, added tokens."""
+    """The part of the library's tokenizer interface that is needed: encode, decode, added tokens."""
 
     def __init__(
         self,
@@ -78,8 +78,15 @@ class CompiledTokenizer:
         prefixed: bool,
         settings: Mapping[str, Any],
     ) -> None:
-        """splits: of texts before they are merged; None where they are merged whole. prefixed: with a space before.
-        settings: of the library's model of such a vocabulary."""
+        """Make a tokenizer.
+
+        Args:
+            model: The GGUF file.
+            vocabulary: Its compiled vocabulary.
+            splits: Split texts before merging; None: texts are merged whole.
+            prefixed: Whether a space is put before a text.
+            settings: Of the library's model of such a vocabulary.
+        """
         self._settings = settings
         self._model, self._vocabulary, self._splits, self._prefixed = model, vocabulary, splits, prefixed
         self.decoder = decoder
@@ -110,7 +117,7 @@ class CompiledTokenizer:
         return self
 
     def to_str(self) -> str:
-        """As tokenizer.json has it: all but the vocabulary is written by the library, which is given none."""
+        """Return tokenizer.json's text without the vocabulary."""
         from tokenizers import AddedToken, Tokenizer, models
 
         words = {content: token_id for token_id, (content, _) in self._contents.items()}
@@ -130,7 +137,7 @@ class CompiledTokenizer:
 
     @property
     def longest_name(self) -> int:
-        """Most characters of a token as the vocabulary spells it."""
+        """Highest number of characters of a token as the vocabulary spells it."""
         return int(self._vocabulary.longest)
 
     def id_to_token(self, token_id: int) -> str | None:
@@ -145,7 +152,7 @@ class CompiledTokenizer:
         return {token_id: CompiledAddedToken(*self._contents[token_id]) for token_id in sorted(self._contents)}
 
     def add_special_tokens(self, tokens: Iterable[str]) -> None:
-        """Make tokens of the vocabulary special; texts that are no tokens are left out."""
+        """Make tokens of the vocabulary special; other texts are ignored."""
         added = {token_id: (token, True) for token in tokens if (token_id := self.token_to_id(token)) is not None}
         if added:
             self._contents |= added
@@ -176,7 +183,7 @@ class CompiledTokenizer:
         return list(zip(begins, ends, strict=True))
 
     def ids_between(self, text: str, added: Any) -> list[int]:
-        """Token ids of a text in which these added tokens are themselves."""
+        """Encode a text in which these added tokens are matched."""
         if self._splits is None:
             whole: list[int] = self._vocabulary.encode_text(text, added, self._prefixed)
             return whole
@@ -185,8 +192,8 @@ class CompiledTokenizer:
             found += [part] if isinstance(part, int) else self._merged(part)
         return found
 
-    def apart(self, control: Collection[str]) -> Any:
-        """Added tokens without these, for `ids_between`."""
+    def added_without(self, control: Collection[str]) -> Any:
+        """Return the added tokens except these, for `ids_between`."""
         kept = [(content, token_id) for token_id, (content, _) in self._contents.items() if content not in control]
         return module().AddedTokens([content for content, _ in kept], [token_id for _, token_id in kept])
 
@@ -229,12 +236,12 @@ class CompiledTokenizer:
         return self._contents[token_id][0] if token_id in self._contents else self.id_to_token(token_id)
 
     def _find_added(self) -> None:
-        self._added = self.apart(())
+        self._added = self.added_without(())
 
 
 def compiled_tokenizer(model: GGUFModel) -> CompiledTokenizer | None:
-    """Return a file's tokenizer; None where nothing is compiled, or the file's vocabulary is one for the library, which
-    says what is wrong with it, if anything is."""
+    """Return a file's tokenizer; None if the module is not compiled, or the library must read the vocabulary, which
+    also reports its errors."""
     metadata = model.metadata
     kind, pre = metadata.text(KEY + "model"), metadata.text(KEY + "pre") or "default"
     splits = pre_tokenizer_of(pre) if kind == "gpt2" else None
@@ -263,7 +270,7 @@ def compiled_tokenizer(model: GGUFModel) -> CompiledTokenizer | None:
 
 
 def _vocabulary(model: GGUFModel, spaces: bool) -> Any:
-    """spaces: texts are merged whole, their spaces as ▁. Raises ImportError, and ValueError (ModelError too)."""
+    """Load the vocabulary. spaces: texts are merged whole, their spaces as ▁. Raises ImportError and ValueError."""
     metadata = model.metadata
     kinds = metadata.int32s(KEY + "token_type")
     vocabulary = module().Vocabulary(*metadata.strings(KEY + "tokens"), kinds or None, spaces)
@@ -280,7 +287,7 @@ def _vocabulary(model: GGUFModel, spaces: bool) -> Any:
 
 
 def _unknown(model: GGUFModel) -> int:
-    """The id of the token for unknown characters; -1 where there is none."""
+    """Return the id of the token for unknown characters; -1: there is none."""
     unknown = unknown_token(model, model.metadata.int32s(KEY + "token_type"))
     return unknown if unknown is not None and 0 <= unknown < model.metadata.length(KEY + "tokens") else -1
 

@@ -1,14 +1,13 @@
-"""Which strings are a model's control tokens, and how to keep those that a client wrote apart from the template's own.
+"""Find a model's control tokens, and distinguish those that a client wrote from the template's own.
 
-Knows added tokens, what a chat template writes and looks for, and marks: the signs (`<`, `|`, `[`) of which control
-tokens are made. Where client text could make a control token, its marks are hidden: each becomes one character of
-private use that the conversation does not hold, so that lengths stay, and trimming and joining do what they always do.
-Where a template leaves out or changes parts of a text (`replace`, `lower`), any mark could become a token's.
-Does not know how a template is rendered (`chat`) or how text becomes tokens (`apart`).
+Marks are the signs (`<`, `|`, `[`) of which control tokens are made. If client text could form a control token, its
+marks are hidden: each is replaced by a character of private use that is not in the conversation, so that lengths stay,
+and trimming and joining work as before. If a template removes or changes parts of a text (`replace`, `lower`), any mark
+could become a token's. `separate_encoding` encodes the result.
 
 What counts as control: special tokens; tokens spelled with bars, such as `<|fim_prefix|>`; and other added tokens with
 marks that the template itself writes (`<tool_call>`). Added tokens that are none of these (`<table>`, runs of
-spaces) are words of the vocabulary, and stay so in everybody's text.
+spaces) are words of the vocabulary, and stay so in all texts.
 
 An assistant's message is what the model once wrote. It keeps the markup that the template looks for (`</think>`) and
 the added tokens that are not special, as transformers would read them; all other marks are hidden in it as in any other
@@ -35,7 +34,7 @@ _Hide = Callable[[str], str]
 
 
 class AddedToken(Struct, frozen=True):
-    """An added token of a tokenizer, as far as it matters here. single_word: it is none within a word."""
+    """An added token of a tokenizer. single_word: not matched within a word."""
 
     content: str
     special: bool
@@ -48,8 +47,17 @@ class ControlTokens:
     def __init__(
         self, added: Iterable[AddedToken], written: str, looked_for: Iterable[str], changes_text: bool = False
     ) -> None:
-        """written: the sources of its chat templates. looked_for: strings that these search messages for.
-        changes_text: they change texts in the middle. Raises ChatTemplateError."""
+        """Find the control tokens among the added tokens.
+
+        Args:
+            added: The tokenizer's added tokens.
+            written: Sources of the chat templates.
+            looked_for: Strings that the templates search messages for.
+            changes_text: Whether the templates change texts in the middle.
+
+        Raises:
+            ChatTemplateError: A control token is too long.
+        """
         looked_for = tuple(looked_for)
         control = [token for token in added if _is_control(token, written)]
         if long := next((token.content for token in control if len(token.content) > _LONGEST), None):
@@ -66,17 +74,19 @@ class ControlTokens:
         self.contents = frozenset(token.content for token in control)
 
     def split(self, text: str) -> list[str]:
-        """Text and control tokens in turn: an odd number of strings, the control tokens at odd places."""
+        """Split into alternating texts and control tokens: an odd number of strings, control tokens at odd indices."""
         return self._all.split(text)
 
     def may_be_made_by(self, messages: Sequence[Mapping[str, Any]], others: Any) -> bool:
-        """Whether something that a client wrote holds a control token, or what may become one: the beginning or end of
-        one, and, where the template changes texts, any mark. One scan."""
+        """Return whether client text contains a control token or may form one, in one scan.
+
+        The beginning or end of one may; any mark may if the template changes texts.
+        """
         any_mark = self._changes_text
         return any(self._finder_of(one).is_in(one, any_mark) for one in messages) or self._all.is_in(others, any_mark)
 
     def hiding(self, messages: Sequence[Mapping[str, Any]], others: Any) -> Hiding:
-        """How to hide the marks in this conversation."""
+        """Choose the characters that hide the marks of this conversation."""
         alphabet = self._all.marks
         used: set[str] = set()
         for text in _strings([messages, others]):
@@ -84,7 +94,7 @@ class ControlTokens:
         return Hiding(self, dict(zip(alphabet, _unused(used, len(alphabet)), strict=True)))
 
     def hide_in_own(self, text: str, table: Mapping[int, str]) -> str:
-        """Every mark of what a model once wrote, but those of strings that it keeps."""
+        """Hide the marks of a model's earlier text, except those of strings that stay tokens there."""
         shown, done = [], 0
         for found in self._kept.finditer(text) if self._kept is not None else ():
             shown += [self._hard.hide_all(text[done : found.start()], table), found[0]]
@@ -96,7 +106,7 @@ class ControlTokens:
 
 
 class Hiding:
-    """Hides the marks of one conversation, and shows them again."""
+    """Hide the marks of one conversation, and restore them."""
 
     def __init__(self, tokens: ControlTokens, hidden: Mapping[str, str]) -> None:
         self._tokens = tokens
@@ -110,8 +120,8 @@ class Hiding:
         return {**hidden, "role": tokens._all.hide_found(message["role"], table)}
 
     def other(self, value: Any) -> Any:
-        """Tools, variables of the template, and all messages but the model's: every mark, wherever it stands: pieces of
-        a token that are put together again stay text too."""
+        """Hide every mark in tools, variables, and all messages except the model's, so that joined pieces of a token
+        stay text, too."""
         return _mapped(value, lambda text: self._tokens._all.hide_all(text, self._hide))
 
     def shown(self, text: str) -> str:
@@ -123,7 +133,7 @@ class Hiding:
 
 
 class _Finder:
-    """Finds some tokens in text: whole ones, longest first, and beginnings and ends of them at its edges."""
+    """Find tokens in text: whole ones, longest first, and beginnings and ends of them at its edges."""
 
     def __init__(self, tokens: Sequence[AddedToken]) -> None:
         contents = [token.content for token in tokens]
@@ -150,7 +160,7 @@ class _Finder:
         return [*parts, text[done:]]
 
     def is_in(self, value: Any, any_mark: bool) -> bool:
-        """any_mark: or just a mark."""
+        """Return whether a value contains a token, or a part of one at an edge. any_mark: or any mark."""
         pattern, mark = self._pattern, self._any_mark if any_mark else None
         if pattern is None:
             return False
@@ -163,7 +173,7 @@ class _Finder:
         return {ord(sign): table[ord(sign)] for sign in self._signs}
 
     def hide_bare(self, text: str, table: Mapping[int, str]) -> str:
-        """Tokens without a mark lose their first character."""
+        """Hide the first character of tokens without a mark."""
         if self._bare_pattern is None:
             return text
         return self._bare_pattern.sub(lambda found: table[ord(found[0][0])] + found[0][1:], text)
@@ -181,8 +191,8 @@ class _Finder:
         return hidden[:begin].translate(signs) + middle + hidden[len(hidden) - end :].translate(signs)
 
     def _edge(self, text: str) -> tuple[int, int]:
-        """How many characters at the beginning could end a token, and how many at the end could begin one; spaces
-        outside of them, which templates trim, counted in."""
+        """Return how many characters at the start could end a token, and how many at the end could begin one,
+        including outer spaces, which templates trim."""
         head, tail = text.lstrip()[: self._reach], text.rstrip()[-self._reach :] if self._reach else ""
         ends = beginnings = 0
         if not self._signs.isdisjoint(head):
@@ -203,7 +213,7 @@ def _is_control(token: AddedToken, written: str) -> bool:
 
 
 def _is_hard(token: AddedToken, looked_for: Iterable[str]) -> bool:
-    """Whether it is text even in an assistant's message."""
+    """Return whether the token is text even in an assistant's message."""
     if any(token.content in one for one in looked_for):
         return False
     return token.special or any(bar in token.content for bar in _BARS)
@@ -214,7 +224,7 @@ def _marks(content: str) -> list[str]:
 
 
 def _any_of(tokens: Sequence[AddedToken]) -> str:
-    """A pattern of a tree of characters: of many tokens that begin alike, each character is looked at once."""
+    """Return a pattern as a tree of characters, which reads each character once for tokens with equal beginnings."""
     plain = _tree([token.content for token in tokens if not token.single_word])
     words = _tree([token.content for token in tokens if token.single_word])
     return "|".join([*([plain] if plain else []), *([rf"(?<!\w)(?:{words})(?!\w)"] if words else [])])
@@ -233,7 +243,7 @@ def _tree(contents: Iterable[str]) -> str:
 
 
 def _strings(value: Any) -> Iterable[str]:
-    """Every string within a JSON value, keys too."""
+    """Yield every string in a JSON value, including keys."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -257,11 +267,11 @@ def _mapped(value: Any, change: _Hide) -> Any:
 
 
 def _unused(used: set[str], count: int) -> list[str]:
-    """Characters of private use that stand nowhere yet."""
+    """Return characters of private use that are not used yet. Raises ChatTemplateError if there are too few."""
     found = [character for number in _PRIVATE if (character := chr(number)) not in used]
     if len(found) < count:
         raise ChatTemplateError(
             f"The conversation uses all but {len(found)} of Unicode's {len(_PRIVATE):,} characters of private use, so "
-            "that its control tokens cannot be told from the template's; leave some out."
+            "that its control tokens cannot be distinguished from the template's; leave some out."
         )
     return found[-count:]

@@ -1,16 +1,12 @@
-"""Token ids to text, one token at a time.
+"""Convert token ids to text, one token at a time, as soon as later tokens cannot change the text.
 
-Knows when bytes have become text that later tokens cannot change. Does not know what a token's bytes are (`pieces`)
-or what a stop string is (`stream`).
+The joined text is what decoding the prompt and the output together adds to decoding the prompt alone. There is one
+deliberate difference from the library: if a run of byte-fallback tokens is not valid UTF-8, the library returns U+FFFD
+for every byte, even for complete characters. Here complete characters stay: a stream has sent them already, and an
+answer cut off within an emoji should not lose the newline before it.
 
-What comes out, all of it joined, is what decoding the prompt and the output together has more than decoding the prompt
-alone. There is one deliberate difference from the library, with byte-fallback tokens: of a run of them that is not
-valid UTF-8 the library gives U+FFFD for every byte, whole characters included. Here whole characters stand; a
-stream has delivered them already, and an answer cut off within an emoji should not lose the newline before it.
-
-Why not `tokenizers.decoders.DecodeStream`: it holds back all text that ends in U+FFFD, for as long as it does, even if
-the model wrote that; it cannot be flushed at the end; and it gives the prompt's text again where a prompt ends within a
-character.
+`tokenizers.decoders.DecodeStream` is not used, because it withholds all text that ends in U+FFFD, even if the model
+wrote it; it cannot be flushed at the end; and it repeats the prompt's text if a prompt ends within a character.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ _CONTEXT_TOKENS = 4
 
 
 class IncrementalDetokenizer:
-    """The text of one output as it grows. Cost per token does not depend on how long the output or its lines are."""
+    """The growing text of one output. The cost of a token does not depend on the length of the output or its lines."""
 
     __slots__ = ("_decoder", "_pieces", "_previous", "_prompt_marks", "_skipped")
 
@@ -41,8 +37,14 @@ class IncrementalDetokenizer:
         skip_special_tokens: bool = True,
         shown_token_ids: Collection[int] = (),
     ) -> None:
-        """Begin after a prompt, which decides whether the first token keeps its leading space. shown_token_ids: special
-        tokens that are text all the same."""
+        """Start after a prompt, which decides whether the first token keeps its leading space.
+
+        Args:
+            tokenizer: The model's tokenizer.
+            prompt_token_ids: That the output continues.
+            skip_special_tokens: Omit special tokens from the text.
+            shown_token_ids: Special tokens that are not omitted.
+        """
         self._pieces = tokenizer.pieces
         self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
         if shown_token_ids:
@@ -55,7 +57,7 @@ class IncrementalDetokenizer:
         self._enter(prompt_token_ids)
 
     def push(self, token_id: int) -> str:
-        """Take one token and give the text that is certain by now: whole characters, or nothing yet."""
+        """Take one token; return the text that is final by now: whole characters, or none yet."""
         if token_id in self._skipped:
             return ""
         piece = self._pieces.after(token_id, self._previous)
@@ -79,7 +81,7 @@ class IncrementalDetokenizer:
         return 0
 
     def flush(self) -> str:
-        """Give what is left when the output has ended: U+FFFD for a character that was never completed."""
+        """Return the rest at the output's end: U+FFFD for an incomplete character."""
         return self._settle(self._decoder.decode(b"", True))
 
     def _enter(self, prompt_token_ids: Sequence[int]) -> None:

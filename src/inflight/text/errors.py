@@ -1,9 +1,8 @@
-"""What can be wrong with a model's text files, or with the text a client sends, told in sentences.
+"""Define the errors of a model's text files and of clients' text, and convert the tokenizer library's errors.
 
-Knows the names of the errors, and what the tokenizer library raises: bare Exceptions, and for a panic of its Rust code
-a `PanicException`, which is no Exception at all and would pass every handler between a request and the end of the
-process. Each message says what is wrong, names the file or the number that caused it, and says what to do next; it may
-be shown to a user as it is. What was being done, whoever calls the library says.
+The library raises bare Exceptions, and for a panic of its Rust code a `PanicException`, which is no Exception and would
+pass every handler up to the end of the process. Messages can be shown to users: they give cause, file or number, and
+next step.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ from types import TracebackType
 
 
 class TokenizerError(ValueError):
-    """A tokenizer that cannot be loaded, or a text or token ids that it cannot take."""
+    """Raised for a tokenizer that cannot be loaded, or for text or token ids that it cannot process."""
 
 
 class ChatTemplateError(ValueError):
-    """No chat template, one that does not work, or messages that it cannot take."""
+    """Raised for a missing or faulty chat template, or for messages that it cannot render."""
 
 
 class TemplateVariableError(ChatTemplateError):
-    """A variable for a chat template that the template cannot be given."""
+    """Raised for a template variable with a reserved name or a value that is no JSON."""
 
 
 _LONGEST_CAUSE = 300  # characters of the library's own words
 
 
 class LibraryFaults:
-    """Within it, whatever the library raises becomes a TokenizerError, and a TokenizerError stays as it is.
+    """Convert all errors of the library within the context to TokenizerError.
 
     A class, because a generator's context costs three times as much and one token is decoded in a microsecond.
     """
@@ -35,7 +34,7 @@ class LibraryFaults:
     __slots__ = ("_doing",)
 
     def __init__(self, doing: str) -> None:
-        """doing: the beginning of the sentence, such as "This tokenizer cannot take the text"."""
+        """Set the beginning of the message, such as "This tokenizer cannot take the text"."""
         self._doing = doing
 
     def __enter__(self) -> None:
@@ -54,5 +53,5 @@ class LibraryFaults:
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether this comes from the library: any Exception, or a panic, whose type cannot be imported."""
+    """Return whether the error is the library's: any Exception, or a panic, whose type cannot be imported."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"

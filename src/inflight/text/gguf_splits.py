@@ -1,6 +1,6 @@
-"""How the models of byte-level BPE split a text before they merge, by the names that `tokenizer.ggml.pre` has for it.
+"""Define how byte-level BPE models split text before merging, by the names of `tokenizer.ggml.pre`.
 
-Knows the patterns as the models' own tokenizer.json files have them. Does not know vocabularies.
+The patterns are those of the models' tokenizer.json files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 
 
 def _by_case(end: str, digits: str) -> str:
-    """Words by the case of their letters: what begins with capitals, and what is capitals to the end."""
+    """Return a pattern of words by case: words that begin with capitals, and words all in capitals."""
     before = r"[^\r\n\p{L}\p{N}]?"
     words = f"{before}{_UPPER}*{_LOWER}+{end}|{before}{_UPPER}+{_LOWER}*{end}"
     return words + f"|{digits}" + r"| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _REST
@@ -81,14 +81,14 @@ BEGIN_BY_DEFAULT = IGNORE_MERGES  # whose texts begin with the beginning token w
 
 
 class Splits(NamedTuple):
-    """normalizer: of what composes characters (NFC) first; None where nothing is changed."""
+    """A splitter. normalizer: composes characters (NFC) first; None: text is unchanged."""
 
     pre_tokenizer: pre_tokenizers.Sequence
     normalizer: normalizers.NFC | None
 
 
 def pre_tokenizer_of(name: str) -> Splits | None:
-    """None for a name that is not known."""
+    """Return the splitter of a name; None for an unknown one."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     patterns = _BY_NAME.get(name)

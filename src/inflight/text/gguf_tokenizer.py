@@ -1,8 +1,6 @@
-"""A tokenizer from the metadata of a GGUF file, as the library would have read it from the model's tokenizer.json.
+"""Make the library's tokenizer from a GGUF file's metadata, equal to that of the model's tokenizer.json.
 
-Knows the two kinds of vocabulary that language models have there: byte-level BPE with merges (`gpt2`) and sentencepiece
-BPE with scores (`llama`), token types, and which settings of a tokenizer_config.json the keys are. How texts are split
-before merging is `gguf_splits`'s. Does not know what a file's bytes look like (`models.gguf`).
+Two kinds of vocabulary are read: byte-level BPE with merges (`gpt2`) and sentencepiece BPE with scores (`llama`).
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _AGAIN = "convert the model again, or take another file."
 
 
 def read_gguf_tokenizer_config(model: GGUFModel) -> dict[str, Any]:
-    """What tokenizer_config.json would say: named tokens, whether they surround a text, chat templates."""
+    """Return the settings of tokenizer_config.json: named tokens, whether they surround a text, chat templates."""
     metadata = model.metadata
     config: dict[str, Any] = {}
     for key, name in _NAMED.items():
@@ -48,7 +46,7 @@ def read_gguf_tokenizer_config(model: GGUFModel) -> dict[str, Any]:
 
 
 def gguf_backend(model: GGUFModel) -> tokenizers.Tokenizer:
-    """Raises TokenizerError for a kind of vocabulary that is not read, and for one that does not fit together."""
+    """Make the tokenizer. Raises TokenizerError for an unsupported kind of vocabulary, or an inconsistent one."""
     metadata = model.metadata
     kind = metadata.text(KEY + "model")
     if kind not in ("gpt2", *SENTENCEPIECE):
@@ -71,7 +69,7 @@ def gguf_backend(model: GGUFModel) -> tokenizers.Tokenizer:
 
 
 def _byte_level(model: GGUFModel, tokens: list[str], types: list[int]) -> tokenizers.Tokenizer:
-    """GPT-2, Llama 3, Qwen: every byte has a character, and a text is split before it is merged."""
+    """Make a byte-level BPE tokenizer (GPT-2, Llama 3, Qwen): each byte has a character; text is split, then merged."""
     from tokenizers import Tokenizer, decoders, models
 
     pre = model.metadata.text(KEY + "pre") or "default"
@@ -92,9 +90,9 @@ def _byte_level(model: GGUFModel, tokens: list[str], types: list[int]) -> tokeni
 
 
 def _sentencepiece(model: GGUFModel, tokens: list[str], types: list[int]) -> tokenizers.Tokenizer:
-    """Llama 2, Mistral, Gemma: spaces are ▁, what is in no token falls back to bytes.
+    """Make a sentencepiece BPE tokenizer (Llama 2, Mistral, Gemma): spaces are ▁, unknown characters become bytes.
 
-    The converter writes runs of spaces as they are where the vocabulary has ▁▁.
+    The converter writes runs of spaces unchanged if the vocabulary has ▁▁.
     """
     from tokenizers import Tokenizer, models
 
@@ -112,7 +110,7 @@ def _sentencepiece(model: GGUFModel, tokens: list[str], types: list[int]) -> tok
 
 
 def sentencepiece_normalizer(prefixed: bool) -> tokenizers.normalizers.Normalizer:
-    """prefixed: a space is put before each text."""
+    """Make the normalizer. prefixed: a space is put before each text."""
     from tokenizers import normalizers
 
     spaces = normalizers.Replace(" ", "▁")
@@ -120,7 +118,7 @@ def sentencepiece_normalizer(prefixed: bool) -> tokenizers.normalizers.Normalize
 
 
 def sentencepiece_decoder(prefixed: bool) -> tokenizers.decoders.Sequence:
-    """prefixed: a text's first space was put before it."""
+    """Make the decoder. prefixed: a text's first space was put before it."""
     from tokenizers import decoders
 
     decoder = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -128,19 +126,19 @@ def sentencepiece_decoder(prefixed: bool) -> tokenizers.decoders.Sequence:
 
 
 def is_prefixed(model: GGUFModel) -> bool:
-    """Whether a space is put before each text."""
+    """Return whether a space is put before each text."""
     prefixed = model.metadata.flag(KEY + "add_space_prefix")
     return model.metadata.text(KEY + "model") == "llama" if prefixed is None else prefixed
 
 
 def unknown_token(model: GGUFModel, types: Sequence[int]) -> int | None:
-    """Return the token that stands for unknown characters, by the file's word or its type."""
+    """Return the token for unknown characters, by the file's key or the token's type."""
     unknown = model.metadata.token_id(KEY + "unknown_token_id")
     return types.index(_UNKNOWN) if unknown is None and _UNKNOWN in types else unknown
 
 
 def _vocabulary(tokens: list[str], types: list[int]) -> dict[str, int]:
-    """Without those that only fill the table up, so that nobody reads `[PAD151646]`. Of equal ones the first counts."""
+    """Return the vocabulary without padding such as `[PAD151646]`; of equal tokens, the first one counts."""
     numbers = [at for at, kind in enumerate(types) if kind != _UNUSED or not tokens[at].startswith("[PAD")]
     kept = [tokens[at] for at in numbers]
     found = dict(zip(kept, numbers, strict=True))
@@ -150,7 +148,7 @@ def _vocabulary(tokens: list[str], types: list[int]) -> dict[str, int]:
 
 
 def _written_merges(model: GGUFModel) -> list[tuple[str, str]]:
-    """As pairs; the space that divides one is the first after its first character."""
+    """Return the merges as pairs, which the first space after the first character divides."""
     merges = model.metadata.texts(KEY + "merges")
     spaces = [merge.find(" ", 1) for merge in merges]
     if -1 in spaces:
@@ -160,8 +158,10 @@ def _written_merges(model: GGUFModel) -> list[tuple[str, str]]:
 
 
 def _ranks(model: GGUFModel, tokens: list[str]) -> list[float]:
-    """How early a token is merged, for each, the highest first: its score. Gemma's scores do not follow the order of
-    its merges; the order of its tokens does."""
+    """Return the merge priority of each token, the highest first: its score.
+
+    Gemma's scores do not follow the order of its merges; the order of its tokens does.
+    """
     scores = [float(one) for one in model.metadata.numbers(KEY + "scores")]
     if model.architecture.startswith("gemma") or not scores:
         return [-float(number) for number in range(len(tokens))]
@@ -192,7 +192,7 @@ def _merges_of(vocabulary: dict[str, int], ranks: list[float]) -> list[tuple[str
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, tokens: list[str], types: list[int]) -> None:
-    """Control tokens as special ones; those that somebody defined as added ones, which are matched whole."""
+    """Add control tokens as special tokens, and user-defined ones as added tokens, which are matched whole."""
     from tokenizers import AddedToken
 
     def of(kinds: tuple[int, ...], special: bool) -> list[AddedToken]:

@@ -1,10 +1,9 @@
-"""A tokenizer as a grammar library reads it: an added token is text unless it is special.
+"""Convert a tokenizer for the grammar library, so that an added token is text unless it is special.
 
 llguidance takes every added token spelled `<…>` as special, which no text matches, and yet finds such tokens in the
 texts that a grammar forces. Many are not special: `<tool_call>` and `<think>` of Qwen's models, HTML tags of Gemma's.
 Here these become words of the model's vocabulary, so that a text may be written by their ids or by smaller tokens; and
-special tokens have names that no text holds, so that a text which spells one is written by smaller tokens. Knows
-tokenizer.json; not grammars, nor which texts are marks.
+special tokens have names that no text holds, so that a text which spells one is written by smaller tokens.
 """
 
 from __future__ import annotations
@@ -29,8 +28,14 @@ _BYTE_TOKEN = "<0x"  # begins the names of bytes, where a vocabulary has some
 
 
 class GrammarTokens(Struct, frozen=True):
-    """as_json: tokenizer.json with these tokens. count: of its names, and above all ids. plain: ids of added tokens
-    that are words of the model now, by their texts. special: ids of the tokens that no text matches."""
+    """A tokenizer for grammars.
+
+    Attributes:
+        as_json: tokenizer.json with these tokens.
+        count: Number of its tokens, and above all ids.
+        plain: Ids of added tokens that became words of the model, by text.
+        special: Ids of the tokens that no text matches, by text.
+    """
 
     as_json: str
     count: int
@@ -39,7 +44,7 @@ class GrammarTokens(Struct, frozen=True):
 
 
 def grammar_tokens(backend: tokenizers.Tokenizer | CompiledTokenizer, pieces: TokenPieces) -> GrammarTokens:
-    """Return the tokenizer's tokens for grammars, made anew each time.
+    """Convert the tokenizer; the result is not cached.
 
     The file's text is changed in two places rather than parsed: it has megabytes.
     """
@@ -94,7 +99,7 @@ def _character_of_byte() -> Mapping[int, str]:
 
 
 def _is_special(token: Mapping[str, Any]) -> bool:
-    """As the library has it."""
+    """Return whether the library takes the token as special."""
     return bool(token["special"] or (token["content"].startswith("<") and token["content"].endswith(">")))
 
 

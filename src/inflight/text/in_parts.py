@@ -1,7 +1,7 @@
-"""Long texts tokenized part by part, so that the library's memory is that of a part and not of the text.
+"""Tokenize long texts part by part, so that the library's memory is bounded by the part, not by the text.
 
-A text may be cut where the tokens behind the cut are the same with all the text before it and without, or with a few
-characters of it: the end of a part is tokenized both ways. Where no such place is found, as within a word of many
+A text may be cut where the tokens after the cut are the same with all the text before it and with none, or only a few
+characters, of it: the end of a part is tokenized both ways. If there is no such position, as within a word of many
 pages, the part grows.
 """
 
@@ -27,7 +27,7 @@ _LEADS = (0, 64)
 
 
 class _Tokens(NamedTuple):
-    """Tokens behind a place of the text. begins, ends: where each begins and ends, in characters from there."""
+    """Tokens after a position of the text. begins, ends: of each token, in characters from the position."""
 
     ids: list[int]
     begins: list[int]
@@ -35,7 +35,7 @@ class _Tokens(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """first: index of the first token behind it. place: in characters from the beginning. lead: one of _LEADS."""
+    """A cut. first: index of the first token after it. place: in characters from the start. lead: one of _LEADS."""
 
     first: int
     place: int
@@ -43,7 +43,7 @@ class _Cut(NamedTuple):
 
 
 def encoded_in_parts(encode: Encode, text: str) -> Iterator[list[int]]:
-    """Yield the token ids of a text, part by part. encode: with places of tokens, and nothing added around the text."""
+    """Yield the token ids of a text, part by part. encode: with offsets, and without tokens around the text."""
     start, lead, size = 0, 0, PART
     while True:
         is_last = len(text) - start <= size + _TAIL
@@ -61,8 +61,7 @@ def encoded_in_parts(encode: Encode, text: str) -> Iterator[list[int]]:
 
 
 def _behind(encode: Encode, text: str, start: int, end: int, lead: int) -> _Tokens | None:
-    """Return the tokens of a part, read with so many characters before it; None where a token begins before the part
-    and ends within."""
+    """Return the tokens of a part, read with `lead` characters before it; None if a token crosses its start."""
     lead = min(lead, start)
     encoding = encode(text[start - lead : end])
     ids, places = encoding.ids, encoding.offsets
@@ -76,7 +75,7 @@ def _behind(encode: Encode, text: str, start: int, end: int, lead: int) -> _Toke
 
 
 def _found(encode: Encode, text: str, start: int, end: int, part: _Tokens) -> _Cut | None:
-    """Return a place of a part at which it can be cut; None where none was found."""
+    """Return a position at which a part can be cut; None: none found."""
     size = end - start
     tries = 0
     for index in range(bisect_left(part.ends, size - 2 * _TAIL) + 1, len(part.ids)):

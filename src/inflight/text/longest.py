@@ -1,8 +1,7 @@
-"""How much text one token can stand for, at most: what tells that a text is too long before it is cut into tokens.
+"""Bound the characters of one token, to refuse a text that is too long before it is tokenized.
 
-Knows which normalizers, pre-tokenizers and models keep every character. Where one may drop some (a normalizer that
-strips accents, a pre-tokenizer that removes spaces, unknown characters that become one token), nothing is certain, and
-the answer is None.
+If a component may drop characters (a normalizer that strips accents, a pre-tokenizer that removes spaces, unknown
+characters that become one token), there is no bound.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _KEEPING = ("NFD", "NFKD", "Prepend", "ByteLevel", "Metaspace", "Digits")
 
 
 def longest_token(backend: Backend) -> int | None:
-    """Most characters of a text that a token of this tokenizer stands for, or None if there is no such number."""
+    """Return the highest number of a text's characters that one token stands for; None: no bound."""
     normalizers = parts_of(backend.normalizer, "normalizers")
     parts = [*normalizers, *parts_of(backend.pre_tokenizer, "pretokenizers")]
     if not all(_keeps(part) for part in parts):
@@ -46,7 +45,7 @@ def _longest_name(backend: Backend) -> int:
 
 
 def _keeps(part: dict[str, Any]) -> bool:
-    """Whether every character that goes in comes out, composed or not."""
+    """Return whether a component keeps every character, composed or not."""
     if part["type"] == "Split":
         return str(part["behavior"]) != "Removed"
     if part["type"] == "Replace":
@@ -56,7 +55,7 @@ def _keeps(part: dict[str, Any]) -> bool:
 
 
 def _has_every_byte(backend: Backend, parts: list[dict[str, Any]]) -> bool:
-    """Whether no character is unknown: runs of unknown ones may become one token, or none."""
+    """Return whether no character is unknown: runs of unknown ones may become one token, or none."""
     from tokenizers import models
 
     if not isinstance(backend, CompiledTokenizer) and not isinstance(backend.model, models.BPE):

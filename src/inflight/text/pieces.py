@@ -1,9 +1,7 @@
-"""What each token adds to the text, as UTF-8 bytes.
+"""Compute the bytes that each token adds to the text, in UTF-8, by the decoder of `tokenizer.json`.
 
-Knows the decoders that `tokenizer.json` can name, and from them how a token turns into bytes: byte-level BPE (each
-character of the token stands for one byte), byte fallback (`<0xE4>` is one byte), and everything else, where the
-library is asked what a token adds after another one. Does not know streams, or when bytes become characters
-(`detokenizer`).
+In byte-level BPE each character of a token is one byte; in byte fallback `<0xE4>` is one byte; in all other cases the
+library decodes the token after the one before.
 
 Why bytes: a character may be spread over several tokens, and only bytes say exactly whether it can still be completed.
 The decoded string cannot: there, half a character and a U+FFFD that the model wrote look the same.
@@ -25,7 +23,7 @@ _UNDECODABLE = "\ufffd"
 
 
 class TokenPieces:
-    """The bytes of every token of one tokenizer, worked out at first use and kept; safe to share between streams."""
+    """The bytes of every token of one tokenizer, computed at first use and cached; safe to share between streams."""
 
     def __init__(self, backend: tokenizers.Tokenizer | CompiledTokenizer) -> None:
         parts = parts_of(backend.decoder, "decoders")
@@ -39,14 +37,15 @@ class TokenPieces:
 
     @property
     def marks_each_byte(self) -> bool:
-        """Whether a broken character yields one U+FFFD per byte (byte fallback) or one per attempt (byte-level)."""
+        """Whether an invalid character becomes one U+FFFD per byte (byte fallback) or per attempt (byte-level)."""
         return self._byte_of_character is None
 
     def after(self, token_id: int, previous: int | None) -> bytes | None:
-        """The bytes that `token_id` adds after `previous` (None: it is the first, where a leading space may vanish).
+        """Return the bytes that a token adds after `previous`; None: an id without a token, as in padded embeddings.
 
-        None stands for ids without a token, as in embeddings padded to a round size: they add nothing at all. A token
-        that the model's own decoder fails on is one U+FFFD: streams and stop strings must not end with it.
+        Args:
+            token_id: Of the token. If the model's decoder fails on it, it is one U+FFFD, so that streams go on.
+            previous: The token before; None: it is the first, where a leading space may be dropped.
         """
         if previous is None or not self._is_context_free:
             return self._work_out(token_id, previous)
@@ -57,7 +56,7 @@ class TokenPieces:
             return piece
 
     def inside(self, token_id: int) -> bytes | None:
-        """The bytes that `token_id` adds in the middle of a text; None if there is no such token."""
+        """Return the bytes that a token adds in the middle of a text; None: there is no such token."""
         return self.after(token_id, token_id)
 
     def _work_out(self, token_id: int, previous: int | None) -> bytes | None:
@@ -73,7 +72,7 @@ class TokenPieces:
         return self._asked(token_id, previous).encode()
 
     def _asked(self, token_id: int, previous: int | None) -> str:
-        """What the library says that a token adds; by itself, where it fails on the one before."""
+        """Return the text that a token adds by the library; decoded alone if the library fails on the one before."""
         try:
             if previous is not None:
                 before, both = self._decode([previous]), self._decode([previous, token_id])
@@ -92,8 +91,12 @@ class TokenPieces:
 
 
 def parts_of(component: Any, several: str) -> list[dict[str, Any]]:
-    """A decoder, normalizer or pre-tokenizer as `tokenizer.json` spells it, a sequence laid out flat; empty without
-    one. several: what a sequence calls its parts."""
+    """Return the parts of a decoder, normalizer or pre-tokenizer in the form of `tokenizer.json`, sequences flattened.
+
+    Args:
+        component: None: no parts.
+        several: Key of a sequence's parts.
+    """
     if component is None:
         return []
     # The library shows a component's settings only in its pickle state, which is the JSON of tokenizer.json.
@@ -107,9 +110,9 @@ def _flat(state: dict[str, Any], several: str) -> list[dict[str, Any]]:
 
 
 def _looks_only_for_the_first_token(parts: list[dict[str, Any]]) -> bool:
-    """Whether a decoder treats all tokens alike but the first: true of what sentencepiece models are exported with.
+    """Return whether a decoder treats all tokens alike except the first, as those of sentencepiece models do.
 
-    Up to Fuse its parts work on single tokens; after it, on the whole text, of which Strip takes at most one space.
+    Up to Fuse its parts work on single tokens; after it, on the joined text, of which Strip removes at most one space.
     """
     kinds = [part["type"] for part in parts]
     end = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
@@ -123,7 +126,7 @@ def _looks_only_for_the_first_token(parts: list[dict[str, Any]]) -> bool:
 
 
 def _byte_level_bytes(token: str, byte_of_character: dict[str, int]) -> bytes:
-    """Added tokens are written as plain text; the library tells them apart by a character outside the alphabet."""
+    """Decode a token; added tokens are plain text, which, as in the library, a character outside the alphabet shows."""
     try:
         return bytes([byte_of_character[character] for character in token])
     except KeyError:
@@ -131,7 +134,7 @@ def _byte_level_bytes(token: str, byte_of_character: dict[str, int]) -> bytes:
 
 
 def _fallback_byte(token: str) -> int | None:
-    """The byte a token such as `<0xE4>` stands for, else None."""
+    """Return the byte of a token such as `<0xE4>`, else None."""
     if len(token) != 6 or not token.startswith("<0x") or not token.endswith(">"):
         return None
     try:
@@ -141,7 +144,7 @@ def _fallback_byte(token: str) -> int | None:
 
 
 def byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes stand for themselves, the other 68 for the characters from U+0100 on."""
+    """Return GPT-2's alphabet: printable bytes are themselves, the other 68 the characters from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

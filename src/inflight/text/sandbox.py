@@ -1,9 +1,6 @@
-"""The Jinja environment that chat templates run in.
+"""Run chat templates in a sandboxed Jinja environment with transformers' filters and functions.
 
-Knows what templates of published models expect to find, as transformers gives it to them, and what they may not touch:
-a template comes with the model, from anywhere, and is treated as hostile. Does not know messages or models (`chat`).
-
-Imports Jinja, so import this only where a template is compiled.
+A template comes with the model and is treated as hostile. This imports Jinja, so import it only to compile a template.
 """
 
 from __future__ import annotations
@@ -79,11 +76,11 @@ _FILTER_UNITS = 3
 _ARGUMENTS_A_UNIT = 16
 _DATE = re.compile(r"(?:[^%]|%-?[A-Za-z%]){0,200}")
 _LONGEST_REFUSAL = 500  # characters of what a template says
-_MACRO_UNITS = 6  # a call of a macro, which binds arguments and joins what it wrote
+_MACRO_UNITS = 6  # a call of a macro, which sets arguments and joins its output
 
 
 def chat_environment() -> jinja2.Environment:
-    """A fresh sandbox with the filters and functions chat templates use; its templates are rendered by `render`."""
+    """Make a sandbox with the filters and functions of chat templates; `render` renders its templates."""
     environment = _BoundedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -107,7 +104,7 @@ def chat_environment() -> jinja2.Environment:
 
 
 def render(template: jinja2.Template, context: Mapping[str, Any], limits: RenderLimits) -> str:
-    """Run a template of this environment. Raises whatever it raises, and ChatTemplateError beyond the limits."""
+    """Run a template of this environment. Raises its errors, and ChatTemplateError beyond the limits."""
     budget = Budget(limits)
     text = template.render({**context, _BUDGET: budget})
     budget.allow(len(text))
@@ -115,7 +112,7 @@ def render(template: jinja2.Template, context: Mapping[str, Any], limits: Render
 
 
 class _BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox, in which every operation that makes much of little asks a budget first."""
+    """The sandbox, in which every operation that may make a large result of a small input is charged first."""
 
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
@@ -128,7 +125,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(argument, list | dict):  # no key of anything: nothing is found, as in Jinja
             return self.undefined(obj=obj, name=type(argument).__name__)
         if not isinstance(argument, str | int | float | None | slice | jinja2.Undefined):
-            raise ChatTemplateError(  # long to hash, and long to tell
+            raise ChatTemplateError(  # long to hash, and long to report
                 f"The model's chat template looks for a {type(argument).__name__} as a key; only texts and numbers are "
                 "looked for; correct the template."
             )
@@ -152,7 +149,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Rewriter(NodeTransformer):
-    """Puts the budget's questions where Jinja has no place for them: into loops, macros, literals, comparisons."""
+    """Insert charges where Jinja has no hooks: into loops, macros, literals, comparisons."""
 
     def __init__(self, environment: jinja2.Environment) -> None:
         self._environment = environment
@@ -216,7 +213,7 @@ class _Rewriter(NodeTransformer):
 
 
 def _is_of_python(method: Any) -> bool:
-    """Whether it is a method of a text, a list, a type: by what it belongs to, as those of a subclass may be any."""
+    """Return whether it is a method of a string, list or type, by its owner, since a subclass may have any methods."""
     if isinstance(method, BuiltinMethodType):
         return not isinstance(method.__self__, ModuleType)
     return isinstance(method, MethodType) and isinstance(method.__self__, str | int | float | list | tuple | dict)
@@ -234,7 +231,7 @@ def _spend(context: Context, units: int) -> None:
 
 @pass_context
 def _measured(context: Context, value: Any) -> Any:
-    """A list, tuple or mapping that a template wrote down, or compares."""
+    """Charge a list, tuple or mapping that a template writes or compares; return it."""
     _budget(context).measure(value)
     return value
 
@@ -265,7 +262,7 @@ def _join(context: Context, values: list[Any]) -> str:
 
 @pass_context
 def _write(context: Context, value: Any) -> str:
-    """What stands in `{{ }}`, as text."""
+    """Convert the value of `{{ }}` to text, charged."""
     budget = _budget(context)
     text = budget.text(value)
     budget.write(len(text))
@@ -297,7 +294,7 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 
 def _arguments_of(function: Callable[..., Any]) -> Sequence[str]:
-    """Names of a filter's arguments after the value; none for those that are written in C."""
+    """Return the names of a filter's parameters after the value; none for filters in C."""
     own = inspect.unwrap(function)  # filters that Jinja has an asynchronous form of are wrapped
     code = getattr(own, "__code__", None)
     if code is None:
@@ -328,7 +325,7 @@ def _bounded_test(name: str, function: Any) -> Callable[..., Any]:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks the assistant's words for training; to render, it is its body."""
+    """Render `{% generation %}…{% endgeneration %}`, which marks the assistant's text for training, as its body."""
 
     tags = {"generation"}  # noqa: RUF012 — Jinja declares it as an attribute of the instance
 
@@ -395,5 +392,5 @@ def _strftime_now(format: str) -> str:
 
 @pass_context
 def _raise_exception(context: Context, message: object) -> NoReturn:
-    told = _budget(context).text(message)[:_LONGEST_REFUSAL]
-    raise ChatTemplateError(f"The model's chat template refuses these messages: {told}")
+    reason = _budget(context).text(message)[:_LONGEST_REFUSAL]
+    raise ChatTemplateError(f"The model's chat template refuses these messages: {reason}")

@@ -1,8 +1,7 @@
-"""The text of one output while its tokens arrive, up to its stop string.
+"""Stream the text of one output up to its stop string.
 
-Knows how to find the first of several stop strings in a stream, how much text must wait because it may yet become one,
-and how to join that with the detokenizer. Does not know who asks: a client's stream wants the text, the
-scheduler's stop checker only whether a stop string is complete. Both run this class, so that they cannot disagree.
+Text that may become a stop string is withheld. The client's stream and the scheduler's stop check both use
+`TextStream`, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StopStringFinder:
-    """Looks for stop strings in a stream of text, however the stream is cut into pieces.
+    """Find stop strings in a stream of text, however it is cut into pieces.
 
     The match that ends first wins; of those that end together, the one that began first. Work is one comparison or so
     per character and stop string, also for long strings with repeated prefixes.
@@ -53,10 +52,10 @@ class StopStringFinder:
         return self._matched
 
     def push(self, delta: str, may_stop: bool = True) -> tuple[str, str | None]:
-        """Take more text; give what certainly comes before any stop string, and the stop string if one is complete.
+        """Take more text; return the text that certainly precedes any stop string, and a complete stop string.
 
-        After a match nothing more comes out, and the match is given again. Where text may not stop yet, what it
-        completes is text like any other; what it begins may be completed later.
+        After a match, return no text and the match again. While `may_stop` is False, a completed stop string is plain
+        text; one that begins may be completed later.
         """
         if self._matched is not None:
             return "", self._matched
@@ -69,7 +68,7 @@ class StopStringFinder:
         return self._release(delta), None
 
     def flush(self) -> str:
-        """Give the text that was held back, when the stream has ended and no stop string can come any more."""
+        """Return the withheld text at the stream's end."""
         text, self._held = self._held, ""
         for progress in self._progress:
             progress.length = 0
@@ -83,7 +82,7 @@ class StopStringFinder:
         return (text if self._include else text[: len(text) - len(stop)]), stop
 
     def _release(self, delta: str) -> str:
-        """Hold back the longest ending that begins a stop string; if stop strings stay in the text, nothing must."""
+        """Withhold the longest ending that begins a stop string; nothing if stop strings stay in the text."""
         text = self._held + delta
         waiting = 0 if self._include else max((progress.length for progress in self._progress), default=0)
         certain = len(text) - waiting
@@ -93,7 +92,7 @@ class StopStringFinder:
 
 @lru_cache(maxsize=1024)  # a hundred samples of a request look for the same strings
 def _fallback(stop: str) -> tuple[int, ...]:
-    """By length: the longest shorter beginning of `stop` that its first characters end with."""
+    """Return, for each length, the longest shorter beginning of `stop` that its first characters end with."""
     fallback, known = [0], 0
     for character in stop[1:]:
         while known and stop[known] != character:
@@ -104,7 +103,7 @@ def _fallback(stop: str) -> tuple[int, ...]:
 
 
 class _Progress:
-    """How much of one stop string the stream ends with (Knuth, Morris, Pratt)."""
+    """The length of one stop string's beginning that the stream ends with (Knuth, Morris, Pratt)."""
 
     __slots__ = ("_fallback", "length", "stop")
 
@@ -114,7 +113,7 @@ class _Progress:
         self._fallback = _fallback(stop)
 
     def step(self, character: str) -> bool:
-        """Take one character; True if it completes the stop string."""
+        """Take one character; return True if it completes the stop string."""
         length = self.length
         while length and self.stop[length] != character:
             length = self._fallback[length - 1]
@@ -126,7 +125,7 @@ class _Progress:
 
 
 class TextStream:
-    """Tokens in, text out, until a stop string is complete or the output ends."""
+    """Convert tokens to text until a stop string is complete or the output ends."""
 
     __slots__ = ("_answer_start", "_detokenizer", "_finder", "_parts", "_stops_from", "_tokens")
 
@@ -141,7 +140,7 @@ class TextStream:
         shown_token_ids: Collection[int] = (),
         answer_start: AnswerStart | None = None,
     ) -> None:
-        """Begin after a prompt. Stop strings are looked for in the output alone.
+        """Start after a prompt. Stop strings are matched in the output only.
 
         Args:
             tokenizer: the model's tokenizer.
@@ -166,17 +165,17 @@ class TextStream:
 
     @property
     def stopped_by(self) -> str | None:
-        """The stop string that is complete, or None so far; set by the very push that completed it."""
+        """The complete stop string, or None; set by the push that completes it."""
         return self._finder.matched
 
     @property
     def text(self) -> str:
-        """All text given so far."""
+        """All text returned so far."""
         self._parts = ["".join(self._parts)]
         return self._parts[0]
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Take the next tokens and give the new text that is certain; nothing after a stop string."""
+        """Take the next tokens; return the new text that is certain, none after a stop string."""
         text = ""
         for token_id in token_ids:
             if self._finder.matched is not None:
@@ -186,7 +185,7 @@ class TextStream:
         return self._keep(text)
 
     def finish(self) -> str:
-        """End the output and give the rest: what was held back, and U+FFFD for half a character."""
+        """End the output; return the withheld text, and U+FFFD for an incomplete character."""
         text = self._find(self._detokenizer.flush())
         if self._answer_start is not None:
             text += self._look_through(self._answer_start.flush())

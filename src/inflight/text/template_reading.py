@@ -1,7 +1,6 @@
-"""What a chat template does with messages, read from its syntax tree without running it.
+"""Analyze a chat template's syntax tree: its use of messages, without running it.
 
-Knows Jinja's syntax tree; nothing of the sandbox that templates run in (`sandbox`). Imports Jinja, so import this only
-where a template is compiled.
+This imports Jinja, so import it only to compile a template.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ _BREAKING = frozenset(
 
 
 def takes_parts(tree: nodes.Template) -> tuple[bool, bool]:
-    """Read from a template what it does with a message's content.
+    """Analyze a template's use of a message's content.
 
     Returns:
-        Whether it goes through content part by part, and whether it also asks if content is a string.
+        Whether it loops over the content's parts, and whether it also tests if the content is a string.
     """
     names = {"content"}
     names |= {
@@ -35,8 +34,10 @@ def takes_parts(tree: nodes.Template) -> tuple[bool, bool]:
 
 
 def takes_arguments_as_text(tree: nodes.Template) -> bool:
-    """Whether a template writes the arguments of a tool call as they are, so that they must be JSON text; otherwise it
-    writes JSON of an object itself, or goes through it."""
+    """Return whether a template writes a tool call's arguments unchanged, so that they must be JSON text.
+
+    Other templates convert an object to JSON, or loop over it.
+    """
     uses = [node for kind in (nodes.Getattr, nodes.Getitem) for node in tree.find_all(kind) if _is_arguments(node)]
     printing = [*tree.find_all(nodes.Add), *tree.find_all(nodes.Concat), *tree.find_all(nodes.Output)]
     printed = [child for node in printing for child in node.iter_child_nodes() if _is_arguments(child)]
@@ -46,7 +47,7 @@ def takes_arguments_as_text(tree: nodes.Template) -> bool:
 
 
 def strings_looked_for(tree: nodes.Template) -> frozenset[str]:
-    """Strings that a template compares with, or gives to methods (`split`, `startswith`) and filters."""
+    """Return the strings that a template compares, or passes to methods (`split`, `startswith`) and filters."""
     places: list[nodes.Node] = [*tree.find_all(nodes.Compare)]
     places += [node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr) for node in call.args]
     places += [node for one in tree.find_all(nodes.Filter) for node in one.args]
@@ -56,7 +57,7 @@ def strings_looked_for(tree: nodes.Template) -> frozenset[str]:
 
 
 def changes_text(tree: nodes.Template) -> bool:
-    """Whether a template may change texts in the middle, so that pieces from within one text come together."""
+    """Return whether a template may change texts in the middle, so that separate pieces of a text are joined."""
     methods = [call.node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
     filters = [*tree.find_all(nodes.Filter)]
     used = {one.attr for one in methods if not isinstance(one.node, nodes.Const)}  # a text of the template's own

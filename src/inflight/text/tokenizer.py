@@ -1,8 +1,6 @@
-"""Text to token ids and back, by the model's own `tokenizer.json`, or what a GGUF file has of it.
+"""Convert text to token ids and back by the model's `tokenizer.json`, or by a GGUF file's metadata.
 
-Knows which files a tokenizer is made of, which special tokens they name, and how to say what is wrong with them. Leaves
-all splitting and merging to the `tokenizers` library, or to the compiled tokenizer of a GGUF file. Does not know
-streams (`detokenizer`) or chats (`chat`).
+The `tokenizers` library, or the compiled tokenizer of a GGUF file, splits and merges.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
-from inflight.text.apart import ApartEncoder, CompiledApartEncoder, apart_encoder
 from inflight.text.compiled_tokenizer import CompiledEncoding, CompiledTokenizer, compiled_tokenizer
 from inflight.text.control import AddedToken
 from inflight.text.errors import LibraryFaults, TokenizerError, is_fault
@@ -21,6 +18,7 @@ from inflight.text.grammar_tokens import GrammarTokens, grammar_tokens
 from inflight.text.in_parts import encoded_in_parts
 from inflight.text.longest import longest_token
 from inflight.text.pieces import TokenPieces
+from inflight.text.separate_encoding import CompiledSeparateEncoder, SeparateEncoder, separate_encoder
 from inflight.text.tokenizer_config import read_tokenizer_config, special_tokens
 
 if TYPE_CHECKING:
@@ -36,18 +34,18 @@ _SLOW_FILES = ("tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "
 
 
 class Tokenizer:
-    """One model's tokenizer. Nothing changes after loading, so threads and streams may share it.
+    """One model's tokenizer; immutable after loading, so threads and streams may share it.
 
     Attributes:
-        special_tokens: the tokens that tokenizer_config.json names, e.g. `{"eos_token": "</s>"}`.
-        special_token_ids: every id that `skip_special_tokens` leaves out.
-        pieces: what each token adds to the text, as bytes.
+        special_tokens: The tokens that tokenizer_config.json names, e.g. `{"eos_token": "</s>"}`.
+        special_token_ids: Every id that `skip_special_tokens` omits.
+        pieces: The bytes that each token adds to the text.
     """
 
     def __init__(
         self, backend: tokenizers.Tokenizer | CompiledTokenizer, config: Mapping[str, Any] | None = None
     ) -> None:
-        """Take over a library tokenizer, whose padding and truncation are switched off, and the model's settings."""
+        """Wrap a library tokenizer, whose padding and truncation are turned off, with the model's settings."""
         config = config or {}
         if not isinstance(backend, CompiledTokenizer):
             backend.no_padding()  # some files were saved with the padding and truncation of their training
@@ -61,11 +59,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path | GGUFModel) -> Tokenizer:
-        """Load `tokenizer.json` and, where there is one, `tokenizer_config.json` from a model's folder, or what a GGUF
-        file has of them.
+        """Load `tokenizer.json` and, if there is one, `tokenizer_config.json` from a model's folder, or both from a
+        GGUF file.
 
         Raises:
-            TokenizerError: there is no tokenizer.json, or one of the two files cannot be used.
+            TokenizerError: There is no tokenizer.json, or one of the two files cannot be used.
         """
         gguf = gguf_at(folder)
         if gguf is not None:
@@ -94,33 +92,32 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens there are, added ones included; a model's embedding may be padded to more rows."""
+        """Number of tokens, including added ones; a model's embedding may be padded to more rows."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
     @property
     def token_ids(self) -> dict[str, int]:
-        """The id of each token, added ones included, made anew each time."""
+        """Ids by token, including added tokens; not cached."""
         return dict(self._backend.get_vocab(with_added_tokens=True))
 
     def for_grammars(self) -> GrammarTokens:
-        """Return the tokens as grammars need them, special tokens that the settings name included; made anew each
-        time."""
+        """Convert the tokenizer for grammars, including special tokens that the settings name; not cached."""
         return grammar_tokens(self._backend, self.pieces)
 
     @cached_property
     def longest_token(self) -> int | None:
-        """Most characters of a text that one token stands for; None where that is not certain (see `longest`)."""
+        """Highest number of a text's characters that one token stands for; None: no bound (see `longest`)."""
         return longest_token(self._backend)
 
     @cached_property
     def added_tokens(self) -> tuple[AddedToken, ...]:
-        """The tokens that stand beside the model's own vocabulary, or apart from it."""
+        """The tokens added to the model's vocabulary, or flagged as added within it."""
         added = self._backend.get_added_tokens_decoder()
         return tuple(AddedToken(token.content, token.special, token.single_word) for token in added.values())
 
-    def apart(self, control: Collection[str]) -> ApartEncoder | CompiledApartEncoder:
-        """An encoder of texts whose control tokens are known; these are the contents of the tokens that are control."""
-        return apart_encoder(self._backend, control)
+    def separate_encoder(self, control: Collection[str]) -> SeparateEncoder | CompiledSeparateEncoder:
+        """Make an encoder of texts whose control tokens are known. control: texts of the control tokens."""
+        return separate_encoder(self._backend, control)
 
     @property
     def bos_token_id(self) -> int | None:
@@ -133,12 +130,12 @@ class Tokenizer:
         return self._named_id("eos_token")
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; special tokens written in it become themselves.
+        """Encode a text; special tokens written in it are encoded as such.
 
         Args:
-            text: any text.
-            add_special_tokens: add what the model expects around a text, such as a beginning token. Leave it out for
-                a rendered chat, whose template has written them already.
+            text: Any text.
+            add_special_tokens: Add the tokens that the model expects around a text, such as a beginning token. Set it
+                to False for a rendered chat, whose template has written them.
 
         Raises:
             TokenizerError: the text holds half of a surrogate pair, which no token can stand for, or the library fails
@@ -153,8 +150,8 @@ class Tokenizer:
         return [*self._before, *token_ids, *self._after] if add_special_tokens else token_ids
 
     def encode_in_parts(self, text: str) -> Iterator[list[int]]:
-        """Yield the token ids of a text, part by part, so that a long one takes no more memory than a part; nothing is
-        added around it. Raises TokenizerError."""
+        """Yield the token ids of a text part by part, without tokens around it; memory is bounded by the part. Raises
+        TokenizerError."""
 
         def encoding(part: str) -> tokenizers.Encoding | CompiledEncoding:
             try:
@@ -166,21 +163,30 @@ class Tokenizer:
 
         return encoded_in_parts(encoding, text)
 
-    def encode_within(self, text: str, most: int) -> list[int]:
-        """As `encode`, of at most so many tokens: what is too much is cut off the text's end, and what the model
-        expects around it stays. Raises TokenizerError."""
-        most -= len(self._before) + len(self._after)
+    def encode_within(self, text: str, max_tokens: int) -> list[int]:
+        """Encode to at most `max_tokens`: cut the text's end, keep the tokens around it. Raises TokenizerError."""
+        max_tokens -= len(self._before) + len(self._after)
         with LibraryFaults("The tokenizer fails on this text"):
             inside = self._encoding(text, add_special_tokens=False)
             backend: Any = self._backend  # each kind takes its own encodings
-            inside.truncate(max(0, most - backend.num_special_tokens_to_add(False)))
+            inside.truncate(max(0, max_tokens - backend.num_special_tokens_to_add(False)))
             token_ids = backend.post_process(inside, None, True).ids
         return [*self._before, *token_ids, *self._after]
 
     def encode_pair(self, first: str, second: str, most: int | None = None) -> tuple[list[int], int | None]:
-        """Token ids of two texts that are read together, with what the model expects around them, and where the second
-        begins, if the tokenizer tells them apart. most: tokens that there may be; what is too much is cut off the end
-        of the longer text, token by token. Raises TokenizerError."""
+        """Encode two texts that the model reads together, with the tokens around them.
+
+        Args:
+            first: The first text.
+            second: The second text.
+            most: Highest number of tokens; the end of the longer text is cut, token by token. None: no limit.
+
+        Returns:
+            Token ids, and the index of the second text's first token if the tokenizer distinguishes the texts.
+
+        Raises:
+            TokenizerError: The library fails on the texts.
+        """
         with LibraryFaults("The tokenizer fails on these texts"):
             one, other = (self._encoding(text, add_special_tokens=False) for text in (first, second))
             if most is not None:
@@ -193,10 +199,10 @@ class Tokenizer:
         return whole.ids, whole.type_ids.index(1) if 1 in whole.type_ids else None
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of token ids, as the library decodes them; ids without a token add nothing.
+        """Decode token ids by the library; ids without a token add nothing.
 
         Raises:
-            TokenizerError: an id is negative or has more than 32 bits, or the model's decoder fails on them.
+            TokenizerError: An id is negative or has more than 32 bits, or the model's decoder fails on them.
         """
         try:
             with LibraryFaults("The tokenizer's decoder fails on these tokens"):
@@ -208,15 +214,15 @@ class Tokenizer:
             raise
 
     def id_to_token(self, token_id: int) -> str | None:
-        """The token as the vocabulary spells it (`Ġthe`, `▁the`, `<0x0A>`), or None if there is no such id."""
+        """Return a token as the vocabulary spells it (`Ġthe`, `▁the`, `<0x0A>`); None: there is no such id."""
         return self._backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary spells it, or None if there is no such token."""
+        """Return the id of a token as the vocabulary spells it; None: there is no such token."""
         return self._backend.token_to_id(token)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token adds in the middle of a text, which may be part of a character; none for unknown ids."""
+        """Return the bytes that a token adds within a text, maybe a part of a character; none for unknown ids."""
         return self.pieces.inside(token_id) or b""
 
     def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding | CompiledEncoding:
@@ -240,7 +246,7 @@ class Tokenizer:
         return frozenset(token_id for token_id, token in added.items() if token.special)
 
     def _mark_special(self) -> None:
-        """Make the settings' named tokens special, as transformers does, where tokenizer.json forgot to say so."""
+        """Make the settings' named tokens special, as transformers does, if tokenizer.json does not."""
         named: list[str] = []
         for value in self.special_tokens.values():
             named.extend([value] if isinstance(value, str) else value)
@@ -251,10 +257,9 @@ class Tokenizer:
         self._backend.add_special_tokens([token for token, i in ids.items() if i is not None and i not in special])
 
     def _surrounding_ids(self, config: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-        """What add_bos_token and add_eos_token still have to add around a text.
+        """Return the tokens that add_bos_token and add_eos_token add around a text.
 
-        tokenizer.json's post-processor decides. Only where it adds nothing (some Llama-shaped models leave it to the
-        loader) do these two settings speak.
+        They count only if tokenizer.json's post-processor adds nothing, as for some Llama-like models.
         """
         if self._backend.encode("", add_special_tokens=True).ids:
             return [], []
@@ -265,7 +270,7 @@ class Tokenizer:
 
 
 def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Lengths of two texts of which the longer gives way until both have room."""
+    """Return the lengths of two texts after cutting the longer one until both fit."""
     over = first + second - room
     if over <= 0:
         return first, second
@@ -289,7 +294,7 @@ def _missing(folder: Path) -> str:
 
 
 def _check_is_text(text: object) -> None:
-    """Say what it is about a text that the library could not take, where that can be seen."""
+    """Raise TokenizerError with the reason why the library cannot take a text, if it can be found."""
     if not isinstance(text, str):
         raise TokenizerError(
             f"A text is expected, not a {type(text).__name__}; pass token ids where token ids are taken."

@@ -1,8 +1,4 @@
-"""The settings that lie beside a tokenizer: `tokenizer_config.json`.
-
-Knows how to read that file and how it spells special tokens. Does not know the vocabulary (see `tokenizer`) nor what a
-chat template does (see `chat`).
-"""
+"""Read a tokenizer's settings from `tokenizer_config.json`."""
 
 from __future__ import annotations
 
@@ -20,11 +16,10 @@ FILE_NAME = "tokenizer_config.json"
 
 
 def read_tokenizer_config(folder: Path | GGUFModel) -> dict[str, Any]:
-    """Read `tokenizer_config.json`; a model folder without one has no settings, which is no error. Of a GGUF file,
-    what its metadata say of the same.
+    """Read `tokenizer_config.json`, or the same settings of a GGUF file's metadata; empty if there is no such file.
 
     Raises:
-        TokenizerError: the file cannot be read, is not JSON, or is not a JSON object (see `json_file`).
+        TokenizerError: The file cannot be read, is not JSON, or is not a JSON object (see `json_file`).
     """
     gguf = gguf_at(folder)
     if gguf is not None:
@@ -42,7 +37,7 @@ def read_tokenizer_config(folder: Path | GGUFModel) -> dict[str, Any]:
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str | list[str]]:
-    """The special tokens the settings name, e.g. `{"eos_token": "</s>"}`, under the names chat templates use."""
+    """Return the special tokens that the settings name, e.g. `{"eos_token": "</s>"}`, by chat templates' names."""
     named: dict[str, str | list[str]] = {}
     for name, value in config.items():
         if name.endswith("_token") and (token := _content(value)) is not None:
@@ -55,7 +50,7 @@ def special_tokens(config: Mapping[str, Any]) -> dict[str, str | list[str]]:
 
 
 def _content(value: Any) -> str | None:
-    """A token is written as a string or as an object with its `content`; flags such as `add_bos_token` are neither."""
+    """Return the token of a setting: a string, or an object with `content`; None for flags such as `add_bos_token`."""
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else None

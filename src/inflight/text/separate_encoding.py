@@ -1,7 +1,7 @@
-"""Encodes a text whose control tokens are known: those are tokens, and whatever else looks like one is plain text.
+"""Encode text whose control tokens are known; other text that looks like a control token stays plain text.
 
-Knows how to make a second tokenizer that shares the first one's model (a vocabulary is large; this costs nothing), in
-which control tokens bear names that no text holds. Does not know which tokens are control tokens (`control`).
+This uses a second tokenizer, in which control tokens have names that no text contains. It shares the first one's model,
+so it costs no memory. `control` says which tokens are control tokens.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _FIRST = 0xF0000  # the second character of the first name
 _UNKNOWN = "\U0010fffe"  # in no vocabulary
 
 
-class ApartEncoder:
-    """Encodes text and control tokens apart."""
+class SeparateEncoder:
+    """Encode text and control tokens separately."""
 
     def __init__(self, backend: tokenizers.Tokenizer, control: Collection[str]) -> None:
-        """control: the contents of the added tokens that are control tokens."""
+        """Make an encoder. control: texts of the added tokens that are control tokens."""
         self._backend = backend
         self._control = sorted(control)
         with LibraryFaults("The tokenizer cannot name its control tokens"):
@@ -33,16 +33,19 @@ class ApartEncoder:
         self._made = self._make(_LEADS[0])
 
     def encode(self, parts: Sequence[str]) -> list[int]:
-        """Token ids of text and control tokens in turn: an odd number of strings, the control tokens at odd places.
+        """Encode alternating texts and control tokens.
+
+        Args:
+            parts: An odd number of strings, with the control tokens at odd indices.
 
         Raises:
-            TokenizerError: the library fails on the text, or a control token comes out where text went in.
+            TokenizerError: The library fails on the text, or encodes text as a control token.
         """
         texts = parts[::2]
         made = self._made
         if any(chr(made.lead) in text for text in texts):
             made = self._made = self._make(_unused_lead(texts))
-        named = [part if place % 2 == 0 else made.names[part] for place, part in enumerate(parts)]
+        named = [part if index % 2 == 0 else made.names[part] for index, part in enumerate(parts)]
         with LibraryFaults("The tokenizer fails on this text"):
             # By the batch call, which lets other threads run.
             ids = made.backend.encode_batch(["".join(named)], add_special_tokens=False)[0].ids
@@ -93,19 +96,19 @@ class ApartEncoder:
         return _Made(backend, lead, names, ids, frozenset(named_ids))
 
 
-class CompiledApartEncoder:
-    """The same of a compiled tokenizer, which takes the added tokens of each text as they are given."""
+class CompiledSeparateEncoder:
+    """`SeparateEncoder` for a compiled tokenizer, which takes the added tokens with each text."""
 
     def __init__(self, backend: CompiledTokenizer, control: Collection[str]) -> None:
-        self._backend, self._added = backend, backend.apart(control)
+        self._backend, self._added = backend, backend.added_without(control)
         self._control_ids = {content: backend.token_to_id(content) for content in control}
         self._unknown_ids = _ids_of(backend, _UNKNOWN)
 
     def encode(self, parts: Sequence[str]) -> list[int]:
-        """As `ApartEncoder.encode`."""
+        """Encode as `SeparateEncoder.encode` does."""
         backend, control_ids, found = self._backend, set(self._control_ids.values()), list[int]()
-        for place, part in enumerate(parts):
-            if place % 2:
+        for index, part in enumerate(parts):
+            if index % 2:
                 token_id = self._control_ids[part]
                 assert token_id is not None, "an added token has an id"
                 found.append(token_id)
@@ -118,17 +121,17 @@ class CompiledApartEncoder:
         return found
 
 
-def apart_encoder(
+def separate_encoder(
     backend: tokenizers.Tokenizer | CompiledTokenizer, control: Collection[str]
-) -> ApartEncoder | CompiledApartEncoder:
-    """control: the contents of the added tokens that are control tokens."""
+) -> SeparateEncoder | CompiledSeparateEncoder:
+    """Make the encoder for a tokenizer. control: texts of the added tokens that are control tokens."""
     if isinstance(backend, CompiledTokenizer):
-        return CompiledApartEncoder(backend, control)
-    return ApartEncoder(backend, control)
+        return CompiledSeparateEncoder(backend, control)
+    return SeparateEncoder(backend, control)
 
 
 class _Made:
-    """A second tokenizer. ids: what its added tokens are called in the first one."""
+    """A second tokenizer. ids: the first tokenizer's ids of its added tokens."""
 
     __slots__ = ("backend", "ids", "lead", "named_ids", "names")
 
@@ -149,7 +152,7 @@ def _unused_lead(texts: Sequence[str]) -> int:
     if lead is None:
         raise TokenizerError(
             f"The prompt's text uses all of Unicode's {len(_LEADS):,} characters of private use, so that its control "
-            "tokens cannot be told from text; leave some out."
+            "tokens cannot be distinguished from text; leave some out."
         )
     return lead
 
@@ -160,8 +163,10 @@ def _as_text(
     control_ids: Collection[int | None],
     unknown_ids: Sequence[int],
 ) -> list[int]:
-    """Of a token that came out of text. Where the model itself has a control token among its words (those of
-    sentencepiece's Unigram do), its characters stand for it."""
+    """Return the ids for a token that was made from text.
+
+    If the vocabulary itself contains a control token, as sentencepiece's Unigram does, its characters replace it.
+    """
     if token_id not in control_ids or token_id in unknown_ids:
         return [token_id]
     content = backend.id_to_token(token_id) or ""
@@ -172,7 +177,7 @@ def _as_text(
 
 
 def _ids_of(backend: tokenizers.Tokenizer | CompiledTokenizer, piece: str) -> list[int]:
-    """What the model alone makes of a piece of text; nothing, where it cannot."""
+    """Encode a piece of text by the model alone; empty if the model cannot."""
     try:
         with LibraryFaults("The model cannot take this"):
             if isinstance(backend, CompiledTokenizer):
