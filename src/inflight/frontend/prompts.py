@@ -286,12 +286,12 @@ class PromptEncoder:
             adapter=adapter,
         )
 
-    def _encode_bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    def _encode_bad_words(self, bad_words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Encode each word at the start of a text and after a space, as vLLM does."""
         if self._tokenizer is None:
             raise PromptError("bad_words need text, but this model has no tokenizer; use logit_bias.")
         found: dict[tuple[int, ...], None] = {}
-        for word in words:
+        for word in bad_words:
             for text in (word.lstrip(), f" {word.lstrip()}"):
                 token_ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))
                 if not token_ids:

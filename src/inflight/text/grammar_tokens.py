@@ -54,29 +54,29 @@ def grammar_tokens(backend: tokenizers.Tokenizer | CompiledTokenizer, pieces: To
     words_at = source.find(_WORDS, source.index(_MODEL, end))
     if words_at < 0:  # a list, whose words are numbered by their places: these tokens stay as the library has them
         return GrammarTokens(source, count, {}, {one["content"]: one["id"] for one in added if _is_special(one)})
-    kept, words, plain, special = list[dict[str, Any]](), dict[str, int](), dict[str, int](), dict[str, int]()
+    kept, word_ids, plain, special = list[dict[str, Any]](), dict[str, int](), dict[str, int](), dict[str, int]()
     for token in added:
         content, token_id = token["content"], token["id"]
         if not _is_special(token) and not token["lstrip"] and not token["rstrip"]:
             kept.append(token)
-            words[content] = token_id
+            word_ids[content] = token_id
         elif not token["special"] and (word := _as_word(backend, pieces, token)) is not None:
-            words[word] = plain[content] = token_id
+            word_ids[word] = plain[content] = token_id
         else:
             special[content] = token_id
     for token_id in (*special.values(), *_missing(backend, added, count)):
         name = _NAME.format(token_id)
-        words[name] = token_id
+        word_ids[name] = token_id
         kept.append({**added[0], "id": token_id, "content": name, "special": True, "lstrip": False, "rstrip": False})
     # All of them are words: the library numbers an added token that is none by how many words there are.
-    listed = json.dumps(words, ensure_ascii=False)[1:-1] + ","
+    listed = json.dumps(word_ids, ensure_ascii=False)[1:-1] + ","
     words_at += len(_WORDS)
     listed = listed.strip(",") if source[words_at] == "}" else listed.lstrip(",")
     as_json = f"{source[:begin]}{json.dumps(kept, ensure_ascii=False)}{source[end:words_at]}{listed}{source[words_at:]}"
     named = backend.get_vocab_size(with_added_tokens=False) + sum(
-        backend.model.token_to_id(one) is None for one in words
+        backend.model.token_to_id(one) is None for one in word_ids
     )
-    return GrammarTokens(as_json, max(named, 1 + max(words.values(), default=-1)), plain, special)
+    return GrammarTokens(as_json, max(named, 1 + max(word_ids.values(), default=-1)), plain, special)
 
 
 def _as_word(

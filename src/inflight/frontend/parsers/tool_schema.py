@@ -34,7 +34,14 @@ _REFUSED = (
     *("dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "unevaluatedItems", "contains"),
     *("uniqueItems", "$dynamicRef", "$recursiveRef"),
 )
-_SAYS = {*(word for words in _OF_TYPE.values() for word in words), *_REFUSED, *_ALTERNATIVES, "type", "enum", "const"}
+_SAYS = {
+    *(word for keywords in _OF_TYPE.values() for word in keywords),
+    *_REFUSED,
+    *_ALTERNATIVES,
+    "type",
+    "enum",
+    "const",
+}
 
 
 class SchemaError(ValueError):
@@ -199,7 +206,7 @@ def _own_types(schema: Schema) -> list[JsonType]:
     named = schema.get("type")
     if named is not None:
         return [one for one in ([named] if isinstance(named, str) else _sequence(named)) if isinstance(one, str)]  # type: ignore[misc]
-    return [kind for kind, words in _OF_TYPE.items() if any(word in schema for word in words)][:1]
+    return [kind for kind, keywords in _OF_TYPE.items() if any(word in schema for word in keywords)][:1]
 
 
 def _values(schema: Schema) -> list[Any] | None:
