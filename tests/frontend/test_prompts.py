@@ -52,7 +52,7 @@ def test_a_check_leaves_nothing_for_the_first_conversation(tiny: Path, tokenizer
     """Children that are forked then share it."""
     prompts = PromptEncoder(tokenizer, ChatTemplate.load(tiny), 0)
     prompts.check_chat()
-    assert prompts._chats is not None and {"_control", "_apart"} <= prompts._chats.__dict__.keys()
+    assert prompts._chats is not None and {"_control", "_encoder"} <= prompts._chats.__dict__.keys()
 
 
 def test_a_bad_word_of_which_the_tokenizer_makes_nothing_is_named(tmp_path: Path) -> None:

@@ -362,7 +362,7 @@ def test_of_several_engines_each_is_drawn_on_one_clock_until_it_is_gone(start: C
     run(look())
 
 
-def test_a_living_request_tells_what_it_waits_for_as_the_engine_counts_it(
+def test_a_request_in_flight_shows_the_engines_account(
     start: Callable[..., Server], traffic: Callable[..., None]
 ) -> None:
     server = start("--max-num-seqs", "1")

@@ -1,4 +1,4 @@
-"""The compiled tokenizer of a GGUF file answers as its twin, the library's tokenizer of the same file."""
+"""The compiled tokenizer of a GGUF file answers like the reference, the library's tokenizer of the same file."""
 
 from __future__ import annotations
 
@@ -49,32 +49,32 @@ def pair_of(path: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def assert_alike(path: Path, seed: int, count: int = 150) -> None:
-    found, twin = pair_of(path)
-    size = twin.vocab_size
-    assert (found.vocab_size, found.longest_token) == (size, twin.longest_token)
-    assert found.special_token_ids == twin.special_token_ids and found.token_ids == twin.token_ids
+    found, reference = pair_of(path)
+    size = reference.vocab_size
+    assert (found.vocab_size, found.longest_token) == (size, reference.longest_token)
+    assert found.special_token_ids == reference.special_token_ids and found.token_ids == reference.token_ids
     assert {(one.content, one.special) for one in found.added_tokens} == {
-        (one.content, one.special) for one in twin.added_tokens
+        (one.content, one.special) for one in reference.added_tokens
     }
     ids = range(-1, size + 3)
-    assert [found.id_to_token(one) for one in ids] == [twin.id_to_token(one) for one in ids]
-    assert [found.token_bytes(one) for one in ids] == [twin.token_bytes(one) for one in ids]
-    control = [one.content for one in twin.added_tokens if one.special]
-    separate, reference = found.separate_encoder(control), twin.separate_encoder(control)
+    assert [found.id_to_token(one) for one in ids] == [reference.id_to_token(one) for one in ids]
+    assert [found.token_bytes(one) for one in ids] == [reference.token_bytes(one) for one in ids]
+    control = [one.content for one in reference.added_tokens if one.special]
+    encoder, other_encoder = found.separate_encoder(control), reference.separate_encoder(control)
     texts = drawn_texts(seed, count)
     for text, other in zip(texts, reversed(texts), strict=True):
-        encoded = twin.encode(text)
-        assert found.encode(text) == encoded and found.encode(text, False) == twin.encode(text, False)
-        assert found._backend.encode(text).offsets == twin._backend.encode(text).offsets
-        assert found.decode(encoded) == twin.decode(encoded) and found.decode(encoded, False) == twin.decode(
+        encoded = reference.encode(text)
+        assert found.encode(text) == encoded and found.encode(text, False) == reference.encode(text, False)
+        assert found._backend.encode(text).offsets == reference._backend.encode(text).offsets
+        assert found.decode(encoded) == reference.decode(encoded) and found.decode(encoded, False) == reference.decode(
             encoded, False
         )
-        assert found.encode_within(text, 5) == twin.encode_within(text, 5)
-        assert found.encode_pair(text, other, 9) == twin.encode_pair(text, other, 9)
+        assert found.encode_within(text, 5) == reference.encode_within(text, 5)
+        assert found.encode_pair(text, other, 9) == reference.encode_pair(text, other, 9)
         if control:
             parts = [text, control[len(text) % len(control)], other]
-            assert answer(separate.encode, parts) == answer(reference.encode, parts)
-    assert found.for_grammars() == twin.for_grammars()
+            assert answer(encoder.encode, parts) == answer(other_encoder.encode, parts)
+    assert found.for_grammars() == reference.for_grammars()
 
 
 def answer(encode: Any, parts: Sequence[str]) -> list[int] | str:
@@ -121,10 +121,10 @@ def test_merges_by_score_are_those_of_the_list_that_the_library_needs(
     if scores != "none":
         writer.add_token_scores(numbers[scores])
     writer.add_unk_token_id(0)
-    found, twin = pair_of(finish(writer, tmp_path / "model.gguf"))
+    found, reference = pair_of(finish(writer, tmp_path / "model.gguf"))
     for _ in range(300):
         text = "".join(source.choice("aab  é\n\u00fcx") for _ in range(source.randrange(14)))
-        assert found.encode(text) == twin.encode(text)
+        assert found.encode(text) == reference.encode(text)
 
 
 def test_an_unknown_token_without_text_is_merged_with_no_other(tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ def test_an_unknown_token_without_text_is_merged_with_no_other(tmp_path: Path) -
     writer.add_token_list(["", "a", "b", "ab"])
     writer.add_token_types([2, 1, 1, 1])
     writer.add_unk_token_id(0)
-    found, twin = pair_of(finish(writer, tmp_path / "model.gguf"))
+    found, reference = pair_of(finish(writer, tmp_path / "model.gguf"))
     for text in ("ab", "xab", "a xb", "x"):
-        assert found.encode(text) == twin.encode(text)
+        assert found.encode(text) == reference.encode(text)
 
 
 @pytest.mark.wide
@@ -155,8 +155,8 @@ def test_an_unknown_token_that_is_none_is_left_out(tmp_path: Path) -> None:
     writer.add_token_list(["<s>", "▁", "a", "▁a"])
     writer.add_token_types([3, 1, 1, 1])
     writer.add_uint64("tokenizer.ggml.unknown_token_id", 2**64 - 2)
-    found, twin = pair_of(finish(writer, tmp_path / "model.gguf"))
-    assert found.encode("a xa", False) == twin.encode("a xa", False) == [3, 3]  # x is left out
+    found, reference = pair_of(finish(writer, tmp_path / "model.gguf"))
+    assert found.encode("a xa", False) == reference.encode("a xa", False) == [3, 3]  # x is left out
 
 
 def test_a_long_text_is_encoded_as_a_short_one(tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_a_long_text_is_encoded_as_a_short_one(tmp_path: Path) -> None:
         sentencepiece_file(gemma(), tmp_path / "a.gguf", "gemma3", False),
         file_of(trained("qwen2"), tmp_path / "b.gguf", "qwen2"),
     ):
-        found, twin = pair_of(path)
-        assert found.encode(text) == twin.encode(text)
-        assert [one for part in found.encode_in_parts(text) for one in part] == twin.encode(text, False)
+        found, reference = pair_of(path)
+        assert found.encode(text) == reference.encode(text)
+        assert [one for part in found.encode_in_parts(text) for one in part] == reference.encode(text, False)
 
 
 def test_half_of_a_surrogate_pair_is_refused_with_its_place(tmp_path: Path) -> None:

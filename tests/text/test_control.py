@@ -229,7 +229,7 @@ def test_everything_is_prepared_before_the_first_conversation() -> None:
     ChatEncoder(KINDS["byte_level"], ChatTemplate(None)).prepare()
 
 
-def test_control_tokens_that_cannot_be_looked_for_are_told() -> None:
+def test_control_tokens_that_are_too_long_are_refused() -> None:
     with pytest.raises(ChatTemplateError, match=r"'<\|aaaa.*has 1,004 characters, and at most 256"):
         ControlTokens([AddedToken(f"<|{'a' * 1000}|>", True, False)], "", ())
     nested = [AddedToken("<" * length, True, False) for length in range(1, 257)]
@@ -286,7 +286,7 @@ def test_roles_are_the_templates_words_but_no_place_for_control_tokens() -> None
     assert control_count("byte_level", "tiny", found) == 0
 
 
-def test_who_asks_for_control_tokens_gets_them() -> None:
+def test_control_tokens_are_parsed_on_request() -> None:
     parsing = ChatEncoder(KINDS["byte_level"], ChatTemplate(QWEN, NAMED), parse_control_tokens=True)
     found = ids(parsing, user("a<|im_end|>b"))
     assert found == KINDS["byte_level"].encode(
@@ -298,7 +298,7 @@ def test_who_asks_for_control_tokens_gets_them() -> None:
 
 
 def test_characters_of_private_use_are_kept() -> None:
-    """Those that hide marks and name tokens are others than those that a client writes."""
+    """Characters that hide marks and name tokens differ from those that a client writes."""
     encoder = ENCODERS["byte_level", "qwen"]
     written = "".join(map(chr, range(0x10FF00, 0x10FFFE))) + "<|im_end|>"
     rendered = encoder.render(Conversation(user(written)))
@@ -361,7 +361,7 @@ def test_the_last_message_is_continued_as_transformers_does(trim: bool) -> None:
     assert rendered.text.endswith("assistant\nso <|im_end|> it") and rendered.parts is not None
 
 
-def test_what_cannot_be_continued_is_told() -> None:
+def test_a_message_that_cannot_be_continued_is_refused() -> None:
     def render(source: str, content: Any = "hello", **more: Any) -> str:
         given_ = {"add_generation_prompt": False, "continue_final_message": True, **more}
         return ChatTemplate(source).render(Conversation([{"role": "assistant", "content": content}], **given_))

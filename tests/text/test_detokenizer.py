@@ -45,7 +45,7 @@ def pieces_of(
 
 
 def expected(tokenizer: Tokenizer, token_ids: Sequence[int], prompt: Sequence[int], skip: bool) -> str:
-    """What decoding the prompt and the output has beyond what both decodings begin with."""
+    """Return what decoding prompt and output adds to the common beginning with decoding the prompt."""
     alone = tokenizer.decode(prompt, skip)
     whole = tokenizer.decode([*prompt, *token_ids], skip)
     shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(alone, whole, strict=False)))

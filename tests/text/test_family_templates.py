@@ -1,4 +1,4 @@
-"""What chat templates of published families are made of, against transformers.
+"""Constructs of the chat templates of published families, against transformers.
 
 Each template here is short and of our own; it uses the constructs by which the family's published one is built: turns
 and roles, where the system message goes, how tools are declared, called and answered, what becomes of earlier
@@ -155,7 +155,7 @@ GPT_OSS = """\
         {{- "<|start|>assistant to=functions." + last_call.name + "<|message|>" }}
         {{- message.tool_calls[0].function.arguments | tojson }}{{- "<|call|>" }}
     {%- elif message.role == "tool" %}
-        {%- if last_call.name is none %}{{- raise_exception("a tool's answer that nobody asked for") }}{%- endif %}
+        {%- if last_call.name is none %}{{- raise_exception("a tool's answer without a call") }}{%- endif %}
         {{- "<|start|>functions." + last_call.name + " to=assistant<|message|>" }}
         {{- message.content | tojson + "<|end|>" }}
     {%- else %}{{- "<|start|>" + message.role + "<|message|>" + (message.content or "") + "<|end|>" }}{%- endif %}

@@ -90,7 +90,7 @@ def test_splits_that_files_spell_in_another_way(pre: str, published: Any) -> Non
 
 
 def test_splits_are_those_that_transformers_has() -> None:
-    """Of all names that both know."""
+    """Compare the splits of all names that both have."""
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
     compared = 0

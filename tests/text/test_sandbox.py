@@ -1,4 +1,4 @@
-"""Templates that would take all of a machine's time or memory: told in a sentence, soon, with little memory."""
+"""Templates that would take all of a machine's time or memory end soon with an error, using little memory."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ HOSTILE = {
     "sorted by attribute": "{% set ns = namespace(t='x' * 2**20) %}{{ ([ns] * 1000) | sort(attribute='t') | length }}",
     "joined by a list": "{{ [1, 2] | join(['a' * 2**20] * 1000) }}",
     "lists of long texts refused": "{{ raise_exception(['a' * 2**20] + ['a' * 2**20] * 15 + ['a' * 2**20]) }}",
-    "lists of long texts told": "{% set x = ['a' * 2**23] %}{{ {}[x + x + x].a }}",
+    "lists of long texts in errors": "{% set x = ['a' * 2**23] %}{{ {}[x + x + x].a }}",
     "tuples looked up": "{% set x = (1,) * 2**19 %}{% for a in range(99999) %}{% set y = {}[x] %}{% endfor %}",
     "dates": "{{ strftime_now('%5000d' * 2000000) }}",
     "long numbers": "{{ (('1' * 2**24) | int(0, 2)) // (('1' * 2**23) | int(0, 2)) }}",
@@ -130,9 +130,9 @@ HOSTILE = {
 def test_hostile_templates_are_stopped(name: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.process_time()
-    with pytest.raises(ChatTemplateError) as told:
+    with pytest.raises(ChatTemplateError) as refused:
         ChatTemplate(HOSTILE[name]).render(Conversation(user("a")))
-    assert len(str(told.value)) < 400
+    assert len(str(refused.value)) < 400
     assert time.process_time() - started < 10  # a second, on a machine with nothing else to do
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
 
@@ -160,24 +160,24 @@ def test_what_templates_commonly_do_is_allowed(source: str, written: str) -> Non
 
 @pytest.mark.parametrize("source", ["{{ raise_exception('a' * 9999) }}", "{{ {}['a' * 9999].a }}"])
 def test_what_a_template_says_is_cut(source: str) -> None:
-    with pytest.raises(ChatTemplateError) as told:
+    with pytest.raises(ChatTemplateError) as refused:
         ChatTemplate(source).render(Conversation(user("a")))
-    assert 500 < len(str(told.value)) < 700
+    assert 500 < len(str(refused.value)) < 700
 
 
-def test_limits_are_told_with_their_numbers() -> None:
+def test_errors_name_the_limits() -> None:
     limits = RenderLimits(characters=1000, work=5000, items=100)
 
-    def told(source: str) -> str:
+    def error_of(source: str) -> str:
         with pytest.raises(ChatTemplateError) as error:
             ChatTemplate(source, limits=limits).render(Conversation(user("a" * 600)))
         return str(error.value)
 
-    assert "makes a text of 1,200 characters" in told("{{ messages[0].content }}{{ messages[0].content }}")
-    assert "at most 1,000 are allowed" in told("{{ messages[0].content + messages[0].content }}")
-    assert "takes more than 5,000 steps" in told("{% for a in range(9999) %}{% endfor %}")
-    assert "makes a list of 101 entries" in told("{{ range(101) | list }}")
-    assert "asks for 2,000 of something" in told("{{ 'a' | center(2000) }}")
+    assert "makes a text of 1,200 characters" in error_of("{{ messages[0].content }}{{ messages[0].content }}")
+    assert "at most 1,000 are allowed" in error_of("{{ messages[0].content + messages[0].content }}")
+    assert "takes more than 5,000 steps" in error_of("{% for a in range(9999) %}{% endfor %}")
+    assert "makes a list of 101 entries" in error_of("{{ range(101) | list }}")
+    assert "asks for 2,000 of something" in error_of("{{ 'a' | center(2000) }}")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_long_texts_take_the_calls_that_let_other_threads_run(length: int, asked
     assert watched.asked == asked
 
 
-def test_half_a_character_in_a_long_text_is_told_too() -> None:
+def test_half_a_character_in_a_long_text_is_refused_too() -> None:
     with pytest.raises(TokenizerError, match=rf"U\+D800\) at character {LONG}"):
         Tokenizer(byte_level()).encode("x" * LONG + "\ud800")
 

@@ -67,7 +67,7 @@ class ByteGrammar:
         return ids
 
     def drawn(self, chance: random.Random, most: int = 500, ends: float = 0.3) -> str | None:
-        """A whole text; None where it comes to no end within so many tokens. ends: how likely it ends where it may."""
+        """Draw a complete text; None if it does not end within `most` tokens. ends: probability of ending where allowed."""
         matcher, output = self._matcher(), b""
         bits = llguidance.numpy.allocate_token_bitmask(1, len(self._texts))
         for number in range(most):

@@ -25,7 +25,7 @@ _FRAGMENTS = (
 )
 _TEXTS = st.lists(st.sampled_from([*_ALL_MARKS, *_FRAGMENTS]) | st.text(max_size=5), max_size=30).map("".join)
 _LONG = 100 * settings.default.max_examples  # ten times as long with ./check --all
-_MOST_WORK = 40  # characters that are copied, searched or looked at, for one of the text
+_MAX_WORK = 40  # characters that are copied, searched or looked at, for one of the text
 
 
 def _names(name: str) -> ParserNames:
@@ -148,12 +148,12 @@ def test_work_is_in_proportion_to_the_text(name: str, monkeypatch: pytest.Monkey
     for number, text in enumerate(_long_texts(name)):
         size = (len(text), 5)[number % 2]
         parser = ChosenParsers(_names(name)).parser(TOOLS, in_reasoning=False)
-        before, told_so_far = work.done, 0
+        before, emitted = work.done, 0
         for place in range(0, len(text), size):
-            told_so_far += sum(len(repr(one)) for one in parser.push(text[place : place + size]))
-        told_so_far += sum(len(repr(one)) for one in parser.finish())
-        assert work.done - before < _MOST_WORK * len(text), (text[:80], size)
-        assert told_so_far < 100 * len(text)
+            emitted += sum(len(repr(one)) for one in parser.push(text[place : place + size]))
+        emitted += sum(len(repr(one)) for one in parser.finish())
+        assert work.done - before < _MAX_WORK * len(text), (text[:80], size)
+        assert emitted < 100 * len(text)
 
 
 @pytest.mark.parametrize("name", TOOL_FORMATS)

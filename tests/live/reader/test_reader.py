@@ -1,4 +1,4 @@
-"""The answers of the reader's test, from the record: what whoever is given the page alone must find.
+"""Check the answers of the reader's test, which a reader must find from the page alone, against the record.
 
 The questions are in questions.md, and were fixed before the page was made to answer them.
 """
@@ -76,7 +76,7 @@ def test_why_digest_23_was_slow(frames: list[Frame], infos: dict[int, RequestInf
 
 
 def test_what_the_batch_lane_stood_still_for(frames: list[Frame]) -> None:
-    """4: one runs, five wait, for KV blocks; of the interactive lane nobody waits."""
+    """4: one runs, five wait, for KV blocks; no interactive request waits."""
     lanes = {one.name: one for one in near(frames, 13.0).lanes}
     batch, interactive = lanes["batch"], lanes["interactive"]
     assert (batch.running, batch.waiting, batch.stands_for) == (1, 5, "blocks")

@@ -97,7 +97,7 @@
       if (about.target) data.push(data[0].map(() => target || null));
       return data;
     }
-    // What most requests were promised, seconds; 0: nothing.
+    // The most frequent latency target in seconds; 0: none.
     target(name) {
       const counts = new Map();
       let seen = 0;
