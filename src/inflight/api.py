@@ -34,8 +34,7 @@ from inflight.frontend.outputs import (
     ScoringOutput,
 )
 from inflight.frontend.prefill_engines import PrefillEngines
-from inflight.frontend.prompts import Prompt, PromptError
-from inflight.frontend.several import for_each, prompt_text, several
+from inflight.frontend.prompts import Prompt, PromptError, for_each, prompt_text, several
 from inflight.frontend.structured_outputs import SamplingParams, StructuredOutputsParams, split
 from inflight.frontend.text_tasks import TextTasks, classified, pairs_of
 from inflight.text import Conversation

@@ -8,7 +8,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar, cast
 
 from inflight.core.stopping import StopText
 from inflight.core.types.request import SLO, ReasoningText, Request
@@ -27,6 +27,7 @@ from inflight.text import (
 )
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
+Given = TypeVar("Given")
 
 
 class PromptError(ValueError):
@@ -330,6 +331,29 @@ def _whole(token_id: object) -> int:
     if isinstance(token_id, bool) or not isinstance(token_id, SupportsIndex):
         raise PromptError(f"The prompt's token ids hold {quoted(token_id)}; give whole numbers.")
     return operator.index(token_id)
+
+
+def several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Return the prompts as a list; a list of integers is one prompt of token ids."""
+    if isinstance(prompts, str | Mapping) or (prompts and isinstance(prompts[0], SupportsIndex)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def for_each(count: int, given: Given | Sequence[Given], kind: type[Given], name: str) -> list[Given]:
+    """Return one value per prompt; a single value counts for every prompt. Raises PromptError."""
+    many: list[Any] = [given] * count if isinstance(given, kind) else list(cast(Sequence[Any], given))
+    if len(many) != count:
+        raise PromptError(f"There are {count} prompts, but {len(many)} {name}; give one, or one per prompt.")
+    if other := [one for one in many if not isinstance(one, kind)]:
+        raise PromptError(f"Among {name} is {quoted(other[0])}; each must be a {kind.__name__}.")
+    return many
+
+
+def prompt_text(prompt: Prompt) -> str | None:
+    if isinstance(prompt, Mapping):
+        prompt = prompt.get("prompt", ())
+    return prompt if isinstance(prompt, str) else None
 
 
 class StopStrings:
