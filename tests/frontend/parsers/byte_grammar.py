@@ -67,7 +67,7 @@ class ByteGrammar:
         return ids
 
     def drawn(self, chance: random.Random, most: int = 500, ends: float = 0.3) -> str | None:
-        """Draw a complete text; None if it does not end within `most` tokens. ends: probability to end where allowed."""
+        """Draw a complete text; None if it has no end within `most` tokens. ends: probability to end where it may."""
         matcher, output = self._matcher(), b""
         bits = llguidance.numpy.allocate_token_bitmask(1, len(self._texts))
         for number in range(most):
