@@ -85,5 +85,5 @@ def test_a_lost_head_is_told_and_ends_the_server(fair: Server) -> None:
         fair.process.kill()
         raise
     assert code == 1, "with which a supervisor starts it anew"
-    assert any("Ray's head at" in line and "start the server anew" in line for line in fair.log), fair.log
+    assert any("Ray's head at" in line and "restart the server" in line for line in fair.log), fair.log
     assert not [command for pid, command in children(fair.process.pid) if Path(f"/proc/{pid}").exists()]
