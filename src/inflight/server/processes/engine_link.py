@@ -101,8 +101,9 @@ class EngineLink:
     @property
     def served(self) -> Served | None:
         """Return the model, if it is connected."""
-        is_there = self._connecting.done() and not self._is_lost and self.fault is None
-        return self._connecting.result() if is_there else None
+        connecting = self._connecting
+        is_there = connecting.done() and not connecting.cancelled() and not self._is_lost and self.fault is None
+        return connecting.result() if is_there else None
 
     async def connected(self) -> Served | None:
         """Return the model when it is connected; None where its engine has ended. Raises PreprocessingError."""
