@@ -81,7 +81,7 @@ def test_completions(client: ForeignClient, foreign_server: Server) -> None:
 def test_errors(client: ForeignClient) -> None:
     assert "NotFoundError" in client.fail("invoke", messages=MESSAGES, **{**SETTINGS, "model": "another"}).types
     assert "AuthenticationError" in client.fail("invoke", messages=MESSAGES, **SETTINGS, api_key="sk-wrong").types
-    late = {**SETTINGS, "max_tokens": 900, "n": 64, "timeout": 0.1}
+    late = {**SETTINGS, "max_tokens": 900, "n": 64, "timeout": 0.01}
     assert "APITimeoutError" in client.fail("invoke", messages=MESSAGES, **late).types
     long = client.fail("invoke", messages=[{"role": "user", "content": TOO_LONG}], **SETTINGS)
     assert "ContextOverflowError" in long.types  # told by the code, which the words of this exception must hold
