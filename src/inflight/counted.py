@@ -27,7 +27,7 @@ Windows = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, m
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """`1 token`, `2,000 tokens`. many: where more than one is not spelled with an s (`calls are under way`)."""
+    """`1 token`, `2,000 tokens`. many: where more than one is not spelled with an s (`calls are in flight`)."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

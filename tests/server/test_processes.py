@@ -329,7 +329,7 @@ def test_drains_on_sigterm(start: Callable[..., Server]) -> None:
         assert one.ended()[-1] == "data: [DONE]" and "error" not in one.lines[-2]
     assert server.process.wait(30) == 0
     log = "".join(server.log)
-    assert log.count("SIGTERM: taking no new work; 4 calls are under way.") == 1 and "Traceback" not in log
+    assert log.count("SIGTERM: taking no new work; 4 calls are in flight.") == 1 and "Traceback" not in log
 
 
 @pytest.mark.wide
@@ -368,7 +368,7 @@ def test_limits_of_tenants_hold_over_all_processes(start: Callable[..., Server],
         answers = list(pool.map(lambda _: server.post("/v1/completions", body, headers=acme), range(16)))
     assert {one.status_code for one in answers} == {429}
     assert server.settled(lambda: server.metric("inflight_requests_refused_total", code="too_many_streams") == 16)
-    assert "2 calls of 'acme' are under way" in answers[0].json()["error"]["message"]
+    assert "2 calls of 'acme' are in flight" in answers[0].json()["error"]["message"]
     assert server.post("/v1/completions", body, headers=umbrella).status_code == 200
     assert server.post("/v1/completions", body).status_code == 401
     for one in asking:

@@ -197,7 +197,7 @@ class Process:
         left = self._service.under_way
         if self._hears_signals:
             calls = counted(left, "call is", "calls are")
-            log.info(f"{name}: taking no new work; {calls} under way." if left else f"{name}: stopping.")
+            log.info(f"{name}: taking no new work; {calls} in flight." if left else f"{name}: stopping.")
         if ended := await self._service.drain():
             log.info(f"{counted(ended, 'call was', 'calls were')} not done within the drain timeout, and ended.")
         self._stop()

@@ -1,4 +1,4 @@
-"""What a server serves: one model, or several of which some are in memory; and a model that a call has acquired.
+"""The models of a server: one, or several of which some are in memory; and a model that a call has acquired.
 
 Knows what endpoints and batch jobs need of a model. Where engines run, and which of several models are loaded,
 `OneModel` (here) and `processes.pooled_models` know, from which calls acquire a model.

@@ -1,4 +1,4 @@
-"""The service: an engine that is loading, ready, draining or broken, and the calls under way.
+"""The service: an engine that is loading, ready, draining or broken, and the calls in flight.
 
 Knows states, limits and the life of calls; not HTTP's details, not what a batch job is. Endpoints and batch jobs ask
 the engine through it, so that both are counted, logged and ended alike.
@@ -135,7 +135,7 @@ class Service:
     async def acquire(self, endpoint: EndpointName, body: bytes, tenant: Tenant | None = None) -> ModelLease:
         """The model that a body is for, to be released, or handed on to `open`. tenant: among whose calls it counts
         while it waits for the model; None: it counts already, or never does. Raises ApiError as `check`, 429 where too
-        many calls are under way, and where the model is not to be had."""
+        many calls are in flight, and where the model is not to be had."""
         models = self.models
         if models.residency is None:
             return await models.acquire(None)
@@ -167,7 +167,7 @@ class Service:
         )
 
     async def drain(self) -> int:
-        """Take no new work; returns when nothing is under way, or when the time is over and what was left has been
+        """Take no new work; returns when nothing is in flight, or when the time is over and what was left has been
         ended. How many calls that were."""
         self._state = "draining"
         if self._models is not None:
@@ -185,7 +185,7 @@ class Service:
         return left
 
     def hurry(self) -> None:
-        """Do not wait for what is under way."""
+        """Do not wait for what is in flight."""
         self._hurry.set()
 
     async def _until_nothing_left(self, seconds: float) -> None:
@@ -268,7 +268,7 @@ class Service:
         delivery.report_to(self.answer_memory.add)
 
     def _enter(self, tenant: Tenant) -> None:
-        """Raises ApiError 429 where too many calls are under way. Streams end at any time: a second is a fair pause."""
+        """Raises ApiError 429 where too many calls are in flight. Streams end at any time: a second is a fair pause."""
         self.counts.enter(tenant.name)
         self._nothing_left.clear()
         try:
@@ -280,10 +280,10 @@ class Service:
     def _check_counts(self, tenant: Tenant) -> None:
         most, others, mine = self.settings.max_streams, self.counts.everywhere - 1, self.counts.of(tenant.name) - 1
         if others >= most:
-            raise _too_many(f"{counted(others, 'call is', 'calls are')} under way, and the server takes {most} at once")
+            raise _too_many(f"{counted(others, 'call is', 'calls are')} in flight, and the server takes {most} at once")
         if tenant.max_concurrent is not None and mine >= tenant.max_concurrent:
             of_tenant = counted(mine, f"call of {tenant.name!r} is", f"calls of {tenant.name!r} are")
-            raise _too_many(f"{of_tenant} under way, and it may have {tenant.max_concurrent}")
+            raise _too_many(f"{of_tenant} in flight, and it may have {tenant.max_concurrent}")
 
     def _leave(self, tenant: Tenant) -> None:
         self.counts.leave(tenant.name)

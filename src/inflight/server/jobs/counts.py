@@ -1,4 +1,4 @@
-"""What becomes of batch jobs, for metrics."""
+"""Counts of batch jobs, for metrics."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from inflight.core.scheduling.stats import SchedulerStats
 from inflight.core.types.plan import Capacity
-from inflight.server.metrics import gauges, vllm
+from inflight.server.metrics import CONTENT_TYPE, gauges, vllm
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.metrics.families import labelled
 from inflight.server.metrics.http import HttpCounts
@@ -20,7 +20,6 @@ from inflight.server.metrics.steps import StepCounts
 from inflight.server.metrics.tally import Tally
 
 Names = Literal["inflight", "vllm"]
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REFUSALS = ("rate_limit_exceeded", "context_length_exceeded", "invalid_request")
 
 

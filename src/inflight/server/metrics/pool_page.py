@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from inflight.server.metrics import CONTENT_TYPE
 from inflight.server.metrics.batch import BatchCounts
 from inflight.server.metrics.families import labelled
 from inflight.server.metrics.http import HttpCounts
-from inflight.server.metrics.page import CONTENT_TYPE
 from inflight.server.metrics.tally import Tally
 
 # Counted here, and by engines in vain.

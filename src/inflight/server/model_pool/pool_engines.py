@@ -9,7 +9,7 @@ from typing import Any
 
 from inflight.server.errors import ApiError
 from inflight.server.loader import log_failure
-from inflight.server.metrics.page import CONTENT_TYPE
+from inflight.server.metrics import CONTENT_TYPE
 from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.model_pool.pool import ModelPool
 from inflight.server.model_pool.pool_model import PoolLease

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from inflight.core.types.sampling import Adapter
+from inflight.server.metrics import CONTENT_TYPE
 from inflight.server.model_pool.messages import EngineReady
 from inflight.server.model_pool.worker import Worker, WorkerError
 from inflight.server.processes.messages import (
@@ -35,7 +36,6 @@ from inflight.server.processes.messages import (
 SHORT_LIFE = 10.0  # seconds; an engine that ends sooner is not started again at once
 MAX_SHORT_LIVES = 5  # one after another, until the server ends
 MAX_PAUSE = 5.0  # seconds before the next start
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 AdapterChange = Callable[[int], LoadAdapter | UnloadAdapter]  # makes the message, by its number
 

@@ -90,15 +90,22 @@ class SingleEngine:
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """Let requests name an adapter, in all processes. Raises ApiError."""
-        changed = await self._changes.ask(lambda question: self._send(LoadAdapter(question, name, path)))
-        if changed.error is not None:
-            raise invalid(changed.error, changed.param)
+        error, param = await self._change(lambda question: LoadAdapter(question, name, path))
+        if error is not None:
+            raise invalid(error, param)
 
     async def unload_adapter(self, name: str) -> None:
         """Let no request name an adapter any more. Raises ApiError."""
-        changed = await self._changes.ask(lambda question: self._send(UnloadAdapter(question, name)))
-        if changed.error is not None:
-            raise ApiError(404, changed.error, param="lora_name", code="model_not_found")
+        error, param = await self._change(lambda question: UnloadAdapter(question, name))
+        if error is not None:
+            raise ApiError(404, error, param=param, code="model_not_found")
+
+    async def _change(self, make: Callable[[int], LoadAdapter | UnloadAdapter]) -> tuple[str | None, str | None]:
+        """Return the error of a change and the field that is to blame. Raises ApiError where there is no engine now."""
+        changed = await self._changes.ask(lambda question: self._send(make(question)))
+        if changed.error is not None and changed.param is None:
+            raise ApiError(503, changed.error, type="server_error", code="loading", retry_after=1.0)
+        return changed.error, changed.param
 
     # -- the engine -----------------------------------------------------------------------------------------------
 

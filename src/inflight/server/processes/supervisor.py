@@ -312,7 +312,7 @@ class Supervisor:
         if self._signals == 1 and not self._is_ending:
             name, left = signal.Signals(number).name, self._counts.everywhere
             calls = counted(left, "call is", "calls are")
-            log.info(f"{name}: taking no new work; {calls} under way." if left else f"{name}: stopping.")
+            log.info(f"{name}: taking no new work; {calls} in flight." if left else f"{name}: stopping.")
         self._end(number, self._settings.drain_timeout if self._has_begun else 0.0)
 
     async def _reload(self) -> None:
