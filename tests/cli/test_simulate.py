@@ -119,7 +119,7 @@ def test_tiers_bring_what_the_prefix_cache_had_to_give_up(
     assert "tiers " not in err
     kept, err = cached("--kv-cache-disk", "1", *DISK)
     assert kept > 1.1 * without
-    assert "Folder: 16,384 blocks; each 33 µs to read and 66 µs to write" in err and "were brought" in err
+    assert "Folder: 16,384 blocks; each 33 µs to read and 66 µs to write" in err and "were fetched" in err
     host, err = cached("--kv-cache-host", "1", "--kv-host-gb-per-s", "8", "--kv-bytes", "4096")
     assert host > 1.1 * without
     assert "Host: 16,384 blocks of 16 tokens, 8 µs each way, within the steps." in err
@@ -153,20 +153,20 @@ POOLS = ("--rate", "1", "--prefill-replicas", "1", "--decode-replicas", "1")
         (("--rate", "1", "--input-tokens", "4000"), "longer than the model's 512 tokens"),
         (("--rate", "1", "--slo", "ttft"), "--slo is 'ttft'"),
         (("--rate", "1", "--slo", "ttft=500(p95)"), "--slo names a percentile"),
-        (("--rate", "1", "--transfer-gbps", "10"), "--transfer-gbps is about what moves to a pool"),
+        (("--rate", "1", "--transfer-gbps", "10"), "--transfer-gbps is about transfers to a decode pool"),
         ((*POOLS, "--transfer-gbps", "10", "--transfer-setup-ms", "-1000"), "--transfer-setup-ms is -1000"),
         ((*POOLS, "--transfer-gbps", "0"), "--transfer-gbps is 0; give gigabits per second"),
         ((*POOLS, "--transfer-gbps", "nan"), "--transfer-gbps is nan"),
         ((*POOLS, "--transfer-gbps", "10", "--kv-bytes", "-8"), "--kv-bytes is -8"),
-        (("--rate", "1", "--transfer-setup-ms", "10"), "--transfer-setup-ms is about what moves to a pool"),
-        (("--rate", "1", "--kv-bytes", "10"), "--kv-bytes is about what moves to a pool"),
+        (("--rate", "1", "--transfer-setup-ms", "10"), "--transfer-setup-ms is about transfers to a decode pool"),
+        (("--rate", "1", "--kv-bytes", "10"), "--kv-bytes is about transfers to a decode pool"),
         (("--rate", "1", "--split-replicas", "3", "--replicas", "2", "--transfer-gbps", "1"), "--replicas counts"),
         (("--rate", "1", "--split-replicas", "3", "--record", "x.jsonl"), "--record has no effect"),
         (("--rate", "1", "--replicas", "3", "--max-replicas", "2"), "--max-replicas is 2, and there are 3"),
         (("--rate", "1", "--replica-start-seconds", "5"), "give --max-replicas as well"),
         (("--rate", "1", "--max-replicas", "2", "--replica-start-seconds", "-5"), "--replica-start-seconds is -5"),
         (("--rate", "1", "--max-replicas", "2", "--html", "x.html"), "--html plays engines that are there all"),
-        ((*POOLS, "--transfer-gbps", "10", "--max-replicas", "4"), "has no effect where there are two pools"),
+        ((*POOLS, "--transfer-gbps", "10", "--max-replicas", "4"), "has no effect with two pools"),
         (
             (*POOLS, "--transfer-gbps", "10", "--max-decode-replicas", "0"),
             "--max-decode-replicas is 0, and there are 1",
@@ -177,7 +177,7 @@ POOLS = ("--rate", "1", "--prefill-replicas", "1", "--decode-replicas", "1")
         (("--rate", "1", "--first-token", "prefill"), "--first-token is about pools"),
         (
             ("--rate", "1", "--split-replicas", "3", "--transfer-gbps", "1", "--max-decode-replicas", "4"),
-            "asks how large it is to be",
+            "--split-replicas searches its size",
         ),
         (("--rate", "1", "--kv-eviction", "fifo"), "known are lru, sessions"),
         (("--rate", "1", "--kv-cache-disk", "1", "--kv-bytes", "4096"), "or a folder on it with --kv-cache-dir"),
@@ -241,8 +241,8 @@ def test_steps_beyond_what_kernels_were_measured_with_are_told(capsys: pytest.Ca
 
 def test_who_could_never_be_served_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = said(capsys, *LLAMA, *LITTLE, "--num-blocks", "20", code=1)
-    assert "Not one request was answered" in err
-    assert "failed       40 in all, the first since: The prompt needs 38 KV blocks" in err
+    assert "No request was answered" in err
+    assert "failed       40 in all, the first because: The prompt needs 38 KV blocks" in err
 
 
 @pytest.mark.wide
@@ -278,7 +278,7 @@ def test_weights_that_are_published_narrower_than_reckoned_are_told(
     for weights in ("bf16", "int4"):
         call([*asked, *LITTLE, "--weights", weights])
         err = capsys.readouterr().err
-        assert ("reckoned in bf16 all the same" in err and sentence in err) == (weights == "bf16" and bool(sentence))
+        assert ("computed here in bf16" in err and sentence in err) == (weights == "bf16" and bool(sentence))
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,10 @@ def test_weights_that_are_published_narrower_than_reckoned_are_told(
         ((*LLAMA[1:-1], "0"), "64 query heads, which 0 GPUs cannot share"),
         ((*LLAMA[1:], "--decode-tensor-parallel", "16"), "--decode-tensor-parallel is 16, but a node has 8"),
         ((*LLAMA[1:], "--noise"), "with --hardware nothing was measured"),
-        ((*LLAMA[1:], "--decode-hardware", "h100", "--decode-tensor-parallel", "4"), "is about a pool of engines"),
+        (
+            (*LLAMA[1:], "--decode-hardware", "h100", "--decode-tensor-parallel", "4"),
+            "is about pools for prefill and decode",
+        ),
         ((*LLAMA[1:], "--kv-bytes", "8"), "--kv-bytes is about --step-model"),
         ((*LLAMA[1:], "--max-num-seqs", "0"), "--max-num-seqs is 0"),
         ((*LLAMA[1:], "--block-size", "0"), "--block-size is 0"),
@@ -317,7 +320,7 @@ def test_what_only_a_gpu_has_is_refused_beside_a_step_model(capsys: pytest.Captu
         _, err = said(capsys, "simulate", "--step-model", model, *LITTLE, *option, code=2)
         assert f"{option[0]} is about --hardware and has no effect with --step-model" in err
     _, err = said(capsys, "simulate", "--step-model", model, "--rate", "1", "--decode-step-model", model, code=2)
-    assert "--decode-step-model is about a pool of engines" in err
+    assert "--decode-step-model is about pools for prefill" in err
 
 
 def test_a_model_without_its_engine_asks_for_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -502,7 +505,7 @@ def test_drafts_are_simulated_where_it_is_said_how_often_they_are_right(
     again = (*cheap, "--speculation", "suffix", "--speculation-acceptance", "0.95", "--record", str(record))
     _, err = said(capsys, *SPECULATING, "--step-model", model, *again)
     assert re.search(
-        r"drafts       [\d,]+ in \d\d% of the steps, \d\d% of them right; \d\.\d\d tokens of a step", err
+        r"drafts       [\d,]+ in \d\d% of the steps, \d\d% of them accepted; \d\.\d\d tokens a step", err
     ), err
     said(capsys, "replay", str(record), "--step-model", model)
     recorded = tpot(capsys, model, "--speculation", "auto", "--speculation-record", str(record), *cheap)
@@ -520,9 +523,12 @@ def test_drafts_are_simulated_where_it_is_said_how_often_they_are_right(
             ("--speculation", "off", "--speculation-draft-ms", "2"),
             "--speculation-draft-ms has no effect with --speculation off",
         ),
-        (("--speculation", "suffix"), "How often drafts are right, no simulation can know; give --speculation-accep"),
+        (
+            ("--speculation", "suffix"),
+            "A simulation cannot know how often drafts are accepted; give --speculation-accep",
+        ),
         (("--speculation", "suffix", "--speculation-acceptance", "1.5"), "--speculation-acceptance is '1.5'; give"),
-        (("--speculation", "draft:x", "--speculation-acceptance", "1"), "nothing says what that takes; give --specul"),
+        (("--speculation", "draft:x", "--speculation-acceptance", "1"), "whose time is not known; give --specul"),
         (
             ("--speculation", "suffix", "--speculation-acceptance", "1", "--speculation-draft-ms", "1"),
             "--speculation suffix looks drafts up, but --speculation-draft-ms, or the record, is of drafts that a",
@@ -548,10 +554,10 @@ def test_calibrate_measures_no_drafts(capsys: pytest.CaptureFixture[str], bare: 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--prefill-replicas", "1", "--decode-replicas", "1"), "which the engine does not hand over"),
+        (("--prefill-replicas", "1", "--decode-replicas", "1"), "which the engine does not transfer"),
         (
             ("--kv-cache-disk", "9", "--kv-disk-read-gb-per-s", "3", "--kv-disk-write-gb-per-s", "1"),
-            "snapshots of recurrent state; leave --kv-cache-disk out",
+            "checkpoints of recurrent state; leave --kv-cache-disk out",
         ),
     ],
 )

@@ -83,7 +83,7 @@ def test_every_policy_is_made_by_name(name: str) -> None:
         ({"window": 1.0}, "--window has no effect"),
         ({"itl_target": 0.1}, "--itl-target has no effect with --strategy chunked"),
         ({"early_end_tokens": 8, "strategy": "continuous"}, "--early-end-tokens has no effect with --strategy contin"),
-        ({"lane_floor": 1.0}, "--lane-floor is 1.0; give a share of the steps' tokens from 0 (none) to below 1"),
+        ({"lane_floor": 1.0}, "--lane-floor is 1; give a share of the steps' tokens from 0 (none) to below 1"),
         ({"lane_floor": float("nan")}, "--lane-floor is nan"),
         ({"max_wait": 1e10, "strategy": "static"}, "--max-wait is 10000000000.0; give a number above 0, at most 86,4"),
         ({"swap_space": 1e300, "preemption": "swap"}, "give a number above 0, at most 1,048,576"),

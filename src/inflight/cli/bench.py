@@ -44,7 +44,8 @@ from inflight.cli.bench_table import (
 )
 from inflight.cli.files import check_writable
 from inflight.cli.options import options_of
-from inflight.cli.progress import Interrupt, Progress, Remaining, show
+from inflight.cli.progress import Interrupt, Progress, Remaining
+from inflight.cli.summary import show
 from inflight.cli.verb import Verb
 from inflight.config.setting import option
 from inflight.metrics.slo import parse_slos

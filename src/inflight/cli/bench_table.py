@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from inflight.bench.capacity import Capacity, Probe
 from inflight.bench.offering import Load
 from inflight.bench.run import Measured, Point
-from inflight.cli.progress import duration, show
-from inflight.cli.summary import milliseconds
+from inflight.cli.progress import duration
+from inflight.cli.summary import milliseconds, show
 from inflight.counted import counted
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Targets

@@ -23,7 +23,8 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
-from inflight.cli.progress import Interrupt, open_engine, show
+from inflight.cli.progress import Interrupt, open_engine
+from inflight.cli.summary import show
 from inflight.cli.verb import Verb
 from inflight.core.types.sampling import SamplingParams
 from inflight.counted import printable

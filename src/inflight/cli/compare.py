@@ -26,7 +26,8 @@ from inflight.cli.bench_options import (
 )
 from inflight.cli.files import check_writable
 from inflight.cli.options import engine_options, options_of, scheduling_options
-from inflight.cli.progress import Interrupt, Progress, Remaining, open_engine, show
+from inflight.cli.progress import Interrupt, Progress, Remaining, open_engine
+from inflight.cli.summary import show
 from inflight.cli.variants import FIELD, ServedVariant, Variant, read_served, read_variants
 from inflight.cli.verb import Verb, grouped
 from inflight.counted import printable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ def settings_options(
     before: Mapping[str, Sequence[Decorator]] | None = None,
     complete: Mapping[str, Complete] | None = None,
     only: Sequence[str] = (),
+    group: str = "",
+    unset: Sequence[str] = (),
 ) -> Decorator:
     """Return the options of a dataclass of settings, in their groups.
 
@@ -52,13 +55,16 @@ def settings_options(
         before: other options, by the name of the setting that they precede and whose group they share.
         complete: completions of words in a shell, by names of settings.
         only: names of the settings to be options; all by default.
+        group: title of all of them; by default those that the settings declare.
+        unset: names of settings that are None unless given, whatever their default is.
     """
     groups: dict[str, list[Decorator]] = {}
     title = ""
     for one in declared_settings(kind):
-        title = one.setting.group or title
+        title = group or one.setting.group or title
         if only and one.name not in only:
             continue
+        one = replace(one, default=None) if one.name in unset else one
         completion = (complete or {}).get(one.name)
         groups.setdefault(title, []).extend((*(before or {}).get(one.name, ()), setting_option(one, completion)))
     return stacked(*(grouped(title, *options) for title, options in groups.items()))
@@ -101,7 +107,7 @@ def _type_of(kind: Any, choices: Sequence[str], declared: Setting) -> Any:
         return click.Path(
             exists="present" in declared.path,
             dir_okay=not declared.path.endswith("file"),
-            file_okay=declared.path != "folder",
+            file_okay=not declared.path.endswith("folder"),
             path_type=Path if kind is Path else None,
         )
     return kind if kind in (int, float) else str

@@ -1,4 +1,4 @@
-"""Options for the demand on a deployment, shared by plan and tune: a trace or distributions, a rate, SLOs."""
+"""Options of plan and tune for the demand on a deployment: a trace or distributions, a rate, SLOs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from inflight.workload.arrivals import Gamma, Poisson
 from inflight.workload.lengths import parse_lengths
 from inflight.workload.traces import load
 
+_WHOLE = "give --input-tokens, --output-tokens and --rate (or --arrivals), or a --trace"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandOptions:
@@ -42,33 +44,29 @@ demand_options = settings_options(DemandOptions)
 
 
 def demand_of(asked: DemandOptions, max_tokens: int) -> Demand:
-    """A demand from the options. max_tokens: of prompt and answer together, that the model takes."""
+    """Return the demand. max_tokens: of prompt and answer together, that the model takes. Raises click.UsageError."""
     rate, gap_variation = _arrivals(asked)
-    lengths = {"--input-tokens": asked.input_tokens, "--output-tokens": asked.output_tokens}
     if asked.trace is not None:
-        for name, form in lengths.items():
+        for name, form in (("--input-tokens", asked.input_tokens), ("--output-tokens", asked.output_tokens)):
             if form is not None:
                 raise click.UsageError(f"--trace has the lengths of requests; leave {name} out.")
         trace = fitting(load(asked.trace).workload(asked.trace.name), max_tokens)
         rate = analyze_traffic(trace).peak_rate if rate is None else rate
         retimed = None if asked.arrivals is None else gap_variation
         return Traced(trace, rate, retimed=retimed, longest=max_tokens)
-    for name, form in lengths.items():
-        if form is None:
-            raise click.UsageError(f"Missing option '{name}'; {_WHOLE}.")
-    if rate is None:
-        raise click.UsageError(f"Missing option '--rate'; {_WHOLE}.")
-    prompts, answers = (parse_lengths(form or "") for form in lengths.values())
-    demand = Drawn(rate, prompts, answers, gap_variation, max_tokens)
+    if asked.input_tokens is None or asked.output_tokens is None or rate is None:
+        given = {"--input-tokens": asked.input_tokens, "--output-tokens": asked.output_tokens, "--rate": rate}
+        missing = next(name for name, value in given.items() if value is None)
+        raise click.UsageError(f"Missing option '{missing}'; {_WHOLE}.")
+    lengths = parse_lengths(asked.input_tokens), parse_lengths(asked.output_tokens)
+    demand = Drawn(rate, *lengths, gap_variation, max_tokens)
     demand.check_lengths()
     return demand
 
 
-_WHOLE = "give --input-tokens, --output-tokens and --rate (or --arrivals), or a --trace"
-
-
 def _arrivals(asked: DemandOptions) -> tuple[float | None, float]:
-    """Rate and squared coefficient of variation of the gaps. A trace with a rate keeps its own bursts."""
+    """Return the rate, and the squared coefficient of variation of the gaps. A trace with a rate keeps its own
+    bursts."""
     match arrivals_of(asked.rate, asked.arrivals):
         case None:
             return None, 1.0

@@ -1,19 +1,21 @@
-"""Options for the machine of an engine, a GPU by its data sheet or this machine as calibrated; shared by plan, tune and
-simulate. For simulate also the engine's size: as calibrated, or from a GPU's memory and the model's shape."""
+"""The machine of an engine, by options of plan, tune and simulate: a GPU by its data sheet, or a calibrated machine.
+
+For simulate also the engine's size: as calibrated, or from a GPU's memory and the model's shape.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import click
 
-from inflight.cli.progress import show
-from inflight.cli.verb import grouped
+from inflight.cli.declared import settings_options
+from inflight.cli.summary import show
 from inflight.config.engine import EngineSettings
-from inflight.config.setting import SettingsError, option
+from inflight.config.setting import SettingsError, above_zero, check_settings, option, setting
 from inflight.core.types.sampling import DEFAULT_RANK
 from inflight.models.errors import ModelError
 from inflight.models.known import read_model
@@ -28,155 +30,174 @@ from inflight.simulate.roofline import network_gbps
 from inflight.simulate.sources import known_of, read_step_model
 from inflight.simulate.steps import StepModel
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-PRECISIONS = ("bf16", "fp8", "int8")  # of keys and values; of weights int4 too
 
-hardware_options = grouped(
-    "Machine",
-    click.option(
-        "--model",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineOptions:
+    """The machine of one engine."""
+
+    model: str | None = setting(
+        None,
+        "With --hardware: a well-known name (llama-3-70b), a folder, a config.json or a .gguf file.",
+        "Machine",
         metavar="M",
-        help="With --hardware: a well-known name (llama-3-70b), a folder, a config.json or a .gguf file.",
-    ),
-    click.option("--family", metavar="F", help="Of the model, if it is your own: package.module:NAME."),
-    click.option("--hardware", metavar="GPU", is_eager=True, help="A GPU by name, such as a100-80 or h100."),
-    click.option("--hardware-file", type=_FILE, help="TOML file of more GPUs, a table [gpus.NAME] each."),
-    click.option(
-        "--step-model",
-        type=_FILE,
-        is_eager=True,
-        help="Instead of --hardware: this machine, from `inflight calibrate`.",
-    ),
-    click.option("--tensor-parallel", type=int, help="GPUs of one engine."),
-    click.option(
-        "--weights", type=click.Choice((*PRECISIONS, "int4")), default="bf16", show_default=True, help="Of the weights."
-    ),
-    click.option("--kv", type=click.Choice(PRECISIONS), default="bf16", show_default=True, help="Of keys and values."),
-    click.option("--max-loras", type=int, help="Slots of adapters, which take memory from keys and values."),
-    click.option("--max-lora-rank", type=int, help="That memory is set aside for; 16."),
-)
-machine_options = grouped(
-    "Machine",
-    hardware_options,
-    click.option("--price", type=float, help="$ per GPU (or machine) and hour; GPUs may have an example price."),
-)
+    )
+    family: str | None = setting(None, "Family of a model of your own: package.module:NAME.", metavar="F")
+    hardware: str | None = setting(None, "A GPU by name, such as a100-80 or h100.", metavar="GPU", is_early=True)
+    hardware_file: Path | None = setting(None, "TOML file of more GPUs, a table [gpus.NAME] each.", path="present file")
+    step_model: Path | None = setting(
+        None, "Instead of --hardware: this machine, from `inflight calibrate`.", path="present file", is_early=True
+    )
+    tensor_parallel: int | None = setting(None, "GPUs of one engine.")
+    weights: Literal["bf16", "fp8", "int8", "int4"] = setting("bf16", "Number format of weights.", is_choice=True)
+    kv: Literal["bf16", "fp8", "int8"] = setting("bf16", "Number format of keys and values.", is_choice=True)
+    max_loras: int | None = setting(None, "Adapters in memory, which take room from keys and values.")
+    max_lora_rank: int | None = setting(None, f"Rank that memory is reserved for; {DEFAULT_RANK} unless set.")
 
 
-def longest_of(values: dict[str, Any]) -> int:
-    """Tokens of prompt and answer together that the model takes."""
-    check_machine(values)
-    if values["step_model"] is not None:
-        return calibrated_machine(read_step_model(values["step_model"])).max_model_len
-    return _model(values).default_model_len
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedMachineOptions(MachineOptions):
+    """A machine with its price."""
+
+    price: float | None = setting(
+        None,
+        "$ per GPU (or machine) and hour; GPUs may have an example price.",
+        bound=above_zero("$ per hour"),
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
-def machines_of(values: dict[str, Any], demand: Demand) -> list[Machine]:
-    """The ways to run one engine: the calibrated machine, or the GPU at every tensor-parallel degree that is possible
-    (at the one that is given)."""
-    check_machine(values)
-    price = values["price"]
-    if price is not None and not 0 < price < float("inf"):
-        raise SettingsError(f"--price is {price:g}; give $ per hour, above 0.")
-    if values["step_model"] is not None:
-        return [calibrated_machine(read_step_model(values["step_model"]), price)]
-    hardware = hardware_of(values)
-    if price is None and hardware.gpu.price_per_hour is not None:
-        example = hardware.gpu.price_per_hour
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeOptions:
+    """The machine of the decode pool, where it is another."""
+
+    decode_hardware: str | None = setting(
+        None, "GPU of the decode pool; that of --hardware unless set.", "Replicas and pools", metavar="GPU"
+    )
+    decode_tensor_parallel: int | None = setting(
+        None,
+        "GPUs of one engine of the decode pool; unless set 1 with --decode-hardware, else as --tensor-parallel.",
+    )
+    decode_step_model: Path | None = setting(
+        None, "Step model of the decode pool; that of --step-model unless set.", path="present file"
+    )
+
+
+hardware_options = settings_options(MachineOptions)
+machine_options = settings_options(PricedMachineOptions)
+decode_options = settings_options(DecodeOptions)
+
+
+def longest_of(asked: MachineOptions) -> int:
+    """Return the maximum tokens of prompt and answer together."""
+    check_machine(asked)
+    if asked.step_model is not None:
+        return calibrated_machine(read_step_model(asked.step_model)).max_model_len
+    return _model(asked).default_model_len
+
+
+def machines_of(asked: PricedMachineOptions, demand: Demand, max_num_seqs: int | None) -> list[Machine]:
+    """Return the ways to run one engine: the calibrated machine, or the GPU at every possible tensor-parallel degree
+    (at that of --tensor-parallel)."""
+    check_machine(asked)
+    if asked.step_model is not None:
+        return [calibrated_machine(read_step_model(asked.step_model), asked.price)]
+    hardware, degree = hardware_of(asked), asked.tensor_parallel
+    example = hardware.gpu.price_per_hour
+    if asked.price is None and example is not None:
         show(f"Price: {example:g} $ per GPU and hour is an example; give yours with --price.")
-    hardware = replace(hardware, price_per_hour=hardware.gpu.price_per_hour if price is None else price)
-    degree = values["tensor_parallel"]
-    context = traffic_of(demand).mean_context
-    rows = values["max_num_seqs"] or DEFAULT_ROWS
+    hardware = replace(hardware, price_per_hour=example if asked.price is None else asked.price)
     degrees = hardware.degrees() if degree is None and not hardware.max_loras else (degree or 1,)
+    context, rows = traffic_of(demand).mean_context, max_num_seqs or DEFAULT_ROWS
     return [hardware.machine(one, context, rows=rows) for one in degrees]
 
 
-def hardware_of(values: dict[str, Any], pool: str = "") -> Hardware:
-    """The GPU with the model on it; of a second pool ("decode_") its GPU, if that is another."""
-    others = () if values["hardware_file"] is None else read_hardware_file(values["hardware_file"])
-    gpu = find_gpu(values[f"{pool}hardware"] or values["hardware"], others)
-    for name in ("weights", "kv"):
-        if not gpu.computes(values[name]):
-            show(f"--{name} {values[name]}: {gpu.name} has no units for it, so that it saves memory but no arithmetic.")
-    degree = values[f"{pool}tensor_parallel"]
+def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None) -> Hardware:
+    """Return the GPU with the model on it. decode: of the decode pool."""
+    others = () if asked.hardware_file is None else read_hardware_file(asked.hardware_file)
+    gpu = find_gpu((decode and decode.decode_hardware) or asked.hardware or "", others)
+    for name, numbers in (("weights", asked.weights), ("kv", asked.kv)):
+        if not gpu.computes(numbers):
+            show(f"--{name} {numbers}: {gpu.name} has no units for it, so it saves memory but no arithmetic.")
+    degree, name = asked.tensor_parallel, "--tensor-parallel"
+    if decode is not None:
+        degree, name = decode.decode_tensor_parallel, "--decode-tensor-parallel"
     if degree is not None and degree > gpu.node_gpus:
         raise SettingsError(
-            f"{option(pool)}tensor-parallel is {degree}, but a node has {gpu.node_gpus} of {gpu.name}, and "
-            "between nodes every layer would wait for the network; give at most that, or say node-gpus in a "
-            "--hardware-file."
+            f"{name} is {degree}, but a node has {gpu.node_gpus} of {gpu.name}, and between nodes every layer would "
+            "wait for the network; give at most that, or set node-gpus in a --hardware-file."
         )
-    model = _model(values)
-    if values["weights"] == "bf16" and model.weight_format is not None and not pool:
+    model = _model(asked)
+    if asked.weights == "bf16" and model.weight_format is not None and decode is None:
         show(_wider_than_published(model.weight_format))
-    EngineSettings(max_loras=values["max_loras"], max_lora_rank=values["max_lora_rank"])  # refuses what an engine does
-    slots, rank = values["max_loras"] or 0, values["max_lora_rank"] or DEFAULT_RANK
+    EngineSettings(max_loras=asked.max_loras, max_lora_rank=asked.max_lora_rank)  # checks them
+    slots, rank = asked.max_loras or 0, asked.max_lora_rank or DEFAULT_RANK
     if slots and (degree or 1) > 1:
         raise SettingsError(
-            f"--max-loras is {slots}, and {option(pool)}tensor-parallel {degree}: an engine with adapters has one GPU."
+            f"--max-loras is {slots}, and {name} {degree}: an engine with adapters runs on one GPU; leave one out."
         )
-    return Hardware(
-        model=model, gpu=gpu, weights=values["weights"], kv=values["kv"], max_loras=slots, max_lora_rank=rank
-    )
+    return Hardware(model=model, gpu=gpu, weights=asked.weights, kv=asked.kv, max_loras=slots, max_lora_rank=rank)
 
 
 def _wider_than_published(published: WeightFormat) -> str:
     method, bits = published.method, published.bits
     in_four = bits == 4 or (published.element_bytes or 1.0) < 0.75
     narrow = "int4" if in_four else "fp8" if "fp8" in method else "int8"
-    held = method if bits is None else f"{method}, {bits} bits"
-    return f"Weights: they are published in {held}, and reckoned in bf16 all the same; --weights {narrow} is nearer."
+    as_published = method if bits is None else f"{method}, {bits} bits"
+    return (
+        f"Weights: this model is published in {as_published}, and computed here in bf16; --weights {narrow} is nearer."
+    )
 
 
-def _model(values: dict[str, Any]) -> ModelSpec:
-    place = values["family"]
-    spec = read_model(values["model"], None if place is None else family_at(place))
+def _model(asked: MachineOptions) -> ModelSpec:
+    spec = read_model(asked.model or "", None if asked.family is None else family_at(asked.family))
     if spec.head is None:
         raise ModelError(
-            f"{spec.name or spec.family} continues no texts, and plans are of models that do: answers of 0 tokens "
-            "have no latency between tokens. `inflight bench` measures a server of it."
+            f"{spec.name or spec.family} generates no text, and plan, tune and simulate are for models that do; "
+            "measure a server of it with `inflight bench`."
         )
     return spec
 
 
-def check_machine(values: dict[str, Any]) -> None:
-    """Raises click.UsageError where not exactly one kind of machine is named, or something has no effect with it."""
-    if (values["step_model"] is None) == (values["hardware"] is None):
+def check_machine(asked: MachineOptions) -> None:
+    """Raise click.UsageError unless exactly one kind of machine is named, and all options have an effect with it."""
+    if (asked.step_model is None) == (asked.hardware is None):
         raise click.UsageError(
-            "--hardware (a GPU by its data sheet) and --step-model (this machine, from `inflight calibrate`) say what "
+            "--hardware (a GPU by its data sheet) and --step-model (this machine, from `inflight calibrate`) name what "
             "the engine runs on; give one of them."
         )
-    if values["hardware"] is not None and values["model"] is None:
+    if asked.hardware is not None and asked.model is None:
         raise click.UsageError("Missing option '--model': a well-known name, a folder or a config.json.")
-    if values["step_model"] is not None:
+    if asked.step_model is not None:
         of_gpu = ("hardware_file", "tensor_parallel", "max_loras", "max_lora_rank")
-        refuse(values, of_gpu, "--hardware", "--step-model")
+        refuse(asked, of_gpu, "--hardware", "--step-model")
         for name in ("weights", "kv"):
-            if values[name] != "bf16":
+            if getattr(asked, name) != "bf16":
                 raise click.UsageError(f"--{name} has no effect with --step-model, which was measured; leave it out.")
 
 
-DECODE = ("decode_hardware", "decode_tensor_parallel", "decode_step_model")
-TRANSFER = ("transfer_gbps", "transfer_setup_ms")
-
-decode_options = grouped(
-    "Replicas and pools",
-    click.option("--decode-hardware", metavar="GPU", help="Of the decode pool; without it the same."),
-    click.option(
-        "--decode-tensor-parallel",
-        type=int,
-        help="GPUs of one engine of the decode pool; without it 1 on other hardware, else the same.",
-    ),
-    click.option("--decode-step-model", type=_FILE, help="Of the decode pool; without it the same."),
-)
+def refuse(asked: object, names: tuple[str, ...], about: str, given: str) -> None:
+    """Raise click.UsageError where one of these options is set, which are about `about`, not about `given`."""
+    for name in names:
+        if getattr(asked, name) is not None:
+            raise click.UsageError(f"{option(name)} is about {about} and has no effect with {given}; leave it out.")
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """model: what steps take. known: of the engine's size. cases: models at the slow and at the fast end of what is
-    uncertain, where steps were not measured. host_bytes: of a token's keys and values as they are swapped, copies on
-    several GPUs counted; None: not known. name: as settings of an engine name it. depth: steps that an engine has in
-    flight there. link_gbps: gigabits per second that the network cards of an engine pass; None: not known. layers: of
-    the model, that may travel one by one; 1: not known."""
+    """What a simulated engine computes on.
+
+    Attributes:
+        model: step times.
+        known: the engine's size, as far as it is known.
+        cases: step times at the slow and at the fast end of what is uncertain, where steps were not measured.
+        host_bytes: bytes of a token's keys and values when swapped, with copies on several GPUs; None: not known.
+        name: as engine settings name the device.
+        depth: steps in flight.
+        link_gbps: Gbit/s of an engine's network cards; None: not known.
+        layers: of the model, which may travel one by one; 1: not known.
+    """
 
     model: StepModel
     known: EngineSize
@@ -189,71 +210,60 @@ class Device:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether defaults are those of an engine on a GPU."""
+        """Return whether defaults are those of an engine on a GPU."""
         return self.name.startswith("cuda")
 
     @property
     def calibrated(self) -> bool:
-        """Whether steps were measured."""
+        """Return whether steps were measured."""
         return not self.cases
 
     @property
     def is_own(self) -> bool:
-        """Whether they were steps of this engine, on a CPU. On a GPU a step of few tokens takes about as long as one of
-        many, so that what spares tokens spares no time."""
+        """Return whether steps of this engine were measured, on a CPU. On a GPU a step of few tokens takes about as
+        long as one of many, so that fewer tokens spare no time."""
         return self.calibrated and not self.on_gpu and self.known.get("max_rows") is not None
 
     def models(self, noise: bool, seed: int) -> Callable[[int], StepModel]:
-        """For each replica by number; with noise each has its own."""
+        """Return the step model of each replica by its number; with noise each has its own. Raises SettingsError."""
         model = self.model
         if not noise:
             return always(model)
         if not isinstance(model, FittedModel):
             raise SettingsError(
-                "--noise draws from the scatter that `inflight calibrate` found; with --hardware nothing was measured, "
-                "so leave it out."
+                "--noise draws from the scatter that `inflight calibrate` measured, and with --hardware nothing was "
+                "measured; leave it out."
             )
         return lambda number: NoisyModel(model, seed + 7919 * number)
 
 
 def always(model: StepModel) -> Callable[[int], StepModel]:
-    """The same for each replica."""
+    """Return the same step model for each replica."""
     return lambda number: model
 
 
-def devices_of(values: dict[str, Any]) -> tuple[Device, Device]:
-    """Return the devices of the engines and of a second pool's. Raises click.UsageError, SettingsError, and the errors
+def devices_of(
+    asked: MachineOptions, decode: DecodeOptions, block_size: int | None, max_num_seqs: int | None
+) -> tuple[Device, Device]:
+    """Return the devices of the engines and of the decode pool. Raises click.UsageError, SettingsError, and the errors
     of step models, GPUs and shapes."""
-    check_machine(values)
-    if values["step_model"] is not None:
-        refuse(values, ("model", "family", "decode_hardware", "decode_tensor_parallel"), "--hardware", "--step-model")
-        first, path = _calibrated(values["step_model"]), values["decode_step_model"]
+    check_machine(asked)
+    if asked.step_model is not None:
+        refuse(asked, ("model", "family"), "--hardware", "--step-model")
+        refuse(decode, ("decode_hardware", "decode_tensor_parallel"), "--hardware", "--step-model")
+        first, path = _calibrated(asked.step_model), decode.decode_step_model
         return first, first if path is None else _calibrated(path)
-    refuse(values, ("decode_step_model", "kv_bytes"), "--step-model", "--hardware")
-    first = _by_data_sheet(values)
-    if values["decode_hardware"] is None and values["decode_tensor_parallel"] is None:
+    refuse(decode, ("decode_step_model",), "--step-model", "--hardware")
+    size = (EngineSettings(block_size=BLOCK_SIZE if block_size is None else block_size).block_size, max_num_seqs)
+    degree = 1 if asked.tensor_parallel is None else asked.tensor_parallel
+    first = _by_data_sheet(hardware_of(asked), degree, *size)
+    if decode.decode_tensor_parallel is not None:
+        degree = decode.decode_tensor_parallel
+    elif decode.decode_hardware is not None:
+        degree = 1
+    else:
         return first, first
-    return first, _by_data_sheet(values, "decode_")
-
-
-def check_decode(values: dict[str, Any], swaps: bool) -> None:
-    """Raises click.UsageError where something is said of a second pool, and there is none. swaps: whether blocks may
-    move to the host."""
-    sizes = () if swaps else ("kv_bytes",)
-    for name in (*DECODE, *TRANSFER, *sizes):
-        if values[name] is not None:
-            about = "a pool" if name in DECODE else "what moves to a pool"
-            raise click.UsageError(
-                f"{option(name)} is about {about} of engines for decodes; give --prefill-replicas and "
-                "--decode-replicas, or --split-replicas, or leave it out."
-            )
-
-
-def refuse(values: dict[str, Any], names: tuple[str, ...], about: str, given: str) -> None:
-    """Raises click.UsageError where something is said of what is not there. given: instead of which."""
-    for name in names:
-        if values[name] is not None:
-            raise click.UsageError(f"{option(name)} is about {about} and has no effect with {given}; leave it out.")
+    return first, _by_data_sheet(hardware_of(asked, decode), degree, *size)
 
 
 def _calibrated(path: Path) -> Device:
@@ -269,17 +279,8 @@ def _calibrated(path: Path) -> Device:
     )
 
 
-def _by_data_sheet(values: dict[str, Any], pool: str = "") -> Device:
-    hardware = hardware_of(values, pool)
-    same_gpu = not pool or values["decode_hardware"] is None
-    degree = values[f"{pool}tensor_parallel"]
-    if degree is None and same_gpu:
-        degree = values["tensor_parallel"]
-    degree = 1 if degree is None else degree
-    block_size = (
-        BLOCK_SIZE if values["block_size"] is None else EngineSettings(block_size=values["block_size"]).block_size
-    )
-    rows = values["max_num_seqs"] or DEFAULT_ROWS
+def _by_data_sheet(hardware: Hardware, degree: int, block_size: int, max_num_seqs: int | None) -> Device:
+    rows = max_num_seqs or DEFAULT_ROWS
     machine = hardware.machine(degree, 1.0, block_size, rows)
     if not machine.blocks:
         raise SettingsError(_no_room(machine, rows))
@@ -309,10 +310,8 @@ def _no_room(machine: Machine, rows: int) -> str:
     memory = machine.memory
     assert memory is not None
     reserved, states = memory.activation_bytes + memory.reserve_bytes, memory.state_bytes
-    of_states, fewer = "", ""
-    if states:
-        of_states = f", recurrent states of {rows:,} sequences {states / 1e9:,.0f} GB"
-        fewer = " lower --max-num-seqs,"
+    of_states = f", recurrent states of {rows:,} sequences {states / 1e9:,.0f} GB" if states else ""
+    fewer = " lower --max-num-seqs," if states else ""
     return (
         f"A GPU of {machine.name} has {memory.memory_bytes / 1e9:,.0f} GB, but its part of the weights takes "
         f"{memory.weight_bytes / 1e9:,.0f} GB{of_states}, and activations and reserves {reserved / 1e9:,.0f} GB, which "

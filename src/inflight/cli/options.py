@@ -19,7 +19,7 @@ from inflight.cli.verb import grouped
 from inflight.config.engine import EngineSettings
 from inflight.config.presets import preset
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
-from inflight.config.setting import SettingsError
+from inflight.config.setting import SettingsError, check_settings
 from inflight.core.strategies.registry import OPTIONS
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
 
@@ -32,8 +32,14 @@ Options = TypeVar("Options", bound="DataclassInstance")
 
 
 def options_of(kind: type[Options], values: Mapping[str, Any]) -> Options:
-    """Make a dataclass of those arguments of a verb that are its fields."""
-    return kind(**{item.name: values[item.name] for item in fields(kind)})
+    """Make a dataclass of those arguments of a verb that are its fields. Raises click.UsageError for a number outside
+    its bounds; a class that checks itself raises SettingsError."""
+    made = kind(**{item.name: values[item.name] for item in fields(kind)})
+    try:
+        check_settings(made)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
+    return made
 
 
 def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 from msgspec import to_builtins
 
+from inflight.cli.declared import settings_options
 from inflight.cli.demand import DemandOptions, demand_of, demand_options
-from inflight.cli.drafts import draft_options, drafts_asked_about
+from inflight.cli.drafts import DraftOptions, draft_options
 from inflight.cli.files import check_writable
-from inflight.cli.layouts import layout_options, layouts_of
-from inflight.cli.machines import longest_of, machine_options, machines_of, refuse
+from inflight.cli.layouts import LayoutOptions, layout_options, layouts_of
+from inflight.cli.machines import PricedMachineOptions, longest_of, machine_options, machines_of, refuse
 from inflight.cli.options import options_of
-from inflight.cli.progress import show
-from inflight.cli.verb import Verb, grouped
+from inflight.cli.summary import show
+from inflight.cli.verb import Verb
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import setting
 from inflight.counted import counted
 from inflight.metrics.slo import parse_slos
 from inflight.planning.engine_config import configuration
@@ -26,54 +31,60 @@ from inflight.planning.sizing import Question
 from inflight.records.json_text import json_text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategiesOption:
+    """Whether strategies are compared."""
+
+    compare_strategies: bool = setting(False, "Also size each batching strategy.", "Settings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """The answer's forms."""
+
+    write_config: Path | None = setting(None, "Write the settings here (TOML).", "Options", path="file")
+    as_json: bool = setting(False, "Print the answer as one JSON object.", flags=("--json",))
+
+
 @click.command("plan", cls=Verb)
 @machine_options
 @demand_options
-@grouped(
-    "Settings",
-    click.option("--strategy", default="chunked", show_default=True, help="As of `inflight serve`."),
-    click.option("--policy", default="fcfs", show_default=True, help="As of `inflight serve`."),
-    click.option("--max-num-seqs", type=int, help="Fix it instead of having it chosen."),
-    click.option("--max-num-batched-tokens", type=int, help="Fix it instead of having it chosen."),
-    click.option("--compare-strategies", is_flag=True, help="Also find what each batching strategy would need."),
-)
+@settings_options(SchedulingSettings, only=("strategy", "policy"), group="Settings")
+@settings_options(EngineSettings, only=("max_num_seqs", "max_num_batched_tokens"), group="Settings")
+@settings_options(StrategiesOption)
 @layout_options
 @draft_options
-@click.option("--write-config", type=click.Path(dir_okay=False, path_type=Path), help="Write the settings here (TOML).")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object.")
+@settings_options(OutputOptions)
 def command(**values: Any) -> int:
     """Size a deployment: replicas, settings, latencies and cost, with reasons, by simulating the engine's own
-    scheduler.
+    scheduler. --max-num-seqs and --max-num-batched-tokens are chosen unless given.
 
     inflight plan --model llama-3-70b --hardware a100-80 --rate 500 --input-tokens lognormal:1020:4142
     --output-tokens lognormal:129:601 --slo "ttft=1000(p99)"
     """
-    if values["step_model"] is not None:
-        refuse(values, ("model", "family"), "--hardware", "--step-model")
-    slos = parse_slos(values["slo"])
-    check_writable(values["write_config"], reads=[values["trace"], values["step_model"], values["hardware_file"]])
-    demand = demand_of(options_of(DemandOptions, values), longest_of(values))
-    overrides = Overrides(
-        strategy=values["strategy"],
-        policy=values["policy"],
-        max_num_seqs=values["max_num_seqs"],
-        max_num_batched_tokens=values["max_num_batched_tokens"],
-    )
-    layouts = layouts_of(values)
-    machines = machines_of(values, demand)
-    drafts = drafts_asked_about(values, values["seed"])
+    machine, asked = options_of(PricedMachineOptions, values), options_of(DemandOptions, values)
+    output = options_of(OutputOptions, values)
+    if machine.step_model is not None:
+        refuse(machine, ("model", "family"), "--hardware", "--step-model")
+    slos = parse_slos(asked.slo)
+    check_writable(output.write_config, reads=[asked.trace, machine.step_model, machine.hardware_file])
+    demand = demand_of(asked, longest_of(machine))
+    layouts = layouts_of(options_of(LayoutOptions, values))
+    names = ("strategy", "policy", "max_num_seqs", "max_num_batched_tokens")
     question = Question(
-        machines=machines,
+        machines=machines_of(machine, demand, values["max_num_seqs"]),
         demand=demand,
         slos=slos,
-        overrides=overrides,
-        seed=values["seed"],
-        drafts=drafts,
+        overrides=Overrides(**{name: values[name] for name in names}),
+        seed=asked.seed,
+        drafts=options_of(DraftOptions, values).asked_about(asked.seed),
         layouts=layouts,
     )
     answer = plan(question, strategies=values["compare_strategies"], progress=show)
-    print(json_text(to_builtins(plan_result(answer))) if values["as_json"] else as_text(answer))
-    if isinstance(answer, Plan) and values["write_config"] is not None:
+    print(json_text(to_builtins(plan_result(answer))) if output.as_json else as_text(answer))
+    if not isinstance(answer, Plan):
+        return 1
+    if output.write_config is not None:
         about = (f"{counted(answer.replicas, 'replica')} of {answer.chosen.machine.name}, by `inflight plan`.",)
-        values["write_config"].write_text(configuration(answer.config.options(), about), encoding="utf-8")
-    return 0 if isinstance(answer, Plan) else 1
+        output.write_config.write_text(configuration(answer.config.options(), about), encoding="utf-8")
+    return 0

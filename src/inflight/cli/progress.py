@@ -16,21 +16,16 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from inflight.cli.summary import show
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.threads import load_numpy
-from inflight.counted import printable
 
 if TYPE_CHECKING:
     from inflight.build import Engine
 
 _QUIET_SECONDS = 1.0  # work that ends sooner shows nothing
 _LINE_SECONDS = 10.0
-
-
-def show(text: str) -> None:
-    """Print lines on standard error, with escapes for what would steer the terminal: servers and files name things."""
-    print(printable(text, keep="\n"), file=sys.stderr)
 
 
 class Progress:

@@ -1,115 +1,247 @@
-"""Options of `inflight simulate` about one engine, and the pool of engines like it.
+"""Options of `inflight simulate` for one engine and its KV tiers, and the pool of engines like it.
 
-Knows what of an engine is given, measured or follows from the GPUs' memory; not how many there are.
+Sizes are as given, as calibrated, or as follows from the GPUs' memory; rates of tiers as given, as calibrated, as data
+sheets say, or as a folder's disk is measured now.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
-from inflight.cli.drafts import drafts_of
+from inflight.cli.declared import settings_options
+from inflight.cli.drafts import DraftOptions
 from inflight.cli.machines import Device
-from inflight.cli.simulated_pools import kv_bytes
-from inflight.cli.simulated_tiers import folder_of, host_rate_of
-from inflight.cli.verb import grouped
+from inflight.cli.simulated_pools import PoolOptions
 from inflight.config.engine import DEFAULT_ROWS, EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.config.speculation import OFF, DraftSource, DraftSupport, resolve_speculation
+from inflight.config.setting import SettingsError, above_zero, at_least, check_settings, option, setting
+from inflight.config.speculation import OFF, DraftSupport, resolve_speculation
 from inflight.core.options import OptionValues
 from inflight.core.types.plan import Capacity
+from inflight.execution.tiers.disk_rates import measured_rates
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.routing.registry import OPTIONS
-from inflight.simulate.drafting import SimulatedDrafts
+from inflight.simulate.fitted import FittedModel
 from inflight.simulate.simulation import Pool
+from inflight.simulate.transfers import Folder, TransferRate
 
-engine_options = grouped(
-    "Engine",
-    click.option("--max-num-seqs", type=int, help="Most sequences running at once; as measured, or 256 on a GPU."),
-    click.option("--max-num-batched-tokens", type=int, help="Most tokens of one step; of prompts 2,048 on a GPU."),
-    click.option("--max-model-len", type=int, help="Most tokens of prompt and answer; as measured, or the model's."),
-    click.option("--block-size", type=int, help="Tokens per KV block; as measured, or 16."),
-    click.option("--num-blocks", type=int, help="KV blocks; as measured, or what the GPUs' memory holds."),
-    click.option("--no-prefix-caching", is_flag=True, help="Share no prefixes."),
-    click.option("--watermark", type=float, default=0.01, show_default=True, help="Share of blocks newcomers leave."),
+DEFAULT_GIB = 10.0
+DISK_SETUP_MS = 0.2  # of a transfer: threads are notified, files are opened
+_NAMES = (
+    *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "num_blocks", "enable_prefix_caching"),
+    *("watermark", "kv_eviction", "kv_cache_host"),
 )
+_RATES = ("kv_disk_read_gb_per_s", "kv_disk_write_gb_per_s", "kv_disk_setup_ms")
 
 
-def pool_of(device: Device, values: dict[str, Any], scheduling: SchedulingSettings, seed: int) -> Pool:
-    """An engine like the measured one, or as large as the GPUs' memory, but for what is given."""
-    if not device.is_own:
-        scheduling = scheduling.ending_early(0)
-    capacity = _capacity(device, values, scheduling)
-    settings = EngineSettings(
-        device=device.name,
-        max_num_seqs=capacity.max_rows,
-        max_num_batched_tokens=values["max_num_batched_tokens"],
-        max_model_len=capacity.max_model_len,
-        block_size=capacity.block_size,
-        num_blocks=capacity.num_blocks,
-        enable_prefix_caching=not values["no_prefix_caching"],
-        watermark=values["watermark"],
-        kv_eviction=values["kv_eviction"],
-        kv_cache_host=values["kv_cache_host"],
-        seed=seed,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeOptions:
+    """The engine's own settings that a simulation has; None: as measured, or as on a GPU."""
+
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    max_model_len: int | None
+    block_size: int | None
+    num_blocks: int | None
+    enable_prefix_caching: bool
+    watermark: float
+    kv_eviction: Any
+    kv_cache_host: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierOptions:
+    """A folder of blocks, and how fast tiers are."""
+
+    kv_cache_disk: float | None = setting(
+        None, "GiB of blocks in a folder.", "Tiers", bound=above_zero(unit="GiB"), metavar="GiB"
     )
-    models = device.models(values["noise"], seed)
-    drafts = drafts_of(values, scheduling.draft_source.kind, seed)
-    scheduling = scheduling.drafting_from(_draft_source(scheduling, capacity, drafts))
-    replicas = 1 if values["replicas"] is None else values["replicas"]
-    router_options = OptionValues({name: values[name] for name in OPTIONS if values[name] is not None})
-    used = drafts if scheduling.draft_source.kind != "off" else None
-    return Pool(
-        capacity,
-        settings,
-        scheduling,
-        models,
-        replicas,
-        values["router"],
-        router_options,
-        used,
-        device.depth,
-        host=host_rate_of(values, device, capacity),
-        folder=folder_of(values, device, capacity),
+    kv_cache_dir: Path | None = setting(
+        None,
+        "Measure the disk of this folder, where its rates are not given; nothing stays in it.",
+        metavar="DIR",
+        path="present folder",
     )
-
-
-def _draft_source(scheduling: SchedulingSettings, capacity: Capacity, drafts: SimulatedDrafts | None) -> DraftSource:
-    """In force on a model of this capacity, where something was said of its drafts. Raises SettingsError."""
-    if drafts is None:
-        return OFF
-    return resolve_speculation(scheduling.draft_source, DraftSupport(has_state=capacity.state_snapshots > 0))[0]
-
-
-def _capacity(device: Device, values: dict[str, Any], scheduling: SchedulingSettings) -> Capacity:
-    known = device.known
-    block_size = EngineSettings(block_size=_given(values["block_size"], known.get("block_size"), BLOCK_SIZE)).block_size
-    num_blocks = values["num_blocks"]
-    if num_blocks is None and "num_blocks" in known and "block_size" in known:
-        num_blocks = known["num_blocks"] * known["block_size"] // block_size
-    length = known.get("max_model_len") if values["max_model_len"] is None else values["max_model_len"]
-    if num_blocks is None or length is None:
-        missing = "--num-blocks" if num_blocks is None else "--max-model-len"
-        raise click.UsageError(f"The step model does not say how large the measured engine was; give {missing}.")
-    host_blocks = 0
-    for option, gib in (("--swap-space", scheduling.swap_space), ("--kv-cache-host", values["kv_cache_host"])):
-        if gib is not None:
-            host_blocks += int(gib * 2**30 / (kv_bytes(device.host_bytes, values, option) * block_size))
-    return Capacity(
-        num_blocks=num_blocks,
-        block_size=block_size,
-        max_rows=_given(values["max_num_seqs"], known.get("max_rows"), DEFAULT_ROWS),
-        max_model_len=length,
-        vocab_size=known.get("vocab_size") or 32_000,
-        host_blocks=host_blocks,
-        copy_seconds=known.get("copy_seconds", 0.0) if host_blocks else 0.0,
-        windows=tuple(known.get("windows", (0,))),
-        state_snapshots=known.get("state_snapshots", 0),
-        asynchronous_transfers=host_blocks > 0 and device.on_gpu,
+    kv_host_gb_per_s: float | None = setting(
+        None,
+        "GB/s of copies to the host and back; as calibrated, or the GPU's, unless set.",
+        bound=above_zero("gigabytes per second"),
+    )
+    kv_disk_read_gb_per_s: float | None = setting(
+        None, "GB/s of reading blocks from the folder.", bound=above_zero("gigabytes per second")
+    )
+    kv_disk_write_gb_per_s: float | None = setting(
+        None, "GB/s of writing blocks into it.", bound=above_zero("gigabytes per second")
+    )
+    kv_disk_setup_ms: float | None = setting(
+        None, f"Milliseconds before each transfer; {DISK_SETUP_MS:g} unless set.", bound=at_least(0, "milliseconds")
     )
 
+    def __post_init__(self) -> None:
+        check_settings(self)
 
-def _given(asked: int | None, known: int | None, else_: int) -> int:
-    """What was asked for, 0 too, which the settings refuse."""
-    return asked if asked is not None else known or else_
+
+engine_options = settings_options(EngineSettings, only=_NAMES, unset=("block_size",))
+tier_options = settings_options(TierOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedEngine:
+    """The options of one simulated engine and of the pools that it is in."""
+
+    size: SizeOptions
+    tiers: TierOptions
+    drafts: DraftOptions
+    pools: PoolOptions
+    noise: bool
+
+    def pool(self, device: Device, scheduling: SchedulingSettings, router_options: OptionValues, seed: int) -> Pool:
+        """Return a pool of engines like the measured one, or as large as the GPUs' memory, but for what is given.
+        Raises click.UsageError, SettingsError."""
+        if not device.is_own:
+            scheduling = scheduling.ending_early(0)
+        capacity = self._capacity(device, scheduling)
+        settings = EngineSettings(
+            device=device.name,
+            max_num_seqs=capacity.max_rows,
+            max_num_batched_tokens=self.size.max_num_batched_tokens,
+            max_model_len=capacity.max_model_len,
+            block_size=capacity.block_size,
+            num_blocks=capacity.num_blocks,
+            enable_prefix_caching=self.size.enable_prefix_caching,
+            watermark=self.size.watermark,
+            kv_eviction=self.size.kv_eviction,
+            kv_cache_host=self.size.kv_cache_host,
+            seed=seed,
+        )
+        models = device.models(self.noise, seed)
+        drafts, source = self.drafts.drafts_for(scheduling.draft_source.kind, seed), OFF
+        if drafts is not None:
+            support = DraftSupport(has_state=capacity.state_snapshots > 0)
+            source = resolve_speculation(scheduling.draft_source, support)[0]
+        return Pool(
+            capacity,
+            settings,
+            scheduling.drafting_from(source),
+            models,
+            1 if self.pools.replicas is None else self.pools.replicas,
+            self.pools.router,
+            router_options,
+            drafts if source.kind != "off" else None,
+            device.depth,
+            host=self._host_rate(device, capacity),
+            folder=self._folder(device, capacity),
+        )
+
+    def _capacity(self, device: Device, scheduling: SchedulingSettings) -> Capacity:
+        known, size = device.known, self.size
+        block_size = EngineSettings(block_size=_given(size.block_size, known.get("block_size"), BLOCK_SIZE)).block_size
+        num_blocks = size.num_blocks
+        if num_blocks is None and "num_blocks" in known and "block_size" in known:
+            num_blocks = known["num_blocks"] * known["block_size"] // block_size
+        length = known.get("max_model_len") if size.max_model_len is None else size.max_model_len
+        if num_blocks is None or length is None:
+            missing = "--num-blocks" if num_blocks is None else "--max-model-len"
+            raise click.UsageError(f"The step model does not say how large the measured engine was; give {missing}.")
+        host_blocks = 0
+        for name, gib in (("--swap-space", scheduling.swap_space), ("--kv-cache-host", size.kv_cache_host)):
+            if gib is not None:
+                block_bytes = self.pools.bytes_per_token(device.host_bytes, name) * block_size
+                host_blocks += int(gib * 2**30 / block_bytes)
+        return Capacity(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_rows=_given(size.max_num_seqs, known.get("max_rows"), DEFAULT_ROWS),
+            max_model_len=length,
+            vocab_size=known.get("vocab_size") or 32_000,
+            host_blocks=host_blocks,
+            copy_seconds=known.get("copy_seconds", 0.0) if host_blocks else 0.0,
+            windows=tuple(known.get("windows", (0,))),
+            state_snapshots=known.get("state_snapshots", 0),
+            asynchronous_transfers=host_blocks > 0 and device.on_gpu,
+        )
+
+    def _host_rate(self, device: Device, capacity: Capacity) -> TransferRate | None:
+        """Return the rate of copies to the host and back; None: as in the step model, or no blocks are on the host."""
+        given = self.tiers.kv_host_gb_per_s
+        if not capacity.host_blocks:
+            if given is not None:
+                raise click.UsageError(
+                    "--kv-host-gb-per-s is about blocks on the host, and there are none; give --kv-cache-host or "
+                    "--swap-space, or leave it out."
+                )
+            return None
+        if given is not None:
+            block_bytes = self.pools.bytes_per_token(device.host_bytes, "--kv-host-gb-per-s") * capacity.block_size
+            return TransferRate(block_bytes / (given * 1e9))
+        if device.on_gpu:
+            return TransferRate(capacity.copy_seconds)
+        if isinstance(device.model, FittedModel) and device.model.moved_block:
+            return None
+        if capacity.copy_seconds:
+            return TransferRate(capacity.copy_seconds)
+        if self.size.kv_cache_host is None:
+            return None  # swapping alone, whose copies were not measured either
+        raise click.UsageError(
+            "The engine was calibrated without memory on the host, so the time of copies is not known; give "
+            "--kv-host-gb-per-s, or calibrate with --kv-cache-host."
+        )
+
+    def _folder(self, device: Device, capacity: Capacity) -> Folder | None:
+        """Return the folder of blocks, if there is one. Raises click.UsageError, SettingsError."""
+        asked = self.tiers
+        if asked.kv_cache_disk is None and asked.kv_cache_dir is None:
+            if unused := [name for name in _RATES if getattr(asked, name) is not None]:
+                raise click.UsageError(
+                    f"{option(unused[0])} is about a folder of blocks, and there is none; give --kv-cache-disk, or "
+                    "leave it out."
+                )
+            return None
+        if not self.size.enable_prefix_caching:
+            raise SettingsError(
+                "A folder stores blocks of the prefix cache, and --no-prefix-caching is given; leave it out."
+            )
+        if capacity.windows != (0,) or capacity.state_snapshots:
+            raise SettingsError(
+                f"A folder stores blocks of one KV group, and this model has {len(capacity.windows)} of them and "
+                f"{capacity.state_snapshots} checkpoints of recurrent state; leave --kv-cache-disk out."
+            )
+        block_bytes = self.pools.bytes_per_token(device.host_bytes, "--kv-cache-disk") * capacity.block_size
+        read, write = (rate and rate * 1e9 for rate in (asked.kv_disk_read_gb_per_s, asked.kv_disk_write_gb_per_s))
+        if read is None or write is None:
+            measured = _measured(asked.kv_cache_dir, int(block_bytes))
+            read, write = read or measured[0], write or measured[1]
+        setup = (DISK_SETUP_MS if asked.kv_disk_setup_ms is None else asked.kv_disk_setup_ms) / 1e3
+        blocks = int((asked.kv_cache_disk or DEFAULT_GIB) * 2**30 / block_bytes)
+        return Folder(blocks, TransferRate(block_bytes / read, setup), TransferRate(block_bytes / write, setup))
+
+
+def router_options_of(values: dict[str, Any]) -> OptionValues:
+    """Return the options of routers among a verb's arguments."""
+    return OptionValues({name: values[name] for name in OPTIONS if values[name] is not None})
+
+
+def _measured(folder: Path | None, block_bytes: int) -> tuple[float, float]:
+    """Return bytes per second of reading and of writing. Raises click.UsageError, SettingsError."""
+    if folder is None:
+        raise click.UsageError(
+            "A folder's disk takes time to read and to write; give --kv-disk-read-gb-per-s and "
+            "--kv-disk-write-gb-per-s, or a folder on it with --kv-cache-dir, where that is measured."
+        )
+    try:
+        rates = measured_rates(folder, block_bytes)
+    except OSError as error:
+        raise SettingsError(
+            f"--kv-cache-dir {folder} cannot be measured ({error.strerror or error}); give another folder, or the "
+            "rates themselves."
+        ) from error
+    return rates.read, rates.write
+
+
+def _given(asked: int | None, known: int | None, default: int) -> int:
+    """Return the number that was asked for, even 0, which the settings refuse; else a known one."""
+    return asked if asked is not None else known or default

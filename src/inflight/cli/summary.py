@@ -1,55 +1,69 @@
-"""The summary of a run on standard error: throughput and latency side by side. Knows how figures are shown."""
+"""Print on standard error: lines, figures with names, and the summary of a run with throughput and latency."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 
 from inflight.core.estimation.output_length import PredictionError
-from inflight.counted import counted
+from inflight.counted import counted, printable
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.summary import Summary
 
+HEAD = f"{'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}"
+
+
+def show(text: str) -> None:
+    """Print lines, with escapes for what would steer the terminal: servers and files name things."""
+    print(printable(text, keep="\n"), file=sys.stderr)
+
+
+def figure(name: str, text: str) -> None:
+    """Print a figure with its name."""
+    show(f"{name:<12} {text}")
+
 
 def print_summary(summary: Summary, preemptions: int) -> None:
-    """Throughput and latency side by side, on standard error."""
+    """Print throughput and latency."""
     failed = f", {summary.failed} failed" if summary.failed else ""
     preempted = f", {preemptions} preemptions" if preemptions else ""
-    answered = counted(summary.requests, "request")
-    print(
-        f"{answered} answered{failed} in {summary.wall_seconds:.2f} s{preempted}\n"
-        f"throughput   {summary.requests_per_s:,.2f} requests/s   {summary.output_tokens_per_s:,.1f} output tokens/s   "
-        f"{summary.input_tokens_per_s:,.1f} input tokens/s "
-        f"({summary.cached_tokens:,} of {summary.prompt_tokens:,} cached)",
-        file=sys.stderr,
-    )
+    show(f"{counted(summary.requests, 'request')} answered{failed} in {summary.wall_seconds:.2f} s{preempted}")
+    figure("throughput", throughput(summary, f"{summary.output_tokens_per_s:,.1f} output tokens/s   "))
     if not summary.requests:
         return
     if summary.saturated:
-        print(
-            f"saturated    {summary.offered_per_s:,.2f} requests/s were offered, {summary.requests_per_s:,.2f} is what "
-            "was served, and latency grew to the end: percentiles would tell the length of the run",
-            file=sys.stderr,
+        figure(
+            "saturated",
+            f"{summary.offered_per_s:,.2f} requests/s were offered and {summary.requests_per_s:,.2f} served; latency "
+            "grew to the end, so percentiles would depend on the length of the run",
         )
         return
-    rows = (("TTFT", summary.ttft), ("TPOT", summary.tpot), ("E2E", summary.e2e))
-    print(f"latency      {'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}  ms", file=sys.stderr)
-    for name, figures in rows:
-        print(f"  {name:<10} {milliseconds(figures)}  over {counted(figures.samples, 'request')}", file=sys.stderr)
+    figure("latency", f"{HEAD}  ms")
+    for name, figures in (("TTFT", summary.ttft), ("TPOT", summary.tpot), ("E2E", summary.e2e)):
+        figure(f"  {name}", f"{milliseconds(figures)}  over {counted(figures.samples, 'request')}")
+
+
+def throughput(summary: Summary, output: str) -> str:
+    """Return the figures of throughput. output: those of output tokens."""
+    return (
+        f"{summary.requests_per_s:,.2f} requests/s   {output}{summary.input_tokens_per_s:,.1f} input tokens/s "
+        f"({summary.cached_tokens:,} of {summary.prompt_tokens:,} cached)"
+    )
 
 
 def print_predictions(predictor: str, error: PredictionError) -> None:
-    """How far off the predicted output lengths were, on standard error."""
-    print(
-        f"predictor    {predictor}: output lengths off by {error.relative_error:.0%} on average, "
-        f"{error.within_twice:.0%} within twice, bias {error.bias:+.0%}, over {error.samples:,} samples",
-        file=sys.stderr,
+    """Print how far off the predicted output lengths were."""
+    figure(
+        "predictor",
+        f"{predictor}: output lengths off by {error.relative_error:.0%} on average, {error.within_twice:.0%} within "
+        f"twice, bias {error.bias:+.0%}, over {error.samples:,} samples",
     )
 
 
 def milliseconds(figures: Percentiles) -> str:
-    values = asdict(figures)
-    return " ".join(
-        f"{'-' if values[name] is None else format(values[name] * 1e3, ',.1f'):>10}"
-        for name in ("mean", "p50", "p95", "p99")
-    )
+    """Return the columns of `HEAD`."""
+    return " ".join(in_ms(value) for value in (figures.mean, figures.p50, figures.p95, figures.p99))
+
+
+def in_ms(seconds: float | None) -> str:
+    """Return a column of milliseconds."""
+    return f"{'-' if seconds is None else format(seconds * 1e3, ',.1f'):>10}"

@@ -10,36 +10,39 @@ import click
 from inflight.config.setting import setting
 from inflight.workload.arrivals import Arrivals, AtOnce, Poisson, parse_arrivals
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
 
 def prompt_lengths_setting(default: str = "", group: str = "") -> str | None:
     """Declare --input-tokens. default: shown, where nothing is given."""
-    return setting(None, f"Of prompts, as --output-tokens.{_shown(default)}", group, metavar="FORM")
+    return setting(None, f"Tokens of prompts, written as --output-tokens.{_shown(default)}", group, metavar="FORM")
 
 
 def answer_lengths_setting(default: str = "") -> str | None:
-    help = f"Of answers: N, uniform:A-B, lognormal:P50:P99, histogram:FILE.{_shown(default)}"
+    """Declare --output-tokens. default: shown, where nothing is given."""
+    help = f"Tokens of answers: N, uniform:A-B, lognormal:P50:P99, histogram:FILE.{_shown(default)}"
     return setting(None, help, metavar="FORM")
 
 
 def arrivals_setting() -> str | None:
+    """Declare --arrivals."""
     return setting(None, "poisson:R, gamma:R:BURSTINESS, constant:R, ramp:A-B:SECONDS.", metavar="FORM")
 
 
 def seed_setting() -> int:
+    """Declare --seed."""
     return setting(0, "Seed of lengths and arrivals.")
 
 
 def trace_setting(group: str = "") -> Path | None:
+    """Declare --trace."""
     return setting(None, "Trace of requests; its format is detected.", group, path="present file")
 
 
 def slo_setting() -> tuple[str, ...]:
+    """Declare --slo."""
     return setting(
         (),
-        "Limit: ttft=500, also tpot, itl, itl_max, e2e, in ms; ttft=500(p95) names the share of requests that has to "
-        "keep it, itl=50(p95) the share of a request's own gaps. Several times, or with commas.",
+        "Limit: ttft=500, also tpot, itl, itl_max, e2e, in ms. ttft=500(p95): 95 % of requests must meet it; "
+        "itl=50(p95): 95 % of each request's gaps. Several times, or with commas.",
         metavar="NAME=MS",
     )
 
@@ -49,7 +52,8 @@ def _shown(form: str) -> str:
 
 
 def arrivals_of(rate: float | None, form: str | None) -> Arrivals | None:
-    """form: of --arrivals. None: nothing was said. Raises click.UsageError, WorkloadError."""
+    """Return the arrivals of --rate, or of --arrivals; None: neither is given. Raises click.UsageError,
+    WorkloadError."""
     if rate is not None and form is not None:
         raise click.UsageError(f"--rate {rate:g} and --arrivals {form} both say when requests come; give one of them.")
     if rate is None:

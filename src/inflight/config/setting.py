@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -13,7 +14,7 @@ from inflight.core.options import BadOption, Option, OptionValues
 from inflight.counted import did_you_mean
 
 T = TypeVar("T")
-PathKind = Literal["any", "file", "folder", "present", "present file"]
+PathKind = Literal["any", "file", "folder", "present", "present file", "present folder"]
 _KEY = "setting"  # in a field's metadata
 
 Declared = Mapping[str, tuple[Option[Any], ...]]  # options of each entry of a registry, by its name
@@ -51,12 +52,23 @@ class Bound:
             number < self.high if self.below else number <= self.high
         )
         if not is_within:
-            shown = f"{number:g} {self.unit}" if self.unit else f"{number}"
+            is_whole = isinstance(number, float) and number.is_integer()
+            shown = f"{number:g} {self.unit}" if self.unit else f"{int(number) if is_whole else number}"
             raise SettingsError(f"{option(name)} is {shown}; give {self.give}.")
 
 
 def whole_number(low: int, high: int) -> Bound:
     return Bound(low, high, f"a whole number from {low:,} to {high:,}", whole=True)
+
+
+def above_zero(what: str = "", unit: str = "") -> Bound:
+    """Return the bound of a finite number above 0. what: names it in errors. unit: shown behind a wrong value."""
+    return Bound(0, math.inf, f"{what}, above 0" if what else "a number above 0", above=True, below=True, unit=unit)
+
+
+def at_least(low: int, what: str = "") -> Bound:
+    """Return the bound of a finite number from `low` up. what: names it in errors."""
+    return Bound(low, math.inf, f"{what}, from {low}" if what else f"a number from {low}", below=True)
 
 
 @dataclass(frozen=True, slots=True)
