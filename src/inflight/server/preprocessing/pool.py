@@ -23,17 +23,19 @@ from inflight.server.common.prepared import Limits, Prepared, PreparedAnswer
 from inflight.server.errors import ApiError, invalid
 from inflight.server.ignored_field_log import IgnoredFieldLog
 from inflight.server.openai.completions import is_little
-from inflight.server.preprocessing.child import (
+from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.process import (
     LOOK_SECONDS,
     STALLED_LOOKS,
+    Lane,
+    PreprocessingError,
+    ProcessEnded,
     ReadingProcess,
-    ReadJob,
     StalledError,
+    WaitingBody,
     progressing,
 )
-from inflight.server.preprocessing.lane import Lane, PreprocessingError, ProcessEnded, WaitingBody
-from inflight.server.preprocessing.preprocessor import Preprocessor
-from inflight.server.preprocessing.wire import (
+from inflight.server.preprocessing.worker import (
     LONG,
     PID_BYTES,
     READY,
@@ -82,9 +84,10 @@ class PreprocessingPool:
             send(self._control, encode(self._setup))
 
     def configure(self, limits: Limits, in_place: Preprocessor) -> None:
-        """Once the engine is known. Waits until the first process has loaded; raises PreprocessingError.
+        """Set the engine's limits, and wait until the first process has loaded. Raises PreprocessingError.
 
-        in_place: reads what is too short to be worth a process.
+        Args:
+            in_place: Reads what is too short to be worth a process.
         """
         is_loaded = self._in_place is not None  # for an engine before this one, of the same settings
         self._limits, self._in_place = limits, in_place
@@ -94,19 +97,25 @@ class PreprocessingPool:
     async def prepare(
         self, endpoint: EndpointName, body: bytes, owner: str = "", history: bytes = b""
     ) -> Prepared | PreparedAnswer:
-        """owner: with whom the body takes turns. history: where answers are stored, the items that come before it, as
-        JSON. Raises ApiError."""
+        """Return what the engine is to be asked for a body.
+
+        Args:
+            owner: Of the body; owners take turns.
+            history: The items before the body, as JSON, where answers are stored.
+
+        Raises:
+            ApiError: The body is refused, or could not be read.
+        """
         assert self._in_place is not None, "configured before it is asked"
         if endpoint == "completion" and len(body) <= INLINE:
             completion, ignored = self._in_place.decoded(endpoint, body)
             if is_little(completion):
                 self._ignored.note(endpoint, ignored)
                 return self._in_place.of_decoded(endpoint, completion, ignored=ignored)
-        outcome = asyncio.get_running_loop().create_future()
-        takes_long = is_long(body, history)
-        self._lane(takes_long).put(WaitingBody(owner, ReadJob(endpoint, body, history), outcome))
+        takes_long, waiting = is_long(body, history), WaitingBody(owner, endpoint, body, history)
+        self._lane(takes_long).put(waiting)
         try:
-            answer: Outcome = decode_outcome(await outcome)
+            answer: Outcome = decode_outcome(await waiting.outcome)
         except ProcessEnded as ended:
             raise self._too_complex(ended, takes_long) from None
         except StalledError:
@@ -122,7 +131,7 @@ class PreprocessingPool:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the first process, which forks the others, is."""
+        """Return whether the first process, which forks the others, is alive."""
         return self._process.poll() is None
 
     async def close(self) -> None:
@@ -172,7 +181,7 @@ class PreprocessingPool:
         self._control.setblocking(False)
 
     async def _is_gone(self) -> bool:
-        """Whether the first process was killed, which says nothing about a body."""
+        """Return whether the first process was killed, which says nothing about a body."""
         await asyncio.sleep(0.05)
         return self._process.poll() is not None
 

@@ -1,9 +1,10 @@
-"""The process that reads bodies for the server: `python -m inflight.server.preprocessing.worker FD`.
+"""The process that reads bodies for the server, and its messages: `python -m inflight.server.preprocessing.worker FD`.
 
 The first process loads tokenizer and template once and then only forks: each socket that comes over FD gets a child,
 which shares what is loaded, says hello, and serves jobs until the socket closes. A child limits itself: the memory it
 may take beyond what it has (RLIMIT_AS), and the seconds of CPU for one job (an interval timer that kills). The server
-sees the socket close, and kills a child that makes no progress.
+sees the socket close, and kills a child that makes no progress. Messages are typed msgpack and can name no code: a
+process that a hostile template has taken over can send wrong token ids, and no more.
 """
 
 from __future__ import annotations
@@ -14,34 +15,111 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
 
 from inflight.frontend.prompts import PromptEncoder
-from inflight.limited_process import end_before_others, limit_memory, receive, resident_bytes, send, silence_stderr
+from inflight.limited_process import (
+    LENGTH_BYTES,
+    end_before_others,
+    limit_memory,
+    receive,
+    resident_bytes,
+    send,
+    silence_stderr,
+)
+from inflight.server.call import EndpointName
+from inflight.server.common.prepared import Limits, PreparedAnswer, PreparedChat, PreparedCompletion, PreparedTexts
 from inflight.server.errors import ApiError
 from inflight.server.parsers import parsers_of
 from inflight.server.preprocessing.preprocessor import Preprocessor
-from inflight.server.preprocessing.wire import (
-    KEEP,
-    LONG,
-    PID_BYTES,
-    READY,
-    RENEW,
-    Outcome,
-    Refused,
-    decode_limits,
-    decode_setup,
-    encode,
-    job_of,
-    memory_of_body,
-    out_of_memory,
-)
+from inflight.server.registry import ENDPOINTS
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
 
+NAMES = tuple(ENDPOINTS)
+READY = b"ready"  # the first process has loaded what it needs
+PID_BYTES = 4  # of a child's process id, with which the first process answers a socket
+KEEP, RENEW = b"k", b"r"  # before an answer: whether the child that gave it goes on
+SHORT, LONG = b"s", b"l"  # with a socket: what the child will read
+# That a process may take for a short body, beyond what it has; the limits have that for a long one.
+SHORT_MEMORY_BYTES = 16 << 20
 GROWN_BYTES = 4 << 20  # that a child may have kept of earlier bodies; then a new one takes its place
 
 
+def memory_of_body(limits: Limits, is_long: bool) -> int:
+    """Return the bytes that a process may take for one body, beyond what it has."""
+    return limits.memory_bytes if is_long else min(SHORT_MEMORY_BYTES, limits.memory_bytes)
+
+
+def out_of_memory(max_bytes: int) -> ApiError:
+    return ApiError(
+        400,
+        f"The body needs more memory to be read than the {max_bytes:,} bytes that one may take; send less in one "
+        "body, or a shorter conversation.",
+        code="body_too_complex",
+    )
+
+
+class Setup(Struct, frozen=True):
+    """The settings of a process: the model's folder, and the seconds that it may compute for one body."""
+
+    model_folder: str
+    cpu_seconds: float
+
+
+class Job(NamedTuple):
+    """A body as it came. history: where answers are stored, the items that come before it, as JSON."""
+
+    endpoint: EndpointName
+    body: memoryview
+    history: memoryview
+
+
+def job_frame(endpoint: EndpointName, body: bytes, history: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the endpoint's number, the length of the history, the history, and the body: in pieces, none of which is
+    copied."""
+    length = 1 + LENGTH_BYTES + len(history) + len(body)
+    head = bytes([NAMES.index(endpoint)]) + len(history).to_bytes(LENGTH_BYTES, "big")
+    return length.to_bytes(LENGTH_BYTES, "big") + head, history, body
+
+
+def job_of(frame: bytearray) -> Job:
+    """Return the job of a frame without its length."""
+    begin = 1 + LENGTH_BYTES
+    end = begin + int.from_bytes(frame[1:begin], "big")
+    view = memoryview(frame)
+    return Job(NAMES[frame[0]], view[end:], view[begin:end])
+
+
+class Refused(Struct, frozen=True, tag_field="outcome", tag="refused"):
+    """An ApiError on its way between processes."""
+
+    status: int
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+    @classmethod
+    def of(cls, error: ApiError) -> Refused:
+        return cls(error.status, error.message, error.type, error.param, error.code)
+
+    def error(self) -> ApiError:
+        return ApiError(self.status, self.message, type=self.type, param=self.param, code=self.code)
+
+
+Outcome = PreparedCompletion | PreparedChat | PreparedTexts | PreparedAnswer | Refused
+
+encode = msgspec.msgpack.Encoder().encode
+decode_limits = msgspec.msgpack.Decoder(Limits).decode
+decode_setup = msgspec.msgpack.Decoder(Setup).decode
+decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
+
+
 def main() -> int:
-    """Until the server closes the socket. The first frame is a Setup, the second the Limits; then come sockets."""
+    """Serve until the server closes the socket: the first frame is a Setup, the second the Limits; then sockets come."""
     # One thread, so that a fork is whole and no thread's stack counts as memory.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's are for the server, which closes the socket
@@ -52,7 +130,8 @@ def main() -> int:
 
 
 def _fork_for(control: socket.socket) -> None:
-    """Raises EOFError or OSError where the server has closed its side."""
+    """Load what children share, and fork one for each socket. Raises EOFError or OSError where the server has closed
+    its side."""
     setup = decode_setup(receive(control))
     tokenizer, template = loaded(Path(setup.model_folder))
     if tokenizer is not None:
@@ -95,7 +174,8 @@ def loaded(folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
 
 
 def serve(jobs: socket.socket, preprocessor: Preprocessor, max_bytes: int, cpu_seconds: float) -> None:
-    """Never returns. A job that exceeds its time ends the process. max_bytes: of memory, beyond what it has now."""
+    """Read bodies; never return. A job that exceeds its time ends the process. max_bytes: of memory, beyond what it has
+    now."""
     limit_memory(max_bytes)
     rest = resident_bytes()
     while True:
