@@ -47,7 +47,7 @@ def serving(
 
     served = SimpleNamespace(
         preprocessing=SimpleNamespace(prepare=prepare),
-        translator=SimpleNamespace(call_offloaded=call),
+        translator=SimpleNamespace(call_without_blocking=call),
         max_model_len=100,
     )
 

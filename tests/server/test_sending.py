@@ -51,7 +51,7 @@ class Bench:
         served = SimpleNamespace(
             bridge=SimpleNamespace(stopped=None),
             preprocessing=SimpleNamespace(prepare=prepare),
-            translator=SimpleNamespace(call_offloaded=_stream),
+            translator=SimpleNamespace(call_without_blocking=_stream),
             tokenizer=None,
             max_model_len=64,
         )
@@ -97,7 +97,7 @@ class Bench:
         return receive
 
 
-async def _stream(*_: Any, hints: Any) -> Any:
+async def _stream(*_: Any, **__: Any) -> Any:
     return SimpleNamespace(stream=True, has_grammar=False, requests=())
 
 

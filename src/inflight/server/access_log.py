@@ -12,11 +12,10 @@ from dataclasses import replace
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inflight.core.types.events import finish_reason
-from inflight.server.asgi import REQUEST_ID_HEADER, header, request_id, request_id_headers, state_of
+from inflight.server.asgi import REQUEST_ID_HEADER, header, notice_headers, request_id_headers, request_ids, state_of
 from inflight.server.errors import ApiError
 from inflight.server.generating import Generation
 from inflight.server.logs import REQUEST_ID, RequestLine, log_request, without_values
-from inflight.server.notices import notice_headers
 from inflight.server.registry import ENDPOINTS
 from inflight.server.service import GONE, Ended
 
@@ -75,7 +74,7 @@ class AccessLog:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        known = request_id(header(scope, REQUEST_ID_HEADER))
+        known, state_of(scope)["call_id"] = request_ids(header(scope, REQUEST_ID_HEADER))
         state_of(scope)["request_id"] = known
         REQUEST_ID.set(known)
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from inflight.server.access_log import AccessLog, Observe
-from inflight.server.asgi import request_id_headers
+from inflight.server.asgi import IGNORED_FIELDS, MAX_TOKENS, error_response, request_id_headers
 from inflight.server.docs_page import docs_page
 from inflight.server.endpoints import endpoint_routes
 from inflight.server.errors import ApiError, without_frames
@@ -23,9 +23,7 @@ from inflight.server.ingress.bodies import BodyLimits
 from inflight.server.ingress.body_budget import BodyBudget
 from inflight.server.ingress.guard import Authentication, BrowserGuard
 from inflight.server.jobs.service import JobService
-from inflight.server.json import error_response
 from inflight.server.live.routes import Live, live_routes, page_routes
-from inflight.server.notices import IGNORED_FIELDS, MAX_TOKENS
 from inflight.server.openai.batches import BatchBody, batch_routes
 from inflight.server.openai.files import file_routes
 from inflight.server.openai.models import (

@@ -1,36 +1,59 @@
-"""Refusals of the ASGI layers, and what they look up in a request's headers."""
+"""What ASGI layers and endpoints share: JSON answers and errors, the request's ids, notices in headers, closing."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import quote
 
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from inflight.server.errors import ApiError, is_of_messages, without_frames
-from inflight.server.json import error_response
+from inflight.counted import LONGEST_SHOWN
+from inflight.server.call import Call
+from inflight.server.errors import ApiError, is_of_messages, messages_error, messages_status, without_frames
 
 CLOSE = (b"connection", b"close")
 DRAIN_SECONDS = 2.0  # for a client to read an answer that comes before its body was read
 PAUSE_SECONDS = 0.02  # between two pieces that are ignored: some MB/s of each client, however many they are
 REQUEST_ID_HEADER = b"x-request-id"
+IGNORED_FIELDS = "X-Inflight-Ignored-Fields"
+MAX_TOKENS = "X-Inflight-Max-Tokens"
+_NOTICES = "notice_headers"  # in the request's state
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_NOT_IN_CALLS = re.compile(r"[/+=@]")  # signs of a request's id that no id of a call has, since paths hold those
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first of that name (in small letters)."""
+    """Return the first header of that name (in small letters)."""
     return next((value for known, value in scope["headers"] if known == name), None)
 
 
-def request_id(given: bytes | None) -> str:
-    """The client's own if it can be shown everywhere, else a fresh one."""
+def request_ids(given: bytes | None) -> tuple[str, str]:
+    """Return the id of a request, and the id of its call, from which the ids of its answer and of the engine's requests
+    are made.
+
+    Args:
+        given: The client's own id, which is taken where it can be shown everywhere; calls of the same id differ by what
+            is added to theirs.
+    """
     if given is not None and _SAFE.fullmatch(given):
-        return given.decode("ascii")
-    return f"req_{secrets.token_hex(16)}"
+        shown = given.decode("ascii")
+        return shown, call_id_of(shown)
+    fresh = secrets.token_hex(16)
+    return f"req_{fresh}", fresh
+
+
+def call_id_of(name: str) -> str:
+    """Return the id of a call that is called after something: it begins with that, and no other one is the same."""
+    return f"{_NOT_IN_CALLS.sub('-', name)}-{secrets.token_hex(4)}"
 
 
 def request_id_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
@@ -48,6 +71,66 @@ def has_body(scope: Scope) -> bool:
 def state_of(scope: Scope) -> dict[str, Any]:
     state: dict[str, Any] = scope.setdefault("state", {})
     return state
+
+
+class JsonResponse(JSONResponse):
+    """ASCII, because a client's text may hold half a surrogate pair, which UTF-8 cannot."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def json_of(answer: msgspec.Struct, status: int = 200) -> Response:
+    """Return the response that holds a struct."""
+    return Response(msgspec.json.encode(answer), status, media_type="application/json")
+
+
+async def body_bytes(request: Request) -> bytes:
+    """Return the body, which the ingress gives in one piece, and once, so that only the caller keeps it."""
+    content: bytes = (await request.receive()).get("body", b"")
+    return content
+
+
+def error_response(error: ApiError, scope: Scope) -> JsonResponse:
+    """Return the response to a request that fails. scope: of the request."""
+    status, body = error_body(error, scope["path"], scope.get("state", {}).get("request_id"))
+    return JsonResponse(body, status, error.headers)
+
+
+def error_body(error: ApiError, path: str, request_id: str | None = None) -> tuple[int, dict[str, Any]]:
+    """Return status and body, in the form of the API that the path belongs to."""
+    if is_of_messages(path):
+        return messages_status(error), messages_error(error, request_id)
+    return error.status, error.body
+
+
+def note_ignored(scope: Scope, names: Sequence[str]) -> None:
+    """Have the answer name the ignored fields, percent-encoded where a header needs it: in a kilobyte at most, since
+    proxies refuse long headers. Bodies of answers stay as their APIs have them: strict clients refuse other fields."""
+    if names:
+        _note(scope, IGNORED_FIELDS, ", ".join(quote(one, safe="[]. ")[:LONGEST_SHOWN] for one in names))
+
+
+def note_max_tokens(scope: Scope, call: Call, max_model_len: int) -> None:
+    """Have the answer say how many tokens it may have, where the context has no room for as many as were asked for.
+    Of several prompts the longest counts."""
+    asked = [
+        max(one.params.max_tokens or 0, one.params.min_tokens, one.forced_output_tokens or 0)
+        for one in call.requests
+        if one.pooling is None
+    ]
+    room = max_model_len - max((len(one.prompt_token_ids) for one in call.requests), default=0)
+    if asked and max(asked) > room > 0:
+        _note(scope, MAX_TOKENS, str(room))
+
+
+def notice_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
+    headers: list[tuple[bytes, bytes]] = state_of(scope).get(_NOTICES, [])
+    return headers
+
+
+def _note(scope: Scope, name: str, value: str) -> None:
+    state_of(scope).setdefault(_NOTICES, []).append((name.lower().encode(), value.encode("ascii")))
 
 
 def abandon(scope: Scope) -> None:

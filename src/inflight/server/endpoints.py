@@ -15,13 +15,12 @@ from starlette.responses import Response
 
 from inflight.core.queueing.validation import check_context, max_output_tokens
 from inflight.core.types.request import RequestRefused
+from inflight.server.asgi import body_bytes, note_ignored, note_max_tokens
 from inflight.server.call import Call, EndpointName
 from inflight.server.common.frames import RenderedRequest
 from inflight.server.common.prepared import PreparedAnswer, PreparedChat, PreparedCompletion, PreparedTexts
 from inflight.server.errors import Error, MessagesError, is_of_messages, refused
 from inflight.server.generating import Keep
-from inflight.server.json import body_bytes
-from inflight.server.notices import note_ignored, note_max_tokens
 from inflight.server.openai.responses.store import NOT_STORED, Responses
 from inflight.server.openai.responses.stored_input import StoredConversations
 from inflight.server.preprocessing.pool import is_long
@@ -106,7 +105,9 @@ class _Calls:
             prepared = await served.preprocessing.prepare(name, body, lease.owner, history)
             assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
             note_ignored(request.scope, prepared.ignored)
-            call = await served.translator.call_offloaded(prepared, tenant, hints=hints)
+            call = await served.translator.call_without_blocking(
+                prepared, tenant, own_id=request.state.call_id, hints=hints
+            )
             note_max_tokens(request.scope, call, served.max_model_len)
             passed(request.scope, "preprocess")
             if (trace := trace_of(request.scope)) is not None:

@@ -1,6 +1,6 @@
 """A call on its way through the engine: opened, followed to its end, or ended before.
 
-Knows the bridge's streams; the form of its answer is the serializer's (`common.answers`). A whole answer is a stream
+A whole answer is a stream
 that is collected. A frame holds what happened since the last one was taken, so that a slow reader gets fewer and larger
 frames; a large one is put together in a thread, so that other calls do not wait for it.
 """
@@ -17,15 +17,60 @@ from inflight.core.types.request import RequestRefused
 from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
 from inflight.engine.protocols import EngineClient
 from inflight.frontend.outputs import OutputCollector
+from inflight.server.answer_memory import BYTES_PER_ENTRY
 from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
-from inflight.server.delivery import Delivery
 from inflight.server.errors import ApiError, refused, without_frames
 from inflight.server.registry import ENDPOINTS
 from inflight.text import Tokenizer
 
 Keep = Callable[[bytes], Awaitable[None]]  # stores an answer, as JSON; may raise ApiError
+LAST_WORDS = 2.0  # seconds in which a client may still take why its call was ended
+
+
+class Delivery:
+    """An answer on its way to its client: what is buffered for it, and why it was ended. Release it."""
+
+    def __init__(self, timeout: float | None, since: float | None = None):
+        """timeout: seconds after which it is ended; None: never. since: from when on they count, on the event loop's
+        clock; None: from now."""
+        self.error: ApiError | None = None  # why it was ended, or the error within a stream
+        self.given_up = asyncio.Event()  # it was ended, and its client had time to hear so
+        self._whole_bytes = 0  # of an answer that is made, and that its client has not taken yet
+        self._report: Callable[[int], None] = lambda entries: None
+        self._loop = asyncio.get_running_loop()
+        self._timers: list[asyncio.TimerHandle] = []
+        if timeout is not None:
+            when = (self._loop.time() if since is None else since) + timeout
+            self._timers.append(self._loop.call_at(when, self.end, _took_too_long(timeout)))
+
+    @property
+    def held(self) -> int:
+        """Return what the server holds for it, in entries of `answer_memory`."""
+        return self._whole_bytes // BYTES_PER_ENTRY
+
+    def report_to(self, report: Callable[[int], None]) -> None:
+        """Call `report` with the entries that are held from now on, when they come."""
+        self._report = report
+
+    def hold_whole(self, nbytes: int) -> None:
+        """Count an answer that is made."""
+        self._whole_bytes = nbytes
+        self._report(self.held)
+
+    def end(self, error: ApiError) -> None:
+        """End it before its time. error: for its client, if it can be sent still."""
+        if self.error is None:
+            self.error = error
+            self._timers.append(self._loop.call_later(LAST_WORDS, self.given_up.set))
+
+    def release(self) -> None:
+        """Stop its timers, and keep no frames of its error."""
+        for timer in self._timers:
+            timer.cancel()
+        if self.error is not None:
+            without_frames(self.error)
 
 
 class Generation(Delivery):
@@ -66,7 +111,7 @@ class Generation(Delivery):
         await self._stream.aclose()
 
     async def answer(self) -> bytes:
-        """Everything at the end, as JSON. Raises ApiError."""
+        """Return everything at the end, as JSON. Raises ApiError."""
         while not self._stream.ended:
             for event in await self._take(None):
                 self.response.take(event)
@@ -105,7 +150,7 @@ class Generation(Delivery):
             yield self.response.failed(error)
 
     async def _take(self, patience: float | None) -> list[Event]:
-        """Return the events since; none, when there are no news for so long. Raises ApiError."""
+        """Return the events since the last ones; none, when nothing happens for so long. Raises ApiError."""
         try:
             return await self._stream.take(patience)
         except EngineStopped as fault:
@@ -113,7 +158,7 @@ class Generation(Delivery):
 
 
 async def _put_together(work: Callable[[], bytes], size: int) -> bytes:
-    """size: tokens and log-probabilities. Beside the event loop, where they are many."""
+    """Return what `work` makes; beside the event loop, where `size` tokens and log-probabilities are many."""
     return work() if size <= PIECE else await asyncio.to_thread(work)
 
 
@@ -158,9 +203,8 @@ async def open_generation(
     timeout: float | None,
     keep: Keep | None = None,
 ) -> Generation:
-    """Hand the call to the engine. Raises ApiError when it is refused."""
+    """Open the call's requests at the engine. Raises ApiError when they are refused."""
     since = asyncio.get_running_loop().time()
-
     collectors = {
         request.request_id: OutputCollector(request, tokenizer, prompt, call.stream, call.parsing)
         for request, prompt in zip(call.requests, call.prompts, strict=True)
@@ -177,3 +221,13 @@ async def open_generation(
 
 def _broken(fault: EngineStopped) -> ApiError:
     return ApiError(500, str(fault), type="server_error", code="engine_stopped")
+
+
+def _took_too_long(timeout: float) -> ApiError:
+    return ApiError(
+        408,
+        f"The call took longer than {timeout:g} s, the server's limit (--request-timeout); ask for fewer tokens, or "
+        "try again when less is going on.",
+        type="timeout_error",
+        code="request_timeout",
+    )

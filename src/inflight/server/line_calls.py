@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from inflight.server.asgi import call_id_of
 from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.prepared import PreparedAnswer
@@ -39,15 +40,19 @@ class LineAnswerer:
         try:
             async with in_flight():
                 with _errors_of_a_line():
-                    return await self._answered(model_lease, url, body, tenant)
+                    return await self._answered(model_lease, url, body, tenant, request_id)
         finally:
             model_lease.release()
 
-    async def _answered(self, model_lease: ModelLease, url: str, body: bytes, tenant: Tenant) -> Answer:
+    async def _answered(
+        self, model_lease: ModelLease, url: str, body: bytes, tenant: Tenant, request_id: str
+    ) -> Answer:
         served = model_lease.served
         prepared = await served.preprocessing.prepare(OF_LINES[url], body, f"tenant {tenant.name}")
         assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
-        call = of_a_line(await served.translator.call_offloaded(prepared, tenant, batch=True))
+        call = of_a_line(
+            await served.translator.call_without_blocking(prepared, tenant, own_id=call_id_of(request_id), batch=True)
+        )
         async with self._service.answer_memory.for_line(call, served.max_model_len):
             opened = await self._service.open(call, model_lease, batch=True)
             answer = await _of_the_engine(opened)

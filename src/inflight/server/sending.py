@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from inflight.server.asgi import abandon
-from inflight.server.delivery import Delivery
+from inflight.server.generating import Delivery
 from inflight.server.service import GONE, OpenCall
 
 PIECE_BYTES = 1 << 16

@@ -17,9 +17,8 @@ from inflight.counted import counted
 from inflight.server.answer_memory import AnswerMemory
 from inflight.server.call import Call, EndpointName
 from inflight.server.call_counts import CallCounts
-from inflight.server.delivery import LAST_WORDS, Delivery
 from inflight.server.errors import ApiError
-from inflight.server.generating import Generation, Keep, Opening, open_generation
+from inflight.server.generating import LAST_WORDS, Delivery, Generation, Keep, Opening, open_generation
 from inflight.server.served import ModelLease, ServedModels, model_named
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant

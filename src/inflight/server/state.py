@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from inflight.counted import counted
-from inflight.server.json import json_of
+from inflight.server.asgi import json_of
 from inflight.server.routes import Routes, any_errors
 from inflight.server.service import Service
 

@@ -64,10 +64,19 @@ class RequestTranslator:
     lanes: tuple[ServedLane, ...] = ()
     peers: KVPeers | None = None
 
-    def call(self, prepared: Prepared, tenant: Tenant, *, batch: bool = False, hints: RouterHints = NO_HINTS) -> Call:
+    def call(
+        self,
+        prepared: Prepared,
+        tenant: Tenant,
+        *,
+        own_id: str = "",
+        batch: bool = False,
+        hints: RouterHints = NO_HINTS,
+    ) -> Call:
         """Return the call of a body.
 
         Args:
+            own_id: Of the call, no other one's: ids of its answer and of the engine's requests are made of it.
             batch: It is a line of a batch job, which belongs to the batch lane whatever its tier.
             hints: Of a router, in headers.
 
@@ -75,7 +84,7 @@ class RequestTranslator:
             ApiError: 400, 404.
         """
         body, kind = prepared.settings, "completion" if isinstance(prepared, PreparedCompletion) else prepared.kind
-        own_id = uuid.uuid4().hex
+        own_id = own_id or uuid.uuid4().hex
         model, adapter = self.called(body.model, tenant)
         of_requests = {"adapter": adapter, **self._placement(body, tenant, batch, hints)}
         of_call = {
@@ -92,11 +101,9 @@ class RequestTranslator:
             return self._texts(prepared, own_id, of_requests, of_call)
         return self._generation(prepared, own_id, of_requests, of_call)
 
-    async def call_offloaded(
-        self, prepared: Prepared, tenant: Tenant, *, batch: bool = False, hints: RouterHints = NO_HINTS
-    ) -> Call:
-        """As `call`; beside the event loop where the prompts are long, or words are to be tokenized."""
-        translate = partial(self.call, prepared, tenant, batch=batch, hints=hints)
+    async def call_without_blocking(self, prepared: Prepared, tenant: Tenant, **options: Any) -> Call:
+        """Return the same as `call`; made in a thread where the prompts are long, or words are to be tokenized."""
+        translate = partial(self.call, prepared, tenant, **options)
         settings = None if isinstance(prepared, PreparedTexts) else prepared.settings
         words = settings is not None and (settings.bad_words or settings.allowed_token_ids)
         small = sum(len(prompt.token_ids) for prompt in prepared.prompts) < MANY_TOKEN_BYTES

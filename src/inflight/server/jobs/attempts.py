@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from inflight.server.asgi import error_body
 from inflight.server.errors import ApiError
 from inflight.server.jobs.lines import BatchLine, line_id
 from inflight.server.jobs.storage import Retries, StorageError
 from inflight.server.jobs.store import Job, Jobs, LineAnswer, LineUsage
-from inflight.server.json import error_body
 from inflight.server.tenants import Tenant
 
 MIN_WAIT, USUAL_WAIT, MAX_WAIT = 0.05, 1.0, 60.0  # seconds between two tries

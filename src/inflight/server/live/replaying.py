@@ -16,9 +16,9 @@ from starlette.routing import Route
 from inflight.live.frames import encode
 from inflight.live.page_files import page_file, served_page
 from inflight.live.replays import Replay
+from inflight.server.asgi import error_response
 from inflight.server.errors import ApiError
 from inflight.server.ingress.guard import BrowserGuard
-from inflight.server.json import error_response
 from inflight.server.live.routes import HEADERS, check_origin, page_response
 
 

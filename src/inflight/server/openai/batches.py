@@ -8,13 +8,13 @@ from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from inflight.server.asgi import json_of
 from inflight.server.common.decoding import BodyDecoder
 from inflight.server.errors import Error
 from inflight.server.jobs.lines import LinePath
 from inflight.server.jobs.service import JobService
 from inflight.server.jobs.storage import Pause
 from inflight.server.jobs.store import ENDED, WINDOW, Job
-from inflight.server.json import json_of
 from inflight.server.openai.files import ends_of
 from inflight.server.routes import Routes, read_query, tenant_of
 

@@ -14,10 +14,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from inflight.counted import shortened
+from inflight.server.asgi import json_of
 from inflight.server.errors import ApiError, Error, invalid
 from inflight.server.jobs.files import StoredFile, too_large
 from inflight.server.jobs.service import JobService
-from inflight.server.json import json_of
 from inflight.server.routes import Routes, read_query, tenant_of
 from inflight.server.sending import file_pieces
 

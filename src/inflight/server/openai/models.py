@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from inflight.core.types.sampling import MAX_NAME_CHARS
+from inflight.server.asgi import JsonResponse, body_bytes, json_of
 from inflight.server.common.decoding import BodyDecoder
 from inflight.server.common.fields import Name
 from inflight.server.common.prepared import check_model
 from inflight.server.errors import ApiError, invalid
-from inflight.server.json import JsonResponse, body_bytes, json_of
 from inflight.server.model_status import ModelStatus
 from inflight.server.routes import Routes, any_errors, check_operator, read_query, tenant_of
 from inflight.server.sending import ClientGone, until_gone

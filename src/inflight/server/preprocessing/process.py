@@ -202,9 +202,8 @@ class Lane:
     async def _read(self, slot: int, waiting: WaitingBody) -> bytes:
         process = self._processes[slot]
         if process is not None and process.has_ended:  # since the last body
-            process = self._drop(slot)
-        if process is None:
-            process = self._processes[slot] = await self._start()
+            self._drop(slot)
+        process = self._processes[slot] = self._processes[slot] or await self._start()
         answer = await process.read(waiting.endpoint, waiting.body, waiting.history)
         if answer[:1] == RENEW:
             self._drop(slot)

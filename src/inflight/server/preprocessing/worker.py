@@ -119,7 +119,7 @@ decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
 
 
 def main() -> int:
-    """Serve until the server closes the socket: the first frame is a Setup, the second the Limits; then sockets come."""
+    """Serve until the server closes the socket, which brings a Setup, the Limits, and then sockets."""
     # One thread, so that a fork is whole and no thread's stack counts as memory.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's are for the server, which closes the socket

@@ -8,9 +8,9 @@ from msgspec import Meta, Struct, field
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
+from inflight.server.asgi import JsonResponse, json_of
 from inflight.server.errors import Error, invalid
 from inflight.server.jobs.service import JobService
-from inflight.server.json import JsonResponse, json_of
 from inflight.server.openai.responses.schema import Response
 from inflight.server.routes import Routes, read_query, tenant_of
 
