@@ -18,7 +18,7 @@ from breadth import first_of
 from starlette.types import Message
 
 from inflight.build import BUILT_IN
-from inflight.server import delivery
+from inflight.server import generating
 from inflight.server.answer_memory import BYTES_PER_ENTRY
 from inflight.server.app import make_app
 from inflight.server.errors import ApiError, invalid
@@ -185,7 +185,7 @@ class Slow:
 
 
 def test_an_answer_counts_until_its_client_has_taken_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "LAST_WORDS", 0.001)
+    monkeypatch.setattr(generating, "LAST_WORDS", 0.001)
     content = b'"' + b"x" * (3 * PIECE_BYTES) + b'"'
 
     async def made() -> bytes:
