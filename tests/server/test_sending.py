@@ -215,7 +215,7 @@ def test_an_answer_counts_until_its_client_has_taken_it(monkeypatch: pytest.Monk
     asyncio.run(main())
 
 
-class Made(delivery.Delivery):
+class Made(generating.Delivery):
     """A generation that has ended. answer: what came of it."""
 
     def __init__(self, content: bytes):
