@@ -1,4 +1,4 @@
-"""docs/serving.md names the clients that are tested, in the versions that are installed for it."""
+"""docs/clients.md names the clients that are tested, in the versions that are installed for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDERS = sorted(
     for path in ROOT.glob(f"tests/foreign/*/{name}")
     if path.parent.name != "browser"  # what drives one is nobody's client
 )
-TABLE = (ROOT / "docs/serving.md").read_text(encoding="utf-8").partition("\n## Clients\n")[2].partition("\n## ")[0]
+TABLE = (ROOT / "docs/clients.md").read_text(encoding="utf-8").partition("\n## ")[0]
 NAMED = {tuple(one) for one in re.findall(r"^\| ([\w-]+) (\d+\.\d+)[ (|]", TABLE, re.MULTILINE)}
 
 

@@ -27,7 +27,7 @@ from .environments import HERE, Environment
 
 pytestmark = pytest.mark.foreign
 DOCS = HERE.parents[1] / "docs"
-PAGES = {name: DOCS / f"{name}.md" for name in ("serving", "responses-api", "messages-api")}
+PAGES = {name: DOCS / f"{name}.md" for name in ("serving-reference", "responses-api", "messages-api")}
 HI = [{"role": "user", "content": "Hi"}]
 ODD = {"odd": ["value"]}  # which no field takes for "not used"
 
@@ -40,9 +40,9 @@ COUNT = "message_count_tokens_params:MessageCountTokensParams"
 
 Case = tuple[str, str, EndpointName, dict[str, Any], str]  # client, type, endpoint, a body, page
 BODIES: list[Case] = [
-    ("openai_python", f"{CHAT}Streaming", "chat", {"messages": HI}, "serving"),
-    ("openai_python", f"{CHAT}NonStreaming", "chat", {"messages": HI}, "serving"),
-    ("openai_python", f"{COMPLETION}Streaming", "completion", {"prompt": "Hi"}, "serving"),
+    ("openai_python", f"{CHAT}Streaming", "chat", {"messages": HI}, "serving-reference"),
+    ("openai_python", f"{CHAT}NonStreaming", "chat", {"messages": HI}, "serving-reference"),
+    ("openai_python", f"{COMPLETION}Streaming", "completion", {"prompt": "Hi"}, "serving-reference"),
     ("openai_python", f"{RESPONSE}Streaming", "responses", {"input": "Hi"}, "responses-api"),
     ("openai_python", f"{RESPONSE}NonStreaming", "responses", {"input": "Hi"}, "responses-api"),
 ]
@@ -55,13 +55,13 @@ for _module in (ANTHROPIC, BETA):
 # What stands within a body: the client's type, and ours. What ours has not is refused by name, or on the page.
 Inner = tuple[str, str, type[msgspec.Struct], str]
 WITHIN: list[Inner] = [
-    ("openai_python", f"{OPENAI}.shared_params:FunctionDefinition", common.FunctionSpec, "serving"),
-    ("openai_python", f"{OPENAI}.chat:ChatCompletionFunctionToolParam", common.ToolSpec, "serving"),
-    ("openai_python", f"{OPENAI}.chat:ChatCompletionStreamOptionsParam", common.StreamOptions, "serving"),
-    ("openai_python", f"{OPENAI}.chat:ChatCompletionContentPartTextParam", chat.TextPart, "serving"),
-    ("openai_python", f"{OPENAI}.chat:ChatCompletionAssistantMessageParam", chat.Message, "serving"),
-    ("openai_python", f"{OPENAI}.chat:ChatCompletionToolMessageParam", chat.Message, "serving"),
-    ("openai_python", f"{OPENAI}.chat:ChatCompletionUserMessageParam", chat.Message, "serving"),
+    ("openai_python", f"{OPENAI}.shared_params:FunctionDefinition", common.FunctionSpec, "serving-reference"),
+    ("openai_python", f"{OPENAI}.chat:ChatCompletionFunctionToolParam", common.ToolSpec, "serving-reference"),
+    ("openai_python", f"{OPENAI}.chat:ChatCompletionStreamOptionsParam", common.StreamOptions, "serving-reference"),
+    ("openai_python", f"{OPENAI}.chat:ChatCompletionContentPartTextParam", chat.TextPart, "serving-reference"),
+    ("openai_python", f"{OPENAI}.chat:ChatCompletionAssistantMessageParam", chat.Message, "serving-reference"),
+    ("openai_python", f"{OPENAI}.chat:ChatCompletionToolMessageParam", chat.Message, "serving-reference"),
+    ("openai_python", f"{OPENAI}.chat:ChatCompletionUserMessageParam", chat.Message, "serving-reference"),
     (
         "openai_python",
         f"{OPENAI}.shared_params.response_format_json_schema:JSONSchema",

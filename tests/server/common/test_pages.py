@@ -11,7 +11,7 @@ from inflight.server.call import EndpointName
 from inflight.server.registry import ENDPOINTS
 
 DOCS = Path(__file__).parents[3] / "docs"
-COMMON = "serving"  # what all endpoints share is there
+COMMON = "serving-reference"  # what all endpoints share is there
 PAGES: list[tuple[EndpointName, str]] = [
     ("chat", COMMON),
     ("completion", COMMON),
