@@ -51,7 +51,8 @@ def api_page(document: Document) -> str:
     parts = [
         "# HTTP API",
         "A running server shows this document at `/docs` and as `/openapi.json`; this is the "
-        "[same file](openapi.json). What the endpoints do with requests: [HTTP reference](../serving-reference.md). Fields that are "
+        "[same file](openapi.json). What the endpoints do with requests: "
+        "[HTTP reference](../serving-reference.md). Fields that are "
         "not listed here are named by an answer's error.",
     ]
     used: dict[str, None] = {}
