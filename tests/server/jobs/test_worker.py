@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from inflight.server.errors import ApiError, invalid
-from inflight.server.jobs import files, line_files, turns, worker
+from inflight.server.jobs import attempts, files, line_files, worker
 from inflight.server.jobs.files import Content
 from inflight.server.jobs.lines import line_id
 from inflight.server.jobs.storage import StorageError
@@ -446,7 +446,7 @@ def test_ends_that_a_crash_cut_off_are_done_again(tmp_path: Path) -> None:
 def test_so_many_jobs_are_read_at_a_time_and_one_of_each_tenant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "MAX_READING", 2)
+    monkeypatch.setattr(attempts, "MAX_READING", 2)
     content = jsonl(*(request_line(str(number)) for number in range(200)))
     held: list[int] = []
 
@@ -545,7 +545,7 @@ def test_idle_costs_nothing(tmp_path: Path) -> None:
 
 def test_lines_in_flight_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For all jobs together."""
-    monkeypatch.setattr(turns, "MAX_LINE_BYTES", 300_000)
+    monkeypatch.setattr(attempts, "MAX_LINE_BYTES", 300_000)
     length, held = 100_000, [0]
 
     async def test(rig: Rig) -> None:

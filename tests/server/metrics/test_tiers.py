@@ -9,7 +9,7 @@ from core.harness import Setup
 from core.tiers import RememberingTier
 
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats
-from inflight.server.metrics.tiers import collect_folder, collect_handed_over
+from inflight.server.metrics.gauges import collect_exports, collect_folder
 
 from .driven import Driven
 
@@ -55,7 +55,7 @@ def test_an_engine_without_tiers_tells_nothing_of_them() -> None:
 
 
 def test_what_was_handed_over_is_told_by_what_became_of_it() -> None:
-    told = {one.name: one.samples for one in collect_handed_over(KVExportStats(7, 1, 2, 3, 4, 5))}
+    told = {one.name: one.samples for one in collect_exports(KVExportStats(7, 1, 2, 3, 4, 5))}
     assert told["inflight_tier_held_for_peers_blocks"][0].value == 7
     by_outcome = {one.labels["outcome"]: one.value for one in told["inflight_tier_handed_over_blocks"]}
     assert by_outcome == {"taken": 1, "cached": 2, "expired": 3, "displaced": 4, "withdrawn": 5}

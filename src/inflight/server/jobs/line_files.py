@@ -34,32 +34,63 @@ class InputGone(LookupError):
 
 
 # -- input -----------------------------------------------------------------------------------------------------------
-class InputFile:
-    """The lines of a file in their order; `is_at_end` after the last. Empty lines count, but are left out."""
+class JobInput:
+    """The lines of a job's stored input in order; `is_at_end` after the last. Empty lines count, but are left out.
 
-    def __init__(self, endpoint: str, max_line: int):
+    Methods that read raise InputGone where the content cannot be read, however often it is tried.
+    """
+
+    def __init__(self, endpoint: str, file: StoredFile, files: Files, retries: Retries, max_line: int):
         """max_line: bytes; a longer line is a bad one, and is never in memory whole."""
         self._endpoint, self._max_line = endpoint, max_line
+        self._file, self._files, self._retries = file, files, retries
         self._checker = LineChecker(endpoint)
         self._offset = self._number = 0
+        self._refused = 0  # tries in a row
         self.is_at_end = False
 
-    def page(self, file: BufferedReader, max_lines: int, without: Container[int] = ()) -> list[BatchLine | BadLine]:
-        """Return the next lines but those numbers: at most max_lines, perhaps none. Waits; raises StorageError."""
+    @classmethod
+    async def of(cls, job: Job, jobs: Jobs, files: Files, retries: Retries, max_line: int) -> JobInput:
+        """Find the input of the job. Raises InputGone."""
+        try:
+            file = await retries.run(partial(jobs.input_file, job))
+        except ApiError:
+            raise InputGone(f"The input file {job.input_file_id} is not known; upload it again.") from None
+        return cls(job.endpoint, file, files, retries, max_line)
+
+    async def count(self, max_lines: int) -> int:
+        """Return the number of lines that `page` gives, at most one beyond max_lines."""
+
+        def read(file: BufferedReader) -> int:
+            given = (number for number, raw in _raw_lines(file, 0, self._max_line) if raw is None or raw.strip())
+            return sum(1 for _ in islice(given, max_lines + 1))
+
+        return await self._read(read)
+
+    async def page(
+        self, without: Container[int] = (), *, max_lines: int = PAGE_LINES, checked: bool = True
+    ) -> list[BatchLine | BadLine]:
+        """Return the next lines but those numbers: at most max_lines, perhaps none.
+
+        Args:
+            checked: Only of the content that was stored; otherwise of any content that is there.
+        """
+        return await self._read(lambda file: self._page(file, max_lines, without), checked=checked)
+
+    def _page(self, file: BufferedReader, max_lines: int, without: Container[int]) -> list[BatchLine | BadLine]:
         lines: list[BatchLine | BadLine] = []
-        with storage_errors():
-            file.seek(self._offset)
-            is_at_end, number = True, self._number
-            for number, raw in _raw_lines(file, self._number, self._max_line):
-                if raw is None or raw.strip():
-                    line = self._checked(number, raw)  # also of lines that are left out: their custom ids are taken
-                    if number not in without:
-                        lines.append(line)
-                if len(lines) >= max_lines or file.tell() - self._offset >= PAGE_BYTES:
-                    is_at_end = False
-                    break
-            # Only now, so that a page that could not be read whole is read again.
-            self._offset, self._number, self.is_at_end = file.tell(), number, is_at_end
+        file.seek(self._offset)
+        is_at_end, number = True, self._number
+        for number, raw in _raw_lines(file, self._number, self._max_line):
+            if raw is None or raw.strip():
+                line = self._checked(number, raw)  # also of lines that are left out: their custom ids are taken
+                if number not in without:
+                    lines.append(line)
+            if len(lines) >= max_lines or file.tell() - self._offset >= PAGE_BYTES:
+                is_at_end = False
+                break
+        # Only now, so that a page that could not be read whole is read again.
+        self._offset, self._number, self.is_at_end = file.tell(), number, is_at_end
         if is_at_end:
             self._checker = LineChecker(self._endpoint)  # the ids that it has seen are needed no more
         return lines
@@ -72,70 +103,11 @@ class InputFile:
         except BadLine as bad:
             return bad
 
-
-def count_lines(file: BufferedReader, max_line: int, max_lines: int) -> int:
-    """Lines that `InputFile` gives, at most one beyond max_lines. Raises StorageError."""
-    with storage_errors():
-        given = (number for number, raw in _raw_lines(file, 0, max_line) if raw is None or raw.strip())
-        return sum(1 for _ in islice(given, max_lines + 1))
-
-
-def _raw_lines(file: BufferedReader, number: int, max_line: int) -> Iterator[tuple[int, bytes | None]]:
-    """Lines behind line `number`, with their numbers; None for one that is too long. Of empty lines in a row perhaps
-    only the first."""
-    if number == 0 and file.peek(len(_BYTE_ORDER_MARK)).startswith(_BYTE_ORDER_MARK):
-        file.read(len(_BYTE_ORDER_MARK))
-    while line := file.readline(max_line + 2):
-        number += 1
-        if len(line.rstrip(b"\r\n")) <= max_line:
-            yield number, line
-            if not line.strip():
-                number += _skip_blank(file, max_line)
-            continue
-        while line and not line.endswith(b"\n"):
-            line = file.readline(1 << 20)
-        yield number, None
-
-
-def _skip_blank(file: BufferedReader, max_line: int) -> int:
-    """Pass the empty lines that come next, as far as the file's buffer goes: there may be millions. Return how many."""
-    ahead = file.peek()[:max_line]
-    blank = ahead[: len(ahead) - len(ahead.lstrip())]
-    file.read(blank.rfind(b"\n") + 1)
-    return blank.count(b"\n")
-
-
-@dataclass(slots=True)
-class JobInput:
-    """The stored input of one job. Every method raises InputGone where it cannot be read, however often it is tried."""
-
-    file: StoredFile
-    lines: InputFile
-    files: Files
-    retries: Retries
-    max_line: int
-    _refused: int = 0  # tries in a row
-
-    @classmethod
-    async def of(cls, job: Job, jobs: Jobs, files: Files, retries: Retries, max_line: int) -> JobInput:
-        try:
-            file = await retries.run(partial(jobs.input_file, job))
-        except ApiError:
-            raise InputGone(f"The input file {job.input_file_id} is not known; upload it again.") from None
-        return cls(file, InputFile(job.endpoint, max_line), files, retries, max_line)
-
-    async def count(self, max_lines: int) -> int:
-        return await self._read(lambda file: count_lines(file, self.max_line, max_lines))
-
-    async def page(self, without: Container[int], *, checked: bool = True) -> list[BatchLine | BadLine]:
-        """Return the next lines. checked: only of the content that was stored; otherwise of whatever is there."""
-        return await self._read(lambda file: self.lines.page(file, PAGE_LINES, without), checked=checked)
-
     async def _read(self, read: Callable[[BufferedReader], T], *, checked: bool = True) -> T:
         """In a thread, with the file open no longer than that, so that any number of jobs may wait."""
 
         def once() -> T:
-            with self.files.opened(self.file, checked=checked) as file:
+            with self._files.opened(self._file, checked=checked) as file, storage_errors():
                 return read(file)
 
         while True:
@@ -144,15 +116,37 @@ class JobInput:
             except Unreadable as fault:
                 raise InputGone(f"{fault.cause}; upload it again.") from None
             except StorageError as error:
-                self._refused += self.retries.pause is None  # else the whole disk may be away, and come back
+                self._refused += self._retries.pause is None  # else the whole disk may be away, and come back
                 if self._refused >= MAX_TRIES:
                     why = getattr(error.__cause__, "strerror", None) or error.message
-                    sentence = f"The content of the file {self.file.id} cannot be read ({why}); upload it again."
+                    sentence = f"The content of the file {self._file.id} cannot be read ({why}); upload it again."
                     raise InputGone(sentence) from None
-                await self.retries.wait()
+                await self._retries.wait()
             else:
                 self._refused = 0
                 return result
+
+
+def _raw_lines(file: BufferedReader, number: int, max_line: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the lines behind line `number` with their numbers; None for one that is too long.
+
+    Of empty lines in a row perhaps only the first: there may be millions, so those in the file's buffer are skipped.
+    """
+    if number == 0 and file.peek(len(_BYTE_ORDER_MARK)).startswith(_BYTE_ORDER_MARK):
+        file.read(len(_BYTE_ORDER_MARK))
+    while line := file.readline(max_line + 2):
+        number += 1
+        if len(line.rstrip(b"\r\n")) <= max_line:
+            yield number, line
+            if not line.strip():
+                ahead = file.peek()[:max_line]
+                blank = ahead[: len(ahead) - len(ahead.lstrip())]
+                file.read(blank.rfind(b"\n") + 1)
+                number += blank.count(b"\n")
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(1 << 20)
+        yield number, None
 
 
 # -- output ----------------------------------------------------------------------------------------------------------
@@ -195,9 +189,7 @@ class Outputs:
             end = min(one[-1].line for one in (answers, bad) if one)
             now = [one for one in (*answers, *bad) if one.line <= end]
             answers, bad = ([one for one in page if one.line > end] for page in (answers, bad))
-            lines = await asyncio.to_thread(_lines, self.job, sorted(now, key=lambda one: one.line))
-            self.lines += len(lines)
-            await self._write(lines)
+            await self._write(sorted(now, key=lambda one: one.line))
         for _, content in self.contents.values():
             await asyncio.to_thread(content.seal)
         return {
@@ -213,9 +205,12 @@ class Outputs:
     async def abandon(self) -> None:
         await self.files.abandon(dict(self.contents.values()))
 
-    async def _write(self, lines: list[tuple[str, bytes]]) -> None:
+    async def _write(self, entries: list[LineAnswer]) -> None:
+        """Write each entry into the file of its kind."""
+        lines = await asyncio.to_thread(lambda: [_line(self.job, one) for one in entries])
         for kind in sorted({kind for kind, _ in lines} - self.contents.keys()):
             self.contents[kind] = await self.files.begin(self.job.tenant)
+        self.lines += len(lines)
         await asyncio.to_thread(self._write_lines, lines)
 
     def _write_lines(self, lines: list[tuple[str, bytes]]) -> None:
@@ -229,21 +224,19 @@ def line_error(job: Job, bad: BadLine) -> LineAnswer:
     return LineAnswer(job=job.number, line=bad.number, custom_id=bad.custom_id, status=None, payload=payload)
 
 
-def _lines(job: Job, answers: list[LineAnswer]) -> list[tuple[str, bytes]]:
-    """Each with the kind of its file."""
-    return [(kind, line + b"\n") for kind, line in (_line(job, answer) for answer in answers)]
-
-
 def _line(job: Job, answer: LineAnswer) -> tuple[str, bytes]:
-    request_id = line_id(job.id, answer.line)
+    """Return the kind of the file that the entry belongs to, and its line."""
+    request_id, kind = line_id(job.id, answer.line), "error"
     try:
         # Checked, and put in as it is: made objects and JSON again, an answer of 30 MB would take a second.
         payload = _decode_raw(answer.payload)
     except (ValueError, TypeError):  # a damaged byte of the database; the other lines are none the worse
         message = "The answer to the line was damaged in the data directory; send the line again."
-        error = error_of("damaged_answer", message, answer.line)
-        return "error", _encode(unanswered(request_id, answer.custom_id, error))
-    if answer.status is None:
-        return "error", _encode(unanswered(request_id, answer.custom_id, payload))
-    kind = "output" if answer.is_good else "error"
-    return kind, _encode(answered(request_id, answer.custom_id, answer.status, payload))
+        line = unanswered(request_id, answer.custom_id, error_of("damaged_answer", message, answer.line))
+    else:
+        if answer.status is None:
+            line = unanswered(request_id, answer.custom_id, payload)
+        else:
+            kind = "output" if answer.is_good else "error"
+            line = answered(request_id, answer.custom_id, answer.status, payload)
+    return kind, _encode(line) + b"\n"

@@ -10,13 +10,12 @@ from typing import NoReturn
 from inflight.server.errors import ApiError
 from inflight.server.jobs.attempts import Answerer, Attempts
 from inflight.server.jobs.clock import Clocks, StoreClock
-from inflight.server.jobs.counts import JobCounts
 from inflight.server.jobs.database import Database
 from inflight.server.jobs.files import Files
 from inflight.server.jobs.folder import DataDirectory, WorkerSlot
 from inflight.server.jobs.storage import Pause, Retries, StorageError
 from inflight.server.jobs.store import Jobs
-from inflight.server.jobs.worker import Worker
+from inflight.server.jobs.worker import JobCounts, Worker
 from inflight.server.openai.responses.store import Responses
 from inflight.server.tenants import Tenant
 

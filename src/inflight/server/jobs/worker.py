@@ -11,22 +11,20 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from inflight.counted import counted
-from inflight.server.jobs.attempts import Attempts
+from inflight.server.jobs.attempts import Attempts, Reading, Turns
 from inflight.server.jobs.clock import SAVE_SECONDS, StoreClock
-from inflight.server.jobs.counts import JobCounts
 from inflight.server.jobs.files import Files
 from inflight.server.jobs.folder import WorkerSlot
 from inflight.server.jobs.line_files import InputGone, JobInput, Outputs, line_error
 from inflight.server.jobs.lines import BadLine, BatchLine
 from inflight.server.jobs.storage import Retries, StorageError
 from inflight.server.jobs.store import ENDED, Job, Jobs, LineAnswer
-from inflight.server.jobs.turns import Reading, Turns
 
 MAX_ENDING = 2  # jobs whose input is being read at their end
 POLL_SECONDS = 0.5  # between two looks whether another process has created or cancelled a job, or the worker is gone
@@ -38,6 +36,19 @@ _WHY_FAILED = "The line was not answered before the job failed; `errors` of the 
 _NOT_KEPT = ("server_error", "The line was answered, but the server cannot keep the answer; its log has the details.")
 
 log = logging.getLogger(__name__)
+
+
+class JobCounts:
+    """Receives counts of jobs, for metrics; this one drops them."""
+
+    def jobs(self, by_status: Mapping[str, int]) -> None:
+        """Replace the numbers of jobs, by status."""
+
+    def ended(self, status: str) -> None:
+        """Count a job that has ended."""
+
+    def lines(self, outcome: Literal["completed", "failed"], count: int = 1) -> None:
+        """Count answered lines."""
 
 
 @dataclass(slots=True, eq=False)
@@ -258,7 +269,7 @@ class Worker:
         """Start a task for each line without an answer, as turns come. Raises InputGone."""
         source = await self._input(active.job)
         without = await self._retries.run(partial(self._jobs.answered, active.job))
-        while not source.lines.is_at_end:
+        while not source.is_at_end:
             page = await source.page(without)
             bad = [line_error(active.job, line) for line in page if isinstance(line, BadLine)]
             if bad:
@@ -354,7 +365,7 @@ class Worker:
             nonlocal left, source
             try:
                 source = source or (await self._input(job) if left > 0 else None)
-                if source is None or source.lines.is_at_end or left <= 0:
+                if source is None or source.is_at_end or left <= 0:
                     return None
                 lines = (await source.page(without, checked=False))[:left]
             except InputGone:

@@ -1,4 +1,4 @@
-"""Gauges and running totals that the scheduler keeps itself, filled from its snapshot when somebody asks."""
+"""Gauges and running totals that the scheduler keeps itself, made from its stats when the page is read."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from inflight.core.request_timings import OTHER
 from inflight.core.scheduling.stats import AdapterStats, LaneStats, SchedulerStats
+from inflight.core.speculation.speculation import SpeculationStats
+from inflight.core.types.kv_transfer import FolderStats, KVExportStats, TierStats
 from inflight.core.types.plan import Capacity
+from inflight.core.types.sampling import GrammarStats
 from inflight.core.types.timings import ADAPTER, GRAMMAR, KV, QUEUE_REASONS
 from inflight.metrics.definitions import kv_waste, occupancy
-from inflight.server.metrics import drafts, grammars, tiers
 from inflight.server.metrics.families import labelled
 
 
-def collect(snapshot: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
-    yield from _sequences(snapshot, capacity)
-    yield from _kv_memory(snapshot, capacity)
-    yield from _totals(snapshot)
-    yield from _recurrent_state(snapshot, capacity)
-    if snapshot.speculation is not None:
-        yield from drafts.collect(snapshot.speculation)
-    if snapshot.adapters is not None:
-        yield from _adapters(snapshot.adapters)
-    if snapshot.grammars is not None:
-        yield from grammars.collect(snapshot.grammars)
-    if snapshot.tiers is not None:
-        yield from tiers.collect(snapshot.tiers)
-    if snapshot.folder is not None:
-        yield from tiers.collect_folder(snapshot.folder)
-    if snapshot.handed_over is not None:
-        yield from tiers.collect_handed_over(snapshot.handed_over)
+def collect(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
+    yield from _sequences(stats, capacity)
+    yield from _kv_memory(stats, capacity)
+    yield from _totals(stats)
+    yield from _recurrent_state(stats, capacity)
+    if stats.speculation is not None:
+        yield from _speculation(stats.speculation)
+    if stats.adapters is not None:
+        yield from _adapters(stats.adapters)
+    if stats.grammars is not None:
+        yield from _grammars(stats.grammars)
+    if stats.tiers is not None:
+        yield from _tiers(stats.tiers)
+    if stats.folder is not None:
+        yield from collect_folder(stats.folder)
+    if stats.handed_over is not None:
+        yield from collect_exports(stats.handed_over)
 
 
-def _sequences(snapshot: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
-    running = {(lane.name,): lane.running for lane in snapshot.lanes}
+def _sequences(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
+    running = {(lane.name,): lane.running for lane in stats.lanes}
     yield labelled(
         GaugeMetricFamily, "inflight_sequences_running", "Rows in use (a request has n of them).", ["lane"], running
     )
     waiting = {
-        (lane.name, reason): _waiting(lane, reason) for lane in snapshot.lanes for reason in (*QUEUE_REASONS, OTHER)
+        (lane.name, reason): _waiting(lane, reason) for lane in stats.lanes for reason in (*QUEUE_REASONS, OTHER)
     }
     yield labelled(
         GaugeMetricFamily,
@@ -51,10 +53,10 @@ def _sequences(snapshot: SchedulerStats, capacity: Capacity) -> Iterator[Metric]
         waiting,
     )
     yield GaugeMetricFamily(
-        "inflight_sequences_swapped", "Preempted and to come back to kept blocks.", snapshot.swapped_sequences
+        "inflight_sequences_swapped", "Preempted and to come back to kept blocks.", stats.swapped_sequences
     )
     yield GaugeMetricFamily("inflight_rows", "Rows that there are (max_num_seqs).", capacity.max_rows)
-    share = occupancy(snapshot.running, capacity.max_rows)
+    share = occupancy(stats.running, capacity.max_rows)
     yield GaugeMetricFamily("inflight_batch_occupancy_ratio", "Rows in use over rows.", share)
 
 
@@ -70,7 +72,7 @@ def _waiting(lane: LaneStats, reason: str) -> int:
 
 def _adapters(counts: AdapterStats) -> Iterator[Metric]:
     yield GaugeMetricFamily("inflight_adapter_slots", "Adapters in memory at a time (max_loras).", counts.slots)
-    requests = {(name,): held for name, held in counts.held}
+    requests = {(name,): count for name, count in counts.held}
     yield labelled(
         GaugeMetricFamily,
         "inflight_adapter_requests",
@@ -81,70 +83,165 @@ def _adapters(counts: AdapterStats) -> Iterator[Metric]:
     yield CounterMetricFamily("inflight_adapter_loads", "Adapters that were loaded into a slot.", counts.loads)
 
 
-def _kv_memory(snapshot: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
-    blocks = {("held",): snapshot.held_blocks, ("idle",): snapshot.idle_blocks, ("free",): snapshot.free_blocks}
+def _kv_memory(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
+    blocks = {("held",): stats.held_blocks, ("idle",): stats.idle_blocks, ("free",): stats.free_blocks}
     yield labelled(
         GaugeMetricFamily,
         "inflight_kv_blocks",
-        "KV blocks: held, idle (cached, nobody's), free.",
+        "KV blocks: held, idle (cached, of no sequence), free.",
         ["state"],
         blocks,
     )
-    yield GaugeMetricFamily("inflight_kv_usage_ratio", "Held blocks over all.", kv_usage(snapshot, capacity))
-    slots = {("allocated",): snapshot.held_slots, ("used",): snapshot.used_slots}
+    yield GaugeMetricFamily("inflight_kv_usage_ratio", "Held blocks over all.", kv_usage(stats, capacity))
+    slots = {("allocated",): stats.held_slots, ("used",): stats.used_slots}
     yield labelled(
         GaugeMetricFamily, "inflight_kv_slots", "Token slots of held blocks, and those in use.", ["state"], slots
     )
-    waste = kv_waste(snapshot.held_slots, snapshot.used_slots)
+    waste = kv_waste(stats.held_slots, stats.used_slots)
     yield GaugeMetricFamily("inflight_kv_waste_ratio", "Allocated and unused token slots over allocated ones.", waste)
-    host = {("held",): snapshot.held_host_blocks, ("free",): capacity.host_blocks - snapshot.held_host_blocks}
+    host = {("held",): stats.held_host_blocks, ("free",): capacity.host_blocks - stats.held_host_blocks}
     yield labelled(GaugeMetricFamily, "inflight_host_blocks", "Blocks of the host's swap space.", ["state"], host)
 
 
-def _recurrent_state(snapshot: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
-    used = snapshot.used_state_snapshots
+def _recurrent_state(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
+    used = stats.used_state_snapshots
     yield labelled(
         GaugeMetricFamily,
         "inflight_state_snapshots",
-        "Slots for snapshots of recurrent state.",
+        "Slots for checkpoints of recurrent state.",
         ["state"],
         {("used",): used, ("free",): capacity.state_snapshots - used},
     )
     yield CounterMetricFamily(
         "inflight_state_snapshot_hits",
-        "Sequences that went on from a snapshot of recurrent state.",
-        snapshot.state_hits,
+        "Sequences that went on from a stats of recurrent state.",
+        stats.state_hits,
     )
     yield CounterMetricFamily(
         "inflight_state_missed_tokens",
-        "Tokens found in the prefix cache and computed all the same, for want of a snapshot behind them.",
-        snapshot.state_missed_tokens,
+        "Tokens found in the prefix cache and computed all the same, for want of a stats behind them.",
+        stats.state_missed_tokens,
     )
 
 
-def _totals(snapshot: SchedulerStats) -> Iterator[Metric]:
-    recomputed = snapshot.preemptions - snapshot.swap_preemptions
+def _totals(stats: SchedulerStats) -> Iterator[Metric]:
+    recomputed = stats.preemptions - stats.swap_preemptions
     yield labelled(
         CounterMetricFamily,
         "inflight_preemptions",
         "Preemptions; swap: blocks kept on the host while it has room.",
         ["kind"],
-        {("recompute",): recomputed, ("swap",): snapshot.swap_preemptions},
+        {("recompute",): recomputed, ("swap",): stats.swap_preemptions},
     )
     yield CounterMetricFamily(
-        "inflight_recomputed_tokens", "Tokens computed again after preemptions.", snapshot.recomputed_tokens
+        "inflight_recomputed_tokens", "Tokens computed again after preemptions.", stats.recomputed_tokens
     )
     yield CounterMetricFamily(
-        "inflight_prefix_cache_query_tokens", "Tokens of newcomers, looked up in the cache.", snapshot.prefix_queries
+        "inflight_prefix_cache_query_tokens", "Tokens of newcomers, looked up in the cache.", stats.prefix_queries
     )
     yield CounterMetricFamily(
-        "inflight_prefix_cache_hit_tokens", "Of the tokens looked up, found in the prefix cache.", snapshot.prefix_hits
+        "inflight_prefix_cache_hit_tokens", "Of the tokens looked up, found in the prefix cache.", stats.prefix_hits
     )
 
 
-def kv_usage(snapshot: SchedulerStats, capacity: Capacity) -> float:
-    return snapshot.held_blocks / capacity.num_blocks
+def _speculation(stats: SpeculationStats) -> Iterator[Metric]:
+    drafter = stats.drafter
+    for name, about, counts in (
+        ("inflight_draft_tokens", "Drafts computed, by their place among a step's (from 0).", stats.drafted),
+        ("inflight_accepted_draft_tokens", "Of these, those that were right.", stats.accepted),
+    ):
+        by_position = {(drafter, str(position)): count for position, count in enumerate(counts or (0,))}
+        yield labelled(CounterMetricFamily, name, about, ["drafter", "position"], by_position)
+    for name, about, count in (
+        ("inflight_draft_requests", "Times that the drafter was asked for drafts of a sequence.", stats.asked),
+        ("inflight_drafts", "Sequences with drafts in a step, over all steps.", num_drafts(stats)),
+        ("inflight_steps_with_drafts", "Steps in which any sequence had drafts.", stats.steps),
+    ):
+        yield labelled(CounterMetricFamily, name, about, ["drafter"], {(drafter,): count})
+    seconds = {(drafter, "won"): stats.won_seconds, (drafter, "lost"): stats.lost_seconds}
+    about = "Estimated time of steps that right drafts saved, less what drafts cost; lost: where that is below 0."
+    yield labelled(CounterMetricFamily, "inflight_speculation_seconds", about, ["drafter", "outcome"], seconds)
 
 
-def host_usage(snapshot: SchedulerStats, capacity: Capacity) -> float:
-    return snapshot.held_host_blocks / capacity.host_blocks if capacity.host_blocks else 0.0
+def _grammars(stats: GrammarStats) -> Iterator[Metric]:
+    compiled = {("compiled",): stats.compiled, ("refused",): stats.refused, ("cached",): stats.cache_hits}
+    about = "Grammars that were asked for: compiled, refused by the compiler, or there already."
+    yield labelled(CounterMetricFamily, "inflight_grammars", about, ["outcome"], compiled)
+    for name, about, value in (
+        (
+            "inflight_grammar_compile_seconds",
+            "Processor time of compiling grammars, beside the steps.",
+            stats.compile_seconds,
+        ),
+        ("inflight_grammar_masks", "Positions whose tokens a grammar decided.", stats.masks),
+        ("inflight_grammar_mask_seconds", "Filling masks, beside the forward passes.", stats.mask_seconds),
+        ("inflight_grammar_wait_seconds", "Of steps that waited for their masks.", stats.wait_seconds),
+        ("inflight_grammar_sit_outs", "Draws that waited for a slow mask, while others drew.", stats.sit_outs),
+    ):
+        yield CounterMetricFamily(name, about, value=value)
+    yield GaugeMetricFamily("inflight_grammar_cache_bytes", "Compiled grammars that are kept.", stats.cached_bytes)
+
+
+def _tiers(counts: TierStats) -> Iterator[Metric]:
+    fetched = {("brought",): counts.brought, ("failed",): counts.failed, ("declined",): counts.declined}
+    yield labelled(
+        CounterMetricFamily,
+        "inflight_tier_fetched_blocks",
+        "Blocks that a tier or a peer had for a waiting prompt: brought, failed to come, or declined since computing "
+        "them was quicker.",
+        ["outcome"],
+        fetched,
+    )
+    stored = {("stored",): counts.stored, ("failed",): counts.unstored, ("missed",): counts.missed}
+    yield labelled(
+        CounterMetricFamily,
+        "inflight_tier_stored_blocks",
+        "Blocks that were to be kept in a tier: stored, failed, or given away before their turn came (missed).",
+        ["outcome"],
+        stored,
+    )
+
+
+def collect_exports(exports: KVExportStats) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "inflight_tier_held_for_peers_blocks", "Blocks of computed prompts that wait for the peers.", exports.held
+    )
+    names = ("taken", "cached", "expired", "displaced", "withdrawn")
+    yield labelled(
+        CounterMetricFamily,
+        "inflight_tier_handed_over_blocks",
+        "Blocks of computed prompts that wait for peers no more: taken, cached by the peer that took the rest, "
+        "expired since no peer came in time, displaced by later ones, or withdrawn.",
+        ["outcome"],
+        {(name,): getattr(exports, name) for name in names},
+    )
+
+
+def collect_folder(folder: FolderStats) -> Iterator[Metric]:
+    yield GaugeMetricFamily("inflight_tier_folder_bytes", "Bytes in the folder, of all models.", folder.nbytes)
+    yield GaugeMetricFamily("inflight_tier_folder_limit_bytes", "That it may hold.", folder.max_bytes)
+    yield GaugeMetricFamily("inflight_tier_folder_blocks", "Blocks of this model that can be found.", folder.blocks)
+    yield CounterMetricFamily("inflight_tier_read_bytes", "Bytes of blocks read from the folder.", folder.read_bytes)
+    yield CounterMetricFamily("inflight_tier_written_bytes", "Bytes of blocks written to it.", folder.written_bytes)
+    yield CounterMetricFamily("inflight_tier_evicted_blocks", "Files that were evicted for others.", folder.evicted)
+    faults = {("damaged",): folder.damaged, ("write",): folder.write_errors}
+    yield labelled(
+        CounterMetricFamily,
+        "inflight_tier_faults",
+        "Files that were not what they should be, and writes that failed.",
+        ["kind"],
+        faults,
+    )
+
+
+def num_drafts(stats: SpeculationStats) -> int:
+    """Return the sequences with drafts in a step, over all steps: vLLM calls each a draft."""
+    return stats.chunks
+
+
+def kv_usage(stats: SchedulerStats, capacity: Capacity) -> float:
+    return stats.held_blocks / capacity.num_blocks
+
+
+def host_usage(stats: SchedulerStats, capacity: Capacity) -> float:
+    return stats.held_host_blocks / capacity.host_blocks if capacity.host_blocks else 0.0

@@ -1,33 +1,30 @@
-"""The page that Prometheus reads: joins all counts of one server."""
+"""The page that Prometheus reads: joins all counts of one server with one engine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from inflight.core.scheduling.stats import SchedulerStats
-from inflight.core.types.plan import Capacity
+from inflight.core.types.events import Event
+from inflight.core.types.plan import BatchPlan, Capacity, StepResult
+from inflight.core.types.request import Request, RequestRefused
+from inflight.engine.observers import EngineObserver
 from inflight.server.metrics import CONTENT_TYPE, gauges, vllm
-from inflight.server.metrics.batch import BatchCounts
-from inflight.server.metrics.families import labelled
-from inflight.server.metrics.http import HttpCounts
-from inflight.server.metrics.observer import EngineWatcher
+from inflight.server.metrics.families import Tally, labelled
 from inflight.server.metrics.requests import RequestCounts
+from inflight.server.metrics.server_counts import Families, ServerCounts
 from inflight.server.metrics.steps import StepCounts
-from inflight.server.metrics.tally import Tally
 
 Names = Literal["inflight", "vllm"]
 _REFUSALS = ("rate_limit_exceeded", "context_length_exceeded", "invalid_request")
 
 
-class Metrics:
-    """observer: to be given to the engine's loop. batch: to be told of batch jobs.
-
-    With names "vllm" the page has vLLM's names beside ours.
-    """
+class Metrics(ServerCounts):
+    """observer: for the engine's loop. With names "vllm" the page has vLLM's names beside ours."""
 
     def __init__(
         self,
@@ -38,58 +35,55 @@ class Metrics:
         version: str,
         lanes: Iterable[str] = ("interactive", "batch"),
     ):
-        """version: of this package. lanes: shown from the start, before anybody came."""
-        self.batch = BatchCounts()
+        """version: of this package. lanes: shown from the start, before their first request."""
+        about = "Requests refused, by code; rate_limit_exceeded is overload."
+        super().__init__(Tally("inflight_requests_refused", about, ("code",), [(code,) for code in _REFUSALS]))
         self._model_name, self._version = model_name, version
         self._capacity, self._names = capacity, names
         self._steps = StepCounts()
         self._requests = RequestCounts(lanes, capacity.max_model_len)
-        self._http = HttpCounts()
-        self._refusals = Tally(
-            "inflight_requests_refused",
-            "Requests refused, by code; rate_limit_exceeded is overload.",
-            ("code",),
-            [(code,) for code in _REFUSALS],
-        )
-        self.observer = EngineWatcher(self._steps, self._requests, self._refusals)
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
+        self.observer = EngineMetricsObserver(self._steps, self._requests, self._refusals)
 
-    def observe_http(self, endpoint: str, status: int, seconds: float) -> None:
-        """An HTTP request is answered. endpoint: the route's template, never the path that a client wrote: labels must
-        be few."""
-        self._http.observe(endpoint, status, seconds)
+    def render(self, stats: SchedulerStats | None) -> tuple[bytes, str]:
+        """Return the page and its content type; in any thread. stats: None while no engine works."""
+        return generate_latest(Families(self.collect(stats))), CONTENT_TYPE
 
-    def refused(self, code: str) -> None:
-        """A request was refused before it reached the engine (which counts its own refusals)."""
-        self._refusals.add(code)
-
-    def render(self, snapshot: SchedulerStats | None) -> tuple[bytes, str]:
-        """The page and its content type; in any thread. snapshot: None while no engine works."""
-        return generate_latest(_Page(self, snapshot)), CONTENT_TYPE
-
-    def collect(self, snapshot: SchedulerStats | None) -> Iterator[Metric]:
+    def collect(self, stats: SchedulerStats | None) -> Iterator[Metric]:
         build = {(self._version, self._model_name): 1}
         labels = ["version", "model_name"]
         yield labelled(GaugeMetricFamily, "inflight_build_info", "What is served, by what.", labels, build)
-        yield GaugeMetricFamily("inflight_engine_up", "1 while the engine works.", int(snapshot is not None))
-        if snapshot is not None:
-            yield from gauges.collect(snapshot, self._capacity)
+        yield GaugeMetricFamily("inflight_engine_up", "1 while the engine works.", int(stats is not None))
+        if stats is not None:
+            yield from gauges.collect(stats, self._capacity)
         yield from self._steps.collect()
         yield from self._requests.collect()
-        yield self._refusals.family()
-        yield from self._http.collect()
-        yield from self.batch.collect()
+        yield from self._collect_server()
         if self._names == "vllm":
-            yield from vllm.collect(self._model_name, self._capacity, self._steps, self._requests, snapshot)
-        yield from self._registry.collect()
+            yield from vllm.collect(self._model_name, self._capacity, self._steps, self._requests, stats)
+        yield from self._collect_process()
 
 
-class _Page:
-    """The shape in which prometheus_client wants it."""
+class EngineMetricsObserver(EngineObserver):
+    """Counts the requests, events and steps of an engine's loop."""
 
-    def __init__(self, metrics: Metrics, snapshot: SchedulerStats | None):
-        self._metrics, self._snapshot = metrics, snapshot
+    def __init__(self, steps: StepCounts, requests: RequestCounts, refusals: Tally):
+        self._steps, self._requests, self._refusals = steps, requests, refusals
 
-    def collect(self) -> Iterable[Metric]:
-        return self._metrics.collect(self._snapshot)
+    def added(self, request: Request, now: float) -> None:
+        self._requests.added(request)
+
+    def refused(self, request: Request, refusal: RequestRefused, now: float) -> None:
+        self._refusals.add(refusal_code(refusal))
+
+    def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
+        self._steps.count(plan, result)
+
+    def events(self, events: list[Event], now: float) -> None:
+        self._requests.events(events, now)
+
+
+def refusal_code(refusal: RequestRefused) -> str:
+    """Return a short name. A call to send again later and one to send otherwise have different names."""
+    if refusal.code is not None:
+        return refusal.code
+    return "invalid_request" if refusal.retry_after is None else "rate_limit_exceeded"

@@ -1,6 +1,7 @@
-"""Counts of requests by lane, and latencies by priority: which came, which tokens went out when, and how each ended.
+"""Counts of requests by lane, and latencies by priority.
 
-Filled in the engine's turn, so a token costs two dictionary look-ups and a bisection.
+Latencies are those of `inflight.metrics.definitions`: TTFT and E2E count from the request's intended send time. The
+engine's thread fills them; a token costs two dictionary look-ups and a bisection.
 """
 
 from __future__ import annotations
@@ -11,12 +12,20 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent, finish_reason
 from inflight.core.types.request import Request
+from inflight.core.types.timings import QUEUE_REASONS
 from inflight.metrics.definitions import tpot, ttft
-from inflight.server.metrics.buckets import SECONDS, lengths
 from inflight.server.metrics.families import labelled
-from inflight.server.metrics.histogram import Histogram
-from inflight.server.metrics.lane import LaneRequests
+from inflight.server.metrics.histogram import (
+    SECONDS,
+    VLLM_FIRST_TOKEN,
+    VLLM_NEXT_TOKEN,
+    VLLM_REQUEST,
+    VLLM_SAMPLES,
+    Histogram,
+    lengths,
+)
 
+FINISH_REASONS = ("stop", "length", "abort", "error")
 _TIMES = (
     ("ttft", "inflight_time_to_first_token_seconds", "Intended send time to first token."),
     (
@@ -50,6 +59,35 @@ _LENGTHS = (
     ("prompt", "inflight_request_prompt_tokens", "Prompt tokens of accepted requests."),
     ("output", "inflight_request_output_tokens", "Output tokens of each sample that ended by stop or length."),
 )
+
+
+class LaneRequests:
+    """Times in seconds. Every attribute but the counters is a histogram.
+
+    queue, prefill, decode: the account of each ended request. computed_prompt: prompt tokens that were not cached.
+    longest: output tokens of the longest sample; output: of each sample.
+    """
+
+    def __init__(self, max_model_len: int):
+        sizes = lengths(max_model_len)
+        self.accepted = 0
+        self.finished = dict.fromkeys(FINISH_REASONS, 0)
+        self.prompt_tokens = self.cached_tokens = self.computed_tokens = self.output_tokens = 0
+        self.queued_by = dict.fromkeys(QUEUE_REASONS, 0.0)
+        self.ttft = Histogram(SECONDS, VLLM_FIRST_TOKEN)
+        self.itl = Histogram(SECONDS, VLLM_NEXT_TOKEN)
+        self.tpot = Histogram(SECONDS, VLLM_NEXT_TOKEN)
+        self.e2e = Histogram(SECONDS, VLLM_REQUEST)
+        self.queue = Histogram(SECONDS, VLLM_REQUEST)
+        self.prefill = Histogram(SECONDS, VLLM_REQUEST)
+        self.decode = Histogram(SECONDS, VLLM_REQUEST)
+        self.inference = Histogram(VLLM_REQUEST)
+        self.prompt = Histogram(sizes)
+        self.output = Histogram(sizes)
+        self.longest = Histogram(sizes)
+        self.computed_prompt = Histogram(sizes)
+        self.max_tokens = Histogram(sizes)
+        self.samples = Histogram(VLLM_SAMPLES)
 
 
 class _Sample:

@@ -1,5 +1,4 @@
-"""Counts of steps: how long they took, how full they were, and what their token slots were for. Knows plans, not
-requests; filled in the engine's turn."""
+"""Counts of steps: how long they took, how full they were, and which token slots they computed."""
 
 from __future__ import annotations
 
@@ -8,9 +7,8 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from inflight.core.types.plan import BatchPlan, StepResult
-from inflight.server.metrics.buckets import POWERS, SECONDS, VLLM_STEP_TOKENS
 from inflight.server.metrics.families import labelled
-from inflight.server.metrics.histogram import Histogram
+from inflight.server.metrics.histogram import POWERS, SECONDS, VLLM_STEP_TOKENS, Histogram
 
 
 class StepCounts:

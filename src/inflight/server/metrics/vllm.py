@@ -1,7 +1,7 @@
-"""The same counts under vLLM's names, today's and the retired ones that dashboards still use, with vLLM's labels and
-buckets. Nothing is counted here. A counter's `_total` is added by the text format.
+"""The same counts under vLLM's names, current and retired, with vLLM's labels and buckets.
 
-Sequences stand for vLLM's requests in the gauges: vLLM makes n requests of one with n samples, too.
+The text format adds `_total` to counters. Sequences stand for vLLM's requests in the gauges: vLLM makes n requests of
+one with n samples, too.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from inflight.core.scheduling.stats import AdapterStats, SchedulerStats
 from inflight.core.speculation.speculation import SpeculationStats
 from inflight.core.types.plan import Capacity
-from inflight.server.metrics.buckets import (
+from inflight.server.metrics.families import F, labelled
+from inflight.server.metrics.gauges import host_usage, kv_usage, num_drafts
+from inflight.server.metrics.histogram import (
     VLLM_FIRST_TOKEN,
     VLLM_NEXT_TOKEN,
     VLLM_REQUEST,
     VLLM_SAMPLES,
     VLLM_STEP_TOKENS,
+    Histogram,
     lengths,
 )
-from inflight.server.metrics.drafts import num_drafts
-from inflight.server.metrics.families import F, labelled
-from inflight.server.metrics.gauges import host_usage, kv_usage
-from inflight.server.metrics.histogram import Histogram
-from inflight.server.metrics.lane import FINISH_REASONS, LaneRequests
-from inflight.server.metrics.requests import RequestCounts
+from inflight.server.metrics.requests import FINISH_REASONS, LaneRequests, RequestCounts
 from inflight.server.metrics.steps import StepCounts
 
 LABELS = ("model_name", "engine")
@@ -54,12 +52,12 @@ _SIZES = (
 
 
 def collect(
-    model_name: str, capacity: Capacity, steps: StepCounts, requests: RequestCounts, snapshot: SchedulerStats | None
+    model_name: str, capacity: Capacity, steps: StepCounts, requests: RequestCounts, stats: SchedulerStats | None
 ) -> Iterator[Metric]:
     page = _Page((model_name, "0"))
     lanes = list(requests.lanes.copy().values()) or [LaneRequests(capacity.max_model_len)]
-    if snapshot is not None:
-        yield from _gauges(page, snapshot, capacity)
+    if stats is not None:
+        yield from _gauges(page, stats, capacity)
     yield from _counters(page, lanes)
     sizes = lengths(capacity.max_model_len)
     for name, attribute, bounds in (*_TIMES, *((name, attribute, sizes) for name, attribute in _SIZES)):
@@ -68,32 +66,32 @@ def collect(
     yield page.histogram("iteration_tokens_total", steps.tokens, VLLM_STEP_TOKENS)
 
 
-def _gauges(page: _Page, snapshot: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
-    yield page.gauge("num_requests_running", snapshot.running)
-    yield page.gauge("num_requests_waiting", snapshot.waiting + snapshot.compiling)
-    apart = {lane.name: lane.loading + lane.fetching for lane in snapshot.lanes}
-    held = sum(apart.values())
-    held += sum(lane.waiting - apart[lane.name] for lane in snapshot.lanes if lane.stands_for == "window")
-    by_reason = {"capacity": snapshot.waiting - held, "deferred": held + snapshot.compiling}
+def _gauges(page: _Page, stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
+    yield page.gauge("num_requests_running", stats.running)
+    yield page.gauge("num_requests_waiting", stats.waiting + stats.compiling)
+    fetching = {lane.name: lane.loading + lane.fetching for lane in stats.lanes}
+    deferred = sum(fetching.values())
+    deferred += sum(lane.waiting - fetching[lane.name] for lane in stats.lanes if lane.stands_for == "window")
+    by_reason = {"capacity": stats.waiting - deferred, "deferred": deferred + stats.compiling}
     yield page.by("reason", GaugeMetricFamily, "num_requests_waiting_by_reason", by_reason)
-    yield page.gauge("num_requests_swapped", snapshot.swapped_sequences)
-    usage = kv_usage(snapshot, capacity)
+    yield page.gauge("num_requests_swapped", stats.swapped_sequences)
+    usage = kv_usage(stats, capacity)
     yield page.gauge("kv_cache_usage_perc", usage)
     yield page.gauge("gpu_cache_usage_perc", usage)
-    yield page.gauge("cpu_cache_usage_perc", host_usage(snapshot, capacity))
+    yield page.gauge("cpu_cache_usage_perc", host_usage(stats, capacity))
     for name in ("prefix_cache", "gpu_prefix_cache"):
-        yield page.counter(f"{name}_queries", snapshot.prefix_queries)
-        yield page.counter(f"{name}_hits", snapshot.prefix_hits)
-    share = snapshot.prefix_hits / snapshot.prefix_queries if snapshot.prefix_queries else 0.0
+        yield page.counter(f"{name}_queries", stats.prefix_queries)
+        yield page.counter(f"{name}_hits", stats.prefix_hits)
+    share = stats.prefix_hits / stats.prefix_queries if stats.prefix_queries else 0.0
     yield page.gauge("gpu_prefix_cache_hit_rate", share)
-    if snapshot.tiers is not None:
-        yield page.counter("external_prefix_cache_queries", snapshot.tiers.asked * capacity.block_size)
-        yield page.counter("external_prefix_cache_hits", snapshot.tiers.brought * capacity.block_size)
-    yield page.counter("num_preemptions", snapshot.preemptions)
-    if snapshot.speculation is not None:
-        yield from _speculation(page, snapshot.speculation)
-    if snapshot.adapters is not None:
-        yield page.adapters(snapshot.adapters)
+    if stats.tiers is not None:
+        yield page.counter("external_prefix_cache_queries", stats.tiers.asked * capacity.block_size)
+        yield page.counter("external_prefix_cache_hits", stats.tiers.brought * capacity.block_size)
+    yield page.counter("num_preemptions", stats.preemptions)
+    if stats.speculation is not None:
+        yield from _speculation(page, stats.speculation)
+    if stats.adapters is not None:
+        yield page.adapters(stats.adapters)
     yield page.memory(capacity)
 
 
@@ -102,8 +100,8 @@ def _speculation(page: _Page, stats: SpeculationStats) -> Iterator[Metric]:
     yield page.counter("spec_decode_num_drafts", num_drafts(stats))
     yield page.counter("spec_decode_num_draft_tokens", sum(stats.drafted))
     yield page.counter("spec_decode_num_accepted_tokens", sum(stats.accepted))
-    by_place = {str(place): count for place, count in enumerate(stats.accepted or (0,))}
-    yield page.by("position", CounterMetricFamily, "spec_decode_num_accepted_tokens_per_pos", by_place)
+    by_position = {str(position): count for position, count in enumerate(stats.accepted or (0,))}
+    yield page.by("position", CounterMetricFamily, "spec_decode_num_accepted_tokens_per_pos", by_position)
 
 
 def _counters(page: _Page, lanes: list[LaneRequests]) -> Iterator[Metric]:
@@ -142,14 +140,14 @@ class _Page:
         return family
 
     def adapters(self, counts: AdapterStats) -> Metric:
-        """Its value is when it was told, in seconds since 1970."""
-        told = {
+        """Return the adapters in memory. The value is the time of the page, in seconds since 1970."""
+        adapters = {
             "max_lora": str(counts.slots),
             "running_lora_adapters": ",".join(name for name, requests in counts.held if requests),
             "waiting_lora_adapters": ",".join(counts.wanted),
         }
-        every = {(*self._labels, *told.values()): time.time()}
-        return labelled(GaugeMetricFamily, "vllm:lora_requests_info", _ABOUT, (*LABELS, *told), every)
+        every = {(*self._labels, *adapters.values()): time.time()}
+        return labelled(GaugeMetricFamily, "vllm:lora_requests_info", _ABOUT, (*LABELS, *adapters), every)
 
     def memory(self, capacity: Capacity) -> Metric:
         settings = {

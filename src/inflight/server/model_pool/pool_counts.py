@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from inflight.server.metrics.buckets import SECONDS
-from inflight.server.metrics.families import labelled
-from inflight.server.metrics.histogram import Histogram
-from inflight.server.metrics.tally import Tally
+from inflight.server.metrics.families import Tally, labelled
+from inflight.server.metrics.histogram import SECONDS, Histogram
 from inflight.server.model_status import ModelStatus
 
 _LABELS = ("model_name",)

@@ -20,8 +20,8 @@ from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.call_counts import SharedCallCounts
-from inflight.server.jobs.counts import JobCounts
 from inflight.server.jobs.storage import DataDirectoryError, StorageError
+from inflight.server.jobs.worker import JobCounts
 from inflight.server.live.sources import FeedSource
 from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.loading import make_jobs, make_live
