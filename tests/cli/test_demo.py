@@ -69,7 +69,7 @@ def test_within_a_minute_all_is_seen(tmp_path: Path) -> None:
     assert "Not seen yet" not in told
     assert re.search(r"interactive +[\d,]+ answers +p50 +[\d,]+ ms", told), told
     assert re.search(r"batch +[\d,]+ answers +p50 +[\d,]+ ms", told), told
-    for words in ("was computed in", "gives up its row", "A batch request is done"):
+    for words in ("was computed in", "loses its row", "A batch request is done"):
         assert words in told
     assert record.stat().st_size and demo.is_gone()
 
@@ -119,7 +119,7 @@ def test_a_port_that_is_taken_is_told(capfd: pytest.CaptureFixture[str]) -> None
     [
         (["--seconds", "0"], "--seconds is 0; give a number above 0"),
         (["--seconds", "nan"], "--seconds is nan; give a number above 0"),
-        (["--port", "70000"], "70000 is not in the range"),
+        (["--port", "70000"], "--port is 70000; give a number from 1 to 65535"),
         (["--record", "/nowhere/run.jsonl"], "the folder /nowhere does not exist"),
     ],
 )

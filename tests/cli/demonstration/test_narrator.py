@@ -1,101 +1,109 @@
-"""What the narrator says of a real scheduler's steps, and how often."""
+"""The narrator's sentences about frames, and how many of them it counts."""
 
 from __future__ import annotations
 
-from core.builders import request
-from core.harness import Setup
+from collections.abc import Sequence
 
-from inflight.cli.demonstration.narrator import Narrator, Sentence
-from inflight.engine.clock import VirtualClock
-from inflight.engine.loop import EngineLoop
-from inflight.testing.null import NullExecutor
+from inflight.cli.demonstration.narrator import Narrator
+from inflight.live.frames import WORKS, Account, Ended, Frame, RequestInfo, Run, StepPoint
+from inflight.records.computed import Work
 
-ROOMY = Setup(num_blocks=40, block_size=2, max_rows=4, token_budget=6, max_model_len=60, prefix_caching=False)
-TIGHT = Setup(num_blocks=12, block_size=2, max_rows=4, token_budget=6, max_model_len=24, prefix_caching=False)
-
-
-def prompt(tokens: int) -> tuple[int, ...]:
-    return tuple(place % 7 for place in range(tokens))
+PREFILL, DECODE, RECOMPUTE = (WORKS.index(one) for one in (Work.PREFILL, Work.DECODE, Work.RECOMPUTE))
+LONG = RequestInfo(number=1, lane="interactive", prompt_tokens=600)
+SHORT = RequestInfo(number=2, lane="interactive", prompt_tokens=30)
+WORK = RequestInfo(number=3, lane="batch", prompt_tokens=140)
 
 
-class Told:
-    """An engine whose steps take a second each, and what is said of it."""
+class Narrated:
+    """A narrator, its sentences, and the time that it sees."""
 
-    def __init__(self, setup: Setup, quiet_s: float = 0.0):
-        self.told: list[Sentence | None] = []
-        self.narrator = Narrator(self.told.append, quiet_s)
-        executor = NullExecutor(setup.capacity, lambda plan: 1.0)
-        self.loop = EngineLoop(setup.scheduler(), executor, VirtualClock(), observers=[self.narrator])
+    def __init__(self) -> None:
+        self.now, self.said = 0.0, list[tuple[str, str]]()
+        self.narrator = Narrator(lambda kind, text: self.said.append((kind, text)), 9.0, lambda: self.now)
 
-    @property
-    def sentences(self) -> list[Sentence]:
-        return [one for one in self.told if one is not None]
+    def frame(
+        self,
+        *runs: tuple[int, int],
+        steps: int = 4,
+        requests: Sequence[RequestInfo] = (LONG, SHORT, WORK),
+        preempted: Sequence[int] = (),
+        ended: Sequence[Ended] = (),
+    ) -> None:
+        """Take a frame of steps of a second each. runs: sequence, work, over all of them."""
+        self.narrator.take(
+            Frame(
+                number=0,
+                start=0.0,
+                end=float(steps),
+                steps=[StepPoint(at, at + 1.0, 1.0, 0.0, 1, 1, 1, 0, 0, 0) for at in map(float, range(steps))],
+                runs=[Run(row, sequence, work, 0.0, float(steps), steps) for row, (sequence, work) in enumerate(runs)],
+                requests=list(requests),
+                preempted=list(preempted),
+                ended=list(ended),
+            )
+        )
 
-    def of(self, kind: str) -> list[str]:
-        return [one.text for one in self.sentences if one.kind == kind]
 
-    def steps(self, count: int) -> None:
-        for _ in range(count):
-            self.loop.advance()
-
-
-def test_a_prompt_in_pieces_beside_answers() -> None:
-    told = Told(ROOMY)
-    told.loop.add(request("short", (1, 2), output=20))
-    told.steps(2)
-    told.loop.add(request("long", prompt(20), output=2))
-    told.loop.run()
-    assert told.of("chunked prefill") == [
-        "A prompt of 20 tokens in the interactive lane was computed in 4 pieces of at most 5, a piece a step; "
-        "beside it 1 answer got a token in every step."
+def test_a_prompt_in_chunks_beside_other_requests() -> None:
+    told = Narrated()
+    told.frame((1, PREFILL), (2, DECODE), (3, DECODE))
+    told.frame((1, PREFILL), (2, DECODE), steps=3)
+    assert not told.said
+    told.frame((1, DECODE), (2, DECODE), steps=1)
+    assert told.said == [
+        (
+            "chunked prefill",
+            "A prompt of 600 tokens in the interactive lane was computed in 7 steps, a chunk in each; meanwhile up to "
+            "2 other requests got a token in every step.",
+        )
     ]
 
 
-def test_nothing_is_said_of_prompts_that_stand_alone_or_are_short() -> None:
-    told = Told(ROOMY)
-    told.loop.add(request("alone", prompt(20), output=2))
-    told.loop.run()
-    told.loop.add(request("first", (1, 2), output=8))
-    told.steps(1)
-    told.loop.add(request("short", (3, 4, 5), output=2))
-    told.loop.run()
-    assert not told.sentences
+def test_prompts_without_other_requests_short_ones_and_batch_work_are_not_worth_a_sentence() -> None:
+    told = Narrated()
+    told.frame((1, PREFILL))
+    told.frame((1, DECODE), (2, PREFILL), steps=2)
+    told.frame((1, DECODE), (2, DECODE), (3, PREFILL))
+    told.frame((1, DECODE), (3, DECODE))
+    told.frame((1, RECOMPUTE), (2, DECODE))
+    assert not told.said and not told.narrator.seen
 
 
-def test_a_batch_answer_gives_way_and_comes_back() -> None:
-    told = Told(TIGHT)
-    told.loop.add(request("work", (1, 2, 3, 4), output=14, lane="batch"))
-    told.steps(8)
-    told.loop.add(request("asked", prompt(16), output=2))
-    told.loop.run()
-    (preemption,) = told.of("preemption")
-    assert preemption.startswith("An answer of ") and "in the batch lane gives up its row and its " in preemption
-    assert "to the interactive lane, where a prompt of 16 tokens needs room" in preemption
-    assert told.narrator.seen["preemption"] == 1
-    (gave_way,) = told.of("batch lane")
-    assert "outside of the batch after it was preempted" in gave_way
-    # What was computed twice is no prompt that was computed in pieces.
-    assert not [one for one in told.of("chunked prefill") if "prompt of 4 tokens" in one]
-
-
-def test_batch_work_that_waited_for_others() -> None:
-    told = Told(TIGHT)
-    told.loop.add(request("asked", prompt(16), output=6))
-    told.steps(4)
-    told.loop.add(request("work", prompt(8), output=2, lane="batch"))
-    told.loop.run()
-    (waited,) = told.of("batch lane")
-    assert (
-        "A batch request is done. It waited " in waited and "because the interactive lane had the KV blocks" in waited
+def test_a_preemption_names_the_prompt_that_needs_room() -> None:
+    told = Narrated()
+    told.frame((3, DECODE), (2, DECODE))
+    told.frame((1, PREFILL), (2, DECODE), preempted=[3])
+    told.frame((2, DECODE), preempted=[3])
+    ((kind, text),) = told.said
+    assert kind == "preemption" and told.narrator.seen["preemption"] == 2
+    assert text.startswith(
+        "A request of the batch lane loses its row and its KV blocks to the interactive lane, where a"
     )
+    assert "prompt of 600 tokens needs room. It waits again, is recomputed" in text
+    told.now = 10.0
+    told.frame((2, DECODE), preempted=[3])
+    assert told.said[-1][1].endswith("to requests that rank before it and grow: the KV pool is full.")
 
 
-def test_no_more_than_one_sentence_of_a_kind_in_a_while_but_all_are_counted() -> None:
-    told = Told(ROOMY, quiet_s=1000.0)
-    told.loop.add(request("short", (1, 2), output=40))
-    for number in range(3):
-        told.steps(2)
-        told.loop.add(request(f"long-{number}", prompt(16), output=1))
-    told.loop.run()
-    assert len(told.of("chunked prefill")) == 1 and told.narrator.seen["chunked prefill"] == 3
-    assert len(told.told) == sum(told.narrator.seen.values()), "told each time, that it may be counted"
+def test_batch_work_that_waited_and_was_preempted() -> None:
+    account = Account(
+        queue=904.0, prefill=50.0, decode=900.0, preempted=2500.0, other=0.0, total=4400.0,
+        queued_by={"blocks": 800.0, "rows": 104.0}, queued_behind={"interactive": 312.0},
+    )  # fmt: skip
+    told = Narrated()
+    told.frame(ended=[Ended(WORK, "length", 4.0, 12, account)])
+    assert told.said == [
+        (
+            "batch lane",
+            "A batch request is done. It waited 904 ms, 312 ms of it because the interactive lane had the KV blocks, "
+            "and was out of the batch for 2.5 s after a preemption.",
+        )
+    ]
+
+
+def test_one_sentence_of_a_kind_in_a_while_but_all_are_counted() -> None:
+    told = Narrated()
+    for _ in range(3):
+        told.frame((1, PREFILL), (2, DECODE))
+        told.frame((1, DECODE), (2, DECODE))
+    assert len(told.said) == 1 and told.narrator.seen["chunked prefill"] == 3

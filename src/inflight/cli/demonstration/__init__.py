@@ -1,4 +1,4 @@
-"""What `inflight demo` shows: a small engine under two lanes of traffic, and the words for what happens in it.
+"""The demonstration: a small server under two lanes of traffic, and sentences about what its engine does.
 
-traffic ──HTTP──▶ server (a process of its own) ──sees──▶ narrator ──sentences──▶ the terminal
+traffic ──HTTP──▶ server, in a process of its own ──live feed──▶ narrator ──sentences──▶ terminal
 """

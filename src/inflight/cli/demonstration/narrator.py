@@ -1,170 +1,122 @@
-"""The narrator: sees what the engine does, and says in plain sentences what a newcomer should have seen.
-
-Knows core's types and words for them: prompts computed in pieces, answers that were preempted, batch work that waited
-for others. Says no more than one sentence of a kind in some seconds, but counts all. Who shows the sentences, others
-know.
-"""
+"""Say in plain sentences what the frames of a live feed show: chunked prefill, waiting batch work, preemptions."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
-from inflight.core.types.events import Event, FinishedEvent
-from inflight.core.types.plan import BatchPlan, Chunk, StepResult
-from inflight.core.types.request import Request
-from inflight.core.types.timings import Timings
-from inflight.counted import counted
-from inflight.engine.observers import EngineObserver
+from inflight.live.frames import WORKS, Account, Ended, Frame, RequestInfo, Run
+from inflight.records.computed import Work
 
 Kind = Literal["chunked prefill", "batch lane", "preemption"]
 KINDS: tuple[Kind, ...] = ("chunked prefill", "batch lane", "preemption")
-PIECES = 3  # of a prompt, from which on it is worth a word
-GIVEN = 0.05  # of its time, that a batch request must have waited for others or been preempted
+MIN_STEPS = 3  # of a prompt that is worth a sentence
+MIN_WAIT_MS, MIN_SHARE = 2.0, 0.05  # of waiting and preemption in a batch request's time, likewise
 QUIET_S = 9.0  # between two sentences of a kind
 BATCH, INTERACTIVE = "batch", "interactive"
 _THINGS = {"rows": "the rows", "blocks": "the KV blocks", "budget": "the steps' tokens", "share": "the steps' tokens"}
-_AFTER = " It goes back to its queue, is computed anew when there is room, and loses no token."
-
-
-class Sentence(NamedTuple):
-    kind: Kind
-    at: float  # seconds on the engine's clock
-    text: str
 
 
 @dataclass(slots=True)
-class _Alive:
-    """A sequence that has not ended. beside: answers that got a token in each step with a piece of its prompt."""
+class _Prefill:
+    """A prompt that is being computed. others: maximum of requests that decoded beside it."""
 
-    request: Request
-    row: int = -1
-    blocks: int = 0
-    tokens: int = 0  # computed
-    pieces: int = 0
-    largest: int = 0
-    beside: list[int] = field(default_factory=list)
-    preempted_at: float | None = None
-    restored: bool = False
+    steps: int = 0
+    others: int = 0
 
 
-class Narrator(EngineObserver):
-    """An `inflight.engine.loop.EngineObserver`."""
+class Narrator:
+    """Takes frames, and says at most one sentence of a kind in `quiet_s` seconds.
 
-    def __init__(self, say: Callable[[Sentence | None], None], quiet_s: float = QUIET_S):
-        """say: told each time that something was seen, without a sentence where it is only counted."""
-        self._say = say
-        self._quiet_s = quiet_s
-        self._next_sequence = 0
-        self._alive: dict[int, _Alive] = {}
-        self._sequences: dict[str, range] = {}  # of each request
-        self._rows: dict[int, int] = {}  # row → sequence
+    Attributes:
+        seen: How often each kind was seen.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[Kind, str], None],
+        quiet_s: float = QUIET_S,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        self._say, self._quiet_s, self._now = say, quiet_s, now
+        self._requests: dict[int, RequestInfo] = {}
+        self._prefills: dict[int, _Prefill] = {}
         self._said: dict[Kind, float] = {}
         self.seen: Counter[Kind] = Counter()
 
-    def added(self, request: Request, now: float) -> None:
-        numbers = range(self._next_sequence, self._next_sequence + request.params.n)
-        self._next_sequence = numbers.stop
-        self._sequences[request.request_id] = numbers
-        self._alive.update((number, _Alive(request)) for number in numbers)
+    def take(self, frame: Frame) -> None:
+        """Note a frame."""
+        self._requests.update((one.number, one) for one in frame.requests)
+        for number in frame.preempted:
+            self._prefills.pop(number, None)
+            if (victim := self._requests.get(number)) is not None:
+                self._preempted(victim, frame)
+        decoding = {run.sequence for run in frame.runs if WORKS[run.work] is Work.DECODE}
+        for run in frame.runs:
+            if WORKS[run.work] is Work.PREFILL:
+                prefill = self._prefills.setdefault(run.sequence, _Prefill())
+                prefill.steps += _steps(run, frame)
+                prefill.others = max(prefill.others, len(decoding - {run.sequence}))
+        for number in decoding & self._prefills.keys():
+            self._prefilled(number, self._prefills.pop(number))
+        for ended in frame.ended:
+            self._requests.pop(ended.info.number, None)
+            self._prefills.pop(ended.info.number, None)
+            if ended.account is not None:
+                self._ended(ended, ended.account)
 
-    def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
-        newcomers = {new.row for new in plan.new_requests}
-        for row in plan.freed_rows:
-            self._freed(row, plan, newcomers, committed)
-        decodes = sum(chunk.length == (chunk.sample or 1) for chunk in plan.chunks)
-        for chunk in plan.chunks:
-            self._chunk(chunk, decodes, committed)
-
-    def events(self, events: list[Event], now: float) -> None:
-        for event in events:
-            if isinstance(event, FinishedEvent):
-                self._ended(event, now)
-
-    # -- what is seen ---------------------------------------------------------------------------------------------
-
-    def _freed(self, row: int, plan: BatchPlan, newcomers: set[int], now: float) -> None:
-        """A row that somebody gives up who has not ended: preempted."""
-        victim = self._alive.get(self._rows.pop(row, -1))
-        if victim is None:
+    def _prefilled(self, number: int, prefill: _Prefill) -> None:
+        info = self._requests.get(number)
+        if info is None or info.lane == BATCH or prefill.steps < MIN_STEPS or not prefill.others:
             return
-        whose = self._whose(plan, newcomers, victim.request.lane)
-        lane, answer = victim.request.lane, victim.tokens - len(victim.request.prompt_token_ids)
-        had = f"An answer of {counted(answer, 'token')}" if answer > 0 else "A prompt that was being computed"
-        after = "" if self.seen["preemption"] else _AFTER
-        blocks = counted(victim.blocks, "KV block")
-        self._tell("preemption", now, f"{had} in the {lane} lane gives up its row and its {blocks} {whose}.{after}")
-        victim.row, victim.blocks, victim.preempted_at, victim.restored = -1, 0, now, True
-
-    def _whose(self, plan: BatchPlan, newcomers: set[int], lane: str) -> str:
-        """For whom a row of that lane was taken, as far as the step tells."""
-        for chunk in plan.chunks:
-            taker = self._alive.get(chunk.sequence_id)
-            if taker is not None and taker.request.lane != lane and (chunk.row in newcomers or chunk.length > 1):
-                prompt = len(taker.request.prompt_token_ids)
-                return f"to the {taker.request.lane} lane, where a prompt of {counted(prompt, 'token')} needs room"
-        return "to the answers that are ranked before it and grow: the KV pool is full"
-
-    def _chunk(self, chunk: Chunk, decodes: int, now: float) -> None:
-        one = self._alive.get(chunk.sequence_id)
-        if one is None:
-            return
-        self._rows[chunk.row] = chunk.sequence_id
-        one.row = chunk.row
-        one.blocks += len(chunk.new_blocks)
-        one.tokens = chunk.start + chunk.length
-        prompt = len(one.request.prompt_token_ids)
-        if chunk.start >= prompt or one.restored:
-            one.restored = one.restored and one.tokens < prompt
-            return
-        one.pieces += 1
-        one.largest = max(one.largest, chunk.length)
-        one.beside.append(decodes)
-        if one.tokens >= prompt and one.pieces >= PIECES and one.request.lane != BATCH and max(one.beside):
-            self._tell("chunked prefill", now, _in_pieces(one, prompt))
-
-    def _ended(self, event: FinishedEvent, now: float) -> None:
-        for number in self._sequences.pop(event.request_id, ()):
-            one = self._alive.pop(number)
-            if self._rows.get(one.row) == number:
-                del self._rows[one.row]
-        timings = event.timings
-        behind = timings.queued_behind.get(INTERACTIVE, 0.0)
-        given = behind + timings.preempted_ms
-        if timings.lane == BATCH and given >= max(2.0, GIVEN * timings.total_ms):
-            self._tell("batch lane", now, _gave_way(timings, behind))
-
-    def _tell(self, kind: Kind, now: float, text: str) -> None:
-        self.seen[kind] += 1
-        is_said = kind not in self._said or now - self._said[kind] >= self._quiet_s
-        if is_said:
-            self._said[kind] = now
-        self._say(Sentence(kind, now, text) if is_said else None)
-
-
-def _in_pieces(one: _Alive, prompt: int) -> str:
-    least, most = min(one.beside), max(one.beside)
-    answers = counted(most, "answer") if least == most else f"{least or 'up'} to {most} answers"
-    return (
-        f"A prompt of {counted(prompt, 'token')} in the {one.request.lane} lane was computed in {one.pieces} pieces of "
-        f"at most {one.largest}, a piece a step; beside it {answers} got a token in every step."
-    )
-
-
-def _gave_way(timings: Timings, behind: float) -> str:
-    queued_by = {reason: ms for reason, ms in timings.queued_by.items() if reason in _THINGS}
-    reason = max(queued_by, key=lambda name: queued_by[name], default="rows")
-    parts = []
-    if behind >= 1:
-        parts.append(
-            f"waited {_time(timings.queue_ms)} in its queue, {_time(behind)} of it because the interactive lane had "
-            f"{_THINGS[reason]}"
+        others = "another request" if prefill.others == 1 else f"up to {prefill.others} other requests"
+        self._note(
+            "chunked prefill",
+            f"A prompt of {info.prompt_tokens:,} tokens in the {info.lane} lane was computed in {prefill.steps} steps, "
+            f"a chunk in each; meanwhile {others} got a token in every step.",
         )
-    if timings.preempted_ms >= 1:
-        parts.append(f"stood {_time(timings.preempted_ms)} outside of the batch after it was preempted")
-    return f"A batch request is done. It {', and '.join(parts)}: it has what others leave."
+
+    def _preempted(self, victim: RequestInfo, frame: Frame) -> None:
+        prefilled = (self._requests.get(run.sequence) for run in frame.runs if WORKS[run.work] is Work.PREFILL)
+        taker = next((one for one in prefilled if one is not None and one.lane != victim.lane), None)
+        whose = "to requests that rank before it and grow: the KV pool is full"
+        if taker is not None:
+            whose = f"to the {taker.lane} lane, where a prompt of {taker.prompt_tokens:,} tokens needs room"
+        after = (
+            "" if self.seen["preemption"] else " It waits again, is recomputed when there is room, and loses no token."
+        )
+        self._note("preemption", f"A request of the {victim.lane} lane loses its row and its KV blocks {whose}.{after}")
+
+    def _ended(self, ended: Ended, account: Account) -> None:
+        behind = account.queued_behind.get(INTERACTIVE, 0.0)
+        if ended.info.lane != BATCH or behind + account.preempted < max(MIN_WAIT_MS, MIN_SHARE * account.total):
+            return
+        queued_by = {reason: ms for reason, ms in account.queued_by.items() if reason in _THINGS}
+        reason = max(queued_by, key=lambda name: queued_by[name], default="rows")
+        parts = []
+        if behind >= 1:
+            parts.append(
+                f"waited {_time(account.queue)}, {_time(behind)} of it because the interactive lane had "
+                f"{_THINGS[reason]}"
+            )
+        if account.preempted >= 1:
+            parts.append(f"was out of the batch for {_time(account.preempted)} after a preemption")
+        self._note("batch lane", f"A batch request is done. It {', and '.join(parts)}.")
+
+    def _note(self, kind: Kind, text: str) -> None:
+        self.seen[kind] += 1
+        now = self._now()
+        if kind not in self._said or now - self._said[kind] >= self._quiet_s:
+            self._said[kind] = now
+            self._say(kind, text)
+
+
+def _steps(run: Run, frame: Frame) -> int:
+    """Return the number of steps of a run."""
+    return sum(point.steps for point in frame.steps if run.start <= (point.start + point.end) / 2 <= run.end)
 
 
 def _time(milliseconds: float) -> str:

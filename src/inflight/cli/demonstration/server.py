@@ -1,8 +1,4 @@
-"""The demonstration's server: `inflight serve` in a process of its own, small enough that its limits are seen.
-
-Knows the settings of that server, its pace, and the pipe by which it tells when it is ready and what the narrator says.
-It ends when it is told to, and when whoever started it is gone.
-"""
+"""Run the demonstration's server: `inflight serve` in a process of its own, small enough that its limits show."""
 
 from __future__ import annotations
 
@@ -13,53 +9,39 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from inflight.bench.processes import on_interrupt
-from inflight.cli.demonstration.narrator import Kind, Sentence
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.server.settings import ServerSettings
 from inflight.testing.paced import Pace
 
 ROWS, STEP_TOKENS, BLOCKS = 8, 48, 112
-PIPE, PACE_OF_STEPS = "INFLIGHT_DEMO_PIPE", "INFLIGHT_DEMO_PACE"  # for the engine's process, in the environment
 PACE = Pace(step=0.025, token=0.0005)  # a step of 48 tokens takes 49 ms, one of 8 tokens 29 ms
 # The batch lane fills whatever a step has left: by default it would also keep steps as short as they are without it.
 LANES = {"batch": {"step_target": "off"}}
-_PATIENCE_S = 10.0  # for a server that was told to stop
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """How often each was seen until now."""
-
-    seen: Mapping[Kind, int]
-
-
-Message = Ready | Sentence | Counted
+_PATIENCE_S = 10.0  # for the server to end
 
 
 class DemoServer:
-    """Started when entered, ended when left. paced: steps take a while, so that they can be followed."""
+    """A server that starts when entered and ends when left, or when the process that started it ends.
+
+    Attributes:
+        code: Exit code of a server that ended by itself; None: it runs.
+    """
 
     def __init__(self, port: int, paced: bool, record: Path | None):
+        """Prepare it. paced: whether steps are slowed."""
         self._arguments = (port, paced, record)
-        self.code: int | None = None  # of a server that ended by itself
+        self.code: int | None = None
 
     def __enter__(self) -> DemoServer:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, *self._arguments))
-        with on_interrupt(signal.SIG_IGN):  # Ctrl-C is for whoever started it, who then tells it to end
+        with on_interrupt(signal.SIG_IGN):  # Ctrl-C is for this process, which then ends the server
             self._process.start()
         theirs.close()
         return self
@@ -72,25 +54,23 @@ class DemoServer:
             self._process.kill()
             self._process.join()
 
-    def messages(self, seconds: float) -> Iterator[Message]:
-        """What it has told; waits so long for the first. `code` is set when it has ended."""
+    def wait(self, seconds: float) -> str | None:
+        """Wait for the server to be ready or to end, and set `code` if it has ended. Return its address when it is
+        ready."""
         try:
-            while self._pipe.poll(seconds):
-                yield self._pipe.recv()
-                seconds = 0.0
+            return str(self._pipe.recv()) if self._pipe.poll(seconds) else None
         except (EOFError, OSError):
             self._process.join()
             self.code = self._process.exitcode or 0
+            return None
 
 
 def _serve(pipe: Connection, port: int, paced: bool, record: Path | None) -> None:
-    """Run the server. Its engine's process (`engine`) writes to the pipe, too."""
     os.setsid()  # a terminal's Ctrl-C is not for it
-    from inflight.launch.one_model import serve
+    from inflight.launch.one_model import ENGINE, serve
     from inflight.server.tenants import load_tenants
 
     threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
-    os.environ[PIPE], os.environ[PACE_OF_STEPS] = str(pipe.fileno()), "paced" if paced else ""
     try:
         code = serve(
             ServerSettings(port=port, drain_timeout=2.0),
@@ -102,9 +82,8 @@ def _serve(pipe: Connection, port: int, paced: bool, record: Path | None) -> Non
             started=time.monotonic(),
             log_format="text",
             log_level="warning",
-            engine="inflight.cli.demonstration.engine",
-            inherited=(pipe.fileno(),),
-            ready=lambda url: pipe.send(Ready(url)),
+            engine="inflight.cli.demonstration.engine" if paced else ENGINE,
+            ready=pipe.send,
         )
     except ValueError as error:
         if not type(error).__module__.startswith("inflight."):
@@ -115,7 +94,7 @@ def _serve(pipe: Connection, port: int, paced: bool, record: Path | None) -> Non
 
 
 def _end_with(pipe: Connection) -> None:
-    """Whoever started it says nothing; when they are gone, the pipe ends."""
+    """End the server when the other end of the pipe is closed, which sends nothing."""
     with contextlib.suppress(EOFError, OSError):
         pipe.recv()
     os.kill(os.getpid(), signal.SIGTERM)
