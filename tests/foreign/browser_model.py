@@ -49,6 +49,6 @@ if __name__ == "__main__":
     from inflight import cli
     from inflight.launch import one_model
 
-    one_model.serve = partial(one_model.serve, engine="browser_model")
+    one_model.serve = partial(one_model.serve, program=one_model.EngineProgram(module="browser_model"))
     sys.argv[0] = "inflight"
     cli.main()

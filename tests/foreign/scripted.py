@@ -103,6 +103,6 @@ if __name__ == "__main__":
 
     here = Path(__file__).parent
     os.environ["PYTHONPATH"] = os.pathsep.join((str(here), str(here.parent)))
-    one_model.serve = partial(one_model.serve, engine="scripted")
+    one_model.serve = partial(one_model.serve, program=one_model.EngineProgram(module="scripted"))
     sys.argv[0] = "inflight"
     cli.main()

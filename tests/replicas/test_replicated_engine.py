@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 from core.builders import request
@@ -13,8 +14,10 @@ from core.builders import request
 from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.timings import Timings
-from inflight.engine.event_stream import EngineStopped, EventStream
+from inflight.engine.event_stream import EngineStopped, EventStream, RequestsLost
+from inflight.engine.remote.client import RemoteClient
 from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, Stopped, decode_to_engine, encode
+from inflight.engine.remote.server import EngineServer
 from inflight.ray import replica_links, replicated_engine
 from inflight.ray.replica_links import Links, ReplicaLost
 from inflight.ray.replicated_engine import TRIES, ReplicatedEngine
@@ -319,3 +322,30 @@ def test_a_board_is_busy_while_a_request_is_in_flight() -> None:
 
     run(lambda: {"a": Replica()}, use, board)
     assert not board.is_busy()
+
+
+def test_a_client_in_another_process_sees_the_same_and_goes_on(tmp_path: Path) -> None:
+    async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
+        server = EngineServer(engine, f"ipc://{tmp_path}/engine")
+        client = RemoteClient(f"ipc://{tmp_path}/engine", "1")
+        begun = await client.open(request("begun", prompt=[1, 2, 3]))
+        left = await client.open(request("left", prompt=range(500)))
+        with pytest.raises(RequestsLost, match="A replica was lost while it answered"):
+            async for _ in begun:
+                pass
+        engine.board.set_replicas(["b"])
+        await left.take()
+        await left.aclose()
+        assert [token async for token in _tokens(await client.open(request("after", prompt=[4, 5])))] == [4, 5]
+        assert replicas["b"].left == ["left"] and client.stopped is None
+        replicas["b"].refuses = True
+        with pytest.raises(RequestRefused, match="queue is full") as refused:
+            await client.open(request("refused"))
+        assert refused.value.code == "queue_full"
+        engine.stop("The head is gone.")
+        with pytest.raises(EngineStopped, match="The head is gone"):
+            await client.open(request("late"))
+        client.close()
+        server.close()
+
+    run(lambda: {"a": Replica(dies_after=2), "b": Replica()}, use)

@@ -90,6 +90,6 @@ if __name__ == "__main__":
     from inflight.launch import one_model
 
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
-    one_model.serve = partial(one_model.serve, engine="scripted")
+    one_model.serve = partial(one_model.serve, program=one_model.EngineProgram(module="scripted"))
     sys.argv[0] = "inflight"
     cli.main()

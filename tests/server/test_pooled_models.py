@@ -28,26 +28,29 @@ from inflight.server.processes.messages import (
     Ready,
     Refused,
     Release,
+    ServerSetup,
     Setup,
 )
 from inflight.server.processes.pooled_models import PooledModels
 from inflight.server.settings import ServerSettings
 
-SETUP = Setup(
-    ServerSettings(),
-    (),
-    ("",),
-    0,
-    1,
-    True,
-    8,
-    9,
-    None,
-    Path("/t"),
-    "1.0",
-    "json",
-    "info",
+SERVER = ServerSetup(
+    settings=ServerSettings(),
+    version="1.0",
+    log_format="json",
+    log_level="info",
     models=tuple(PooledModel((name,), (), ServerSettings()) for name in "ab"),
+)
+SETUP = Setup(
+    server=SERVER,
+    keys=(),
+    tenants=("",),
+    place=0,
+    serial=1,
+    early=True,
+    listening=8,
+    counts=9,
+    folder=Path("/t"),
 )
 READY = Ready("ipc://x", msgspec.Raw(b"\x80"), (), "a")
 

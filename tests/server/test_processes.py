@@ -33,6 +33,7 @@ from inflight.server.processes.messages import (
     Model,
     NotAsked,
     Page,
+    ServerSetup,
     Setup,
     Signal,
     Up,
@@ -488,18 +489,20 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 SETUP = Setup(
-    ServerSettings(api_processes=2, ssl_certfile=Path("/c"), served_model_name=("a", "b")),
-    ((b"\0\xff", Tenant(name="acme", weight=2.0, max_concurrent=3)),),
-    ("acme",),
-    1,
-    7,
-    True,
-    8,
-    9,
-    Path("/t"),
-    "1.0",
-    "json",
-    "info",
+    server=ServerSetup(
+        settings=ServerSettings(api_processes=2, ssl_certfile=Path("/c"), served_model_name=("a", "b")),
+        version="1.0",
+        log_format="json",
+        log_level="info",
+    ),
+    keys=((b"\0\xff", Tenant(name="acme", weight=2.0, max_concurrent=3)),),
+    tenants=("acme",),
+    place=1,
+    serial=7,
+    early=True,
+    listening=8,
+    counts=9,
+    folder=Path("/t"),
 )
 
 

@@ -66,8 +66,6 @@ def _check(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
             raise click.UsageError(
                 f"--{name.replace('_', '-')} is one engine's, and with --replicas there are several; leave it out."
             )
-    if values["api_processes"] > 1:
-        raise click.UsageError("--api-processes has no place with --replicas: HTTP has a process of its own already.")
     if find_spec("ray") is None:  # not imported: that takes a second, in which something else may be wrong
         raise SettingsError(
             f"--replicas needs Ray Serve, which is not installed; {pip_install('ray')}, or serve one engine."

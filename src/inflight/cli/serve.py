@@ -60,21 +60,13 @@ def command(name: str | None, **values: Any) -> int:
 
     tenants = load_tenants(asked.api_keys, asked.keys_file)
     server = asked.server.for_tenants(len(tenants.names))
+    from inflight.launch.one_model import LOCAL_ENGINE, serve
+
+    program = LOCAL_ENGINE
     if asked.replicas is not None:
-        from inflight.ray.serving import serve_replicas
+        from inflight.ray.engine_process import replicas_program
 
-        return serve_replicas(
-            server,
-            asked.engine,
-            asked.scheduling,
-            tenants,
-            replicas=asked.replicas,
-            verbose=asked.verbose,
-            started=started,
-            **values,
-        )
-    from inflight.launch.one_model import serve
-
+        program = replicas_program(asked.replicas)
     return serve(
         server,
         asked.engine,
@@ -83,6 +75,7 @@ def command(name: str | None, **values: Any) -> int:
         record=asked.record,
         verbose=asked.verbose,
         started=started,
+        program=program,
         **values,
     )
 

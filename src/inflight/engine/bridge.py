@@ -54,6 +54,16 @@ class Consumer(Protocol):
         """End with an error."""
 
 
+class EventSource(Protocol):
+    """An engine that takes requests of consumers, and calls these with events. Called in the consumer's event loop."""
+
+    def submit(self, consumer: Consumer) -> None:
+        """Submit a consumer's requests; the outcome goes to its `accept`."""
+
+    def cancel(self, consumer: Consumer) -> None:
+        """Abort a consumer's requests that have not ended."""
+
+
 class AsyncBridge:
     """An `EngineClient` of an engine in this process."""
 

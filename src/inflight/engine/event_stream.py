@@ -21,6 +21,10 @@ class EngineStopped(RuntimeError):
     """The engine was closed, or its thread ended by an error; the sentence says which."""
 
 
+class RequestsLost(EngineStopped):
+    """Requests ended with an error of theirs alone: the engine goes on with others."""
+
+
 class EventStream:
     """Events of requests that were submitted together.
 

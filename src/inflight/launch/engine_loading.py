@@ -32,6 +32,7 @@ from inflight.live.frames import Hello, Setting
 from inflight.live.observer import LiveObserver
 from inflight.models.gguf.gguf_model import is_gguf, model_name
 from inflight.server.engine_description import EngineDescription, ServedLane
+from inflight.server.live.frame_shelf import FrameShelf
 from inflight.server.live.sources import EngineSource
 from inflight.server.metrics.page import Metrics
 from inflight.server.parsers import parsers_of, settled
@@ -48,12 +49,12 @@ Wrap = Callable[[Executor, Resolved], Executor]
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """An engine of this process, with its metrics and the source of the live page; shown: None: there is no page."""
+    """An engine of this process, with its metrics and its frames for the live page: none where there is no page."""
 
     bridge: AsyncBridge
     metrics: Metrics
     described: EngineDescription
-    shown: EngineSource | None = None
+    shelf: FrameShelf
 
     async def page(self) -> tuple[bytes, str]:
         """Return the metrics: text and content type."""
@@ -62,6 +63,10 @@ class LoadedEngine:
         except EngineStopped:
             stats = None
         return await asyncio.to_thread(partial(self.metrics.render, stats))
+
+    async def frames(self, asked: bytes, name: str) -> dict[str, bytes]:
+        """Return frames of the live page, as `live.distant` encodes them, by the engine's name."""
+        return {name: await self.shelf.answer(asked, name)}
 
 
 def load_engine(
@@ -130,7 +135,7 @@ def load_engine(
         log_line(peering_sentence(described.peering))
     bridge = AsyncBridge(engine.loop)
     shown = _shown(engine, bridge, models[0], record is not None) if settings.ui else None
-    return engine, LoadedEngine(bridge, metrics, described, shown)
+    return engine, LoadedEngine(bridge, metrics, described, FrameShelf(shown))
 
 
 def _log_settings(asked_device: str, settings: Mapping[str, Resolved], verbose: bool) -> None:

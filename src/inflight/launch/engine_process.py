@@ -14,9 +14,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import uvloop
@@ -25,6 +27,8 @@ from msgspec import Struct
 from inflight.config.setting import Resolved
 from inflight.config.threads import load_numpy
 from inflight.core.types.plan import Executor
+from inflight.core.types.sampling import Adapter
+from inflight.engine.bridge import EventSource
 from inflight.engine.cpu_sharing import ClaimTable, CoreShare, ForegroundRequests, SharingExecutor
 from inflight.engine.observers import EngineObserver
 from inflight.engine.remote.server import EngineServer
@@ -36,8 +40,7 @@ from inflight.launch.kv_peers import wanted_peers
 from inflight.limited_process import receive
 from inflight.models.errors import ModelError
 from inflight.server import logs
-from inflight.server.engine_description import encode_description
-from inflight.server.live.frame_shelf import FrameShelf
+from inflight.server.engine_description import EngineDescription, encode_description
 from inflight.server.loader import LOADER, in_own_thread, leave_loader, log_failure
 from inflight.server.model_pool.messages import (
     ClientDropped,
@@ -62,10 +65,175 @@ from inflight.server.processes.messages import (
     typed,
 )
 
+if TYPE_CHECKING:
+    from inflight.server.metrics.page import Metrics
+    from inflight.server.metrics.pool_page import PoolMetrics
+
+Setup = TypeVar("Setup", bound=EngineSetup)
+
 log = logging.getLogger("inflight.server")
 
 
-_decode = msgspec.msgpack.Decoder(EngineSetup, dec_hook=typed).decode
+class HostedEngine(Protocol):
+    """The engine of a process, as the server's messages need it."""
+
+    @property
+    def bridge(self) -> StoppableEngine:
+        """The engine itself."""
+
+    @property
+    def metrics(self) -> Metrics | PoolMetrics:
+        """Counts of what API processes report."""
+
+    @property
+    def described(self) -> EngineDescription:
+        """Its description."""
+
+    async def page(self) -> tuple[bytes, str]:
+        """Return the metrics: text and content type."""
+
+    async def frames(self, asked: bytes, name: str, /) -> dict[str, bytes]:
+        """Return frames of the live page, as `live.distant` encodes them, by the names of what they show."""
+
+
+class StoppableEngine(EventSource, Protocol):
+    @property
+    def stopped(self) -> str | None:
+        """Why it has stopped; None while it runs."""
+
+    def close(self) -> None:
+        """End it, in any thread."""
+
+
+def run_process(control: socket.socket, kind: type[Setup], make: Callable[[Setup], EngineProcess]) -> int:
+    """Run an engine's process until the server ends or the engine stops. Return the exit code.
+
+    Args:
+        control: The socket to the server, on which the setup comes first.
+        kind: Of the setup.
+        make: Makes the process of the setup.
+    """
+    try:
+        setup = msgspec.msgpack.decode(receive(control), type=kind, dec_hook=typed)
+    except (EOFError, OSError):
+        return 0
+    logs.configure(setup.log_format, setup.log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(make(setup).run(control))
+
+
+class EngineProcess(ABC):
+    """A process that loads an engine, and serves it to API processes.
+
+    Attributes:
+        engine: None until it is loaded.
+        parts: Of the start, with their seconds.
+    """
+
+    def __init__(self, setup: EngineSetup):
+        self.engine: HostedEngine | None = None
+        self.parts: tuple[tuple[str, float], ...] = ()
+        self._setup = setup
+        self._server: EngineServer | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def load(self) -> HostedEngine:
+        """Load the engine. Any exception ends the process, with its sentence."""
+
+    @abstractmethod
+    async def change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterChanged:
+        """Load or unload an adapter."""
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """Return all adapters that requests may name."""
+        return () if self.engine is None else self.engine.described.adapters
+
+    def send(self, message: Struct) -> None:
+        """Send a message to the server, from any thread."""
+        self._loop.call_soon_threadsafe(self._control.send, message)
+
+    async def run(self, control: socket.socket) -> int:
+        """Serve until the server closes the control socket, or the engine stops. Return the exit code."""
+        loop = self._loop = asyncio.get_running_loop()
+        self._control = Control(control, decode_to_model)
+        listening = loop.create_task(self._control.listen(self._heard))
+        serving = loop.create_task(self._serve())
+        await asyncio.wait((listening, serving), return_when=asyncio.FIRST_COMPLETED)
+        if self.engine is None and not serving.done():
+            leave_loader(0)
+        code = serving.result() if serving.done() else 0
+        serving.cancel()  # else it reports that the engine stops
+        if self.engine is not None:
+            await asyncio.to_thread(self.engine.bridge.close)
+        self._control.close()
+        return code
+
+    async def _serve(self) -> int:
+        """Load the engine and serve it until it stops. Return the exit code."""
+        send = self._control.send
+        try:
+            engine = await self.load()
+        except Exception as error:
+            log_failure(str(error), error)
+            send(Failed(str(error)))
+            return 1
+        self.engine = engine
+        address = f"ipc://{self._setup.folder}/engine-{self._setup.serial}"
+        self._server = server = EngineServer(engine.bridge, address, lambda name: send(ClientDropped(name)))
+        nbytes = max(self._setup.nbytes, _resident_bytes())
+        gc.collect()
+        gc.freeze()  # the collector need not look at the model's objects again
+        described = msgspec.Raw(encode_description(engine.described))
+        send(EngineReady(address, described, self.adapters, nbytes, self.parts, time.process_time()))
+        while (stopped := engine.bridge.stopped) is None:
+            await asyncio.sleep(1.0)
+        server.stop(stopped)
+        log.error(stopped)
+        send(Failed(stopped))
+        return 1
+
+    # -- messages of the server -----------------------------------------------------------------------------------
+
+    def _heard(self, message: ToModel) -> None:
+        match message:
+            case AskPage():
+                self._answer(self._page(message.question))
+            case AskFrames():
+                self._answer(self._frames(message))
+            case LoadAdapter() | UnloadAdapter():
+                self._answer(self.change_adapter(message))
+            case ClientLost():
+                if self._server is not None:
+                    self._server.lost(message.name)
+            case _:
+                if self.engine is not None:
+                    record_count(message, self.engine.metrics)
+
+    def _answer(self, answer: Coroutine[None, None, Struct]) -> None:
+        async def send() -> None:
+            self._control.send(await answer)
+
+        task = asyncio.ensure_future(send())
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _page(self, question: int) -> Page:
+        if self.engine is not None:
+            try:
+                return Page(question, *await self.engine.page())
+            except Exception:  # serving goes on without metrics
+                log.exception("the metrics page could not be written")
+        return Page(question, None, "")
+
+    async def _frames(self, asked: AskFrames) -> ShownFrames:
+        if self.engine is not None:
+            try:
+                return ShownFrames(asked.question, await self.engine.frames(asked.data, asked.name))
+            except Exception:  # serving goes on without the live page
+                log.exception("the frames of the live page could not be made")
+        return ShownFrames(asked.question, {})
 
 
 def main(control: socket.socket, wrap: Wrap | None = None, observers: Sequence[EngineObserver] = ()) -> int:
@@ -83,94 +251,41 @@ def main(control: socket.socket, wrap: Wrap | None = None, observers: Sequence[E
     import inflight.build.engine  # noqa: F401  the kernels, before a request waits for them
 
     imported = time.monotonic() - began
-    try:
-        setup = _decode(receive(control))
-    except (EOFError, OSError):
-        return 0
-    logs.configure(setup.log_format, setup.log_level)
-    worker = _EngineProcess(setup, control, wrap, observers, imported)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(worker.run())
+    return run_process(control, EngineSetup, lambda setup: _LocalEngine(setup, wrap, observers, imported))
 
 
-class _EngineProcess:
-    def __init__(
-        self,
-        setup: EngineSetup,
-        control: socket.socket,
-        wrap: Wrap | None,
-        observers: Sequence[EngineObserver],
-        imported: float,
-    ):
-        self._setup, self._wrap, self._observers, self._imported = setup, wrap, observers, imported
-        self._control = Control(control, decode_to_model)
+class _LocalEngine(EngineProcess):
+    """The process of an engine that computes in it."""
+
+    def __init__(self, setup: EngineSetup, wrap: Wrap | None, observers: Sequence[EngineObserver], imported: float):
+        super().__init__(setup)
+        self._wrap, self._observers, self._imported = wrap, observers, imported
         self._foreground: ForegroundRequests | None = None  # of an engine that shares its cores
-        self._engine: LoadedEngine | None = None
-        self._server: EngineServer | None = None
         self._adapters, self._adapters_lock = AdapterNames(), asyncio.Lock()
-        self._shelf = FrameShelf(None)
-        self._parts: tuple[tuple[str, float], ...] = ()
-        self._answering: set[asyncio.Task[None]] = set()
 
-    async def run(self) -> int:
-        """Serve until the server closes the control socket, or the engine stops. Return the exit code."""
-        loop = self._loop = asyncio.get_running_loop()
-        listening = loop.create_task(self._control.listen(self._heard))
-        serving = loop.create_task(self._serve())
-        await asyncio.wait((listening, serving), return_when=asyncio.FIRST_COMPLETED)
-        if self._engine is None and not serving.done():
-            leave_loader(0)
-        code = serving.result() if serving.done() else 0
-        serving.cancel()  # else it reports that the engine stops
-        if self._engine is not None:
-            await asyncio.to_thread(self._engine.bridge.close)
-        self._control.close()
-        return code
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        return self._adapters.all
 
-    async def _serve(self) -> int:
-        """Load the engine and serve it until it stops. Return the exit code."""
-        try:
-            engine = await in_own_thread(self._load, LOADER)
-        except Exception as error:
-            log_failure(str(error), error)
-            self._control.send(Failed(str(error)))
-            return 1
-        self._engine, self._shelf = engine, FrameShelf(engine.shown)
-        send = self._control.send
-        address = f"ipc://{self._setup.folder}/engine-{self._setup.serial}"
-        self._server = server = EngineServer(engine.bridge, address, lambda name: send(ClientDropped(name)))
-        nbytes = max(self._setup.nbytes, _resident_bytes())
-        gc.collect()
-        gc.freeze()  # the collector need not look at the model's objects again
-        described = msgspec.Raw(encode_description(engine.described))
-        send(EngineReady(address, described, self._adapters.all, nbytes, self._parts, time.process_time()))
-        while (stopped := engine.bridge.stopped) is None:
-            await asyncio.sleep(1.0)
-        server.stop(stopped)
-        log.error(stopped)
-        send(Failed(stopped))
-        return 1
+    async def load(self) -> LoadedEngine:
+        return await in_own_thread(self._load, LOADER)
 
     def _load(self) -> LoadedEngine:
         setup = self._setup
-
-        def send(message: Struct) -> None:
-            self._loop.call_soon_threadsafe(self._control.send, message)
-
         engine, loaded = load_engine(
             setup.server,
             setup.engine,
             setup.scheduling,
             setup.record,
             setup.verbose,
-            doing=lambda doing: send(Loading(doing)),
-            found=lambda folder: send(Model(folder)),
+            doing=lambda doing: self.send(Loading(doing)),
+            found=lambda folder: self.send(Model(folder)),
             wrap=self._wrap if setup.sharing is None else partial(self._share_cores, setup.sharing),
             kv_events=open_kv_events(setup.server.kv_events_config, setup.engine),
             observers=self._observers,
             peers=wanted_peers(setup.server),
         )
-        self._adapters, self._parts = engine.adapters, (("imports", self._imported), *engine.start.parts())
+        self._adapters, self.parts = engine.adapters, (("imports", self._imported), *engine.start.parts())
         if self._foreground is not None:
             engine.loop.add_observer(self._foreground)
         return loaded
@@ -188,48 +303,7 @@ class _EngineProcess:
             pauses(share.between_layers)
         return SharingExecutor(executor, share)
 
-    # -- messages of the server -----------------------------------------------------------------------------------
-
-    def _heard(self, message: ToModel) -> None:
-        match message:
-            case AskPage():
-                self._answer(self._page(message.question))
-            case AskFrames():
-                self._answer(self._frames(message))
-            case LoadAdapter() | UnloadAdapter():
-                self._answer(self._change_adapter(message))
-            case ClientLost():
-                if self._server is not None:
-                    self._server.lost(message.name)
-            case _:
-                if self._engine is not None:
-                    record_count(message, self._engine.metrics)
-
-    def _answer(self, answer: Coroutine[None, None, Struct]) -> None:
-        async def send() -> None:
-            self._control.send(await answer)
-
-        task = asyncio.ensure_future(send())
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-
-    async def _page(self, question: int) -> Page:
-        if self._engine is not None:
-            try:
-                return Page(question, *await self._engine.page())
-            except Exception:  # serving goes on without metrics
-                log.exception("the metrics page could not be written")
-        return Page(question, None, "")
-
-    async def _frames(self, asked: AskFrames) -> ShownFrames:
-        frames: dict[str, bytes] = {}
-        try:
-            frames[asked.name] = await self._shelf.answer(asked.data, asked.name)
-        except Exception:  # serving goes on without the live page
-            log.exception("the frames of the live page could not be made")
-        return ShownFrames(asked.question, frames)
-
-    async def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterChanged:
+    async def change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterChanged:
         question, names = message.question, self._adapters
         try:
             async with self._adapters_lock:  # of two requests with one name, only one may add it

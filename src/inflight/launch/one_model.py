@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from socket import socket
@@ -20,9 +20,9 @@ from inflight.launch.kv_events import check_kv_events
 from inflight.server import logs
 from inflight.server.listening import listen, url
 from inflight.server.model_pool.messages import EngineReady
-from inflight.server.model_pool.worker import Worker
+from inflight.server.model_pool.worker import ENDING_SECONDS, Worker
 from inflight.server.processes.engine_keeper import EngineKeeper
-from inflight.server.processes.messages import PooledModel, ToChild, encode
+from inflight.server.processes.messages import ServerSetup, ToChild, encode
 from inflight.server.processes.supervisor import MakeEngines, Supervisor
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
@@ -32,6 +32,28 @@ from inflight.server.tracing.opening import check_tracing
 ENGINE = "inflight.launch.engine_process"
 
 log = logging.getLogger("inflight.server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProgram:
+    """The program of an engine's process.
+
+    Attributes:
+        module: Its name.
+        make_setup: Makes its first message.
+        inherited: Descriptors that it inherits.
+        ending_seconds: Time limit for its end, after which it is killed.
+        has_replicas: The engine is replicas, which the live page shows one by one.
+    """
+
+    module: str = ENGINE
+    make_setup: Callable[..., EngineSetup] = EngineSetup
+    inherited: tuple[int, ...] = ()
+    ending_seconds: float = ENDING_SECONDS
+    has_replicas: bool = False
+
+
+LOCAL_ENGINE = EngineProgram()
 
 
 def serve(
@@ -45,8 +67,7 @@ def serve(
     started: float,
     log_format: logs.Format,
     log_level: str,
-    engine: str = ENGINE,
-    inherited: Sequence[int] = (),
+    program: EngineProgram = LOCAL_ENGINE,
     ready: Callable[[str], None] | None = None,
 ) -> int:
     """Run until a signal or a failure ends the server; return the exit code.
@@ -54,8 +75,7 @@ def serve(
     Args:
         record: The file that the engine writes its steps to.
         started: When the command began, on the monotonic clock.
-        engine: The module that runs as the engine's process.
-        inherited: Descriptors that the engine's process inherits.
+        program: Runs as the engine's process.
         ready: Called with the address when the server is ready; None: log the address.
     """
     logs.configure(log_format, log_level)
@@ -64,54 +84,50 @@ def serve(
 
     def setup(folder: Path, before: int) -> bytes:
         return encode(
-            EngineSetup(
-                before,
-                folder,
-                settings,
-                engine_settings,
-                scheduling,
-                record if record is None or not before else record.with_name(f"{record.stem}.{before}{record.suffix}"),
-                verbose,
-                log_format,
-                log_level,
+            program.make_setup(
+                serial=before,
+                folder=folder,
+                server=settings,
+                engine=engine_settings,
+                scheduling=scheduling,
+                record=record if record is None or not before else record.with_stem(f"{record.stem}.{before}"),
+                verbose=verbose,
+                log_format=log_format,
+                log_level=log_level,
             )
         )
 
     def make(folder: Path, announce: Callable[[ToChild], None], dropped: Callable[[str], None]) -> EngineKeeper:
-        spawn = partial(Worker, engine, tuple(inherited))
+        spawn = partial(Worker, program.module, program.inherited, program.ending_seconds)
         return EngineKeeper(spawn, partial(setup, folder), announce, dropped)
 
-    return supervise(
-        settings,
-        tenants,
-        make,
-        started=started,
+    server = ServerSetup(
+        settings=settings,
+        version=__version__,
         log_format=log_format,
         log_level=log_level,
         record=record,
-        ready=ready,
+        has_replicas=program.has_replicas,
     )
+    return supervise(server, tenants, make, started=started, ready=ready)
 
 
 def supervise(
-    settings: ServerSettings,
+    server: ServerSetup,
     tenants: Tenants,
     make_engines: MakeEngines,
     *,
     started: float,
-    log_format: logs.Format,
-    log_level: str,
-    record: Path | None = None,
-    models: tuple[PooledModel, ...] = (),
     ready: Callable[[str], None] | None = None,
 ) -> int:
     """Listen, and run the server's first process until a signal or a failure ends it; return the exit code.
 
     Args:
         make_engines: As `Supervisor` has it.
-        models: Of a server with several.
+        started: As `serve` has it.
         ready: As `serve` has it.
     """
+    settings = server.settings
     check_tracing(settings)
     tls_context(settings)  # API processes read it again; check it here so that an error is reported once
     bound = listen(settings)
@@ -124,18 +140,7 @@ def supervise(
         else:
             log_ready(settings, tenants, bound, started, engine.parts, engine.cpu_seconds)
 
-    return Supervisor(
-        settings,
-        tenants,
-        bound,
-        make_engines,
-        is_ready,
-        version=__version__,
-        log_format=log_format,
-        log_level=log_level,
-        record=record,
-        models=models,
-    ).run()
+    return Supervisor(server, tenants, bound, make_engines, is_ready).run()
 
 
 def log_ready(

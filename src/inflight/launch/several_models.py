@@ -17,7 +17,7 @@ from inflight.launch.models_file import FileModel, ModelsFile
 from inflight.launch.one_model import ENGINE, supervise, with_weights
 from inflight.models.errors import ModelError
 from inflight.server import logs
-from inflight.server.processes.messages import PooledModel, ToChild, encode
+from inflight.server.processes.messages import PooledModel, ServerSetup, ToChild, encode
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
@@ -65,15 +65,14 @@ def serve_models(
         pool = partial(_pool, replace(file, models=models), folder, worker_logs, claims, loader)
         return PoolEngines(pool, PoolMetrics(version=__version__), announce)
 
-    return supervise(
-        settings,
-        tenants,
-        make,
-        started=started,
+    server = ServerSetup(
+        settings=settings,
+        version=__version__,
         log_format=worker_logs.log_format,
         log_level=worker_logs.log_level,
         models=tuple(PooledModel(one.names, _adapters(one), one.server) for one in models),
     )
+    return supervise(server, tenants, make, started=started)
 
 
 def _adapters(one: FileModel) -> tuple[Adapter, ...]:

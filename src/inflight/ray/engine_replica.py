@@ -24,7 +24,6 @@ from inflight.ray.routing_board import ReplicaStats, board_of
 from inflight.ray.tenant_usage_sync import decode_usage, encode_usage
 from inflight.ray.wanted_prompts import WantedPrompts
 from inflight.routing.replica_view import ServingCosts
-from inflight.server.live.frame_shelf import FrameShelf
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
@@ -55,7 +54,6 @@ class EngineReplica:
             lambda folder: None,
             peers=None if setup.peers is None else _peers(setup.peers),
         )
-        self._shelf = FrameShelf(self._loaded.shown)
         self._outboxes = Outboxes(self._loaded.bridge, self._load)
         self._prefill = prefill
         self._prefilling: Prefilling | None = None  # made in the event loop
@@ -133,7 +131,7 @@ class EngineReplica:
     async def shown(self, asked: bytes) -> tuple[str, bytes]:
         """Return the replica's name and its engine's frames, as `live.distant` encodes them."""
         name = _own_name()
-        return name, await self._shelf.answer(asked, name)
+        return name, await self._loaded.shelf.answer(asked, name)
 
     async def sync_tenant_usage(self, data: bytes) -> tuple[str, bytes]:
         """Apply the other replicas' tenant usage; return the replica's name and its own usage since the last call.

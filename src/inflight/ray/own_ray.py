@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import queue
@@ -45,6 +44,7 @@ class OwnRay:
         self._starter = _Starter()
         where = f"--ray-address {address}" if address else "Ray on this machine"
         check_version(ray.__version__)
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)  # the server's own log says the rest
         try:
             self._starter.run(lambda: _start(address, max_replicas))
         except Exception as error:  # Ray raises many kinds, some of which are Exception itself
@@ -53,7 +53,6 @@ class OwnRay:
             ) from None
         patience = OWN_PATIENCE if address is None else CLUSTER_PATIENCE
         self._head = HeadWatch(ray.get_runtime_context().gcs_address, patience)
-        logging.getLogger("ray.serve").setLevel(logging.WARNING)  # the server's own log says the rest
 
     def run(self, pools: Pools) -> ReplicaHandle:
         """Start the pools; return once all initial replicas are ready. Raises SettingsError."""
@@ -70,8 +69,7 @@ class OwnRay:
         if not ray.is_initialized():
             return
         if not self._head.answers():
-            atexit.register(os._exit, 1)  # runs before Ray's own handler, which would wait half a minute for an answer
-            return
+            return  # Ray would wait half a minute for an answer; this machine's ends with the process
         if self._address is not None:
             serve.delete(NAME)
         ray.shutdown()

@@ -7,6 +7,7 @@ each message. All of Ray's errors become ReplicaLost.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
@@ -24,10 +25,10 @@ from inflight.ray.replicated_engine import ReplicatedEngine
 from inflight.ray.routed_frame import NamedFrame, RoutedFrame
 from inflight.ray.routing_board import board_of
 from inflight.ray.tenant_usage_sync import decode_usage, encode_usage, sync_periodically
-from inflight.server.engine_description import EngineDescription
+from inflight.server.engine_description import EngineDescription, decode_description
 from inflight.server.metrics.families import labelled
 
-ANSWER_SECONDS = 5.0  # limit of waiting for the answers of all replicas
+ANSWER_SECONDS = 4.0  # limit of waiting for the answers of all replicas; the server waits 5 s for the metrics
 _LOST = (RayError, RayServeException, grpc.RpcError)
 
 
@@ -55,17 +56,17 @@ class ReplicaHandle:
         self._pool_of: dict[str, str] = {}  # pool of each replica whose metrics were read last
         self._board = board_of(handle.deployment_name)
 
-    async def describe(self) -> EngineDescription:
-        """Return the description of the engine, which all replicas share."""
-        return msgspec.msgpack.decode(await self._handle.describe.remote(), type=EngineDescription)
-
-    def client(self, clock_zero: float, syncs_usage: bool) -> ReplicatedEngine:
-        """Make the engine client, in the running event loop.
+    async def connect(self, syncs_usage: bool) -> tuple[EngineDescription, ReplicatedEngine]:
+        """Return the description of the engine, which all replicas share, and its client in the running event loop.
 
         Args:
-            clock_zero: As in `ReplicatedEngine`.
             syncs_usage: Whether replicas learn the tenant usage of the others.
         """
+        described = decode_description(await self._handle.describe.remote())
+        zero = time.monotonic()  # arrivals count from here; replicas receive ages, since their clocks differ
+        return msgspec.structs.replace(described, clock_zero=zero), self._client(zero, syncs_usage)
+
+    def _client(self, clock_zero: float, syncs_usage: bool) -> ReplicatedEngine:
         loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
 
         def closed() -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from typing import Protocol
 
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.request import Request, RequestRefused
-from inflight.engine.bridge import Consumer
+from inflight.engine.bridge import EventSource
 from inflight.engine.event_stream import EngineStopped, event_size, set_outcome
 from inflight.engine.remote.messages import Accepted, FromEngine, Happened, Refused, Stopped, encode
 from inflight.ray.replica_load import ReplicaLoad
@@ -25,18 +24,10 @@ UNFOLLOWED_SECONDS = 30.0  # after which a link that no front end follows is clo
 MAX_ITEM = 16_000  # tokens and log-probabilities in an item; one event may have more
 
 
-class Engine(Protocol):
-    """The part of `AsyncBridge` that is needed here."""
-
-    def submit(self, consumer: Consumer) -> None: ...
-
-    def cancel(self, consumer: Consumer) -> None: ...
-
-
 class Outboxes:
     """The links of all front ends to this replica."""
 
-    def __init__(self, engine: Engine, load: ReplicaLoad):
+    def __init__(self, engine: EventSource, load: ReplicaLoad):
         """load: counts the requests and their events."""
         self._engine, self._load = engine, load
         self._boxes: dict[str, _Outbox] = {}

@@ -14,7 +14,8 @@ from msgspec import structs
 
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
 from inflight.core.types.request import Request, RequestRefused
-from inflight.engine.event_stream import EngineStopped, EventStream
+from inflight.engine.bridge import Consumer
+from inflight.engine.event_stream import EngineStopped, EventStream, RequestsLost
 from inflight.engine.remote.messages import Refused
 from inflight.ray.replica_links import Links
 from inflight.ray.routing_board import RoutingBoard
@@ -27,7 +28,7 @@ FULL_PAUSE_SECONDS = 1.0  # longest pause between two attempts at full replicas
 
 
 class ReplicatedEngine:
-    """An `inflight.engine.protocols.EngineClient` over many replicas."""
+    """An `EngineClient`, and an `EventSource`, over many replicas."""
 
     def __init__(self, links: Links, board: RoutingBoard, clock_zero: float, closed: Callable[[], None]):
         """Make a client in the running event loop.
@@ -39,24 +40,33 @@ class ReplicatedEngine:
             closed: Called by `close`.
         """
         self.links, self.board, self._zero, self._closed = links, board, clock_zero, closed
-        self._requests: dict[EventStream, list[_ReplicatedRequest]] = {}
+        self._submissions: dict[Consumer, _Submission] = {}
         self._stopped: str | None = None
         self.loop = asyncio.get_running_loop()
 
     async def open(self, *requests: Request) -> EventStream:
-        if self._stopped is not None:
-            raise EngineStopped(self._stopped)
-        stream = EventStream(requests, self._left)
-        accepted = _Accepted(stream, len(requests))
-        replicated = self._requests[stream] = [_ReplicatedRequest(self, stream, accepted, one) for one in requests]
-        for one in replicated:
-            one.send()
+        stream = EventStream(requests, self.cancel)
+        self.submit(stream)
         try:
             await stream.accepted
-        except BaseException:
-            self._left(stream)
+        except asyncio.CancelledError:
+            await stream.aclose()
             raise
         return stream
+
+    def submit(self, consumer: Consumer) -> None:
+        """Send a consumer's requests to replicas; the outcome goes to its `accept`."""
+        if self._stopped is not None:
+            return consumer.accept(EngineStopped(self._stopped))
+        submission = self._submissions[consumer] = _Submission(self, consumer)
+        for one in submission.requests:
+            one.send()
+
+    def cancel(self, consumer: Consumer) -> None:
+        """Abort a consumer's requests that have not ended."""
+        submission = self._submissions.pop(consumer, None)
+        for one in () if submission is None else submission.requests:
+            one.leave()
 
     @property
     def stopped(self) -> str | None:
@@ -72,61 +82,65 @@ class ReplicatedEngine:
     def stop(self, why: str) -> None:
         """Fail all requests: no replica can be reached any more. Call it in the event loop. why: an error message."""
         self._stopped = self._stopped or why
-        for stream in tuple(self._requests):
-            stream.fail(EngineStopped(self._stopped))
-            self._left(stream)
+        for submission in tuple(self._submissions.values()):
+            submission.fail(EngineStopped(self._stopped))
 
     def age(self, request: Request) -> float:
         """Return the seconds since the request's arrival."""
         return time.monotonic() - self._zero - request.arrival
 
-    def ended(self, stream: EventStream) -> None:
-        """Leave the stream's other requests if the one that ended has ended the stream, as a refusal does."""
-        if not stream.alive:
-            self._left(stream)
-
     def _close(self) -> None:
         self.stop("The server was closed.")
         self.links.close()
 
-    def _left(self, stream: EventStream) -> None:
-        for one in self._requests.pop(stream, ()):
-            one.leave()
 
+class _Submission:
+    """Requests that a consumer submitted together: accepted once each is, and failed with the first that fails."""
 
-class _Accepted:
-    """Accept a stream once all of its requests are accepted."""
+    def __init__(self, engine: ReplicatedEngine, consumer: Consumer):
+        self.requests = [_ReplicatedRequest(engine, self, one) for one in consumer.requests]
+        self.put = consumer.put
+        self._engine, self._consumer = engine, consumer
+        self._unaccepted = self._alive = len(self.requests)
 
-    def __init__(self, stream: EventStream, missing: int):
-        self._stream, self._missing = stream, missing
+    def accept_one(self) -> None:
+        self._unaccepted -= 1
+        if not self._unaccepted:
+            self._consumer.accept(None)
 
-    def one_more(self) -> None:
-        self._missing -= 1
-        if not self._missing:
-            self._stream.accept(None)
+    def end_one(self) -> None:
+        self._alive -= 1
+        if not self._alive:
+            self._engine.cancel(self._consumer)
+
+    def fail(self, fault: Exception) -> None:
+        if self._unaccepted:
+            self._consumer.accept(fault)
+        else:
+            self._consumer.fail(fault)
+        self._engine.cancel(self._consumer)
 
 
 class _ReplicatedRequest:
     """One request, sent from replica to replica until it ends; the `RequestListener` of its link."""
 
-    def __init__(self, engine: ReplicatedEngine, stream: EventStream, accepted: _Accepted, request: Request):
-        self._engine, self._stream, self._request = engine, stream, request
+    def __init__(self, engine: ReplicatedEngine, submission: _Submission, request: Request):
+        self._engine, self._submission, self._request = engine, submission, request
         self._routed = RoutedRequest.of(request)
         self._tokens = 0  # received
         self._begun = False  # whether the client received events, which must not be repeated
-        self._tries, self._over = TRIES, False
-        self._accepted: _Accepted | None = accepted
+        self._tries, self._is_over, self._is_accepted = TRIES, False, False
         self._lost_at: float | None = None
 
     def send(self) -> None:
         """Send the request to a replica; again after a loss."""
-        if not self._over:
+        if not self._is_over:
             self._tries -= 1
             request = structs.replace(self._request, arrival=-self._engine.age(self._request))
             self._engine.links.open(request, self._routed, self)
 
     def leave(self) -> None:
-        if not self._over:
+        if not self._is_over:
             self._engine.links.leave(self._request.request_id)
             self._end()
 
@@ -135,16 +149,16 @@ class _ReplicatedRequest:
 
     def accepted(self) -> None:
         """Count the first acceptance; a second one follows a loss."""
-        accepted, self._accepted = self._accepted, None
-        if accepted is not None:
-            accepted.one_more()
+        if not self._is_accepted:
+            self._is_accepted = True
+            self._submission.accept_one()
 
     def happened(self, events: list[Event]) -> None:
         if not self._begun:
             self._begun = True
             self._engine.board.first_token(self._request.request_id)
         self._tokens += sum(len(one.token_ids) for one in events if isinstance(one, TokensEvent))
-        self._stream.put(events)
+        self._submission.put(events)
         if isinstance(events[-1], FinishedEvent):
             self._end()
 
@@ -155,7 +169,7 @@ class _ReplicatedRequest:
         # A replica that was lost had accepted it already.
         if refusal.retry_after is None or self._engine.loop.time() - self._lost_at > FULL_SECONDS:
             why = f"A replica was lost before it answered, and no other accepts the request: {refusal.sentence}"
-            return self._fail(EngineStopped(why))
+            return self._fail(RequestsLost(why))
         self._tries += 1
         self._engine.loop.call_later(min(refusal.retry_after, FULL_PAUSE_SECONDS), self.send)
 
@@ -165,16 +179,13 @@ class _ReplicatedRequest:
             self._engine.loop.call_later(PAUSE_SECONDS, self.send)
             return
         when = "while it answered" if self._begun else f"{TRIES} times before the first token"
-        self._fail(EngineStopped(f"A replica was lost {when} ({why}); send the request again."))
+        self._fail(RequestsLost(f"A replica was lost {when} ({why}); send the request again."))
 
     def _fail(self, fault: Exception) -> None:
-        if self._stream.accepted.done():
-            self._stream.fail(fault)
-        else:
-            self._stream.accept(fault)
         self._end()
+        self._submission.fail(fault)
 
     def _end(self) -> None:
-        self._over = True
+        self._is_over = True
         self._engine.board.ended(self._request.request_id, self._tokens or None)
-        self._engine.ended(self._stream)
+        self._submission.end_one()

@@ -1,8 +1,4 @@
-"""The server as a process: the socket, loading beside answering, signals, draining, the end.
-
-Knows uvicorn and the order of things. What is loaded, the caller hands in as a function, so that this package need not
-know how an engine is built.
-"""
+"""Run HTTP in an API process: the socket, loading beside answering, draining, the end."""
 
 from __future__ import annotations
 
@@ -10,10 +6,8 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
 import socket
 import ssl
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context
 from functools import partial
@@ -27,11 +21,10 @@ from inflight.server.ingress.addresses import Networks
 from inflight.server.ingress.connections import Connection, Connections
 from inflight.server.listening import possible_connections
 from inflight.server.loader import leave_loader, log_failure
-from inflight.server.reloading import can_reload, reload_certificate, reload_keys
+from inflight.server.reloading import reload_certificate
 from inflight.server.served import ServedModels
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
-from inflight.server.tenants import Tenants
 
 Open = Callable[[Callable[[str], None]], Awaitable[ServedModels]]  # given a function to report its progress
 
@@ -51,28 +44,29 @@ def _connections(settings: ServerSettings) -> Connections:
 
 
 class Process:
-    """Runs the application until a signal; returns the exit code.
-
-    begin: awaited when the engine is ready (batch jobs go on). end: awaited before the engine is closed. hears_signals:
-    the system's; without, the owner calls `on_signal`. early: take connections while the engine loads, to
-    say so.
-    """
+    """Runs the application until `on_signal` or a failure ends it."""
 
     def __init__(
         self,
         service: Service,
-        tenants: Tenants,
         open: Open,
         begin: Callable[[], Awaitable[None]],
         end: Callable[[], Awaitable[None]],
         *,
-        hears_signals: bool = True,
-        early: bool = True,
+        early: bool,
     ):
-        self._service, self._tenants = service, tenants
+        """Make a process.
+
+        Args:
+            open: Loads the models.
+            begin: Awaited when the models are ready (batch jobs go on).
+            end: Awaited before the models are closed.
+            early: Take connections while the models load, to say so.
+        """
+        self._service = service
         self._open_models = open
         self._begin, self._end = begin, end
-        self._hears_signals, self._early = hears_signals, early
+        self._early = early
         self._server: _Server | None = None
         self._tls: ssl.SSLContext | None = None
         self._signals = 0
@@ -106,8 +100,6 @@ class Process:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.loop = asyncio.get_running_loop()
-        if self._hears_signals and threading.current_thread() is threading.main_thread():
-            self._hear_signals()
         opening = self.start(self._open())
         if not self._early:
             await opening
@@ -128,18 +120,10 @@ class Process:
             self._service.ready(models)
             await self._begin()
         except Exception as error:
-            return self._fail(str(error), error)
-        if self._hears_signals:
-            self.start(self._watch(models))
+            self._fail(str(error), error)
 
     def _loading(self, doing: str) -> None:
         self._service.doing = doing
-
-    async def _watch(self, models: ServedModels) -> None:
-        """End when the engine has stopped, so that the service manager starts the server again."""
-        while (stopped := models.stopped) is None:
-            await asyncio.sleep(1.0)
-        self._fail(stopped, None)
 
     def fail(self, why: str) -> None:
         """End, with calls in flight, since no engine is left."""
@@ -162,42 +146,21 @@ class Process:
         if self._server is not None:
             self._server.should_exit = True
 
-    # -- signals --------------------------------------------------------------------------------------------------
-
-    def on_signal(self, number: int) -> None:
-        """In any thread. The first asks what runs to finish, the second does not wait for it."""
+    def on_signal(self) -> None:
+        """Let calls finish and end on the first signal; do not wait for them on the second."""
         self._signals += 1
         if self._service.state in ("loading", "failed"):
             self._stop()
         elif self._signals == 1:
-            drain = partial(self._drain, signal.Signals(number).name)
-            self.loop.call_soon_threadsafe(lambda: self.start(drain()), context=Context())  # of no request
+            self.loop.call_soon(lambda: self.start(self._drain()), context=Context())  # of no request
         else:
-            self.loop.call_soon_threadsafe(self._service.hurry)
-
-    def _hear_signals(self) -> None:
-        """Drain on SIGINT and SIGTERM. SIGHUP has files read again; where no option names one, it ends the server as
-        SIGTERM does, unless it is ignored (nohup)."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.loop.add_signal_handler(number, self.on_signal, number)
-        if can_reload(self._service.settings, self._tenants):
-            self.loop.add_signal_handler(signal.SIGHUP, lambda: self.start(self._reload()))
-        elif signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            self.loop.add_signal_handler(signal.SIGHUP, self.on_signal, signal.SIGHUP)
-
-    async def _reload(self) -> None:
-        await reload_keys(self._tenants, self._service.settings)
-        reload_certificate(self._service.settings, self._tls)
+            self._service.hurry()
 
     def reload_certificate(self) -> None:
         """Open new connections with the certificate as its files are now."""
         reload_certificate(self._service.settings, self._tls, logs=False)
 
-    async def _drain(self, name: str) -> None:
-        left = self._service.under_way
-        if self._hears_signals:
-            calls = counted(left, "call is", "calls are")
-            log.info(f"{name}: taking no new work; {calls} in flight." if left else f"{name}: stopping.")
+    async def _drain(self) -> None:
         if ended := await self._service.drain():
             log.info(f"{counted(ended, 'call was', 'calls were')} not done within the drain timeout, and ended.")
         self._stop()

@@ -67,7 +67,7 @@ class DemoServer:
 
 def _serve(pipe: Connection, port: int, paced: bool, record: Path | None) -> None:
     os.setsid()  # a terminal's Ctrl-C is not for it
-    from inflight.launch.one_model import ENGINE, serve
+    from inflight.launch.one_model import LOCAL_ENGINE, EngineProgram, serve
     from inflight.server.tenants import load_tenants
 
     threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
@@ -82,7 +82,7 @@ def _serve(pipe: Connection, port: int, paced: bool, record: Path | None) -> Non
             started=time.monotonic(),
             log_format="text",
             log_level="warning",
-            engine="inflight.cli.demonstration.engine" if paced else ENGINE,
+            program=EngineProgram(module="inflight.cli.demonstration.engine") if paced else LOCAL_ENGINE,
             ready=pipe.send,
         )
     except ValueError as error:

@@ -9,9 +9,11 @@ connections and of logs are Ray's here. Knows the parts; Ray starts and ends the
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ray import serve
@@ -25,15 +27,18 @@ from inflight.ray.deployment import MAX_ONGOING, pools
 from inflight.ray.replica_handle import ReplicaHandle
 from inflight.ray.replica_setup import ReplicaSetup, pool_setups
 from inflight.ray.scale import Replicas
-from inflight.ray.serving import served_by
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
-from inflight.server.loading import make_jobs
+from inflight.server.loading import make_jobs, make_prompts, make_served
 from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.preprocessing.pool import PreprocessingPool
+from inflight.server.preprocessing.worker import loaded
+from inflight.server.served import OneModel
 from inflight.server.service import Service
 from inflight.server.tenants import Tenants, load_tenants
 from inflight.server.tracing.opening import close_tracer, open_tracer
+
+SERIAL = 1  # of the only process that makes requests
 
 
 class HttpReplica:
@@ -71,9 +76,22 @@ class HttpReplica:
             self._jobs.open()
         handle = ReplicaHandle(self._handle, lambda: None, prefill=self._prefill)
         self._metrics.pool = handle
-        self._service.ready(await served_by(handle, self._setup, self._preprocessing))
+        self._service.ready(await self._served_by(handle))
         if self._jobs is not None:
             self._jobs.start(self._metrics.batch)
+
+    async def _served_by(self, handle: ReplicaHandle) -> OneModel:
+        """Make the served model of the replicas. Raises PreprocessingError."""
+        from inflight.build import model_folder
+
+        setup, preprocessing = self._setup, self._preprocessing
+        folder = await asyncio.to_thread(lambda: model_folder(setup.engine))
+        preprocessing.load(folder)
+        described, client = await handle.connect(setup.scheduling.weighs_tenants)
+        tokenizer, template = await asyncio.to_thread(lambda: loaded(folder))
+        prompts = make_prompts(tokenizer, template, described, SERIAL)
+        make = partial(make_served, setup.server, described, client, preprocessing, prompts, tokenizer)
+        return OneModel(await asyncio.to_thread(make))
 
     async def _page(self) -> tuple[bytes, str]:
         return await self._metrics.page()

@@ -15,11 +15,12 @@ import zmq
 
 from inflight.core.types.events import Event
 from inflight.core.types.request import Request, RequestRefused
-from inflight.engine.event_stream import EngineStopped, EventStream
+from inflight.engine.event_stream import EngineStopped, EventStream, RequestsLost
 from inflight.engine.remote.channel import Channel, Unreachable, make_socket
 from inflight.engine.remote.messages import (
     Accepted,
     Cancel,
+    Failed,
     Happened,
     MessageError,
     Open,
@@ -73,10 +74,7 @@ class RemoteClient:
             return
         self._stopped = sentence
         for stream in self._streams.values():
-            if stream.accepted.done():
-                stream.fail(EngineStopped(sentence))
-            else:
-                stream.accept(EngineStopped(sentence))
+            _end(stream, EngineStopped(sentence))
         self._streams.clear()
         self._accepted.clear()
         self._on_stop(sentence)
@@ -119,7 +117,11 @@ class RemoteClient:
                 return self._happened(message)
         except MessageError as error:
             return self.stop(str(error))
-        if isinstance(message, Accepted | Refused):
+        if isinstance(message, Failed):
+            if (stream := self._streams.get(message.stream)) is not None:
+                self._forget(message.stream)
+                _end(stream, RequestsLost(message.sentence))
+        elif isinstance(message, Accepted | Refused):
             self._answered(message)
         else:
             self.stop(message.sentence)
@@ -146,3 +148,11 @@ class RemoteClient:
             stream.put(events)
             if not stream.alive:
                 self._forget(number)
+
+
+def _end(stream: EventStream, error: EngineStopped) -> None:
+    """End a stream with an error, accepted or not."""
+    if stream.accepted.done():
+        stream.fail(error)
+    else:
+        stream.accept(error)

@@ -138,6 +138,13 @@ class Happened(Struct, frozen=True, tag=True):
         return [*events, *self.pooled, *self.finished]
 
 
+class Failed(Struct, frozen=True, tag=True):
+    """The requests of a stream have ended with an error; the engine goes on with others."""
+
+    stream: int
+    sentence: str
+
+
 class Stopped(Struct, frozen=True, tag=True):
     """The engine has stopped; the last message."""
 
@@ -145,7 +152,7 @@ class Stopped(Struct, frozen=True, tag=True):
 
 
 ToEngine = Open | Cancel
-FromEngine = Accepted | Refused | Happened | Stopped
+FromEngine = Accepted | Refused | Happened | Failed | Stopped
 Message = ToEngine | FromEngine
 
 _encoder = msgspec.msgpack.Encoder()

@@ -13,10 +13,12 @@ import zmq
 
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.core.types.request import Request, RequestRefused
-from inflight.engine.bridge import AsyncBridge
+from inflight.engine.bridge import EventSource
+from inflight.engine.event_stream import RequestsLost
 from inflight.engine.remote.channel import Channel, Unreachable, make_socket
 from inflight.engine.remote.messages import (
     Accepted,
+    Failed,
     FromEngine,
     Happened,
     MessageError,
@@ -34,7 +36,7 @@ log = logging.getLogger(__name__)
 class EngineServer:
     """Serves one engine at an address."""
 
-    def __init__(self, bridge: AsyncBridge, address: str, dropped: Callable[[str], None] = lambda name: None):
+    def __init__(self, bridge: EventSource, address: str, dropped: Callable[[str], None] = lambda name: None):
         """Listen at an address. dropped: called with the name of each client that is dropped."""
         self._bridge, self._dropped = bridge, dropped
         self._clients: dict[bytes, _Client] = {}
@@ -107,7 +109,7 @@ class _Client:
         self._send(message)
         self._is_gone = self._is_gone or isinstance(message, Stopped)
 
-    def cancel(self, bridge: AsyncBridge) -> int:
+    def cancel(self, bridge: EventSource) -> int:
         self._is_gone = True
         left = list(self.streams.values())
         self.streams.clear()
@@ -153,4 +155,7 @@ class _Stream:
             self._client.streams.pop(self._number, None)
 
     def fail(self, error: Exception) -> None:
+        if isinstance(error, RequestsLost):
+            self._client.streams.pop(self._number, None)
+            return self._client.send(Failed(self._number, str(error)))
         self._client.send(Stopped(str(error)))

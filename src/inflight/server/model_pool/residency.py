@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from inflight.counted import counted
 from inflight.server.model_pool.resident import ModelNeeds, Resident, evictable, victims
 from inflight.server.model_status import ModelStatus, State
+from inflight.server.processes.short_lives import SHORT_LIFE
 
 LATELY = 0.3  # the newest measurement's share of what is expected
 FIRST_RETRY, LAST_RETRY = 5.0, 300.0  # seconds until a model that could not be loaded is tried again
 _OF_A_LOAD = 0.1  # share that is left at least of a load that takes longer than the last one
-SHORT_LIFE = 10.0  # seconds; a model that breaks down sooner is not loaded at once again
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from inflight.server.processes.messages import (
 )
 from inflight.server.processes.pending_replies import PendingReplies
 
-ENDING_SECONDS = 5.0  # until one that does not end is killed
+ENDING_SECONDS = 5.0
 PAGE_SECONDS = 5.0  # for which its metrics are waited for
 SHOWN_SECONDS = 1.0  # for which frames are, for which the page waits
 
@@ -52,8 +52,14 @@ class WorkerError(RuntimeError):
 class Worker:
     """One process. Lives in one event loop, from `start` on."""
 
-    def __init__(self, module: str, inherited: Sequence[int] = ()):
-        """module: its program, which is given the number of a descriptor. inherited: descriptors."""
+    def __init__(self, module: str, inherited: Sequence[int] = (), ending_seconds: float = ENDING_SECONDS):
+        """Start a process.
+
+        Args:
+            module: Its program, which is given the number of a descriptor.
+            inherited: Descriptors.
+            ending_seconds: After which one that is to end is killed.
+        """
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", module, str(theirs.fileno())]
         with theirs:
@@ -66,7 +72,7 @@ class Worker:
         self._dropped: Callable[[str], None] = lambda client: self.break_off("The server has read no answers for long.")
         self.failed: str | None = None  # why it ends, if its process has said so, and logged it
         self._why = ""
-        self._is_ending = False
+        self._is_ending, self._ending_seconds = False, ending_seconds
 
     @property
     def is_alive(self) -> bool:
@@ -137,7 +143,7 @@ class Worker:
         self._is_ending = True
         self._control.close()
         try:
-            await asyncio.wait_for(asyncio.shield(self.ended), ENDING_SECONDS)
+            await asyncio.wait_for(asyncio.shield(self.ended), self._ending_seconds)
         except TimeoutError:
             log.error("The process of a model has not ended in time, and is killed.")
             self._process.kill()

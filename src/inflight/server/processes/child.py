@@ -22,6 +22,7 @@ from inflight.server.app import make_app
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.jobs.storage import DataDirectoryError, StorageError
 from inflight.server.jobs.worker import JobCounts
+from inflight.server.live.members import MembersSource, RemoteEngineSource
 from inflight.server.live.sources import FeedSource
 from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.loading import make_jobs, make_live
@@ -77,7 +78,7 @@ def main() -> int:
     except (EOFError, OSError):
         return 1
     assert isinstance(setup, Setup), "the first message"
-    logs.configure(setup.log_format, setup.log_level)
+    logs.configure(setup.server.log_format, setup.server.log_level)
     try:
         return _Child(setup, control, preprocessing).run()
     except OSError as error:
@@ -88,48 +89,44 @@ def main() -> int:
 class _Child:
     def __init__(self, setup: Setup, control: socket.socket, preprocessing: PreprocessingPool):
         self._setup = setup
+        self._settings = settings = setup.server.settings
         self._control = Control(control, decode_to_child)
         self._send = self._control.send
         self._tenants = Tenants(setup.keys)
-        self._counts = counts = SharedCallCounts(setup.counts, setup.tenants, setup.settings.api_processes, setup.place)
-        self._service = Service(setup.settings, lambda ended: log_call(ended, self._refused), counts)
-        self._tracer = open_tracer(setup.settings, setup.version)
+        self._counts = counts = SharedCallCounts(setup.counts, setup.tenants, settings.api_processes, setup.place)
+        self._service = Service(settings, lambda ended: log_call(ended, self._refused), counts)
+        self._tracer = open_tracer(settings, setup.server.version)
         self._jobs = make_jobs(self._service, self._tenants, is_claimed=True)
         self._is_hopeless = False
-        self._process = Process(
-            self._service,
-            self._tenants,
-            self._open,
-            self._begin,
-            self._end,
-            hears_signals=False,
-            early=setup.early,
-        )
+        self._process = Process(self._service, self._open, self._begin, self._end, early=setup.early)
         self._pages, self._frames = PendingReplies[tuple[bytes, str]](), PendingReplies[Mapping[str, bytes]]()
         self._engines = self._make_engines(preprocessing)
 
     def _make_engines(self, preprocessing: PreprocessingPool) -> SingleEngine | PooledModels:
         setup = self._setup
-        if not setup.models:
-            return SingleEngine(setup, self._service, preprocessing, self._send, self._show)
+        if not setup.server.models:
+            feed: FeedSource = RemoteEngineSource(self._show)
+            if setup.server.has_replicas:
+                feed = MembersSource(self._page, "replica", "replicas", self._show)
+            return SingleEngine(setup, self._service, preprocessing, self._send, feed)
         from inflight.server.processes.pooled_models import PooledModels  # which loads the library of metrics
 
         return PooledModels(setup, preprocessing, self._send, self._page, self._show)
 
     def run(self) -> int:
         bound = socket.socket(fileno=self._setup.listening)
-        setup = self._setup
+        server = self._setup.server
         app = make_app(
             self._service,
             self._tenants,
             self._page,
-            setup.version,
+            server.version,
             self._observe,
             self._jobs,
             self._tracer,
-            make_live(self._service, self._live_source, setup.record),
+            make_live(self._service, self._live_source, server.record),
         )
-        code = self._process.run(app, bound, tls_context(self._setup.settings))
+        code = self._process.run(app, bound, tls_context(self._settings))
         return NO_SUCCESSOR if self._is_hopeless else code
 
     def _live_source(self) -> FeedSource | None:
@@ -215,7 +212,7 @@ class _Child:
             case DataReady():
                 self._data_ready.set_result(None)
             case Signal():
-                self._process.on_signal(message.number)
+                self._process.on_signal()
             case Reload():
                 self._counts.add(message.tenants)
                 self._tenants.take(Tenants(message.keys))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-import time
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -32,10 +32,7 @@ from inflight.server.processes.messages import (
     ToChild,
     UnloadAdapter,
 )
-
-SHORT_LIFE = 10.0  # seconds; an engine that ends sooner is not started again at once
-MAX_SHORT_LIVES = 5  # one after another, until the server ends
-MAX_PAUSE = 5.0  # seconds before the next start
+from inflight.server.processes.short_lives import MAX_SHORT_LIVES, ShortLives
 
 AdapterChange = Callable[[int], LoadAdapter | UnloadAdapter]  # makes the message, by its number
 
@@ -77,17 +74,15 @@ class EngineKeeper:
             WorkerError: The first one could not be loaded (which is logged then), or several ended soon after their
                 start.
         """
-        serial = short_lives = 0
-        while True:
-            started = time.monotonic()
+        lives = ShortLives()
+        for serial in itertools.count():
+            lives.begin()
             was_ready = await self._run_one(serial)
-            serial += 1
-            short_lives = short_lives + 1 if time.monotonic() - started < SHORT_LIFE else 0
-            if not was_ready and serial == 1:
+            if not was_ready and not serial:
                 raise WorkerError("")
-            if short_lives >= MAX_SHORT_LIVES:
-                raise WorkerError(f"The engine ended {short_lives} times soon after its start; the server ends.")
-            await asyncio.sleep(min(0.1 * 4**short_lives, MAX_PAUSE) if short_lives > 1 else 0.0)
+            if (pause := lives.end(was_ready=was_ready)) is None:
+                raise WorkerError(f"The engine ended {MAX_SHORT_LIVES} times soon after its start; the server ends.")
+            await asyncio.sleep(pause)
             self._worker = self._spawn()
 
     async def _run_one(self, serial: int) -> bool:

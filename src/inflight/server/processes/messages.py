@@ -41,15 +41,40 @@ class PooledModel(Struct, frozen=True):
         return self.names[0]
 
 
-class Setup(Struct, frozen=True, tag=True):
-    """The first message. keys: digests, and whose they are. tenants: names in the order in which
-    the table has them. place: which of the processes it is; serial: no other one,
-    before or after it, has the same. early: answer while there is no engine; else others do. listening, counts:
-    descriptors of the socket that all listen on and of the table of calls in flight. folder: of the sockets between the
-    processes. version: of this package. record: file that the engine writes its steps to. models: of a server with
-    several; empty: there is one."""
+class ServerSetup(Struct, frozen=True, kw_only=True):
+    """Settings that all API processes of a server share.
+
+    Attributes:
+        version: Of this package.
+        record: The file that the engine writes its steps to.
+        has_replicas: The engine is replicas, which the live page shows one by one.
+        models: Of a server with several; empty: there is one.
+    """
 
     settings: ServerSettings
+    version: str
+    log_format: Format
+    log_level: str
+    record: Path | None = None
+    has_replicas: bool = False
+    models: tuple[PooledModel, ...] = ()
+
+
+class Setup(Struct, frozen=True, tag=True, kw_only=True):
+    """The first message to an API process.
+
+    Attributes:
+        keys: Digests, and the tenant of each.
+        tenants: Names in the order in which the table of calls has them.
+        place: Which of the processes it is.
+        serial: Of the process; no other one, before or after it, has the same.
+        early: Answer while there is no engine; else others do.
+        listening: Descriptor of the socket that all listen on.
+        counts: Descriptor of the table of calls in flight.
+        folder: Of the sockets between the processes.
+    """
+
+    server: ServerSetup
     keys: tuple[tuple[bytes, Tenant], ...]
     tenants: tuple[str, ...]
     place: int
@@ -58,11 +83,6 @@ class Setup(Struct, frozen=True, tag=True):
     listening: int
     counts: int
     folder: Path
-    version: str
-    log_format: Format
-    log_level: str
-    record: Path | None = None
-    models: tuple[PooledModel, ...] = ()
 
 
 class Loading(Struct, frozen=True, tag=True):

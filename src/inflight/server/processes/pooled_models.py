@@ -56,7 +56,7 @@ class PooledModels:
         ask_frames: Callable[[bytes], Awaitable[Mapping[str, bytes]]],
     ):
         """preprocessing: of the first model that is loaded."""
-        self._models = {one.name: one for one in setup.models}
+        self._models = {one.name: one for one in setup.server.models}
         self._send = send
         self._connector = Connector(setup.serial)
         self._spare: PreprocessingPool | None = preprocessing

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from inflight.engine.event_stream import EngineStopped
 from inflight.server.errors import ApiError, invalid
-from inflight.server.live.members import RemoteEngineSource
+from inflight.server.live.sources import FeedSource
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.processes.engine_link import Connector, EngineLink
 from inflight.server.processes.messages import (
@@ -38,14 +38,15 @@ class SingleEngine:
         service: Service,
         preprocessing: PreprocessingPool,
         send: Callable[[FromChild], None],
-        ask_frames: Callable[[bytes], Awaitable[Mapping[str, bytes]]],
+        feed: FeedSource,
     ):
+        """feed: what the live page shows."""
         self._setup, self._service, self._preprocessing, self._send = setup, service, preprocessing, send
         self._connector = Connector(setup.serial)
         self._link: EngineLink | None = None
         self._links: asyncio.Queue[EngineLink | None] = asyncio.Queue()  # in their order; None: there will be no more
         self._changes = PendingReplies[AdapterChanged]()
-        self.feed = RemoteEngineSource(ask_frames)
+        self.feed = feed
 
     async def open(self) -> OneModel:
         """Wait for the next engine. Raises EngineStopped where there will be none, PreprocessingError."""
@@ -110,7 +111,7 @@ class SingleEngine:
     # -- the engine -----------------------------------------------------------------------------------------------
 
     async def _connect(self, model: Model, ready: Awaitable[Ready]) -> Served:
-        settings = self._setup.settings
+        settings = self._setup.server.settings
         return await self._connector.connect(model, ready, settings, self._preprocessing, self._lose)
 
     def _lose(self, sentence: str) -> None:

@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from inflight.server.jobs.folder import DataDirectory
 from inflight.server.jobs.storage import DataDirectoryError
 from inflight.server.listening import url
 from inflight.server.loader import LOADER, in_own_thread
-from inflight.server.logs import Format
 from inflight.server.model_pool.messages import EngineReady
 from inflight.server.model_pool.worker import WorkerError
 from inflight.server.processes.control import Control
@@ -40,23 +38,21 @@ from inflight.server.processes.messages import (
     Lost,
     Model,
     Notice,
-    PooledModel,
     Question,
     Ready,
     Reload,
+    ServerSetup,
     Setup,
     Signal,
     ToChild,
     Up,
     decode_from_child,
 )
+from inflight.server.processes.short_lives import MAX_SHORT_LIVES, ShortLives
 from inflight.server.reloading import can_reload, reload_certificate, reload_keys
 from inflight.server.service_manager import ServiceManager
-from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
-SHORT_LIFE = 10.0  # seconds; a process that ends sooner is not started anew at once
-TRIES = 5  # short lives of one place, one after another, until the server ends
 ENDING_SECONDS = 10.0  # that a process which is to end may take beyond its calls
 # For API processes, whose memory is bodies and answers of up to megabytes: glibc gives large blocks back when they are
 # freed, and keeps no heap of free memory for each thread.
@@ -100,44 +96,31 @@ class Supervisor:
 
     def __init__(
         self,
-        settings: ServerSettings,
+        server: ServerSetup,
         tenants: Tenants,
         bound: socket.socket,
         make_engines: MakeEngines,
         ready: Callable[[EngineReady | None], None],
-        *,
-        version: str,
-        log_format: Format,
-        log_level: str,
-        record: Path | None = None,
-        models: tuple[PooledModel, ...] = (),
     ):
         """Make a supervisor.
 
         Args:
-            settings: Of the server.
-            tenants: That may call it.
+            server: Sent to each API process.
+            tenants: That may call the server.
             bound: Listens. API processes inherit it: the connections that wait in it when one ends are taken by
                 another, and no other server can have the port.
             make_engines: Called in the event loop.
             ready: Called when the server takes calls for the first time, with the engines' `first_ready`.
-            version: Of this package.
-            log_format: Of all processes.
-            log_level: Of all processes.
-            record: The file that the engine writes its steps to.
-            models: Of a server with several.
         """
-        self._settings, self._tenants, self._bound = settings, tenants, bound
+        settings = server.settings
+        self._server, self._settings, self._tenants, self._bound = server, settings, tenants, bound
         self._make_engines, self._ready = make_engines, ready
-        self._version, self._record, self._models = version, record, models
-        self._log_format: Format = log_format
-        self._log_level = log_level
         self._listeners = [bound]  # that are open while processes may be started
         self._data: DataDirectory | None = None
         self._table = shared_table()
         self._counts = SharedCallCounts(self._table, tenants.names, settings.api_processes)
         self._children: dict[int, _Child] = {}
-        self._short_lives = [0] * settings.api_processes
+        self._lives = [ShortLives() for _ in range(settings.api_processes)]
         self._news: list[ToChild] = []  # that one which is started now has missed
         self._serial = self._signals = self._code = 0
         self._is_ending = self._has_begun = False
@@ -212,22 +195,18 @@ class Supervisor:
             inherited.append(self._data.lock)
         child = self._children[place] = _Child(place, self._serial, inherited)
         self._serial += 1
+        self._lives[place].begin()
         child.send(
             Setup(
-                self._settings,
-                self._tenants.keys,
-                self._counts.names,
-                place,
-                child.serial,
-                not self._has_begun,
-                self._bound.fileno(),
-                self._table,
-                self._folder,
-                self._version,
-                self._log_format,
-                self._log_level,
-                self._record,
-                self._models,
+                server=self._server,
+                keys=self._tenants.keys,
+                tenants=self._counts.names,
+                place=place,
+                serial=child.serial,
+                early=not self._has_begun,
+                listening=self._bound.fileno(),
+                counts=self._table,
+                folder=self._folder,
             )
         )
         for message in self._news:
@@ -249,12 +228,12 @@ class Supervisor:
         log.error(
             f"API process {child.place} ended {how}; its calls in flight ({left}) are aborted, and it is started anew."
         )
-        short = not child.is_up or time.monotonic() - child.started < SHORT_LIFE
-        self._short_lives[child.place] = self._short_lives[child.place] + 1 if short else 0
-        if self._short_lives[child.place] >= TRIES:
-            log.error(f"API process {child.place} ended {TRIES} times soon after its start; its messages stand above.")
+        if (pause := self._lives[child.place].end(was_ready=child.is_up)) is None:
+            log.error(
+                f"API process {child.place} ended {MAX_SHORT_LIVES} times soon after its start; see its messages above."
+            )
             return self._fail()
-        await asyncio.sleep(min(0.1 * 2 ** self._short_lives[child.place], 2.0) if short else 0.0)
+        await asyncio.sleep(pause)
         if self._is_ending:
             return self._end_if_last()
         self._spawn(child.place)
@@ -378,7 +357,6 @@ class _Child:
     def __init__(self, place: int, serial: int, inherited: Sequence[int]):
         """Start the process. inherited: descriptors."""
         self.place, self.serial, self.name = place, serial, str(serial)
-        self.started = time.monotonic()
         self.is_up = False
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "inflight.server.processes.child", str(theirs.fileno())]
