@@ -34,7 +34,8 @@ def python(environment: Environment) -> str:
 
 @pytest.fixture(scope="module")
 def replicated(python: str) -> Iterator[Server]:
-    running = Server("--replicas", "2", "--max-num-seqs", "8", python=python).ready(READY_SECONDS)
+    arguments = ("--replicas", "2", "--api-processes", "2", "--max-num-seqs", "8")
+    running = Server(*arguments, python=python).ready(READY_SECONDS)
     yield running
     assert running.stop() == 0, "".join(running.log)
 
