@@ -328,12 +328,13 @@ def test_a_client_in_another_process_sees_the_same_and_goes_on(tmp_path: Path) -
     async def use(engine: ReplicatedEngine, replicas: dict[str, Replica]) -> None:
         server = EngineServer(engine, f"ipc://{tmp_path}/engine")
         client = RemoteClient(f"ipc://{tmp_path}/engine", "1")
+        engine.board.set_replicas(["a"])
         begun = await client.open(request("begun", prompt=[1, 2, 3]))
+        engine.board.set_replicas(["b"])
         left = await client.open(request("left", prompt=range(500)))
         with pytest.raises(RequestsLost, match="A replica was lost while it answered"):
             async for _ in begun:
                 pass
-        engine.board.set_replicas(["b"])
         await left.take()
         await left.aclose()
         assert [token async for token in _tokens(await client.open(request("after", prompt=[4, 5])))] == [4, 5]
