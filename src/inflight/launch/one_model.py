@@ -41,14 +41,12 @@ class EngineProgram:
     Attributes:
         module: Its name.
         make_setup: Makes its first message.
-        inherited: Descriptors that it inherits.
         ending_seconds: Time limit for its end, after which it is killed.
         has_replicas: The engine is replicas, which the live page shows one by one.
     """
 
     module: str = ENGINE
     make_setup: Callable[..., EngineSetup] = EngineSetup
-    inherited: tuple[int, ...] = ()
     ending_seconds: float = ENDING_SECONDS
     has_replicas: bool = False
 
@@ -98,7 +96,7 @@ def serve(
         )
 
     def make(folder: Path, announce: Callable[[ToChild], None], dropped: Callable[[str], None]) -> EngineKeeper:
-        spawn = partial(Worker, program.module, program.inherited, program.ending_seconds)
+        spawn = partial(Worker, program.module, ending_seconds=program.ending_seconds)
         return EngineKeeper(spawn, partial(setup, folder), announce, dropped)
 
     server = ServerSetup(
