@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from inflight.core.types.timings import Timings
 from inflight.server.call import EndpointName
-from inflight.server.common.decoding import BodyDecoder
+from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import CallSettings, Count, Name, Positive, Text, TextForm
 from inflight.server.common.prepared import PreparedTexts

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
-from inflight.server.common.values import read_text
+from inflight.server.common.bodies import read_text
 from inflight.server.errors import ApiError, Error, invalid
 from inflight.server.tenants import Tenant
 

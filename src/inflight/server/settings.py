@@ -12,7 +12,7 @@ from inflight.config.parsers import ParserSettings
 from inflight.config.setting import Bound, SettingsError, check_settings, option, setting
 from inflight.core.types.kv_transfer import KVExchangeOptions, Role, Way
 from inflight.engine.kv_events import KVEventOptions
-from inflight.server.common.values import UnknownFieldPolicy
+from inflight.server.common.bodies import UnknownFieldPolicy
 from inflight.server.ingress.addresses import Networks, is_loopback
 
 _ORIGIN = re.compile(r"https?://[^/?#@\s]+")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.conversation import ChatBody, Messages, specs_of, template_tools
-from inflight.server.common.decoding import BodyDecoder
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import Name, TemplateVariables, TokenId, Tools
 from inflight.server.common.prepared import PreparedAnswer, check_model

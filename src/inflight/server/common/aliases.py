@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Raw, Struct
 
 from inflight.server.common.fields import Count, ReasoningEffort
-from inflight.server.common.values import UnknownFields, read_value
 
 _RENAMED: dict[str, tuple[str, ...]] = {  # to the first of these that the body has
     "repeat_penalty": ("repetition_penalty",),
@@ -56,53 +55,53 @@ class _Reasoning(Struct, forbid_unknown_fields=True):
     exclude: bool | None = None
 
 
-_OPTIONS = msgspec.json.Decoder(dict[str, Raw])
-_SWITCHES: dict[str, msgspec.json.Decoder[Any]] = {
+_SWITCHES = {"think", "thinking", "reasoning"}
+ALIAS_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {  # of those that are more than another name
+    "options": msgspec.json.Decoder(dict[str, Raw]),
     "think": msgspec.json.Decoder(bool | ReasoningEffort),
     "thinking": msgspec.json.Decoder(bool | ReasoningEffort | _Thinking),
     "reasoning": msgspec.json.Decoder(bool | ReasoningEffort | _Reasoning),
 }
 
 
+Fields = dict[str, tuple[str, Raw]]  # each with the path that its value comes from
+
+
 def aliases_for(known: Set[str]) -> frozenset[str]:
     """Return the names that stand for fields of a body. known: the fields that it has."""
     renamed = {name for name in _RENAMED if _target(name, known) != name}
-    switches = _SWITCHES.keys() if "enable_thinking" in known else set()
+    switches = _SWITCHES if "enable_thinking" in known else set()
     return frozenset(renamed | switches | ({"options"} if "temperature" in known else set()))
 
 
-def translated(name: str, raw: Raw, known: Set[str], unknown: UnknownFields) -> dict[str, tuple[str, Raw]]:
-    """Return the fields that an alias stands for, each with the path that its value comes from.
+def translated(name: str, value: Any, known: Set[str]) -> tuple[Fields, list[str]]:
+    """Return the fields that an alias stands for, and the paths of what has no field here.
 
     Args:
-        name: one of `aliases_for` these fields.
-        unknown: takes the paths of what has no field here.
-
-    Raises:
-        ApiError: 400, where the value has not the form that the name is used with.
+        name: One of `aliases_for` these fields.
+        value: By its decoder; without one as it lies in the body.
     """
     if name in _RENAMED:
-        return {_target(name, known): (name, _adapted(name, raw))}
+        return {_target(name, known): (name, _adapted(name, value))}, []
     if name == "options":
-        return _of_options(raw, known, unknown)
-    asked = read_value(name, _SWITCHES[name], raw, unknown)
-    given = {field: value for field, value in _settings_of(asked).items() if value is not None}
-    if not known >= given.keys():
-        unknown.add(name)
-    return {field: (name, Raw(_encode(value))) for field, value in given.items() if field in known}
+        return _of_options(value, known)
+    given = {field: one for field, one in _settings_of(value).items() if one is not None}
+    fields = {field: (name, Raw(_encode(one))) for field, one in given.items() if field in known}
+    return fields, [] if known >= given.keys() else [name]
 
 
-def _of_options(raw: Raw, known: Set[str], unknown: UnknownFields) -> dict[str, tuple[str, Raw]]:
-    fields: dict[str, tuple[str, Raw]] = {}
-    for name, value in read_value("options", _OPTIONS, raw).items():
-        place, target = f"options.{name}", _target(name, known)
+def _of_options(options: dict[str, Raw], known: Set[str]) -> tuple[Fields, list[str]]:
+    fields: Fields = {}
+    ignored: list[str] = []
+    for name, value in options.items():
+        path, target = f"options.{name}", _target(name, known)
         if bytes(value) == b"null":
             continue
         if name in _SAME_IN_OPTIONS and target in known:
-            fields[target] = (place, _adapted("random_seed" if name == "seed" else name, value))
+            fields[target] = (path, _adapted("random_seed" if name == "seed" else name, value))
         else:
-            unknown.add(place)
-    return fields
+            ignored.append(path)
+    return fields, ignored
 
 
 def _settings_of(asked: bool | str | _Thinking | _Reasoning) -> dict[str, Any]:

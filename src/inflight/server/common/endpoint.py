@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from inflight.server.call import EndpointName
 from inflight.server.common.answers import AnswerSerializer
-from inflight.server.common.decoding import BodyDecoder
+from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.prepared import Prepared, PreparedAnswer
 
 if TYPE_CHECKING:

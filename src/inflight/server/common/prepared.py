@@ -17,8 +17,8 @@ from inflight.frontend.text_tasks import TextTask
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
 from inflight.server.call import EndpointName
+from inflight.server.common.bodies import UnknownFieldPolicy
 from inflight.server.common.fields import ChatSettings, CompletionSettings, TextForm, TextSettings
-from inflight.server.common.values import UnknownFieldPolicy
 from inflight.server.errors import ApiError
 
 

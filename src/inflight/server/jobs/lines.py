@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from inflight.counted import shortened
-from inflight.server.common.values import HALF_CHARACTER, without_prefix
+from inflight.server.common.mistakes import HALF_CHARACTER, without_prefix
 from inflight.server.registry import OF_LINES
 
 if TYPE_CHECKING:

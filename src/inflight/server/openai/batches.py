@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from inflight.server.asgi import json_of
-from inflight.server.common.decoding import BodyDecoder
+from inflight.server.common.bodies import BodyDecoder
 from inflight.server.errors import Error
 from inflight.server.jobs.lines import LinePath
 from inflight.server.jobs.service import JobService

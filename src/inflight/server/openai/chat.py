@@ -13,8 +13,8 @@ from inflight.frontend.parsers.answer_parser import ContentDelta, ReasoningDelta
 from inflight.frontend.segments import ToolCall as ParsedCall
 from inflight.server.call import Call
 from inflight.server.common.answers import Change, Choice, TokenUsage, joined
+from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.conversation import ChatBody
-from inflight.server.common.decoding import BodyDecoder
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import COMMON_HINTS, COMMON_NEUTRAL
 from inflight.server.common.frames import (

@@ -13,7 +13,7 @@ from inflight.frontend.outputs import OutputCollector
 from inflight.server.call import Call
 from inflight.server.common.answer_forms import form_field
 from inflight.server.common.answers import Change, Choice
-from inflight.server.common.decoding import BodyDecoder
+from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import (
     COMMON_HINTS,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Raw, Struct
 
-from inflight.server.common.decoding import BodyDecoder
+from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import CallSettings, Name, Positive, TextForm
 from inflight.server.common.logprobs import encode

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from inflight.core.types.sampling import MAX_NAME_CHARS
 from inflight.server.asgi import JsonResponse, body_bytes, json_of
-from inflight.server.common.decoding import BodyDecoder
+from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.fields import Name
 from inflight.server.common.prepared import check_model
 from inflight.server.errors import ApiError, invalid

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from inflight.server.common.decoding import BodyDecoder
+from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.fields import (
     COMMON_HINTS,
     COMMON_NEUTRAL,

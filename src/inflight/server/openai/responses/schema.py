@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from inflight.server.common.decoding import BodyDecoder
+from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.fields import (
     COMMON_HINTS,
     COMMON_NEUTRAL,

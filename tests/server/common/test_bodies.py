@@ -9,8 +9,8 @@ import pytest
 
 from inflight.counted import LONGEST_SHOWN
 from inflight.server.anthropic.messages.schema import MESSAGES
+from inflight.server.common.bodies import MAX_NAMES, UnknownFields, nearest
 from inflight.server.common.conversation import ChatBody
-from inflight.server.common.values import MAX_NAMES, UnknownFields, nearest
 from inflight.server.errors import ApiError
 from inflight.server.openai.chat import CHAT
 from inflight.server.openai.completions import COMPLETION

@@ -1,4 +1,4 @@
-"""Read one value of a body by its field's type, or say in a sentence what its first mistake is, and where.
+"""The first mistake of a body's value, in a sentence with its path; and values without their unknown fields.
 
 msgspec stops at the first mistake and says in English what and where it is. Of that only the path is read; the sentence
 is made of the field's type and of the value that stands there.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
 import msgspec
 from msgspec import DecodeError, Raw, ValidationError, inspect
@@ -18,11 +18,6 @@ from msgspec import DecodeError, Raw, ValidationError, inspect
 from inflight.counted import LONGEST_SHOWN, shortened
 from inflight.server.errors import ApiError, invalid
 
-UnknownFieldPolicy = Literal["warn", "ignore", "refuse"]
-MAX_NAMES = 16  # of ignored fields that one answer names
-MAX_NAME_CHARS = 64  # of a name that is compared with known ones
-_MIN_RATIO = 0.78  # of equal letters, where a known name was probably meant
-_MAX_NESTED = 32  # objects within one field from which unknown fields are removed, which is read anew for each
 _MAX_SEARCHED = 1 << 20  # bytes of a value in which a mistake is looked for by its path
 _PATH = re.compile(r" - at (`key` in )?`\$?([^`]*)`$")
 _KEY = "{}"  # a step to the name of an object's entry
@@ -30,177 +25,27 @@ _STEP = re.compile(r"\.([^.\[\]]+)|(\[(?:\d+|\.\.\.)\])")
 HALF_CHARACTER = re.compile(  # of a surrogate pair, without the other half
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
 )
-_UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
+UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
 _fields_of = msgspec.json.Decoder(dict[str, Raw]).decode
 _entries_of = msgspec.json.Decoder(list[Raw]).decode
 _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
-V = TypeVar("V")
+
+# -- values of another form --------------------------------------------------------------------------------------------
 
 
-# -- unknown fields ----------------------------------------------------------------------------------------------------
+def wrong_value(name: str, type_: Any, error: ValidationError, given: Any) -> ApiError:
+    """Return the error of a value that was read as another type than its own, as of a text for a number."""
+    steps = _steps(error)
+    value = given[int(steps[0][1:-1])] if steps and isinstance(given, list) else given
+    return _wrong(name, _types_at(type_, steps), Raw(_encode(value)))
 
 
-class UnknownFields:
-    """The paths of a body's unknown fields, such as `options.num_ctx`, in their order: the first 16, and a number."""
-
-    def __init__(self, *, refuses: bool = False):
-        """refuses: the first one is an error."""
-        self._refuses = refuses
-        self._names: list[str] = []
-        self._more = 0
-
-    def add(self, path: str, known: Iterable[str] = ()) -> None:
-        """Add a field.
-
-        Args:
-            known: Names of which one may have been meant.
-
-        Raises:
-            ApiError: 400, where unknown fields are refused.
-        """
-        name = shortened(path)
-        if self._refuses:
-            near = nearest(path, known)
-            hint = "" if near is None else f" Did you mean {near!r}?"
-            raise invalid(f"The field {name!r} is unknown here; leave it out.{hint}", name, "unknown_field")
-        if name in self._names:
-            return
-        if len(self._names) < MAX_NAMES:
-            self._names.append(name)
-        else:
-            self._more += 1
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names, and the number of those that are left out as a last entry."""
-        return (*self._names, *((f"{self._more} more",) if self._more else ()))
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was probably meant; None where none is close."""
-    import difflib  # here, as it is for mistakes only
-
-    return next(iter(difflib.get_close_matches(name[:MAX_NAME_CHARS], known, 1, _MIN_RATIO)), None)
-
-
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
-def read_value(name: str, decoder: msgspec.json.Decoder[V], raw: Raw, unknown: UnknownFields | None = None) -> V:
-    """Return the value of a field, or of something in it that is read by itself.
-
-    Args:
-        name: Its path in the body.
-        unknown: Takes the paths of nested fields that are unknown and not null. None: they are refused.
-
-    Raises:
-        ApiError: 400, of the first mistake.
-    """
-    unknown = unknown or UnknownFields(refuses=True)
-    for _ in range(_MAX_NESTED):
-        try:
-            return decoder.decode(raw)
-        except ValidationError as error:
-            raw = _without_unknown(name, decoder.type, raw, _steps(error), unknown)
-        except _UNREADABLE as error:
-            raise _not_json(error, bytes(memoryview(raw)), name) from None
-    raise invalid(
-        f"{shortened(name)} has unknown fields in more than {_MAX_NESTED} objects; leave them out.",
-        name,
-        "unknown_field",
-    )
-
-
-def read_text(name: str, type_: Any, text: str | list[str]) -> Any:
-    """Return the value that a parameter's text stands for: "20" is a number, "true" is a truth.
-
-    Args:
-        text: Several texts, where the parameter may be given several times.
-
-    Raises:
-        ApiError: 400.
-    """
-    try:
-        return msgspec.convert(text, type_, strict=False)
-    except ValidationError as error:
-        steps = _steps(error)
-        given = text[int(steps[0][1:-1])] if steps and isinstance(text, list) else text
-        raise _wrong(name, _types_at(type_, steps), Raw(_encode(given))) from None
-
-
-def fields_of(body: bytes | memoryview) -> dict[str, Raw]:
-    """Return the fields of a JSON object, unread. Raises ApiError 400."""
-    try:
-        return _fields_of(body)
-    except ValidationError:
-        raise invalid("The body is not a JSON object; send one, with Content-Type: application/json.") from None
-    except _UNREADABLE as error:
-        raise _not_json(error, bytes(body)) from None
-
-
-def without_prefix(error: Exception) -> str:
-    """Return where the JSON ends to be any."""
-    return str(error).removeprefix("JSON is malformed: ")
-
-
-def _not_json(error: Exception, body: bytes, field: str | None = None) -> ApiError:
-    if isinstance(error, RecursionError):
-        return invalid("The body is nested too deeply; send less nested JSON.", field, "invalid_json")
-    if HALF_CHARACTER.search(body) and (half := _half_character(body, field)) is not None:
-        return half
-    if isinstance(error, UnicodeDecodeError):
-        return invalid("The body is not UTF-8; send JSON in UTF-8.", field, "invalid_json")
-    return invalid(f"The body is not JSON: {without_prefix(error)}.", field, "invalid_json")
-
-
-def _half_character(body: bytes, field: str | None) -> ApiError | None:
-    """Return the error of half a surrogate pair, which no token stands for, by the field that holds it. The standard
-    library's reader lets it through, and so finds it."""
-    if len(body) > _MAX_SEARCHED:
-        return invalid("The body holds half a character (a lone surrogate); send whole characters.", field)
-    try:
-        read = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    if field is not None:
-        return _half_value(field)
-    for name, value in read.items() if isinstance(read, dict) else ():
-        if _is_half(name):
-            return invalid(
-                f"The name of the field {shortened(name)!r} holds half a character (a lone surrogate); leave it out.",
-                shortened(name),
-                "unknown_field",
-            )
-        if _is_half(json.dumps(value, ensure_ascii=False)):
-            return _half_value(name)
-    return None
-
-
-def _half_value(field: str) -> ApiError:
-    sentence = f"{shortened(field)} holds half a character (a lone surrogate); send whole characters."
-    return invalid(sentence, shortened(field), "invalid_value")
-
-
-def _is_half(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
-
-
-# -- mistakes ----------------------------------------------------------------------------------------------------------
-
-
-def _steps(error: ValidationError) -> list[str]:
-    """Return the way to the mistake: names of fields, `[3]` for an entry of a list, `[...]` for one of an object, `{}`
-    for the name of one."""
-    found = _PATH.search(str(error))
-    steps = [name or entry for name, entry in _STEP.findall(found[2] if found else "")]
-    return [*steps, _KEY] if found and found[1] else steps
-
-
-def _without_unknown(name: str, type_: Any, raw: Raw, steps: list[str], unknown: UnknownFields) -> Raw:
-    """Return the value without the unknown fields of the object that the mistake is about. Raises ApiError for any
-    other mistake."""
+def without_unknown(name: str, type_: Any, raw: Raw, error: ValidationError) -> tuple[Raw, list[str]]:
+    """Return the value without the unknown fields of the object that an error is about, and the paths of those that are
+    not null. Raises ApiError for any other mistake."""
+    steps = _steps(error)
     path, types = name + _path(steps), _types_at(type_, steps)
     may_have_unknown = any(isinstance(one, inspect.StructType) and one.forbid_unknown_fields for one in types)
     is_searched = may_have_unknown or not steps or len(memoryview(raw)) <= _MAX_SEARCHED
@@ -219,12 +64,9 @@ def _without_unknown(name: str, type_: Any, raw: Raw, steps: list[str], unknown:
         if not extra:
             raise _wrong(path, types, value)
         cleaned, given = _without(raw, ["*" if one.startswith("[") else one for one in steps], extra)
-    except _UNREADABLE as error:
-        raise _not_json(error, bytes(memoryview(raw)), name) from None
-    for one in fields:
-        if one in given:
-            unknown.add(f"{path}.{one}")
-    return cleaned
+    except UNREADABLE as fault:
+        raise not_json(fault, bytes(memoryview(raw)), name) from None
+    return cleaned, [f"{path}.{one}" for one in fields if one in given]
 
 
 def _struct_of(types: Sequence[inspect.Type], fields: Mapping[str, Raw]) -> inspect.StructType | None:
@@ -392,3 +234,62 @@ def _at(raw: Raw, steps: list[str]) -> Raw | None:
             return None
         raw = _entries_of(raw)[int(step[1:-1])] if step.startswith("[") else _fields_of(raw)[step]
     return raw
+
+
+def _steps(error: ValidationError) -> list[str]:
+    """Return the way to the mistake: names of fields, `[3]` for an entry of a list, `[...]` for one of an object, `{}`
+    for the name of one."""
+    found = _PATH.search(str(error))
+    steps = [name or entry for name, entry in _STEP.findall(found[2] if found else "")]
+    return [*steps, _KEY] if found and found[1] else steps
+
+
+# -- no JSON -----------------------------------------------------------------------------------------------------------
+
+
+def without_prefix(error: Exception) -> str:
+    """Return where the JSON ends to be any."""
+    return str(error).removeprefix("JSON is malformed: ")
+
+
+def not_json(error: Exception, body: bytes, field: str | None = None) -> ApiError:
+    """Return the error of bytes that are no JSON, or not in UTF-8."""
+    if isinstance(error, RecursionError):
+        return invalid("The body is nested too deeply; send less nested JSON.", field, "invalid_json")
+    if HALF_CHARACTER.search(body) and (half := _half_character(body, field)) is not None:
+        return half
+    if isinstance(error, UnicodeDecodeError):
+        return invalid("The body is not UTF-8; send JSON in UTF-8.", field, "invalid_json")
+    return invalid(f"The body is not JSON: {without_prefix(error)}.", field, "invalid_json")
+
+
+def _half_character(body: bytes, field: str | None) -> ApiError | None:
+    """Return the error of half a surrogate pair, which no token stands for, by the field that holds it. The standard
+    library's reader lets it through, and so finds it."""
+    if len(body) > _MAX_SEARCHED:
+        return invalid("The body holds half a character (a lone surrogate); send whole characters.", field)
+    try:
+        read = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if field is not None:
+        return _half_value(field)
+    for name, value in read.items() if isinstance(read, dict) else ():
+        if _is_half(name):
+            return invalid(
+                f"The name of the field {shortened(name)!r} holds half a character (a lone surrogate); leave it out.",
+                shortened(name),
+                "unknown_field",
+            )
+        if _is_half(json.dumps(value, ensure_ascii=False)):
+            return _half_value(name)
+    return None
+
+
+def _half_value(field: str) -> ApiError:
+    sentence = f"{shortened(field)} holds half a character (a lone surrogate); send whole characters."
+    return invalid(sentence, shortened(field), "invalid_value")
+
+
+def _is_half(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
