@@ -20,7 +20,7 @@ from inflight.server.answer_memory import BYTES_PER_ENTRY
 from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
-from inflight.server.generating import Generation, open_generation
+from inflight.server.generating import Generation
 from inflight.server.tenants import ANYONE
 
 SCORE = TokenLogprob(1, -1.0, ((1, -1.0), (2, -2.0)))
@@ -54,7 +54,9 @@ class Bridge:
 
 async def opened(call: Call) -> tuple[Generation, EventStream]:
     bridge = Bridge()
-    return await open_generation(cast(Any, bridge), call, None, TokenNames(None), None), bridge.stream
+    generation = Generation(call, None, TokenNames(None))
+    await generation.open(cast(Any, bridge))
+    return generation, bridge.stream
 
 
 async def content(frames: AsyncIterator[bytes]) -> dict[str, Any]:

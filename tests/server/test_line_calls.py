@@ -37,7 +37,7 @@ def serving(
         return _or_raise(prepared, None)
 
     async def open_(*_: Any, **__: Any) -> Any:
-        return _or_raise(opened, SimpleNamespace(answer=answer, generation=SimpleNamespace(response=RESPONSE)))
+        return _or_raise(opened, SimpleNamespace(closed_answer=answer, response=RESPONSE))
 
     async def answer() -> bytes:
         return cast(bytes, _or_raise(answered, b"{}"))

@@ -14,8 +14,9 @@ from inflight.core.types.sampling import Grammar
 from inflight.engine.event_stream import EventStream
 from inflight.server.call import Call
 from inflight.server.errors import ApiError
+from inflight.server.generating import GONE
 from inflight.server.sending import ClientGone, until_gone
-from inflight.server.service import GONE, Ended, Service
+from inflight.server.service import Ended, Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import ANYONE
 
@@ -68,11 +69,11 @@ class Rig:
 
     def check_all_is_over(self, status: int) -> None:
         assert [one.status for one in self.ended] == [status]
-        assert (self.bridge.left, self.released, self.service.under_way) == (1, 1, 0)
+        assert (self.bridge.left, self.released, self.service.in_flight) == (1, 1, 0)
 
 
 async def is_opening(rig: Rig) -> None:
-    while not rig.service.under_way:
+    while not rig.service.in_flight:
         await asyncio.sleep(0)
     await asyncio.sleep(0)
 

@@ -24,7 +24,7 @@ from inflight.server.app import make_app
 from inflight.server.errors import ApiError, invalid
 from inflight.server.sending import PIECE_BYTES, PreparedResponse, WholeAnswer
 from inflight.server.served import OneModel
-from inflight.server.service import OpenCall, Service
+from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import ANYONE, Tenants
 from inflight.text import Tokenizer
@@ -201,16 +201,16 @@ def test_an_answer_counts_until_its_client_has_taken_it(monkeypatch: pytest.Monk
         ]
         await reader.has_begun()
         await idler.has_begun()
-        assert service.under_way == 2
+        assert service.in_flight == 2
         assert [one.held for one in service._open] == [len(content) // BYTES_PER_ENTRY] * 2
         reader.reads.set()
         await tasks[0]
         assert b"".join(reader.bodies) == content and max(map(len, reader.bodies)) == PIECE_BYTES
-        assert service.under_way == 1
+        assert service.in_flight == 1
         (left,) = service._open
         left.end(ApiError(503, "Enough."))
         await tasks[1]
-        assert service.under_way == 0 and len(idler.bodies) == 1
+        assert service.in_flight == 0 and len(idler.bodies) == 1
 
     asyncio.run(main())
 
@@ -220,27 +220,25 @@ class Made(generating.Delivery):
 
     def __init__(self, content: bytes):
         super().__init__(None)
-        self.content = content
-        self.closed = False
+        self.content, self.ended = content, list[int]()
 
     async def answer(self) -> bytes:
         return self.content
 
-    async def close(self) -> None:
-        self.closed = True
+    async def close(self, status: int) -> None:
+        self.ended.append(status)
 
 
 def test_a_call_is_closed_when_its_whole_answer_was_taken() -> None:
     async def main() -> None:
-        ends: list[Any] = []
         generation, client = Made(b"x" * (2 * PIECE_BYTES)), Slow()
-        response = WholeAnswer(OpenCall(cast(Any, generation), lambda *end: ends.append(end)))
+        response = WholeAnswer(cast(Any, generation))
         task = asyncio.create_task(response({}, client.receive, client.send))
         await client.has_begun()
-        assert not generation.closed and not ends
+        assert not generation.ended
         client.reads.set()
         await task
-        assert generation.closed and ends == [(200, None)]
+        assert generation.ended == [200]
         assert b"".join(client.bodies) == generation.content
 
     asyncio.run(main())

@@ -14,10 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from inflight.core.types.events import finish_reason
 from inflight.server.asgi import REQUEST_ID_HEADER, header, notice_headers, request_id_headers, request_ids, state_of
 from inflight.server.errors import ApiError
-from inflight.server.generating import Generation
+from inflight.server.generating import GONE, Generation
 from inflight.server.logs import REQUEST_ID, RequestLine, log_request, without_values
 from inflight.server.registry import ENDPOINTS
-from inflight.server.service import GONE, Ended
+from inflight.server.service import Ended
 
 Observe = Callable[[str, int, float], None]  # route, status, seconds
 

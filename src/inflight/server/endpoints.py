@@ -20,7 +20,7 @@ from inflight.server.call import Call, EndpointName
 from inflight.server.common.frames import RenderedRequest
 from inflight.server.common.prepared import PreparedAnswer, PreparedChat, PreparedCompletion, PreparedTexts
 from inflight.server.errors import Error, MessagesError, is_of_messages, refused
-from inflight.server.generating import Keep
+from inflight.server.generating import GONE, Keep
 from inflight.server.openai.responses.store import NOT_STORED, Responses
 from inflight.server.openai.responses.stored_input import StoredConversations
 from inflight.server.preprocessing.pool import is_long
@@ -29,7 +29,7 @@ from inflight.server.router_hints import hints_of
 from inflight.server.routes import Routes, any_errors, tenant_of
 from inflight.server.sending import ClientGone, EventStreamResponse, PreparedResponse, WholeAnswer, until_gone
 from inflight.server.served import ModelLease, Served
-from inflight.server.service import GONE, Service
+from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 from inflight.server.tracing.request_trace import passed, trace_of
 from inflight.server.translating import MANY_TOKEN_BYTES
@@ -72,12 +72,14 @@ class _Calls:
         request.state.is_logged = True  # from here on the service logs how it ended
         opening = self._service.open(call, model_lease, keep=self._keeping(call))
         try:
-            opened = await (until_gone(request.receive, opening, asyncio.Event()) if call.has_grammar else opening)
+            generation = await (until_gone(request.receive, opening, asyncio.Event()) if call.has_grammar else opening)
         except ClientGone:
             return Response(status_code=GONE)
         if (trace := trace_of(request.scope)) is not None:
-            trace.generation = opened.generation
-        return EventStreamResponse(opened, self._service.settings.keep_alive) if call.stream else WholeAnswer(opened)
+            trace.generation = generation
+        if call.stream:
+            return EventStreamResponse(generation, self._service.settings.keep_alive)
+        return WholeAnswer(generation)
 
     async def respond_without_engine(self, name: EndpointName, request: Request) -> Response:
         """Return the response of an endpoint whose answer needs no engine. Raises ApiError."""

@@ -1,16 +1,14 @@
-"""A call on its way through the engine: opened, followed to its end, or ended before.
+"""A call on its way through the engine and to its client: opened, followed to its end, or ended before.
 
-A whole answer is a stream
-that is collected. A frame holds what happened since the last one was taken, so that a slow reader gets fewer and larger
-frames; a large one is put together in a thread, so that other calls do not wait for it.
+A whole answer is a stream that is collected. A frame holds what happened since the last one was taken, so that a slow
+reader gets fewer and larger frames; a large one is put together in a thread, so that other calls do not wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
-from typing import Any
 
 from inflight.core.types.events import Event
 from inflight.core.types.request import RequestRefused
@@ -27,23 +25,22 @@ from inflight.text import Tokenizer
 
 Keep = Callable[[bytes], Awaitable[None]]  # stores an answer, as JSON; may raise ApiError
 LAST_WORDS = 2.0  # seconds in which a client may still take why its call was ended
+GONE = 499  # what logs write as the status of a client that has left
 
 
 class Delivery:
     """An answer on its way to its client: what is buffered for it, and why it was ended. Release it."""
 
-    def __init__(self, timeout: float | None, since: float | None = None):
-        """timeout: seconds after which it is ended; None: never. since: from when on they count, on the event loop's
-        clock; None: from now."""
+    def __init__(self, timeout: float | None):
+        """timeout: seconds from now after which it is ended; None: never."""
         self.error: ApiError | None = None  # why it was ended, or the error within a stream
-        self.given_up = asyncio.Event()  # it was ended, and its client had time to hear so
+        self.given_up = asyncio.Event()  # it was ended, and its client had time to read why
         self._whole_bytes = 0  # of an answer that is made, and that its client has not taken yet
         self._report: Callable[[int], None] = lambda entries: None
         self._loop = asyncio.get_running_loop()
         self._timers: list[asyncio.TimerHandle] = []
         if timeout is not None:
-            when = (self._loop.time() if since is None else since) + timeout
-            self._timers.append(self._loop.call_at(when, self.end, _took_too_long(timeout)))
+            self._timers.append(self._loop.call_later(timeout, self.end, _took_too_long(timeout)))
 
     @property
     def held(self) -> int:
@@ -74,41 +71,69 @@ class Delivery:
 
 
 class Generation(Delivery):
-    """One call that the engine has accepted. Close it, or the engine goes on."""
+    """One call. Open it, and close it when it was accepted, or the engine goes on."""
 
     def __init__(
         self,
         call: Call,
-        stream: EventStream,
-        response: ResponseBuilder,
-        timeout: float | None,
+        tokenizer: Tokenizer | None,
+        names: TokenNames,
+        timeout: float | None = None,
         keep: Keep | None = None,
-        since: float | None = None,
     ):
-        """timeout, since: see `Delivery`. keep: the answer, before its end is sent."""
-        super().__init__(timeout, since)
-        self.call = call
-        self.response = response
-        self._stream, self._keep = stream, keep
+        """keep: stores the answer before its end is sent. timeout: as `Delivery`; it counts while the call opens."""
+        super().__init__(timeout)
+        collectors = {
+            request.request_id: OutputCollector(request, tokenizer, prompt, call.stream, call.parsing)
+            for request, prompt in zip(call.requests, call.prompts, strict=True)
+        }
+        self.call, self.response = call, ResponseBuilder(call, collectors, names)
+        self.on_close: Callable[[int, ApiError | None], None] = lambda status, error: None
+        self._keep = keep
+        self._opening: asyncio.Future[EventStream] | None = None
+        self._opened: EventStream | None = None
         self._kept = 0  # of what was taken, tokens and log-probabilities that the response keeps
+
+    async def open(self, engine: EngineClient) -> None:
+        """Submit the call, and wait until the engine has accepted it, whose grammar may have to be compiled first.
+        Raises ApiError where it is refused, or was ended meanwhile; then the engine has nothing of it."""
+        opening = self._opening = asyncio.ensure_future(engine.open(*self.call.requests))
+        try:
+            stream = await opening
+        except asyncio.CancelledError:
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                await opening.result().aclose()  # it was accepted as its client left, or it was ended
+            if self.error is not None:
+                raise self.error from None
+            raise
+        except RequestRefused as refusal:
+            raise refused(refusal, ENDPOINTS[self.call.kind].prompt_field, self.call.form_field) from None
+        except EngineStopped as fault:
+            raise _broken(fault) from None
+        if self.error is not None:
+            await stream.aclose()
+            raise self.error
+        self._opened, stream.on_put = stream, self._report
 
     @property
     def held(self) -> int:
-        return self._stream.buffered + self._kept + super().held
-
-    def report_to(self, report: Callable[[int], None]) -> None:
-        super().report_to(report)
-        self._stream.on_put = report
+        buffered = 0 if self._opened is None else self._opened.buffered
+        return buffered + self._kept + super().held
 
     def end(self, error: ApiError) -> None:
-        """End the stream: taking from it, now or later, raises this error."""
+        """End the call: taking from its stream, now or later, raises this error."""
         if self.error is None:
             super().end(error)
-            self._stream.fail(error)
+            if self._opened is not None:
+                self._opened.fail(error)
+            elif self._opening is not None:
+                self._opening.cancel()
 
-    async def close(self) -> None:
+    async def close(self, status: int = GONE) -> None:
+        """End what is left of it, and report how it ended: by its error, if it has one, else with a HTTP status."""
         self.release()
         await self._stream.aclose()
+        self.on_close(*((status, None) if self.error is None else (self.error.status, self.error)))
 
     async def answer(self) -> bytes:
         """Return everything at the end, as JSON. Raises ApiError."""
@@ -130,24 +155,42 @@ class Generation(Delivery):
         self.hold_whole(len(answer))
         return answer
 
+    async def closed_answer(self) -> bytes:
+        """Return everything at the end, as JSON, which counts no more; closed whatever happens. Raises ApiError."""
+        status = 500
+        try:
+            answer = await self.answer()
+            status = 200
+            return answer
+        except asyncio.CancelledError:
+            status = GONE
+            raise
+        finally:
+            await self.close(status)
+
     async def frames(self, keep_alive: float) -> AsyncGenerator[bytes, None]:
         """Return server-sent events. Errors are events too: the status was sent before the first of them."""
+        stream, response = self._stream, self.response
         try:
-            while not self._stream.ended:
-                taken = self._stream.taken
+            while not stream.ended:
+                taken = stream.taken
                 events = await self._take(keep_alive)
-                size = self._stream.taken - taken + self._kept  # which the first of a choice shows
-                response = self.response
+                size = stream.taken - taken + self._kept  # which the first of a choice shows
                 frames = await _put_together(partial(response.frames, events), size) if events else response.alive
-                self._kept = self.response.prompt_scores
+                self._kept = response.prompt_scores
                 if frames:
                     yield frames
             if self._keep is not None:
-                await self._keep(self.response.kept())
-            yield self.response.last_frames()
+                await self._keep(response.kept())
+            yield response.last_frames()
         except ApiError as error:
             self.error = error
-            yield self.response.failed(error)
+            yield response.failed(error)
+
+    @property
+    def _stream(self) -> EventStream:
+        assert self._opened is not None, "the call is open"
+        return self._opened
 
     async def _take(self, patience: float | None) -> list[Event]:
         """Return the events since the last ones; none, when nothing happens for so long. Raises ApiError."""
@@ -160,63 +203,6 @@ class Generation(Delivery):
 async def _put_together(work: Callable[[], bytes], size: int) -> bytes:
     """Return what `work` makes; beside the event loop, where `size` tokens and log-probabilities are many."""
     return work() if size <= PIECE else await asyncio.to_thread(work)
-
-
-class Opening(Delivery):
-    """A call that the engine has not accepted yet: its grammar may have to be compiled first. Its time limit counts,
-    and a server that shuts down ends it like any other."""
-
-    def __init__(self, timeout: float | None, opening: Coroutine[Any, Any, Generation]):
-        super().__init__(timeout)
-        self._task = asyncio.ensure_future(opening)
-
-    def end(self, error: ApiError) -> None:
-        super().end(error)
-        self._task.cancel()
-
-    async def generation(self) -> Generation:
-        """Wait until the engine has accepted the call. Raises ApiError when it is refused, or ended before. A call that
-        was accepted at the very moment in which its client left, or it was ended, is closed."""
-        try:
-            generation = await self._task
-        except asyncio.CancelledError:
-            if self._is_accepted:
-                await self._task.result().close()
-            if self.error is not None:
-                raise self.error from None
-            raise
-        if self.error is not None:
-            await generation.close()
-            raise self.error
-        return generation
-
-    @property
-    def _is_accepted(self) -> bool:
-        return self._task.done() and not self._task.cancelled() and self._task.exception() is None
-
-
-async def open_generation(
-    bridge: EngineClient,
-    call: Call,
-    tokenizer: Tokenizer | None,
-    names: TokenNames,
-    timeout: float | None,
-    keep: Keep | None = None,
-) -> Generation:
-    """Open the call's requests at the engine. Raises ApiError when they are refused."""
-    since = asyncio.get_running_loop().time()
-    collectors = {
-        request.request_id: OutputCollector(request, tokenizer, prompt, call.stream, call.parsing)
-        for request, prompt in zip(call.requests, call.prompts, strict=True)
-    }
-    response = ResponseBuilder(call, collectors, names)
-    try:
-        stream = await bridge.open(*call.requests)
-    except RequestRefused as refusal:
-        raise refused(refusal, ENDPOINTS[call.kind].prompt_field, call.form_field) from None
-    except EngineStopped as fault:
-        raise _broken(fault) from None
-    return Generation(call, stream, response, timeout, keep, since)
 
 
 def _broken(fault: EngineStopped) -> ApiError:

@@ -1,7 +1,4 @@
-"""Lines of batch jobs as calls: the body of a line means what it would mean at its endpoint.
-
-Knows how a line is asked; where lines come from and where answers go, batch jobs and the command line know.
-"""
+"""Lines of batch jobs as calls: the body of a line means what it would mean at its endpoint."""
 
 from __future__ import annotations
 
@@ -13,11 +10,12 @@ from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.prepared import PreparedAnswer
 from inflight.server.errors import ApiError, invalid
+from inflight.server.generating import Generation
 from inflight.server.jobs.attempts import Answer, EngineEnded, InFlight, NotNow, StepFailed
 from inflight.server.jobs.store import LineUsage
 from inflight.server.registry import OF_LINES
 from inflight.server.served import ModelLease
-from inflight.server.service import OpenCall, Service
+from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 
 
@@ -54,15 +52,15 @@ class LineAnswerer:
             await served.translator.call_without_blocking(prepared, tenant, own_id=call_id_of(request_id), batch=True)
         )
         async with self._service.answer_memory.for_line(call, served.max_model_len):
-            opened = await self._service.open(call, model_lease, batch=True)
-            answer = await _of_the_engine(opened)
-            return Answer(200, answer, _usage_of(call, opened.generation.response))
+            generation = await self._service.open(call, model_lease, batch=True)
+            answer = await _of_the_engine(generation)
+            return Answer(200, answer, _usage_of(call, generation.response))
 
 
-async def _of_the_engine(opened: OpenCall) -> bytes:
+async def _of_the_engine(generation: Generation) -> bytes:
     """Return the answer. Raises ApiError; EngineEnded where the engine died with the line in flight."""
     try:
-        return await opened.answer()
+        return await generation.closed_answer()
     except ApiError as error:
         if error.code != "engine_stopped":
             raise

@@ -110,7 +110,7 @@ def make_live(service: Service, source: Callable[[], FeedSource | None], record:
         return None
 
     def ends() -> bool:
-        return service.state == "failed" or (service.state == "draining" and not service.under_way)
+        return service.state == "failed" or (service.state == "draining" and not service.in_flight)
 
     return Live(LiveHub(source, ends), record)
 

@@ -1,7 +1,7 @@
 """Answers that are sent, and work that ends when its client goes away.
 
-Knows ASGI messages. The transport is asked to take one piece after the other, so that what a client does not read stays
-where it is counted: with its call.
+The transport is asked to take one piece after the other, so that what a client does not read stays where it is counted:
+with its call.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from inflight.server.asgi import abandon
-from inflight.server.generating import Delivery
-from inflight.server.service import GONE, OpenCall
+from inflight.server.generating import GONE, Delivery, Generation
 
 PIECE_BYTES = 1 << 16
 T = TypeVar("T")
@@ -30,14 +29,14 @@ class ClientGone(Exception):
 class CallResponse(Response):
     """The answer to a call, which is closed when it is sent and when the client goes away."""
 
-    def __init__(self, call: OpenCall, headers: dict[str, str] | None = None):
+    def __init__(self, generation: Generation, headers: dict[str, str] | None = None):
         super().__init__(headers=headers)
         del self.headers["content-length"]
-        self._call = call
+        self._generation = generation
         self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status, generation = 500, self._call.generation
+        status, generation = 500, self._generation
         try:
             await until_gone(receive, self._send_all(send), generation.given_up)
             status = 200
@@ -48,18 +47,17 @@ class CallResponse(Response):
             else:
                 await Response(status_code=GONE)(scope, receive, send)
         finally:
-            error = generation.error
-            await self._call.close(*((status, None) if error is None else (error.status, error)))
+            await generation.close(status)
 
     async def _send_all(self, send: Send) -> None:
         raise NotImplementedError
 
 
 class WholeAnswer(CallResponse):
-    """Everything at the end, as JSON. Raises ApiError before anything is sent."""
+    """One JSON text at the end. Raises ApiError before anything is sent."""
 
     async def _send_all(self, send: Send) -> None:
-        generation = self._call.generation
+        generation = self._generation
         answer = await generation.answer()
         self._begun = True
         await send_json(answer, send)
@@ -72,14 +70,14 @@ class EventStreamResponse(CallResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, call: OpenCall, keep_alive: float):
-        super().__init__(call, {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+    def __init__(self, generation: Generation, keep_alive: float):
+        super().__init__(generation, {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._keep_alive = keep_alive
 
     async def _send_all(self, send: Send) -> None:
         self._begun = True
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async with contextlib.aclosing(self._call.generation.frames(self._keep_alive)) as frames:
+        async with contextlib.aclosing(self._generation.frames(self._keep_alive)) as frames:
             async for frame in frames:
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

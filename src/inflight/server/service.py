@@ -1,7 +1,6 @@
 """The service: an engine that is loading, ready, draining or broken, and the calls in flight.
 
-Knows states, limits and the life of calls; not HTTP's details, not what a batch job is. Endpoints and batch jobs ask
-the engine through it, so that both are counted, logged and ended alike.
+Endpoints and batch jobs ask the engine through it, so that both are counted, logged and ended alike.
 """
 
 from __future__ import annotations
@@ -18,21 +17,24 @@ from inflight.server.answer_memory import AnswerMemory
 from inflight.server.call import Call, EndpointName
 from inflight.server.call_counts import CallCounts
 from inflight.server.errors import ApiError
-from inflight.server.generating import LAST_WORDS, Delivery, Generation, Keep, Opening, open_generation
+from inflight.server.generating import GONE, LAST_WORDS, Delivery, Generation, Keep
 from inflight.server.served import ModelLease, ServedModels, model_named
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
 
 ANSWER_BYTES = 80 << 20  # of memory that answers may take, of all calls together
-GONE = 499  # what logs write as the status of a client that went away
 State = Literal["loading", "ready", "draining", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What there is to tell of a call that has ended.
+    """A call that has ended, for log and metrics.
 
-    status: what its client was told; error: why it was not served. refused_by_engine: and counted there.
+    Attributes:
+        generation: None where the engine did not accept it.
+        status: That its client got.
+        error: Why it was not served.
+        refused_by_engine: It was counted there, too.
     """
 
     call: Call
@@ -43,43 +45,18 @@ class Ended:
     refused_by_engine: bool = False
 
 
-class OpenCall:
-    """A call that the engine has accepted. It must be closed."""
-
-    def __init__(self, generation: Generation, closed: Callable[[int, ApiError | None], None]):
-        self.generation = generation
-        self._closed = closed
-
-    async def answer(self) -> bytes:
-        """The whole answer as JSON, which counts no more; closed whatever happens. Raises ApiError."""
-        status, told = 500, None
-        try:
-            answer = await self.generation.answer()
-            status = 200
-            return answer
-        except ApiError as error:
-            status, told = error.status, error
-            raise
-        except asyncio.CancelledError:
-            status = GONE
-            raise
-        finally:
-            await self.close(status, told)
-            del told  # it holds this frame
-
-    async def close(self, status: int, error: ApiError | None = None) -> None:
-        """It has ended, or is ended now. status, error: what its client was told."""
-        await self.generation.close()
-        self._closed(status, error)
-
-
 class Service:
-    def __init__(self, settings: ServerSettings, tell: Callable[[Ended], None], counts: CallCounts | None = None):
-        """tell: called once for every call that has ended (the log). counts: shared, where there are more processes."""
+    def __init__(self, settings: ServerSettings, report: Callable[[Ended], None], counts: CallCounts | None = None):
+        """Start without models.
+
+        Args:
+            report: Called once for every call that has ended, for the log.
+            counts: Shared, where there are more processes.
+        """
         self.settings = settings
         self._state: State = "loading"
         self.doing = "starting"  # while loading: what; once failed: why
-        self._tell = tell
+        self._report = report
         self._models: ServedModels | None = None
         self.counts = counts or CallCounts()  # of clients' calls
         self._open: set[Delivery] = set()
@@ -116,13 +93,13 @@ class Service:
 
     @property
     def models(self) -> ServedModels:
-        """For work that is new. Raises ApiError as `check`."""
+        """Return the models, for new work. Raises ApiError as `check`."""
         self.check()
         assert self._models is not None, "checked"
         return self._models
 
     def check(self) -> None:
-        """Raises ApiError where no new work is taken: 503 unless models are ready, 500 when they have broken down."""
+        """Raise ApiError where no new work is taken: 503 unless models are ready, 500 when they have crashed."""
         stopped = self._models.stopped if self._models is not None else None
         if stopped is not None or self.state == "failed":
             raise ApiError(500, stopped or self.doing, type="server_error", code="engine_stopped")
@@ -132,9 +109,17 @@ class Service:
             raise self.not_loaded()
 
     async def acquire(self, endpoint: EndpointName, body: bytes, tenant: Tenant | None = None) -> ModelLease:
-        """The model that a body is for, to be released, or handed on to `open`. tenant: among whose calls it counts
-        while it waits for the model; None: it counts already, or never does. Raises ApiError as `check`, 429 where too
-        many calls are in flight, and where the model is not to be had."""
+        """Acquire the model that a body is for.
+
+        Args:
+            tenant: Among its calls it counts while it waits for the model; None: it counts already, or never does.
+
+        Returns:
+            A lease, to be released, or passed to `open`.
+
+        Raises:
+            ApiError: As `check`; 429 where too many calls are in flight; the model cannot be loaded.
+        """
         models = self.models
         if models.residency is None:
             return await models.acquire(None)
@@ -166,13 +151,13 @@ class Service:
         )
 
     async def drain(self) -> int:
-        """Take no new work; returns when nothing is in flight, or when the time is over and what was left has been
-        ended. How many calls that were."""
+        """Take no new work, and wait until nothing is in flight, or the time is over; then end what is left. Return how
+        many calls that were."""
         self._state = "draining"
         if self._models is not None:
             self._models.refuse(self._draining())
         await self._until_nothing_left(self.settings.drain_timeout)
-        left = self.under_way
+        left = self.in_flight
         for delivery in tuple(self._open):
             delivery.end(
                 ApiError(
@@ -188,7 +173,7 @@ class Service:
         self._hurry.set()
 
     async def _until_nothing_left(self, seconds: float) -> None:
-        if not self.under_way:
+        if not self.in_flight:
             return
         waits = [asyncio.ensure_future(event.wait()) for event in (self._nothing_left, self._hurry)]
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -196,62 +181,68 @@ class Service:
             one.cancel()
 
     @property
-    def under_way(self) -> int:
-        """Calls of clients, of this process; lines of batch jobs are taken up again at the next start, and nobody
-        waits for them."""
+    def in_flight(self) -> int:
+        """Return the calls of clients of this process; lines of batch jobs are run again at the next start, and no
+        client waits for them."""
         return self.counts.mine
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
     async def open(
         self, call: Call, model_lease: ModelLease, *, batch: bool = False, keep: Keep | None = None
-    ) -> OpenCall:
-        """Hand the call to the engine of a model, which is released when the call has ended, or is refused. keep:
-        stores its answer. Raises ApiError when it is refused. What is opened must be closed."""
-        started, entered, opening = time.monotonic(), False, None
+    ) -> Generation:
+        """Open a call at the engine of a model.
+
+        Args:
+            model_lease: Released when the call has ended, or is refused.
+            batch: It is a line of a batch job: not among clients' calls, and without a time limit.
+            keep: Stores its answer.
+
+        Returns:
+            A generation, which must be closed.
+
+        Raises:
+            ApiError: It is refused.
+        """
+        started, served, entered, generation = time.monotonic(), model_lease.served, False, None
         try:
             self.check()
             if not batch:
                 self._enter(call.tenant)
                 entered = True
-            timeout = None if batch else self.settings.request_timeout  # a job has its completion window
-            served = model_lease.served
             names = served.id_names if call.names_are_ids else served.names
-            opened = open_generation(served.bridge, call, served.tokenizer, names, timeout, keep)
-            opening = Opening(timeout, opened)
+            timeout = None if batch else self.settings.request_timeout  # a job has its completion window
+            generation = Generation(call, served.tokenizer, names, timeout, keep)
             if not batch:
-                self._watch(opening)
-            generation = await opening.generation()
+                self._watch(generation)
+            await generation.open(served.bridge)
         except BaseException as error:
             model_lease.release()
+            if generation is not None:
+                generation.release()
+                self._open.discard(generation)
             if entered:
                 self._leave(call.tenant)
             seconds = time.monotonic() - started
             if isinstance(error, ApiError):
-                self._tell(Ended(call, None, error.status, seconds, error, entered or batch))
+                self._report(Ended(call, None, error.status, seconds, error, entered or batch))
             elif isinstance(error, asyncio.CancelledError):
-                self._tell(Ended(call, None, GONE, seconds, None, True))  # no request was refused
+                self._report(Ended(call, None, GONE, seconds, None, True))  # no request was refused
             raise
-        finally:
-            if opening is not None:
-                opening.release()
-                self._open.discard(opening)
 
         def closed(status: int, error: ApiError | None) -> None:
             model_lease.release()
             self._open.discard(generation)
             if not batch:
                 self._leave(call.tenant)
-            self._tell(Ended(call, generation, status, time.monotonic() - started, error))
+            self._report(Ended(call, generation, status, time.monotonic() - started, error))
 
-        if not batch:
-            self._watch(generation)
-        return OpenCall(generation, closed)
+        generation.on_close = closed
+        return generation
 
     @contextlib.contextmanager
     def entered(self, tenant: Tenant) -> Iterator[Delivery]:
-        """Work of a tenant that is none of the engine's, counted among its calls until its answer is taken. Raises
-        ApiError 429."""
+        """Count work of a tenant that needs no engine among its calls until its answer is taken. Raises ApiError."""
         self._enter(tenant)
         delivery = Delivery(self.settings.request_timeout)
         self._watch(delivery)
@@ -267,7 +258,8 @@ class Service:
         delivery.report_to(self.answer_memory.add)
 
     def _enter(self, tenant: Tenant) -> None:
-        """Raises ApiError 429 where too many calls are in flight. Streams end at any time: a second is a fair pause."""
+        """Count a call. Raises ApiError 429 where too many are in flight: streams end at any time, after a second
+        perhaps."""
         self.counts.enter(tenant.name)
         self._nothing_left.clear()
         try:
@@ -286,7 +278,7 @@ class Service:
 
     def _leave(self, tenant: Tenant) -> None:
         self.counts.leave(tenant.name)
-        if not self.under_way:
+        if not self.in_flight:
             self._nothing_left.set()
 
 

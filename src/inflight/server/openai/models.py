@@ -20,11 +20,12 @@ from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.fields import Name
 from inflight.server.common.prepared import check_model
 from inflight.server.errors import ApiError, invalid
+from inflight.server.generating import GONE
 from inflight.server.model_status import ModelStatus
 from inflight.server.routes import Routes, any_errors, check_operator, read_query, tenant_of
 from inflight.server.sending import ClientGone, until_gone
 from inflight.server.served import AdapterLoading, ListedModel, ModelResidency, OneModel, Served
-from inflight.server.service import GONE, Service
+from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 
 MAX_PATH_CHARS = 4096

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inflight.server.asgi import header, state_of
 from inflight.server.errors import ApiError
+from inflight.server.generating import GONE
 from inflight.server.registry import OF_LINES
-from inflight.server.service import GONE
 from inflight.server.tracing.call_spans import SpanFacts, request_span
 from inflight.server.tracing.request_trace import RequestTrace
 
