@@ -16,9 +16,10 @@ import msgspec
 import pytest
 
 from inflight.server.anthropic.messages import schema as messages
-from inflight.server.call import EndpointName
 from inflight.server.common import conversation as chat
 from inflight.server.common import fields as common
+from inflight.server.common import tools
+from inflight.server.common.prepared import EndpointName
 from inflight.server.errors import ApiError
 from inflight.server.openai.responses import schema as responses
 from inflight.server.registry import ENDPOINTS
@@ -55,8 +56,8 @@ for _module in (ANTHROPIC, BETA):
 # What stands within a body: the client's type, and ours. What ours has not is refused by name, or on the page.
 Inner = tuple[str, str, type[msgspec.Struct], str]
 WITHIN: list[Inner] = [
-    ("openai_python", f"{OPENAI}.shared_params:FunctionDefinition", common.FunctionSpec, "serving-reference"),
-    ("openai_python", f"{OPENAI}.chat:ChatCompletionFunctionToolParam", common.ToolSpec, "serving-reference"),
+    ("openai_python", f"{OPENAI}.shared_params:FunctionDefinition", tools.FunctionSpec, "serving-reference"),
+    ("openai_python", f"{OPENAI}.chat:ChatCompletionFunctionToolParam", tools.ToolSpec, "serving-reference"),
     ("openai_python", f"{OPENAI}.chat:ChatCompletionStreamOptionsParam", common.StreamOptions, "serving-reference"),
     ("openai_python", f"{OPENAI}.chat:ChatCompletionContentPartTextParam", chat.TextPart, "serving-reference"),
     ("openai_python", f"{OPENAI}.chat:ChatCompletionAssistantMessageParam", chat.Message, "serving-reference"),

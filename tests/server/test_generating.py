@@ -17,9 +17,9 @@ from inflight.core.types.timings import Timings
 from inflight.engine.event_stream import PIECE, EventStream
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.answer_memory import BYTES_PER_ENTRY
-from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
+from inflight.server.common.prepared import Call
 from inflight.server.generating import Generation
 from inflight.server.tenants import ANYONE
 

@@ -11,7 +11,8 @@ from text.builders import BUILDERS, CONFIGS, write_folder
 import inflight
 from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.prompts import PromptEncoder, text_stream
-from inflight.server.common.logprobs import LogprobPieces, TokenNames
+from inflight.server.common.logprobs import TokenNames
+from inflight.server.openai.completions import LogprobPieces
 from inflight.text import Tokenizer
 
 from .conftest import Server

@@ -12,7 +12,7 @@ import pytest
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Grammar
 from inflight.engine.event_stream import EventStream
-from inflight.server.call import Call
+from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError
 from inflight.server.generating import GONE
 from inflight.server.sending import ClientGone, until_gone

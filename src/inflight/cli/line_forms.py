@@ -16,10 +16,9 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, output_line, parse_object
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.parser_choice import ParserChoice
-from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
-from inflight.server.common.prepared import Limits, PreparedAnswer
+from inflight.server.common.prepared import Call, Limits, PreparedAnswer
 from inflight.server.errors import ApiError, refused
 from inflight.server.ignored_field_log import IgnoredFieldLog
 from inflight.server.jobs.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered

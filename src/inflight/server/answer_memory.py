@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Set
 from typing import Protocol
 
-from inflight.server.call import Call
+from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError
 
 BYTES_PER_ENTRY = 160  # measured of a token with its log-probability, and of each alternative

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from inflight.counted import LONGEST_SHOWN
-from inflight.server.call import Call
+from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError, is_of_messages, messages_error, messages_status, without_frames
 
 CLOSE = (b"connection", b"close")

@@ -16,9 +16,15 @@ from starlette.responses import Response
 from inflight.core.queueing.validation import check_context, max_output_tokens
 from inflight.core.types.request import RequestRefused
 from inflight.server.asgi import body_bytes, note_ignored, note_max_tokens
-from inflight.server.call import Call, EndpointName
 from inflight.server.common.frames import RenderedRequest
-from inflight.server.common.prepared import PreparedAnswer, PreparedChat, PreparedCompletion, PreparedTexts
+from inflight.server.common.prepared import (
+    Call,
+    EndpointName,
+    PreparedAnswer,
+    PreparedChat,
+    PreparedCompletion,
+    PreparedTexts,
+)
 from inflight.server.errors import Error, MessagesError, is_of_messages, refused
 from inflight.server.generating import GONE, Keep
 from inflight.server.openai.responses.store import NOT_STORED, Responses

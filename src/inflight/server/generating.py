@@ -16,9 +16,9 @@ from inflight.engine.event_stream import PIECE, EngineStopped, EventStream
 from inflight.engine.protocols import EngineClient
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.answer_memory import BYTES_PER_ENTRY
-from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
+from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError, refused, without_frames
 from inflight.server.registry import ENDPOINTS
 from inflight.text import Tokenizer

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from inflight.counted import counted
-from inflight.server.call import EndpointName
 from inflight.server.common.bodies import nearest
+from inflight.server.common.prepared import EndpointName
 from inflight.server.registry import ENDPOINTS
 
 REPORT_SECONDS = 600.0  # in which the log names a field once

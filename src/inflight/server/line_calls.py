@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from inflight.server.asgi import call_id_of
-from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
-from inflight.server.common.prepared import PreparedAnswer
+from inflight.server.common.prepared import Call, PreparedAnswer
 from inflight.server.errors import ApiError, invalid
 from inflight.server.generating import Generation
 from inflight.server.jobs.attempts import Answer, EngineEnded, InFlight, NotNow, StepFailed

@@ -4,9 +4,9 @@ lines, the tokenizer workers and the OpenAPI document know of them. A new one is
 from __future__ import annotations
 
 from inflight.server.anthropic.messages import COUNT_ENDPOINT, MESSAGES_ENDPOINT
-from inflight.server.call import EndpointName
 from inflight.server.common.answers import AnswerSerializer
 from inflight.server.common.endpoint import Endpoint
+from inflight.server.common.prepared import EndpointName
 from inflight.server.openai.chat import CHAT_ENDPOINT, CHAT_RENDER
 from inflight.server.openai.completions import COMPLETION_ENDPOINT, COMPLETION_RENDER
 from inflight.server.openai.embeddings import EMBEDDINGS_ENDPOINT

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from inflight.core.types.timings import Timings
-from inflight.server.call import EndpointName
 from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import CallSettings, Count, Name, Positive, Text, TextForm
-from inflight.server.common.prepared import PreparedTexts
+from inflight.server.common.prepared import EndpointName, PreparedTexts
 from inflight.server.common.prompts import listed, some
 from inflight.server.common.texts import (
     MAX_LISTED,

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from inflight.core.types.sampling import Adapter
 from inflight.engine.protocols import EngineClient
-from inflight.server.call import EndpointName
 from inflight.server.common.bodies import UnknownFields
 from inflight.server.common.logprobs import TokenNames
+from inflight.server.common.prepared import EndpointName
 from inflight.server.errors import ApiError
 from inflight.server.model_status import ModelStatus
 from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingPool

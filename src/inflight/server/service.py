@@ -14,8 +14,8 @@ from typing import Literal
 
 from inflight.counted import counted
 from inflight.server.answer_memory import AnswerMemory
-from inflight.server.call import Call, EndpointName
 from inflight.server.call_counts import CallCounts
+from inflight.server.common.prepared import Call, EndpointName
 from inflight.server.errors import ApiError
 from inflight.server.generating import GONE, LAST_WORDS, Delivery, Generation, Keep
 from inflight.server.served import ModelLease, ServedModels, model_named

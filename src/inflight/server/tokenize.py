@@ -9,10 +9,11 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from inflight.server.common.bodies import BodyDecoder
-from inflight.server.common.conversation import ChatBody, Messages, specs_of, template_tools
+from inflight.server.common.conversation import ChatBody, Messages
 from inflight.server.common.endpoint import Endpoint
-from inflight.server.common.fields import Name, TemplateVariables, TokenId, Tools
+from inflight.server.common.fields import Name, TemplateVariables, TokenId
 from inflight.server.common.prepared import PreparedAnswer, check_model
+from inflight.server.common.tools import Tools, specs_of, template_tools
 from inflight.server.errors import clients_fault, invalid
 from inflight.text import Tokenizer
 

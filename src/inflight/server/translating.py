@@ -9,24 +9,32 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from inflight.core.types.request import SLO, Request
-from inflight.core.types.sampling import Adapter, SamplingParams
+from inflight.core.types.sampling import Adapter, InvalidSampling, SamplingParams
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.answers import AnswerParsing
+from inflight.frontend.fields import SAMPLING_FIELDS
 from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder
 from inflight.frontend.text_tasks import TextTasks
 from inflight.models.spec import Pooler
-from inflight.server.call import Call
-from inflight.server.common.fields import CallSettings, GenerationSettings, Slo
-from inflight.server.common.prepared import Prepared, PreparedChat, PreparedCompletion, PreparedTexts, check_model
-from inflight.server.common.sampling import Settings, sampling_params, shown_logprobs
+from inflight.server.common.fields import CallSettings, ChatSettings, CompletionSettings, GenerationSettings, Slo
+from inflight.server.common.prepared import (
+    Call,
+    Prepared,
+    PreparedChat,
+    PreparedCompletion,
+    PreparedTexts,
+    check_model,
+    max_tokens_of,
+    shown_logprobs,
+)
 from inflight.server.engine_description import ServedLane
 from inflight.server.errors import clients_fault, invalid
 from inflight.server.kv_peers import KVPeers
@@ -36,6 +44,8 @@ from inflight.server.tenants import Tenant
 
 MANY_TOKEN_BYTES = 1 << 17  # of prompts, from which on they become requests beside the event loop
 MANY_PROMPTS = 16
+Settings = CompletionSettings | ChatSettings
+_OF_THE_API = ("n", "logprobs", "max_tokens")  # whose meaning is not that of the engine's settings of these names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +122,17 @@ class RequestTranslator:
 
     def params(self, body: Settings) -> SamplingParams:
         """Return the sampling settings of a body. Raises ApiError."""
-        return sampling_params(body, self.defaults)
+        own = _of_completion(body) if isinstance(body, CompletionSettings) else _of_chat(body)
+        given = {
+            name: value
+            for name in SAMPLING_FIELDS
+            if name not in _OF_THE_API and (value := getattr(body, name, None)) is not None
+        }
+        try:
+            return replace(self.defaults, **{**given, **own, "max_tokens": _limit(body)})
+        except InvalidSampling as error:
+            name = str(error).split()[0]
+            raise invalid(str(error), name if name in type(body).__struct_fields__ else None) from None
 
     def _generation(
         self,
@@ -252,3 +272,35 @@ class RequestTranslator:
         if body.service_tier in (None, "auto") and any(one.name == hints.objective for one in self.lanes):
             return hints.objective
         return "batch" if body.service_tier == "flex" else "interactive"
+
+
+def _of_completion(body: CompletionSettings) -> dict[str, Any]:
+    n, best_of = body.n or 1, body.best_of or body.n or 1
+    if best_of < n:
+        raise invalid(f"best_of is {best_of}, but n is {n}; draw at least as many as are wanted.", "best_of")
+    if body.stream and best_of > n:
+        raise invalid(
+            f"best_of is {best_of} and n is {n}: which are best is known at the end; do not stream.", "best_of"
+        )
+    # OpenAI shows the prompt's log-probabilities with echo; and the best are found by their log-probability.
+    of_prompt = [one for one in (body.prompt_logprobs, body.logprobs if body.echo else None) if one is not None]
+    own: dict[str, Any] = {"prompt_logprobs": max(of_prompt)} if of_prompt else {}
+    return {**own, "n": best_of, "logprobs": 0 if best_of > n and body.logprobs is None else body.logprobs}
+
+
+def _of_chat(body: ChatSettings) -> dict[str, Any]:
+    if body.top_logprobs and not body.logprobs:
+        raise invalid(f"top_logprobs is {body.top_logprobs}, but logprobs is not true; set it.", "top_logprobs")
+    return {"n": body.n or 1, "logprobs": shown_logprobs(body)}
+
+
+def _limit(body: Settings) -> int | None:
+    """Return the limit of output tokens; a forced length needs none where the body names none. Raises ApiError."""
+    limit, forced = max_tokens_of(body), body.output_tokens
+    if forced is None:
+        return limit
+    if body.max_tokens is UNSET and getattr(body, "max_completion_tokens", UNSET) is UNSET:
+        return None
+    if limit is not None and forced > limit:
+        raise invalid(f"output_tokens is {forced}, but max_tokens is {limit}; raise max_tokens.", "output_tokens")
+    return limit

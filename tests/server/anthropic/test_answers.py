@@ -14,9 +14,9 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
 from inflight.server.anthropic.messages.answers import MessagesSerializer, content_block
-from inflight.server.call import Call
 from inflight.server.common.answers import Change, TokenUsage
 from inflight.server.common.logprobs import TokenNames, encode
+from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError
 from inflight.server.tenants import ANYONE
 

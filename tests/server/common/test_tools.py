@@ -10,8 +10,8 @@ import pytest
 from inflight.build import BUILT_IN
 from inflight.core.types.sampling import Grammar
 from inflight.frontend.prompts import PromptEncoder
-from inflight.server.common.conversation import MAX_SCHEMA_DEPTH
 from inflight.server.common.prepared import Limits, PreparedChat
+from inflight.server.common.schemas import MAX_SCHEMA_DEPTH
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.text import ChatTemplate, Tokenizer

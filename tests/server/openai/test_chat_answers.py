@@ -14,9 +14,9 @@ from inflight.core.types.timings import Timings
 from inflight.frontend.answers import AnswerParsing
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.parser_choice import Tool
-from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
+from inflight.server.common.prepared import Call
 from inflight.server.tenants import ANYONE
 from inflight.text import Tokenizer
 from tests.server.marked_parser import MarkedChoice

@@ -15,9 +15,9 @@ from inflight.core.types.events import Finish, TokensEvent
 from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.parser_choice import Tool
-from inflight.server.call import Call
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.logprobs import TokenNames
+from inflight.server.common.prepared import Call
 from inflight.server.openai.responses.schema import EchoedFields, encode_echoed
 from tests.server.marked_parser import MarkedChoice
 from tests.server.openai.test_chat_answers import TOKENIZER, Words, call, end, events, whole

@@ -10,9 +10,9 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import ContentDelta, ReasoningDelta, ToolCallDelta
-from inflight.server.call import Call
 from inflight.server.common.answers import Change, TokenUsage
 from inflight.server.common.logprobs import TokenNames
+from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError
 from inflight.server.openai.responses.answers import ResponsesSerializer
 from inflight.server.openai.responses.schema import EchoedFields, encode_echoed

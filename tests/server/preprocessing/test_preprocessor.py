@@ -11,9 +11,16 @@ import pytest
 
 import inflight
 from inflight.frontend.prompts import PromptEncoder
-from inflight.server.call import EndpointName
 from inflight.server.common import prompts
-from inflight.server.common.prepared import Limits, PreparedAnswer, PreparedChat, PreparedCompletion, Prompt, packed
+from inflight.server.common.prepared import (
+    EndpointName,
+    Limits,
+    PreparedAnswer,
+    PreparedChat,
+    PreparedCompletion,
+    Prompt,
+    packed,
+)
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.text import ChatTemplate, Tokenizer

@@ -14,7 +14,7 @@ from msgspec import UnsetType
 from inflight.core.types.sampling import Grammar
 from inflight.counted import shortened
 from inflight.frontend.parsers.parser_choice import ParserChoice
-from inflight.server.common.conversation import AskedTools, ChatBody, check_length, check_schema, schema_text, tools_of
+from inflight.server.common.conversation import ChatBody
 from inflight.server.common.fields import (
     FORM_FIELDS,
     GenerationSettings,
@@ -25,6 +25,8 @@ from inflight.server.common.fields import (
     StructuredOutputs,
 )
 from inflight.server.common.prompts import Prompts
+from inflight.server.common.schemas import check_length, check_schema, schema_text
+from inflight.server.common.tools import AskedTools, tools_of
 from inflight.server.errors import invalid
 
 MAX_REGEX_CHARS = 1 << 14

@@ -18,8 +18,8 @@ from inflight.frontend.answers import ParsedAnswer
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
 from inflight.frontend.segments import Segment, ToolCall
-from inflight.server.call import Call
 from inflight.server.common.logprobs import TokenNames
+from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError, invalid
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from inflight.server.call import EndpointName
 from inflight.server.common.answers import AnswerSerializer
 from inflight.server.common.bodies import BodyDecoder
-from inflight.server.common.prepared import Prepared, PreparedAnswer
+from inflight.server.common.prepared import EndpointName, Prepared, PreparedAnswer
 
 if TYPE_CHECKING:
     from inflight.server.preprocessing.preprocessor import Preprocessor

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, cast
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from inflight.frontend.outputs import OutputCollector
-from inflight.server.call import Call
 from inflight.server.common.answers import Change, Choice, TokenUsage
 from inflight.server.common.fields import StreamOptions
 from inflight.server.common.logprobs import TokenNames, encode
+from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError
 
 DONE = b"data: [DONE]\n\n"

@@ -1,25 +1,28 @@
-"""Prepared bodies: token ids and settings, from which requests to the engine are made, and the limits of a body.
-
-Both pass between processes.
-"""
+"""Prepared bodies, which pass between processes: token ids and settings; the limits of a body; and calls made of it."""
 
 from __future__ import annotations
 
 import threading
 from array import array
+from dataclasses import dataclass
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
+from inflight.core.types.request import Request
 from inflight.core.types.sampling import Grammar
 from inflight.counted import shortened
+from inflight.frontend.answers import AnswerParsing
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool
 from inflight.frontend.text_tasks import TextTask
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
-from inflight.server.call import EndpointName
 from inflight.server.common.bodies import UnknownFieldPolicy
-from inflight.server.common.fields import ChatSettings, CompletionSettings, TextForm, TextSettings
-from inflight.server.errors import ApiError
+from inflight.server.common.fields import PLAIN_FORM, ChatSettings, CompletionSettings, TextForm, TextSettings
+from inflight.server.errors import ApiError, invalid
+from inflight.server.tenants import Tenant
+
+EndpointName = str  # of the registry
+DEFAULT_MAX_TOKENS = 16  # of /v1/completions, as OpenAI has it
 
 
 class Prompt(Struct, frozen=True, array_like=True):
@@ -154,3 +157,112 @@ def check_model(name: str | None, models: tuple[str, ...]) -> str:
             code="model_not_found",
         )
     return name
+
+
+def shown_logprobs(body: ChatSettings) -> int | None:
+    """Return the alternatives that a conversation's answer shows beside each token; None: no log-probabilities."""
+    return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def max_tokens_of(body: CompletionSettings | ChatSettings) -> int | None:
+    """Return the limit of output tokens that the body names; None: what there is room for."""
+    if isinstance(body, CompletionSettings):
+        return DEFAULT_MAX_TOKENS if isinstance(body.max_tokens, UnsetType) else body.max_tokens
+    for value in (body.max_completion_tokens, body.max_tokens):
+        if not isinstance(value, UnsetType) and value is not None:
+            return value
+    return None
+
+
+def check_samples(limits: Limits, prompts: int, samples: int) -> None:
+    """Refuse more samples than one prompt may have, or than may ever wait at once. Raises ApiError."""
+    if samples > limits.max_n:
+        raise invalid(f"{samples} samples are asked for, but a prompt may have {limits.max_n}; ask for fewer.", "n")
+    waiting = limits.max_sequences
+    if waiting is not None and prompts * samples > waiting:
+        what = f"{prompts} prompts of {samples} samples each" if prompts > 1 else f"{samples} samples"
+        raise invalid(
+            f"The call asks for {what}, {prompts * samples} in all, but at most {waiting} may wait at once; ask for "
+            "fewer in one call, or raise --max-queued-requests.",
+            "n" if samples > waiting or prompts == 1 else "prompt",
+        )
+
+
+def check_logprobs(
+    limits: Limits,
+    max_tokens: int | None,
+    samples: int,
+    alternatives: int | None,
+    prompt_tokens: int,
+    scored: int | None,
+) -> None:
+    """Refuse more log-probabilities than one answer may hold. Raises ApiError.
+
+    Args:
+        max_tokens: None: not shown, or not bounded by the body; then the server's memory for answers is the bound.
+    """
+    output = 0 if max_tokens is None else samples * max_tokens * (1 + (alternatives or 0))
+    prompt = 0 if scored is None else prompt_tokens * (1 + scored)
+    if output + prompt > limits.max_logprobs:
+        raise invalid(
+            f"The answer may hold {output + prompt:,} log-probabilities (samples × tokens × alternatives), and "
+            f"{limits.max_logprobs:,} are allowed; lower n, max_tokens or logprobs.",
+            "logprobs",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of an endpoint: the engine's requests, and what the answer must show of them.
+
+    Attributes:
+        requests: One for each prompt.
+        prompts: Their texts, where they came as text.
+        n: Samples returned of each; the requests may draw more (best_of).
+        logprobs: Alternatives that the answer shows; None: no log-probabilities.
+        names_are_ids: Log-probabilities name tokens by their ids.
+        parsing: Of a conversation's answers.
+        include_reasoning: They are shown with it.
+        old_functions: A call of a tool is shown as `function_call`, as it was before there were tools.
+        echoed: JSON, what the answer repeats of the body.
+        stored_items: JSON, the items that the answer is stored with; empty where it is not stored.
+        form_field: Of the body, that says what answers must be like.
+        text_form: Of an answer about encoder-only inputs.
+        pairs: Of requests, whose vectors are compared.
+        labels: Of a classifier.
+        kv_transfer: JSON, where other engines find the prompt's keys and values.
+    """
+
+    kind: EndpointName
+    call_id: str
+    created: int
+    model: str
+    requests: tuple[Request, ...]
+    prompts: tuple[str | None, ...]
+    n: int
+    tier: str
+    tenant: Tenant
+    echo: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    timings: bool = False
+    return_token_ids: bool = False
+    names_are_ids: bool = False
+    parsing: AnswerParsing | None = None
+    include_reasoning: bool = True
+    old_functions: bool = False
+    echoed: bytes = b""
+    stored_items: bytes = b""
+    form_field: str | None = None
+    text_form: TextForm = PLAIN_FORM
+    pairs: tuple[tuple[int, int], ...] = ()
+    labels: tuple[str, ...] = ()
+    kv_transfer: bytes = b""
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether the engine may have to compile a grammar before it accepts the requests."""
+        return any(request.grammar is not None for request in self.requests)

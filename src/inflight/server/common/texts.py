@@ -14,13 +14,19 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from inflight.core.types.timings import Timings
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.text_tasks import TextTask, TextTaskError, TextTasks, pairs_of
-from inflight.server.call import Call, EndpointName
 from inflight.server.common.answers import Change, Choice, TokenUsage
 from inflight.server.common.fields import MAX_TOKEN_IDS, PLAIN_FORM, Text, TextForm, TextSettings, TokenId, TokenIds
 from inflight.server.common.frames import DONE, frame, timings_of
 from inflight.server.common.logprobs import TokenNames, encode
-from inflight.server.common.prepared import PreparedTexts, Prompt, check_model, packed
-from inflight.server.common.sampling import check_samples
+from inflight.server.common.prepared import (
+    Call,
+    EndpointName,
+    PreparedTexts,
+    Prompt,
+    check_model,
+    check_samples,
+    packed,
+)
 from inflight.server.errors import ApiError, invalid
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from inflight.core.types.timings import Timings
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import ContentDelta, ReasoningDelta, ToolCallDelta
 from inflight.frontend.segments import ToolCall as ParsedCall
-from inflight.server.call import Call
 from inflight.server.common.answers import Change, Choice, TokenUsage, joined
 from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.conversation import ChatBody
@@ -25,7 +24,7 @@ from inflight.server.common.frames import (
     Usage,
 )
 from inflight.server.common.logprobs import TokenNames, chat_logprobs, prompt_logprobs
-from inflight.server.common.prepared import PreparedChat
+from inflight.server.common.prepared import Call, PreparedChat
 
 if TYPE_CHECKING:
     from inflight.server.preprocessing.preprocessor import Preprocessor

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from inflight.core.types.request import Request
 from inflight.core.types.sampling import TokenLogprob
 from inflight.core.types.timings import Timings
+from inflight.frontend.logprobs import finite
 from inflight.frontend.outputs import OutputCollector
-from inflight.server.call import Call
 from inflight.server.common.answer_forms import form_field
 from inflight.server.common.answers import Change, Choice
 from inflight.server.common.bodies import BodyDecoder
@@ -25,9 +26,9 @@ from inflight.server.common.fields import (
     TokenIds,
 )
 from inflight.server.common.frames import OpenAISerializer, PromptLogprobs, RenderedRequest, Usage
-from inflight.server.common.logprobs import LogprobPieces, TokenNames, joined_logprobs, prompt_logprobs
-from inflight.server.common.prepared import PreparedCompletion
-from inflight.server.common.sampling import check_logprobs, check_samples, max_tokens_of
+from inflight.server.common.logprobs import TokenNames, encode, prompt_logprobs
+from inflight.server.common.prepared import Call, PreparedCompletion, check_logprobs, check_samples, max_tokens_of
+from inflight.text import IncrementalDetokenizer
 
 if TYPE_CHECKING:
     from inflight.server.preprocessing.preprocessor import Preprocessor
@@ -185,7 +186,7 @@ class _ChoiceShape:
         """Return the log-probabilities of everything that is shown."""
         if self._call.logprobs is None:
             return None
-        return joined_logprobs([*self._scored(), self._logprobs.output(entries)])
+        return _joined([*self._scored(), self._logprobs.output(entries)])
 
     def added_logprobs(self, entries: list[TokenLogprob]) -> Any:
         return self._logprobs.output(entries) if self._call.logprobs is not None and entries else None
@@ -205,6 +206,85 @@ class _ChoiceShape:
         most = self._call.logprobs
         scores = [TokenLogprob(one.token_id, one.logprob, one.top[:most]) for one in self._collector.prompt_scores]
         return [self._logprobs.prompt(self.echoed, scores)]
+
+
+class LogprobPieces:
+    """Makes `choices[i].logprobs`, piece by piece: offsets go on where the last piece ended.
+
+    With echo the prompt's tokens come first; the very first token has no log-probability, because nothing is before it.
+    A token's offset is the number of whole characters before it in the text that is returned, and of marks for bytes
+    before it that are none: all tokens of a character that is spread over several stand where it does, and those that
+    are not shown where the next one does.
+    """
+
+    def __init__(self, names: TokenNames, request: Request):
+        self._names = names
+        self._request = request
+        self._offset = 0
+        self._output: IncrementalDetokenizer | None = None
+
+    def prompt(self, text: str, scores: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """Return the piece of a prompt. text: as it is echoed. scores: of all its tokens but the first."""
+        tokenizer = self._names.tokenizer
+        detokenizer = None if tokenizer is None else IncrementalDetokenizer(tokenizer, skip_special_tokens=False)
+
+        def added(token_id: int) -> tuple[int, int]:
+            if tokenizer is None or detokenizer is None:
+                return 0, 0
+            # A special token that the tokenizer has put around the text is not in it; one that was written there is.
+            hidden = token_id in tokenizer.special_token_ids
+            if hidden and not text.startswith(self._names.text(token_id), self._offset):
+                return 0, 0
+            return detokenizer.marks_before(token_id), len(detokenizer.push(token_id))
+
+        first = self._request.prompt_token_ids[0]
+        piece = self._piece([(first, None), *((entry.token_id, entry) for entry in scores)], added)
+        self._offset = len(text)  # where the output begins, also after half a character
+        return piece
+
+    def output(self, entries: Iterable[TokenLogprob]) -> dict[str, Any]:
+        """Return the piece of some tokens of the output."""
+        tokenizer, request = self._names.tokenizer, self._request
+        if self._output is None and tokenizer is not None:
+            skips = request.params.skip_special_tokens
+            self._output = IncrementalDetokenizer(tokenizer, request.prompt_token_ids, skips)
+        detokenizer = self._output
+
+        def added(token_id: int) -> tuple[int, int]:
+            if detokenizer is None:
+                return 0, 0
+            return detokenizer.marks_before(token_id), len(detokenizer.push(token_id))
+
+        return self._piece([(entry.token_id, entry) for entry in entries], added)
+
+    def _piece(
+        self, items: list[tuple[int, TokenLogprob | None]], added: Callable[[int], tuple[int, int]]
+    ) -> dict[str, Any]:
+        """Return a piece. added: characters of the text that a token completes, and how many stand before it."""
+        piece: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for token_id, entry in items:
+            piece["tokens"].append(self._names.text(token_id))
+            behind, characters = added(token_id)
+            piece["text_offset"].append(self._offset + behind)
+            self._offset += characters
+            piece["token_logprobs"].append(None if entry is None else finite(entry.logprob))
+            piece["top_logprobs"].append(None if entry is None else self._top(entry))
+        return piece
+
+    def _top(self, entry: TokenLogprob) -> Raw:
+        """Return the likeliest, and the token itself. Of tokens that look alike the likelier is shown."""
+        top: dict[str, float] = {}
+        for token_id, logprob in (*entry.top, (entry.token_id, entry.logprob)):
+            top.setdefault(self._names.text(token_id), finite(logprob))
+        return Raw(encode(top))
+
+
+def _joined(pieces: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    whole: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for piece in pieces:
+        for name, values in piece.items():
+            whole[name] += values
+    return whole
 
 
 COMPLETION_ENDPOINT = Endpoint(

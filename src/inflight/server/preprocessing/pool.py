@@ -18,8 +18,7 @@ from pathlib import Path
 
 from inflight.cpus import usable_cpus
 from inflight.limited_process import receive, send
-from inflight.server.call import EndpointName
-from inflight.server.common.prepared import Limits, Prepared, PreparedAnswer
+from inflight.server.common.prepared import EndpointName, Limits, Prepared, PreparedAnswer
 from inflight.server.errors import ApiError, invalid
 from inflight.server.ignored_field_log import IgnoredFieldLog
 from inflight.server.openai.completions import is_little

@@ -15,14 +15,24 @@ from msgspec import structs
 from inflight.counted import counted
 from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder
-from inflight.server.call import EndpointName
 from inflight.server.common.answer_forms import AnswerForms, form_field
 from inflight.server.common.bodies import UnknownFields
 from inflight.server.common.conversation import ChatBody
 from inflight.server.common.fields import FORM_FIELDS, ChatSettings, GenerationSettings
-from inflight.server.common.prepared import Limits, Prepared, PreparedAnswer, PreparedChat, Prompt, check_model, packed
+from inflight.server.common.prepared import (
+    EndpointName,
+    Limits,
+    Prepared,
+    PreparedAnswer,
+    PreparedChat,
+    Prompt,
+    check_logprobs,
+    check_model,
+    check_samples,
+    max_tokens_of,
+    packed,
+)
 from inflight.server.common.prompts import Prompts
-from inflight.server.common.sampling import check_logprobs, check_samples, max_tokens_of
 from inflight.server.errors import ApiError, invalid
 from inflight.server.registry import ENDPOINTS
 from inflight.text import Tokenizer

@@ -30,8 +30,14 @@ from inflight.limited_process import (
     send,
     silence_stderr,
 )
-from inflight.server.call import EndpointName
-from inflight.server.common.prepared import Limits, PreparedAnswer, PreparedChat, PreparedCompletion, PreparedTexts
+from inflight.server.common.prepared import (
+    EndpointName,
+    Limits,
+    PreparedAnswer,
+    PreparedChat,
+    PreparedCompletion,
+    PreparedTexts,
+)
 from inflight.server.errors import ApiError
 from inflight.server.parsers import parsers_of
 from inflight.server.preprocessing.preprocessor import Preprocessor

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from inflight.core.types.request import Request
 from inflight.core.types.timings import Timings
 from inflight.frontend.outputs import OutputCollector
-from inflight.server.call import Call, EndpointName
+from inflight.server.common.prepared import Call, EndpointName
 from inflight.server.errors import ApiError
 from inflight.server.generating import Generation
 from inflight.server.registry import ENDPOINTS

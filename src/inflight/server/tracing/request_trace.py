@@ -12,7 +12,7 @@ from typing import NamedTuple
 from starlette.types import Scope
 
 from inflight.server.asgi import state_of
-from inflight.server.call import Call, EndpointName
+from inflight.server.common.prepared import Call, EndpointName
 from inflight.server.generating import Generation
 
 

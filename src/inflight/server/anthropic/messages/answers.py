@@ -12,9 +12,9 @@ from inflight.core.types.events import Finish
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ReasoningDelta, ToolCallDelta
 from inflight.server.anthropic.messages.schema import MessageContent, MessagesAnswer, MessageUsage, ThinkingTokens
-from inflight.server.call import Call
 from inflight.server.common.answers import Change, Choice, TokenUsage, deltas_of, joined
 from inflight.server.common.logprobs import TokenNames, encode
+from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError, messages_error
 
 Json = dict[str, Any]

@@ -32,19 +32,19 @@ from inflight.server.anthropic.messages.schema import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from inflight.server.common.conversation import ChatBody, Message, check_offered
-from inflight.server.common.fields import (
+from inflight.server.common.conversation import ChatBody, Message
+from inflight.server.common.fields import JsonSchemaFormat, JsonSchemaInside
+from inflight.server.common.prepared import PreparedAnswer, PreparedChat, check_model
+from inflight.server.common.tools import (
     CalledFunction,
     CalledTool,
     FunctionName,
     FunctionSpec,
-    JsonSchemaFormat,
-    JsonSchemaInside,
     NamedTool,
     ToolChoiceSpec,
     ToolSpec,
+    check_offered,
 )
-from inflight.server.common.prepared import PreparedAnswer, PreparedChat, check_model
 from inflight.server.errors import invalid
 
 if TYPE_CHECKING:

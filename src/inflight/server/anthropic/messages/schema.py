@@ -12,7 +12,6 @@ from inflight.server.common.fields import (
     COMMON_NEUTRAL,
     MAX_MESSAGES,
     MAX_STOPS,
-    MAX_TOOLS,
     Count,
     EngineSettings,
     JsonObject,
@@ -22,6 +21,7 @@ from inflight.server.common.fields import (
     TemplateVariables,
     Text,
 )
+from inflight.server.common.tools import MAX_TOOLS
 
 
 class TextBlock(Struct, tag_field="type", tag="text"):

@@ -14,9 +14,9 @@ from msgspec import Raw, Struct, structs
 from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
-from inflight.server.call import Call
 from inflight.server.common.answers import Change, Choice, TokenUsage, deltas_of, joined
 from inflight.server.common.logprobs import TokenNames, chat_logprobs, encode
+from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError
 from inflight.server.openai.responses.schema import (
     PREFIX,

@@ -11,7 +11,7 @@ from msgspec import Raw
 from inflight.counted import shortened
 from inflight.server.common.bodies import read_value
 from inflight.server.common.conversation import ContentPart, Message, TextPart
-from inflight.server.common.fields import CalledFunction, CalledTool
+from inflight.server.common.tools import CalledFunction, CalledTool
 from inflight.server.errors import ApiError, invalid
 from inflight.server.openai.responses.schema import (
     ITEM_KINDS,

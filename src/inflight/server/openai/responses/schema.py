@@ -15,7 +15,6 @@ from inflight.server.common.fields import (
     COMMON_HINTS,
     COMMON_NEUTRAL,
     MAX_MESSAGES,
-    MAX_TOOLS,
     Count,
     EngineSettings,
     JsonObject,
@@ -29,6 +28,7 @@ from inflight.server.common.fields import (
     Tier,
     TopLogprobs,
 )
+from inflight.server.common.tools import MAX_TOOLS
 
 PREFIX = "resp_"  # of ids
 LOGPROBS = "message.output_text.logprobs"

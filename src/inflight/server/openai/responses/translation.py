@@ -8,25 +8,27 @@ import msgspec
 from msgspec import Raw
 
 from inflight.counted import shortened
-from inflight.server.common.conversation import ChatBody, check_offered
+from inflight.server.common.conversation import ChatBody
 from inflight.server.common.fields import (
     MAX_MESSAGES,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    JsonSchemaInside,
+    ResponseFormat,
+)
+from inflight.server.common.prepared import PreparedChat, max_tokens_of
+from inflight.server.common.prompts import fitting
+from inflight.server.common.tools import (
     AllowedTool,
     AllowedTools,
     AllowedToolsInside,
     FunctionName,
     FunctionSpec,
-    JsonObjectFormat,
-    JsonSchemaFormat,
-    JsonSchemaInside,
     NamedTool,
-    ResponseFormat,
     ToolChoiceSpec,
     ToolSpec,
+    check_offered,
 )
-from inflight.server.common.prepared import PreparedChat
-from inflight.server.common.prompts import fitting
-from inflight.server.common.sampling import max_tokens_of
 from inflight.server.errors import invalid
 from inflight.server.openai.responses.conversation import items_of, messages_of, written
 from inflight.server.openai.responses.schema import (
