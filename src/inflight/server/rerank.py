@@ -14,7 +14,6 @@ from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import CallSettings, Count, Name, Positive, Text, TextForm
 from inflight.server.common.prepared import EndpointName, PreparedTexts
-from inflight.server.common.prompts import listed, some
 from inflight.server.common.texts import (
     MAX_LISTED,
     TEXT_HINTS,
@@ -24,7 +23,9 @@ from inflight.server.common.texts import (
     Texts,
     TextSerializer,
     TextUsage,
+    listed,
     prepare_texts,
+    some,
 )
 from inflight.server.errors import invalid
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -13,9 +13,11 @@ from inflight.server.common.conversation import ChatBody, Messages
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import Name, TemplateVariables, TokenId
 from inflight.server.common.prepared import PreparedAnswer, check_model
+from inflight.server.common.prompts import Prompts
 from inflight.server.common.tools import Tools, specs_of, template_tools
 from inflight.server.errors import clients_fault, invalid
 from inflight.text import Tokenizer
+from inflight.text.in_parts import PART
 
 if TYPE_CHECKING:
     from inflight.server.preprocessing.preprocessor import Preprocessor
@@ -74,7 +76,7 @@ def prepare_tokenize(preprocessor: Preprocessor, body: TokenizeBody, history: by
         rendered = prompts.rendered(chat, template_tools(specs_of(body.tools)))
         answer.add(prompts.of_rendered(rendered, bool(body.add_special_tokens)), "messages")
     else:
-        for part in prompts.in_parts(body.prompt or "", body.add_special_tokens is not False):
+        for part in _in_parts(prompts, body.prompt or "", body.add_special_tokens is not False):
             answer.add(part, "prompt")
     return PreparedAnswer(answer.json(preprocessor.limits.max_model_len or 0))
 
@@ -85,6 +87,19 @@ def prepare_detokenize(preprocessor: Preprocessor, body: DetokenizeBody, history
     tokenizer = preprocessor.prompts.tokenizer
     text = clients_fault(lambda: tokenizer.decode(body.tokens, skip_special_tokens=False), "tokens")
     return PreparedAnswer(_encode(Detokenized(prompt=text)))
+
+
+def _in_parts(prompts: Prompts, text: str, added: bool) -> Iterator[Sequence[int]]:
+    """Yield the tokens of a text, part by part where it is long. added: with what the model expects around it."""
+    if len(text) <= PART:
+        yield clients_fault(lambda: prompts.tokenizer.encode(text, add_special_tokens=added), "prompt")
+        return
+    before, after = prompts.around() if added else ((), ())
+    yield before
+    parts = prompts.tokenizer.encode_in_parts(text)
+    while (part := clients_fault(lambda: next(parts, None), "prompt")) is not None:
+        yield part
+    yield after
 
 
 class _Tokens:

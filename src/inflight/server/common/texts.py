@@ -27,7 +27,8 @@ from inflight.server.common.prepared import (
     check_samples,
     packed,
 )
-from inflight.server.errors import ApiError, invalid
+from inflight.server.common.prompts import Prompts
+from inflight.server.errors import ApiError, clients_fault, invalid
 
 if TYPE_CHECKING:
     from inflight.server.preprocessing.preprocessor import Preprocessor
@@ -40,6 +41,7 @@ Input = Text | Annotated[list[TokenId | Text | TokenIds], Meta(max_length=MAX_TO
 TextList = Annotated[list[Text], Meta(max_length=MAX_LISTED)]
 Texts = Text | TextList
 TEXT_HINTS = frozenset({"metadata", "extra_body", "safety_identifier", "vllm_request_id", "rid", "session_id"})
+_NAMES: dict[type, str] = {str: "text", int: "a token id", list: "a list of token ids"}
 T = TypeVar("T")
 
 
@@ -87,7 +89,7 @@ def prepare_texts(
         everything = [*texts, *seconds]
         for first, second in pairs:
             both = cast("tuple[str, str]", (everything[first], everything[second]))  # pairs come as texts
-            tokens, second_at = preprocessor.prompts.of_pair(*both, longer_field, most)
+            tokens, second_at = _of_pair(preprocessor.prompts, *both, longer_field, most)
             prompts.append(Prompt(_packed(tokens, length, longer_field), second_text_at=second_at))
         return PreparedTexts(settings, tuple(prompts), kind, task, form)
     before = _asked(lambda: tasks.before(settings.prompt_name))
@@ -95,8 +97,59 @@ def prepare_texts(
     for name, several in ((field, texts), (longer_field, seconds)):
         for one in several:
             whole = before + one if isinstance(one, str) else one
-            prompts.append(Prompt(_packed(preprocessor.prompts.of_text(whole, name, added, most), length, name)))
+            prompts.append(Prompt(_packed(_of_text(preprocessor.prompts, whole, name, added, most), length, name)))
     return PreparedTexts(settings, tuple(prompts), kind, task, form, pairs)
+
+
+def _of_text(prompts: Prompts, given: str | list[int], field: str, added: bool, most: int | None) -> tuple[int, ...]:
+    """Return the tokens of a text.
+
+    Args:
+        field: In which it came.
+        added: With the special tokens that the model expects around it.
+        most: Tokens, beyond which it is truncated at its end.
+    """
+    if isinstance(given, list):
+        tokens = clients_fault(lambda: prompts.encoder.tokens(given), field)
+        return tokens if most is None else tokens[:most]
+    text = _bounded(prompts, given, field, most)
+    return clients_fault(lambda: prompts.encoder.text(text, add_special_tokens=added, max_tokens=most), field)
+
+
+def _of_pair(
+    prompts: Prompts, first: str, second: str, field: str, most: int | None
+) -> tuple[tuple[int, ...], int | None]:
+    """Return the tokens of two texts that are read together, and where the second begins. Else as `of_text`."""
+    texts = (_bounded(prompts, first, field, most), _bounded(prompts, second, field, most))
+    return clients_fault(lambda: prompts.encoder.pair(*texts, most), field)
+
+
+def _bounded(prompts: Prompts, text: str, field: str, most: int | None) -> str:
+    """Return the text, of one that is to be cut no more than the tokens may stand for. Raises ApiError."""
+    prompts.check_length(text, field, most)
+    longest = prompts.max_token_chars
+    return text if most is None or longest is None else text[: most * longest]
+
+
+def listed(given: str | list[Any], field: str) -> list[str | list[int]]:
+    """Return one text, or several. A list holds texts, token ids, or lists of token ids, and one kind only. Raises
+    ApiError."""
+    if isinstance(given, str):
+        return [given]
+    kind = type(some(given, field)[0])
+    wrong = next((index for index, one in enumerate(given) if type(one) is not kind), None)
+    if wrong is not None:
+        raise invalid(
+            f"{field} holds {_NAMES[kind]} at 0 and {_NAMES[type(given[wrong])]} at {wrong}; give one kind only.", field
+        )
+    return [given] if kind is int else given
+
+
+def some(given: list[Any], field: str) -> list[Any]:
+    """Return the list. Raises ApiError where it is empty."""
+    if not given:
+        raise invalid(f"{field} has 0 entries; give one text or more.", field)
+    return given
 
 
 def _packed(tokens: tuple[int, ...], length: int | None, field: str) -> bytes:

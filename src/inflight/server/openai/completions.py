@@ -27,7 +27,18 @@ from inflight.server.common.fields import (
 )
 from inflight.server.common.frames import OpenAISerializer, PromptLogprobs, RenderedRequest, Usage
 from inflight.server.common.logprobs import TokenNames, encode, prompt_logprobs
-from inflight.server.common.prepared import Call, PreparedCompletion, check_logprobs, check_samples, max_tokens_of
+from inflight.server.common.prepared import (
+    Call,
+    PreparedCompletion,
+    check_logprobs,
+    check_samples,
+    max_tokens_of,
+    packed,
+)
+from inflight.server.common.prepared import Prompt as PreparedPrompt
+from inflight.server.common.prompts import Prompts
+from inflight.server.common.texts import listed
+from inflight.server.errors import clients_fault, invalid
 from inflight.text import IncrementalDetokenizer
 
 if TYPE_CHECKING:
@@ -59,23 +70,45 @@ def prepare(preprocessor: Preprocessor, body: CompletionBody, history: bytes | m
     limits = preprocessor.limits
     preprocessor.check_generates(body.model)
     samples = body.best_of or body.n or 1
-    prompts = preprocessor.prompts.listed(body.prompt)
+    prompts = _listed(body.prompt, limits.max_prompts)
     check_samples(limits, len(prompts), samples)
-    prepared = [
-        preprocessor.prompts.of_completion(
-            one,
-            truncated=body.truncate_prompt_tokens,
-            added=body.add_special_tokens is not False,
-            shows_text=bool(body.echo),
-        )
-        for one in prompts
-    ]
+    prepared = [_prompt(preprocessor.prompts, one, body) for one in prompts]
     shown = None if body.logprobs is None else max_tokens_of(body)
     scored = body.logprobs if body.echo and body.logprobs is not None else body.prompt_logprobs
     tokens = sum(one.num_tokens for one in prepared)
     check_logprobs(limits, shown, samples * len(prompts), body.logprobs, tokens, scored)
     settings = preprocessor.settings_of(body, CompletionSettings)
     return PreparedCompletion(settings, tuple(prepared), preprocessor.forms.of_body(body), form_field(body))
+
+
+def _listed(given: str | list[Any], max_prompts: int) -> list[str | list[int]]:
+    """Return one prompt, or several. Raises ApiError."""
+    prompts: list[str | list[int]] = listed(given, "prompt") if given else [given]
+    if len(prompts) > max_prompts:
+        sentence = f"There are {len(prompts)} prompts, but a call may have {max_prompts}; send several calls."
+        raise invalid(sentence, "prompt")
+    return prompts
+
+
+def _prompt(prompts: Prompts, given: str | list[int], body: CompletionBody) -> PreparedPrompt:
+    """Return a prompt to be continued; its text, too, where the answer repeats it. Raises ApiError."""
+    if isinstance(given, str):
+        prompts.check_length(given, "prompt", body.truncate_prompt_tokens)
+    added = body.add_special_tokens is not False  # those that the model expects around a text
+    tokens = clients_fault(lambda: prompts.encoder.tokens(given, add_special_tokens=added), "prompt")
+    kept, length = prompts.truncated(tokens, body.truncate_prompt_tokens), prompts.limits.max_model_len
+    if length is not None and len(kept) > length:
+        raise invalid(
+            f"This model's maximum context length is {length} tokens, and the prompt is too long: it has "
+            f"{len(kept)} tokens; shorten it.",
+            "prompt",
+            "context_length_exceeded",
+        )
+    if not body.echo:
+        return PreparedPrompt(packed(kept))
+    if isinstance(given, str) and len(kept) == len(tokens):
+        return PreparedPrompt(packed(kept), given)
+    return PreparedPrompt(packed(kept), prompts.text(kept))
 
 
 def is_little(body: CompletionBody) -> bool:

@@ -13,8 +13,7 @@ from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import CallSettings, Name, Positive, TextForm
 from inflight.server.common.logprobs import encode
 from inflight.server.common.prepared import PreparedTexts
-from inflight.server.common.prompts import listed
-from inflight.server.common.texts import TEXT_HINTS, Input, TextAnswer, TextSerializer, TextUsage, prepare_texts
+from inflight.server.common.texts import TEXT_HINTS, Input, TextAnswer, TextSerializer, TextUsage, listed, prepare_texts
 
 if TYPE_CHECKING:
     from inflight.server.preprocessing.preprocessor import Preprocessor

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from inflight.counted import shortened
 from inflight.server.common.conversation import ChatBody
@@ -17,7 +19,6 @@ from inflight.server.common.fields import (
     ResponseFormat,
 )
 from inflight.server.common.prepared import PreparedChat, max_tokens_of
-from inflight.server.common.prompts import fitting
 from inflight.server.common.tools import (
     AllowedTool,
     AllowedTools,
@@ -29,7 +30,7 @@ from inflight.server.common.tools import (
     ToolSpec,
     check_offered,
 )
-from inflight.server.errors import invalid
+from inflight.server.errors import ApiError, invalid
 from inflight.server.openai.responses.conversation import items_of, messages_of, written
 from inflight.server.openai.responses.schema import (
     LOGPROBS,
@@ -97,7 +98,53 @@ def prepare(preprocessor: Preprocessor, body: ResponsesBody, history: bytes | me
     max_model_len = preprocessor.limits.max_model_len
     if not may_begin or max_model_len is None:
         return prepared(chat)
-    return fitting(chat, may_begin, max_model_len, max_tokens_of(chat) or 1, prepared)
+    return _fitting(chat, may_begin, max_model_len, max_tokens_of(chat) or 1, prepared)
+
+
+def _fitting(
+    body: ChatBody,
+    may_begin: Sequence[int],
+    max_tokens: int,
+    room: int,
+    prepare: Callable[[ChatBody], PreparedChat],
+) -> PreparedChat:
+    """Prepare as much of a conversation as fits, cut at its beginning.
+
+    Args:
+        may_begin: Indexes of messages with which it may begin instead, behind its system message.
+        max_tokens: Of prompt and answer.
+        room: Tokens that are left to the answer.
+
+    Raises:
+        ApiError: Where nothing fits, of the shortest.
+    """
+    kept = body.messages[: may_begin[0]]
+
+    def prepared(number: int) -> PreparedChat:
+        return prepare(replace(body, messages=kept + body.messages[may_begin[number] :]))
+
+    def fits(number: int) -> PreparedChat | None:
+        try:
+            found = prepared(number)
+        except ApiError as error:
+            if error.code == "context_length_exceeded":
+                return None
+            raise
+        tokens = sum(prompt.num_tokens for prompt in found.prompts)
+        return found if tokens + room <= max_tokens else None
+
+    first = fits(0)
+    if first is not None:
+        return first
+    low, high, best = 1, len(may_begin), None  # what is cut further is shorter
+    while low < high:
+        middle = (low + high) // 2
+        found = fits(middle)
+        if found is None:
+            low = middle + 1
+        else:
+            high, best = middle, found
+    return best or prepared(len(may_begin) - 1)
 
 
 def translated(body: ResponsesBody, history: bytes | memoryview = b"") -> Translated:
