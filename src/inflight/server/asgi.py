@@ -1,4 +1,4 @@
-"""What ASGI layers and endpoints share: JSON answers and errors, the request's ids, notices in headers, closing."""
+"""Shared by ASGI layers and endpoints: JSON answers and errors, the request's ids, notices in headers, closing."""
 
 from __future__ import annotations
 

@@ -33,16 +33,16 @@ class CallCounts:
 
     @property
     def mine(self) -> int:
-        """Calls of this process."""
+        """Return the calls of this process."""
         return self._mine.total()
 
     @property
     def everywhere(self) -> int:
-        """Calls of all processes."""
+        """Return the calls of all processes."""
         return self.mine
 
     def of(self, tenant: str) -> int:
-        """Calls of that tenant, of all processes."""
+        """Return the calls of that tenant, of all processes."""
         return self._mine[tenant]
 
     def enter(self, tenant: str) -> None:
@@ -112,7 +112,7 @@ class SharedCallCounts(CallCounts):
         self._write(tenant)
 
     def clear(self, place: int) -> int:
-        """The process that was there is gone. How many calls it had."""
+        """Remove the calls of a process that has ended; return how many it had."""
         width = self._width
         cells = self._cells[place * width : (place + 1) * width]
         left = sum(cells)
@@ -126,7 +126,7 @@ class SharedCallCounts(CallCounts):
 
 
 def shared_table() -> int:
-    """A descriptor of memory that those share who have inherited it."""
+    """Return a descriptor of memory, which processes share that have inherited it."""
     if sys.platform == "linux":
         return os.memfd_create("inflight-calls")
     with tempfile.TemporaryFile() as file:

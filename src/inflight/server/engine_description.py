@@ -1,4 +1,4 @@
-"""The description of an engine, which API processes have of one in another process."""
+"""The description of an engine, by which API processes know one in another process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,20 @@ class ServedLane(Struct, frozen=True):
 
 
 class EngineDescription(Struct, frozen=True):
-    """An engine, to those who ask it. models: names by which it may be called. max_sequences: that may wait at once.
-    defaults: sampling settings of bodies that name none. seed: of requests that name none. clock_zero: where its clock
-    began, on the machine's monotonic clock, which is the same in all processes. parsers: of its answers, each of them
-    settled. keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts. pooler: how it
-    tells something of whole ones, if it does; text_prompts: that may stand before these. adapters: of its start.
-    lanes: all of them. peering: the engine among its peers, if it has any."""
+    """An engine, as API processes need it.
+
+    Attributes:
+        models: Names by which it may be called.
+        max_sequences: That may wait at once.
+        defaults: Sampling settings of bodies that name none. seed: Of requests that name none.
+        clock_zero: Begin of its clock, on the machine's monotonic clock, which is the same in all processes.
+        parsers: Of its answers, each of them chosen.
+        keeps_grammars: It applies schemas and grammars.
+        generates: It continues texts.
+        pooler: How it makes vectors or scores of texts, if it does. text_prompts: That may be put before these.
+        adapters: Of its start.
+        peering: The engine among its peers, if it has any.
+    """
 
     models: tuple[str, ...]
     max_model_len: int

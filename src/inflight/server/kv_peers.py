@@ -1,4 +1,4 @@
-"""What a call says of other engines' keys and values, and what its answer says of this one's.
+"""KV transfer parameters of calls and answers: keys and values of other engines, and of this one.
 
 A prefill server answers where the prompt's blocks are, and under which id; the router that calls both passes that
 on to the decode server. A signature within the id proves that a peer has written it, so that no client can make this

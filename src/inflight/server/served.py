@@ -1,8 +1,4 @@
-"""The models of a server: one, or several of which some are in memory; and a model that a call has acquired.
-
-Knows what endpoints and batch jobs need of a model. Where engines run, and which of several models are loaded,
-`OneModel` (here) and `processes.pooled_models` know, from which calls acquire a model.
-"""
+"""The models of a server: one, or several of which some are in memory; and a model that a call has acquired."""
 
 from __future__ import annotations
 
@@ -31,8 +27,13 @@ from inflight.text import Tokenizer
 
 @dataclass(frozen=True)
 class Served:
-    """An engine that is ready, as the server needs it. max_model_len: tokens of prompt and answer together.
-    keeps_grammars: it binds answers to schemas and grammars. generates: it continues texts."""
+    """An engine that is ready, as endpoints and batch jobs need it.
+
+    Attributes:
+        max_model_len: Tokens of prompt and answer together.
+        keeps_grammars: It applies schemas and grammars.
+        generates: It continues texts.
+    """
 
     bridge: EngineClient
     preprocessing: PreprocessingPool
@@ -48,7 +49,7 @@ class Served:
 
     @cached_property
     def id_names(self) -> TokenNames:
-        """By their ids."""
+        """Return names of tokens that are their ids."""
         return TokenNames(self.tokenizer, as_ids=True)
 
     async def close(self) -> None:
@@ -87,10 +88,10 @@ class ModelResidency(Protocol):
     """Which of several models are in memory, as an operator wants it."""
 
     async def load(self, name: str) -> ModelStatus:
-        """Wait until the model is in memory, as long as a call may. Raises ApiError."""
+        """Load the model, and wait for it as long as a call may. Raises ApiError."""
 
     async def unload(self, name: str) -> ModelStatus:
-        """As soon as its calls have ended. Raises ApiError."""
+        """Unload the model as soon as its calls have ended. Raises ApiError."""
 
 
 class ServedModels(Protocol):
@@ -98,16 +99,16 @@ class ServedModels(Protocol):
 
     @property
     def residency(self) -> ModelResidency | None:
-        """Of several models: then a body has to say which it means, and may have to wait for it."""
+        """Return which of several models are loaded; then a body has to name one, and may wait for it. None: there is one."""
 
     @property
     def stopped(self) -> str | None:
-        """Why nothing is served any more, or None while something is."""
+        """Return why nothing is served any more; None while something is."""
 
     async def listed(self) -> Sequence[ListedModel]: ...
 
     async def acquire(self, name: str | None) -> ModelLease:
-        """By any of its names. Waits until the model is in memory; the lease must be released. Raises
+        """Acquire a model by any of its names, and wait until it is in memory. The lease must be released. Raises
         ApiError."""
 
     def refuse(self, error: ApiError) -> None:
@@ -151,7 +152,7 @@ class OneModel:
         return ModelLease(self.served)
 
     def refuse(self, error: ApiError) -> None:
-        """Nobody waits."""
+        """Do nothing: no call waits for a model."""
 
     async def close(self) -> None:
         await self.served.close()

@@ -144,7 +144,7 @@ class Service:
     def not_loaded(self) -> ApiError:
         return ApiError(
             503,
-            f"The server is {self.doing}; try again in a moment (GET /health tells when it is ready).",
+            f"The server is {self.doing}; try again in a moment (GET /health says when it is ready).",
             type="server_error",
             code="loading",
             retry_after=1.0,

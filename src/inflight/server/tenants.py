@@ -1,11 +1,11 @@
-"""Tenants: who asks, by API key. Knows names, key digests and limits; keys themselves are never kept or shown.
+"""Tenants: owners of API keys, with their limits. Keys themselves are never retained or shown, but their digests.
 
 A keys file is TOML, one table a tenant:
 
     [acme]
     key = "sk-…"              # or key_sha256 = "…", so that the file holds no secret
     weight = 2.0              # share under --policy fair
-    max_concurrent = 16       # requests under way at once
+    max_concurrent = 16       # requests in flight at once
     max_batch_jobs = 4        # batch jobs that are not ended
     max_stored_mb = 2048      # MiB of files, uploads and outputs; instead of --max-stored-mb
     max_stored_files = 500    # instead of --max-stored-files
@@ -35,13 +35,17 @@ class KeysError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """Whose request it is. name "" is everybody, where the server has no keys.
+    """An owner of requests.
 
-    best_priority: the lowest number, which is served first, that its requests may give as their priority; requests
-    that give none have 0, or this where it is above 0. adapters: that its requests may name; None: all. operator: may
-    change what is served, as those may whose keys are on the command line, and everybody where there are no keys.
-
-    None: no limit; for max_stored_mb, max_stored_files and max_responses_mb, the one that the server has for everybody.
+    Attributes:
+        name: "" is every client, where the server has no keys.
+        max_concurrent, max_batch_jobs: None: no limit.
+        max_stored_mb, max_stored_files, max_responses_mb: None: the server's own limit.
+        best_priority: The lowest number, which is served first, that its requests may give as their priority; requests
+            that give none have 0, or this where it is above 0.
+        adapters: That its requests may name; None: all.
+        operator: May change what is served, as may those whose keys are on the command line, and every client where
+            there are no keys.
     """
 
     name: str = ""
@@ -79,7 +83,7 @@ ANYONE = Tenant(operator=True)
 
 
 class Tenants:
-    """Keys → tenants. Without any key everyone is let in, as nobody."""
+    """Maps keys to tenants. Without any key every client is let in, as `ANYONE`."""
 
     def __init__(
         self,
@@ -87,8 +91,13 @@ class Tenants:
         file: Path | None = None,
         given: tuple[tuple[bytes, Tenant], ...] = (),
     ):
-        """keys: SHA-256 digest of each key, and whose it is. Several keys may name the same tenant. file: that the keys
-        are from which can be read again. given: the others, of the command line."""
+        """Take keys, of which several may have the same tenant.
+
+        Args:
+            keys: SHA-256 digest of each key, and its tenant.
+            file: Of the keys that can be read again.
+            given: The others, of the command line.
+        """
         self._keys, self.file, self._given = tuple(keys), file, given
         self.reloading = asyncio.Lock()  # the file is read once at a time: what was read last is what it has now
 
@@ -98,7 +107,7 @@ class Tenants:
 
     @property
     def keys(self) -> tuple[tuple[bytes, Tenant], ...]:
-        """Digests, and whose they are."""
+        """Return the digests of all keys, each with its tenant."""
         return self._keys
 
     def reread(self) -> Tenants:
@@ -112,20 +121,20 @@ class Tenants:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all whose requests may come."""
+        """Return the names of all tenants whose requests may come."""
         return tuple(sorted({tenant.name for _, tenant in self._keys})) or (ANYONE.name,)
 
     @property
     def weights(self) -> dict[str, float]:
-        """Of those that are not worth 1."""
+        """Return the weights that are not 1, by name."""
         return {tenant.name: tenant.weight for _, tenant in self._keys if tenant.weight != 1.0}
 
     def named(self, name: str) -> Tenant:
-        """The tenant of that name as it is today; one without limits, if its key was taken away."""
+        """Return the tenant of that name as it is today; one without limits, if its key was removed."""
         return next((tenant for _, tenant in self._keys if tenant.name == name), Tenant(name=name))
 
     def of(self, authorization: str | None) -> Tenant:
-        """The tenant of an Authorization header. Raises ApiError 401."""
+        """Return the tenant of an Authorization header. Raises ApiError 401."""
         if not self._keys:
             return ANYONE
         scheme, _, key = (authorization or "").partition(" ")
@@ -176,7 +185,7 @@ def _from_file(path: Path) -> list[tuple[bytes, Tenant]]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise KeysError(f"--api-keys-file {path} cannot be read: {error}.") from None
     if not tables:
-        raise KeysError(f"--api-keys-file {path} names nobody; write a table [NAME] with a key for each tenant.")
+        raise KeysError(f"--api-keys-file {path} names no tenant; write a table [NAME] with a key for each tenant.")
     return [(_key(path, name, table), _tenant(path, name, table)) for name, table in tables.items()]
 
 
