@@ -99,7 +99,7 @@ class ServedModels(Protocol):
 
     @property
     def residency(self) -> ModelResidency | None:
-        """Return which of several models are loaded; then a body has to name one, and may wait for it. None: there is one."""
+        """Return which of several models are loaded: a body has to name one then, and may wait. None: there is one."""
 
     @property
     def stopped(self) -> str | None:
