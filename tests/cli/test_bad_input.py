@@ -68,7 +68,7 @@ from .terminal import Caller, write_lines
         ("--num-blocks 0", "--num-blocks is 0"),
         ("--num-blocks 2000000000", "are free; lower --kv-memory or --num-blocks"),
         ("--kv-memory 1 --num-blocks 9", "give one of them"),
-        ("--watermark 1", "--watermark is 1.0"),
+        ("--watermark 1", "--watermark is 1;"),
         ("--seed -1", "--seed is -1"),
         ("--raw --input -", "PROMPT and --input both say what to answer"),
         ("surplus", "run takes one PROMPT, and 2 are given: put it into quotes"),
@@ -118,7 +118,7 @@ def test_places_that_are_forbidden(inflight: Caller, tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", {"prompt": "x"})
     source.chmod(0)
     assert "is not readable" in inflight("run", "--input", source).sentence()
-    assert "permission is denied" in inflight("run", "x", "--output", source).sentence()
+    assert "permission denied" in inflight("run", "x", "--output", source).sentence()
 
 
 # -- models -------------------------------------------------------------------------------------------------------

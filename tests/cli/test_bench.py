@@ -21,7 +21,7 @@ from inflight.bench.client_types import Target
 from inflight.bench.offering import Offer
 from inflight.bench.run import Warmup, measure
 from inflight.cli import call
-from inflight.cli.bench import _Work
+from inflight.cli.bench import _Measurement
 from inflight.cli.bench_options import OutcomeOptions
 from inflight.metrics.observation import Targets
 from inflight.workload.arrivals import Constant
@@ -240,11 +240,11 @@ def test_an_interrupted_run_writes_what_it_has(server, tmp_path):
         (["--warmup", "soon"], "give requests (20), seconds (5s)"),
         (["--body", "[1]"], "give an object"),
         (["--output", "/nowhere/at/all.json"], "create it first"),
-        (["--sweep", "1,2", "--csv", "x.csv"], "holds one run"),
+        (["--sweep", "1,2", "--csv", "x.csv"], "has room for one run"),
         (["--share", "2"], "--share is 2"),
         (["--by", "concurrency"], "--by says what"),
         (["--sweep", "1", "--by", "concurrency", "--rate", "3"], "--rate has no effect"),
-        (["--save-requests"], "with --output or --json"),
+        (["--save-requests"], "give --output or --json"),
         (["a:1", "--url", "b:2"], "Two addresses"),
     ],
 )
@@ -300,11 +300,11 @@ def test_a_search_begins_near_the_capacity_and_says_how_much_of_it_is_left(capsy
     kind = TrafficClass(name="", share=1.0, input=Fixed(10), output=Fixed(4))
     offer = Offer([kind], arrivals=Constant(1.0), targets=Targets(e2e=0.5))
     runner = OneWorker()
-    work = _Work(runner, offer, ABOUT, OutcomeOptions(find_capacity=True))
+    work = _Measurement(runner, offer, ABOUT, OutcomeOptions(find_capacity=True))
     assert work.capacity("rate", work.estimate(), 0.99) == 0
     told = capsys.readouterr().err
     assert "64 requests, 16 at a time, came to 10" in told and "the search begins at 7" in told
     probes = [line for line in told.splitlines() if line.startswith("probe ")]
-    assert "at 7 requests/s, 30 s; how many follow is known once" in probes[0]
+    assert "at 7 requests/s, 30 s; how many follow is known when" in probes[0]
     assert "at most 0 more after it" in probes[-1] and "at most 3 more after it, 90 s" in told
     assert runner.sizes[0] == 64 and len(probes) == len(runner.sizes) - 1 <= 7

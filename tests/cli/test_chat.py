@@ -32,7 +32,10 @@ def test_commands(tiny: Path) -> None:
     told = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n/reset\n/help\nhello\n")
     once = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n")
     assert told.out == once.out * 2
-    assert told.err.startswith("The conversation starts anew.\nType a message; /reset")
+    assert told.err.startswith("The conversation starts over.\nType a message; /reset")
+    other = finished(spawn("chat", "--model", tiny, *SHORT), b"/models\n/clear\nhello\n/bye\nnever\n")
+    assert other.out == once.out
+    assert other.err.startswith("/models is no command. Type a message;") and "starts over" in other.err
     system = finished(spawn("chat", "--model", tiny, "--system", "be brief", *SHORT), b"hello\n")
     assert system.out != once.out
 
@@ -58,7 +61,7 @@ def test_ctrl_c_stops_an_answer_not_the_conversation(tiny: Path) -> None:
 
 
 def test_models_and_settings_that_cannot_chat(inflight: Caller, bare: Path) -> None:
-    assert "goes on from one answer" in inflight("chat", "--n", 2).sentence()
+    assert "continues from one answer" in inflight("chat", "--n", 2).sentence()
     told = inflight("chat", "--model", bare, "--load-format", "dummy", model=False)
     assert "no chat template" in told.sentence()
     # Before anything is loaded: this folder has no weights.

@@ -117,10 +117,10 @@ def test_a_broken_end_is_cut_off(inflight: Caller, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "word"),
     [
-        ([{"prompt": "other words"}, *mixed()[1:]], "its answer 0 is not one to line 1"),
-        ([mixed()[0], batch_line("z", prompt="abc"), *mixed()[2:]], "its answer 1 is not one to line 2"),
-        ([mixed()[1], mixed()[0], *mixed()[2:]], "its answer 0 is not one to line 1"),
-        ([*mixed()[:2], batch_line("z", prompt="good"), *mixed()[3:]], "its answer 2 is not one to line 3"),
+        ([{"prompt": "other words"}, *mixed()[1:]], "its answer 0 does not fit line 1"),
+        ([mixed()[0], batch_line("z", prompt="abc"), *mixed()[2:]], "its answer 1 does not fit line 2"),
+        ([mixed()[1], mixed()[0], *mixed()[2:]], "its answer 0 does not fit line 1"),
+        ([*mixed()[:2], batch_line("z", prompt="good"), *mixed()[3:]], "its answer 2 does not fit line 3"),
         (mixed()[:3], "it answers line 10, counted from 0, but"),
     ],
 )

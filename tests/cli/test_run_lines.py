@@ -12,9 +12,8 @@ from pathlib import Path
 
 from inflight.build import build_engine
 from inflight.cli.files import LineReader
-from inflight.cli.line_forms import Lines
-from inflight.cli.resume import Earlier
-from inflight.cli.run_lines import _Run
+from inflight.cli.line_forms import AnswerForms
+from inflight.cli.run_lines import LineRun, line_writer
 from inflight.config.engine import EngineSettings
 from inflight.core.types.sampling import SamplingParams
 from inflight.records.schema import of_kind, read_records
@@ -155,7 +154,8 @@ def test_what_is_answered_behind_an_unanswered_line_is_kept(tiny: Path, tmp_path
     engine = build_engine(EngineSettings(model=str(tiny), threads=1))
     out = io.StringIO()
     with source.open("rb", buffering=0) as file:
-        _Run(engine, Lines(engine, SamplingParams()), out, Earlier()).work(LineReader(file.fileno()), After())  # type: ignore[arg-type]
+        run = LineRun(engine, AnswerForms(engine, SamplingParams()), line_writer(out), {})
+        run.work(LineReader(file.fileno()), After(), None)  # type: ignore[arg-type]
     assert [json.loads(line)["index"] for line in out.getvalue().splitlines()] == [1, 3]
     counts = engine.loop.stats()
     assert (counts.waiting, counts.running, counts.held_blocks) == (0, 0, 0)

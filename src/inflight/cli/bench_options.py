@@ -1,8 +1,4 @@
-"""The options of `inflight bench`: the server, the load, the targets.
-
-Knows names, forms and help texts, and which options contradict each other; what values may be, the parts that take them
-know.
-"""
+"""Options of `inflight bench`: server, load, workload and outcome; compare and simulate share some of them."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ from inflight.cli.traffic import (
     slo_setting,
     trace_setting,
 )
-from inflight.config.setting import option, setting
+from inflight.config.setting import Bound, above_zero, at_least, option, setting
 from inflight.metrics.slo import parse_slos, stated_share, targets
 from inflight.workload.classes import Sessions, SharedPrefixes, TrafficClass, read_classes
 from inflight.workload.lengths import Fixed, parse_lengths
@@ -39,7 +35,7 @@ from inflight.workload.traces import load as read_trace
 from inflight.workload.traces.rows import Reading
 
 URL = "http://127.0.0.1:8000"
-# Lengths as a chat's, where nothing is said: short enough for small models, and spread as people's are.
+# Default lengths are those of a chat: short enough for small models, and as varied as those of people.
 INPUT, OUTPUT = "lognormal:100:400", "lognormal:60:240"
 SHARE = 0.99
 _NOT_OF_TRACE = ("input_tokens", "max_tokens", "prefix_tokens", "prefix_groups", "think")
@@ -62,12 +58,12 @@ class ServerOptions:
     api_key: str | None = setting(
         None, "Or OPENAI_API_KEY, or INFLIGHT_API_KEY.", metavar="KEY", variable="OPENAI_API_KEY"
     )
-    timeout: float = setting(600.0, "Seconds until a request has failed.")
-    retries: int = setting(0, "Repetitions of a request that the server has sent away until later.")
-    body: str | None = setting(None, "Fields for every request; null takes one away.", metavar="JSON")
+    timeout: float = setting(600.0, "Seconds after which a request has failed.", bound=above_zero())
+    retries: int = setting(0, "Repetitions of a request that the server rejected until later.", bound=at_least(0))
+    body: str | None = setting(None, "Fields for every request; null removes one.", metavar="JSON")
     vocab_size: int | None = setting(None, "Token ids of the model; found by asking unless given.")
     prompt_text: bool = setting(False, "Send text although the server takes token ids.")
-    processes: int = setting(1, "Processes that send.")
+    processes: int = setting(1, "Processes that send.", bound=at_least(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +72,14 @@ class LoadOptions:
 
     rate: float | None = setting(None, "Requests per second, Poisson; inf: all at once.", "Load")
     arrivals: str | None = arrivals_setting()
-    concurrency: int | None = setting(None, "Alone a closed loop of so many; with arrivals the maximum in flight.")
-    requests: int | None = setting(None, "Number of requests.")
+    concurrency: int | None = setting(
+        None, "Alone a closed loop of so many; with arrivals the maximum in flight.", bound=at_least(1)
+    )
+    requests: int | None = setting(None, "Number of requests.", bound=at_least(1))
     duration: float | None = setting(None, "Seconds in which requests are sent.")
     warmup: str = setting("10%", "Not counted: 20 (requests), 5s or 10%.")
     seed: int = seed_setting()
-    prompt_seed: int | None = setting(None, "Seed of the prompts' contents; new ones each time unless given.")
+    prompt_seed: int | None = setting(None, "Seed of the prompts' contents; random unless set.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +119,9 @@ class OutcomeOptions:
         False, "Search the highest rate (or concurrency) that meets --slo.", "Search and output"
     )
     share: float | None = setting(
-        None, f"Of the offered that must meet --slo, for that.  [default: as in --slo, or {SHARE:g}]"
+        None,
+        f"Share of the offered requests that must meet --slo, for that.  [default: as in --slo, or {SHARE:g}]",
+        bound=Bound(0, 1, "a share above 0, at most 1, as 0.99", above=True),
     )
     sweep: str | None = setting(None, "One run at each of these rates (or concurrencies).", metavar="A,B,…")
     by: Literal["rate", "concurrency"] = setting("rate", "What --find-capacity and --sweep vary.", is_choice=True)
@@ -140,33 +140,31 @@ outcome_options = settings_options(OutcomeOptions)
 
 
 def target_of(server: ServerOptions, address: str | None) -> Target:
+    """Return the server. address: the verb's argument. Raises click.UsageError."""
     if address is not None and server.url is not None and address != server.url:
         raise click.UsageError(f"Two addresses are given, {address} and --url {server.url}; give one.")
     address = (address or server.url or URL).rstrip("/").removesuffix("/v1")
     if "://" not in address:
         address = f"http://{address}"
-    for name, value in (("--timeout", server.timeout), ("--processes", server.processes)):
-        if not value > 0:
-            raise click.UsageError(f"{name} is {value}; give a number above 0.")
-    if server.retries < 0:
-        raise click.UsageError(f"--retries is {server.retries}; give a number from 0.")
     headers = {"Authorization": f"Bearer {server.api_key}"} if server.api_key else {}
     return Target(address, server.endpoint or "completions", headers, timeout_s=server.timeout, retries=server.retries)
 
 
 def request_options_of(server: ServerOptions, tokenizer: Path | None) -> RequestOptions:
+    """Return the form of requests. Raises click.UsageError."""
     extra: Any = {}
     if server.body is not None:
         try:
             extra = json.loads(server.body)
         except ValueError as error:
-            raise click.UsageError(f"--body is no JSON ({error}); write it like '{{\"top_k\": 5}}'.") from None
+            raise click.UsageError(f"--body is not JSON ({error}); write it like '{{\"top_k\": 5}}'.") from None
         if not isinstance(extra, dict):
             raise click.UsageError(f"--body is {server.body}; give an object, like '{{\"top_k\": 5}}'.")
     return RequestOptions(server.model, tokenizer, server.vocab_size, server.prompt_text, extra)
 
 
 def warmup_of(text: str) -> Warmup:
+    """Read the warm-up. Raises click.UsageError."""
     try:
         if text.endswith("%"):
             share = float(text[:-1]) / 100
@@ -187,19 +185,14 @@ def share_of(slo: Sequence[str], given: float | None) -> float:
     """Return the share of the offered that must meet their targets: --share, or the percentile in --slo."""
     stated = stated_share(slo)
     share = given if given is not None else stated or SHARE
-    if not 0 < share <= 1:
-        raise click.UsageError(f"--share is {share:g}; give a share above 0, at most 1, as 0.99.")
     if stated is not None and stated != share:
         raise click.UsageError(f"--slo names p{stated * 100:g} and --share {share:g}; give one of them.")
     return share
 
 
 def offer_of(load: LoadOptions, asked: WorkloadOptions) -> Offer:
-    """Raises click.UsageError, WorkloadError."""
+    """Return the workload and its load. Raises click.UsageError, WorkloadError."""
     _check_kinds(asked)
-    for name, count in (("--requests", load.requests), ("--concurrency", load.concurrency)):
-        if count is not None and count < 1:
-            raise click.UsageError(f"{name} is {count}; give a number from 1.")
     classes: tuple[TrafficClass, ...] = ()
     if asked.trace is None:
         classes = read_classes(asked.classes) if asked.classes is not None else (_one_kind(asked),)
@@ -224,14 +217,14 @@ def offer_of(load: LoadOptions, asked: WorkloadOptions) -> Offer:
 
 
 def _check_kinds(asked: WorkloadOptions) -> None:
-    """Lengths, classes and a trace each say what is asked; only one of them may."""
+    """Check that only one of lengths, classes and a trace describes the requests. Raises click.UsageError."""
     if asked.trace is not None and asked.classes is not None:
-        raise click.UsageError("--trace and --classes both say what is asked; give one of them.")
+        raise click.UsageError("--trace and --classes both describe the requests; give one of them.")
     for source, path, others in (("trace", asked.trace, _NOT_OF_TRACE), ("classes", asked.classes, _ONE_KIND)):
         given = [name for name in others if getattr(asked, name) is not None]
         if path is not None and given:
             name = option(given[0])
-            raise click.UsageError(f"--{source} says what is asked, so that {name} has no effect; leave it out.")
+            raise click.UsageError(f"--{source} describes the requests, so {name} has no effect; leave it out.")
     of_trace = [name for name in _OF_TRACE if getattr(asked, name) not in (None, False)]
     if of_trace and asked.trace is None:
         raise click.UsageError(f"{option(of_trace[0])} is about a trace; give one with --trace.")
@@ -264,11 +257,12 @@ def _reading(asked: WorkloadOptions) -> Reading:
 def _one_number(named: str, form: str | None) -> int | None:
     lengths = parse_lengths(form) if form is not None else None
     if lengths is not None and not isinstance(lengths, Fixed):
-        raise click.UsageError(f"{named} is {form}, but of a trace it is one number; give that.")
+        raise click.UsageError(f"{named} is {form}, but with a trace it is one number; give that.")
     return None if lengths is None else lengths.tokens
 
 
 def sweep_values(text: str, whole: bool, named: str = "--sweep") -> list[float]:
+    """Read loads. named: their option. Raises click.UsageError."""
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:

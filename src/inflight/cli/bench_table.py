@@ -1,15 +1,14 @@
-"""Print a measured run on standard error: throughput and latency side by side."""
+"""Print measured runs on standard error: throughput and latency, a line for each load, and a search's probes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from inflight.bench.capacity import Capacity, Probe
 from inflight.bench.offering import Load
 from inflight.bench.run import Measured, Point
 from inflight.cli.progress import duration
-from inflight.cli.summary import milliseconds, show
+from inflight.cli.summary import HEAD, figure, in_ms, milliseconds, show, throughput
 from inflight.counted import counted
 from inflight.metrics.definitions import Percentiles
 from inflight.metrics.observation import Targets
@@ -20,86 +19,86 @@ _WHOLE = f"{'E2E p50':>10} {'p99':>10}"  # of answers without tokens
 
 
 def print_measured(measured: Measured, notes: tuple[str, ...]) -> None:
+    """Print one run. notes: that are printed before its own."""
     summary = measured.summary
-    lines = [f"{measured.workload.name}"] if measured.workload.name else []
-    lines.append(_ends(summary) + f" in {summary.wall_seconds:,.2f} s, measured {measured.why}")
+    if measured.workload.name:
+        show(measured.workload.name)
+    show(f"{_ends(summary)} in {summary.wall_seconds:,.2f} s, measured {measured.why}")
     if measured.partial:
-        lines.append("interrupted: this is the part that was measured until then")
-    made = f"{summary.output_tokens_per_s:,.1f} output tokens/s   " if summary.ttft.samples else ""
-    lines.append(
-        f"throughput   {summary.requests_per_s:,.2f} requests/s   {made}"
-        f"{summary.input_tokens_per_s:,.1f} input tokens/s "
-        f"({summary.cached_tokens:,} of {summary.prompt_tokens:,} cached)"
+        show("interrupted: the figures are of the part that was measured until then")
+    output = f"{summary.output_tokens_per_s:,.1f} output tokens/s   " if summary.ttft.samples else ""
+    figure("throughput", throughput(summary, output))
+    if targets := _shared_targets(one.targets for one in measured.observations):
+        figure("goodput", f"{summary.goodput:,.2f} requests/s: {summary.attainment:.1%} of the offered met {targets}")
+    figure(
+        "in flight",
+        f"{summary.concurrency:,.1f} requests on average (by Little's law {summary.concurrency_by_little:,.1f}); "
+        f"{summary.offered_per_s:,.2f} offered/s",
     )
-    targets = _shared_targets(one.targets for one in measured.observations)
-    if targets:
-        lines.append(
-            f"goodput      {summary.goodput:,.2f} requests/s: {summary.attainment:.1%} of the offered met {targets}"
-        )
-    lines.append(
-        f"in flight    {summary.concurrency:,.1f} requests on average (by Little's law "
-        f"{summary.concurrency_by_little:,.1f}); {summary.offered_per_s:,.2f} offered/s"
-    )
-    lines += _latencies(summary)
+    _print_latencies(summary)
     for kind, groups in (("class", measured.by_class), ("lane", measured.by_lane), ("tenant", measured.by_tenant)):
         if len(groups) > 1:
-            lines += _groups(kind, groups)
-    show("\n".join(lines))
+            _print_groups(kind, groups)
     print_notes((*notes, *measured.notes))
     _print_faults(measured)
 
 
 def print_notes(notes: Sequence[str]) -> None:
+    """Print notes on a measurement."""
     for note in notes:
-        show(f"note         {note}")
+        figure("note", note)
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A line for each load. answers: whether tokens come back; else what is read and how long all of it takes is all
-    that there is to show."""
-
-    answers: bool
-
-    def print_header(self, by: str) -> None:
-        value = "requests/s" if by == "rate" else "concurrency"
-        tokens, latencies = ("output tok/s", _PAIRS) if self.answers else ("input tok/s", _WHOLE)
-        show(f"{value:>12} {'completed/s':>12} {tokens:>13} {latencies}  ms")
-
-    def print_point(self, point: Point) -> None:
-        show(self._line(point.value, point.measured))
-        _print_faults(point.measured)
-
-    def print_probe(self, probe: Probe) -> None:
-        verdict = "met" if probe.met else "missed"
-        show(f"{self._line(probe.value, probe.measured)}  {verdict}: {probe.why}")
-
-    def _line(self, value: float, measured: Measured) -> str:
-        summary = measured.summary
-        tokens = summary.output_tokens_per_s if self.answers else summary.input_tokens_per_s
-        latencies = f"{_pair(summary.ttft)} {_pair(summary.tpot)}" if self.answers else _pair(summary.e2e)
-        latencies = "saturated".rjust(len(latencies)) if summary.saturated else latencies
-        return f"{value:>12,.4g} {summary.requests_per_s:>12,.2f} {tokens:>13,.1f} {latencies}    "
+def print_header(by: str, answers: bool) -> None:
+    """Print the names of the columns of `print_point`. answers: whether the server answers with tokens."""
+    tokens, latencies = ("output tok/s", _PAIRS) if answers else ("input tok/s", _WHOLE)
+    show(f"{'requests/s' if by == 'rate' else by:>12} {'completed/s':>12} {tokens:>13} {latencies}  ms")
 
 
-def print_estimate(measured: Measured, places: int, start: float | None) -> None:
+def print_point(point: Point, answers: bool) -> None:
+    """Print a run of a sweep."""
+    show(_line(point.value, point.measured, answers))
+    _print_faults(point.measured)
+
+
+def print_probe(probe: Probe, answers: bool) -> None:
+    """Print a run of a search."""
+    show(f"{_line(probe.value, probe.measured, answers)}  {'met' if probe.met else 'missed'}: {probe.why}")
+
+
+def _line(value: float, measured: Measured, answers: bool) -> str:
     summary = measured.summary
-    sentence = f"{summary.requests:,} requests, {places} at a time, came to {summary.requests_per_s:,.4g} requests/s"
-    begins = "too little to go by; the search begins at 1" if start is None else f"the search begins at {start:,.4g}"
-    show(f"estimate     {sentence}; {begins}")
+    tokens = summary.output_tokens_per_s if answers else summary.input_tokens_per_s
+    latencies = f"{_pair(summary.ttft)} {_pair(summary.tpot)}" if answers else _pair(summary.e2e)
+    latencies = "saturated".rjust(len(latencies)) if summary.saturated else latencies
+    return f"{value:>12,.4g} {summary.requests_per_s:>12,.2f} {tokens:>13,.1f} {latencies}    "
+
+
+def print_estimate(measured: Measured, concurrency: int, start: float | None) -> None:
+    """Print where a search begins, and why."""
+    summary = measured.summary
+    sentence = (
+        f"{summary.requests:,} requests, {concurrency} at a time, came to {summary.requests_per_s:,.4g} requests/s"
+    )
+    begins = (
+        "too few to estimate from; the search begins at 1" if start is None else f"the search begins at {start:,.4g}"
+    )
+    figure("estimate", f"{sentence}; {begins}")
 
 
 def print_next(load: Load, seconds: float, left: int | None) -> None:
-    """Before a probe. seconds: that it takes at least; 0: not known. left: probes after it at most; None: not known."""
+    """Print which probe comes next. seconds: its minimum; 0: not known. left: maximum of probes after it; None: not
+    known."""
     length = f", {duration(seconds)}" if seconds else ""
     if left is None:
-        more = "how many follow is known once one was met and one was missed"
+        more = "how many follow is known when one has met the targets and one has missed them"
     else:
         more = f"at most {left} more after it" + (f", {duration(left * seconds)}" if seconds and left else "")
-    show(f"probe        at {load}{length}; {more}")
+    figure("probe", f"at {load}{length}; {more}")
 
 
 def print_capacity(found: Capacity, by: str, targets: Targets) -> None:
+    """Print the result of a search."""
     unit = "requests/s" if by == "rate" else "requests in flight"
     of = f"with {_shown(targets) or 'the targets of its classes'} for {found.share:.1%} of the offered requests"
     if found.met is None:
@@ -108,7 +107,7 @@ def print_capacity(found: Capacity, by: str, targets: Targets) -> None:
     else:
         missed = f"missed at {found.missed:,.4g}" if found.missed is not None else "no higher one was missed"
         sentence = f"{found.met:,.4g} {unit} {of} ({missed}; {len(found.probes)} probes)"
-    show(f"capacity     {sentence}{found.ended and f'; ended early: {found.ended}'}")
+    figure("capacity", f"{sentence}{found.ended and f'; ended early: {found.ended}'}")
 
 
 def _shown(targets: Targets) -> str:
@@ -123,58 +122,48 @@ def _ends(summary: Summary) -> str:
 
 def _print_faults(measured: Measured) -> None:
     for fault in measured.result.health.faults:
-        show(f"INVALID      {fault}")
+        figure("INVALID", fault)
 
 
 def _shared_targets(all_targets: Iterable[Targets]) -> str:
-    """The targets, where all have the same; else how many kinds there are."""
+    """Return the targets, where all requests with targets have the same."""
     kinds = {one for one in all_targets if one}
     if len(kinds) > 1:
         return "their own targets"
     return _shown(next(iter(kinds))) if kinds else ""
 
 
-def _latencies(summary: Summary) -> list[str]:
-    growing = "TTFT" if summary.ttft.samples else "E2E"
+def _print_latencies(summary: Summary) -> None:
     if summary.saturated and summary.ttft_trend is not None:
-        return [
-            f"saturated    at {summary.requests_per_s:,.2f} requests/s: {growing} was still growing, by "
-            f"{summary.ttft_trend.rise:,.2f} s over the window, and percentiles would measure the length of the run"
-        ]
+        growing = "TTFT" if summary.ttft.samples else "E2E"
+        figure(
+            "saturated",
+            f"at {summary.requests_per_s:,.2f} requests/s: {growing} was still growing, by "
+            f"{summary.ttft_trend.rise:,.2f} s over the window, so percentiles would depend on the length of the run",
+        )
+        return
     if not summary.requests:
-        return []
-    lines = [f"latency      {'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}  ms  (95 % confidence of p50 and p99)"]
-    kinds = (
-        ("TTFT", summary.ttft, "requests"),
-        ("TPOT", summary.tpot, "requests"),
-        ("ITL", summary.itl, "gaps"),
-        ("E2E", summary.e2e, "requests"),
-        ("delay", summary.delay, "requests"),
-    )
-    return lines + [
-        f"  {name:<10} {milliseconds(figures)}  over {figures.samples:,} {what}  ({_intervals(figures)})"
-        for name, figures, what in kinds
-        if figures.samples
-    ]
+        return
+    figure("latency", f"{HEAD}  ms  (95 % confidence of p50 and p99)")
+    for name in ("TTFT", "TPOT", "ITL", "E2E", "delay"):
+        one: Percentiles = getattr(summary, name.lower())
+        if one.samples:
+            of = "gaps" if name == "ITL" else "requests"
+            intervals = f"{_interval(one.p50_interval)}; {_interval(one.p99_interval)}"
+            figure(f"  {name}", f"{milliseconds(one)}  over {one.samples:,} {of}  ({intervals})")
 
 
-def _intervals(figures: Percentiles) -> str:
-    def shown(interval: tuple[float, float] | None) -> str:
-        return "too few" if interval is None else f"{interval[0] * 1e3:,.1f}–{interval[1] * 1e3:,.1f}"
-
-    return f"{shown(figures.p50_interval)}; {shown(figures.p99_interval)}"
+def _interval(interval: tuple[float, float] | None) -> str:
+    return "too few" if interval is None else f"{interval[0] * 1e3:,.1f}–{interval[1] * 1e3:,.1f}"
 
 
-def _groups(kind: str, groups: Mapping[str, Summary]) -> list[str]:
+def _print_groups(kind: str, groups: Mapping[str, Summary]) -> None:
     has_tokens = any(one.ttft.samples for one in groups.values())
-    rows = (
-        f"  {name[:10]:<10} {one.offered:>10,} {one.requests:>10,} {one.attainment:>10.1%} "
-        + (f"{_pair(one.ttft)} {_pair(one.tpot)}" if has_tokens else _pair(one.e2e))
-        for name, one in groups.items()
-    )
-    latencies = _PAIRS if has_tokens else _WHOLE
-    return [f"by {kind:<9} {'offered':>10} {'completed':>10} {'attained':>10} {latencies}  ms", *rows]
+    figure(f"by {kind}", f"{'offered':>10} {'completed':>10} {'attained':>10} {_PAIRS if has_tokens else _WHOLE}  ms")
+    for name, one in groups.items():
+        latencies = f"{_pair(one.ttft)} {_pair(one.tpot)}" if has_tokens else _pair(one.e2e)
+        figure(f"  {name[:10]}", f"{one.offered:>10,} {one.requests:>10,} {one.attainment:>10.1%} {latencies}")
 
 
 def _pair(figures: Percentiles) -> str:
-    return " ".join(f"{'-' if one is None else format(one * 1e3, ',.1f'):>10}" for one in (figures.p50, figures.p99))
+    return f"{in_ms(figures.p50)} {in_ms(figures.p99)}"

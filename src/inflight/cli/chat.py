@@ -1,14 +1,12 @@
-"""`inflight chat`: a conversation in the terminal that streams.
-
-Knows the terminal and the messages so far; the engine keeps no conversation (its prefix cache keeps the work).
-"""
+"""`inflight chat`: a conversation in the terminal that streams. The engine keeps cached blocks, no conversation."""
 
 from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,7 +28,11 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.counted import printable
 from inflight.text import Conversation
 
-HELP = "Type a message; /reset starts anew, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."
+if TYPE_CHECKING:
+    from inflight.build import Engine
+    from inflight.frontend.offline import Offline
+
+HELP = "Type a message; /reset starts over, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."
 
 NO_TEMPLATE = "This model has no chat template; use `inflight run --raw PROMPT` instead."
 
@@ -43,12 +45,12 @@ NO_TEMPLATE = "This model has no chat template; use `inflight run --raw PROMPT` 
 @record_option
 @click.option("--system", metavar="TEXT", help="System message at the start of the conversation.")
 def command(name: str | None, system: str | None, record: Path | None, **values: Any) -> int:
-    """Talk with MODEL (as of serve; without it the built-in model); each answer streams as it is made."""
+    """Chat with MODEL (as with serve; without it the built-in model); each answer streams as it is generated."""
     name_model(name, values)
     if sys.stdin is None:
-        raise click.UsageError("Standard input is closed, so there is nobody to talk with; use `inflight run PROMPT`.")
+        raise click.UsageError("Standard input is closed, so no message can be typed; use `inflight run PROMPT`.")
     if values["n"] != 1:
-        raise click.UsageError(f"--n is {values['n']}, but a conversation goes on from one answer; leave it out.")
+        raise click.UsageError(f"--n is {values['n']}, but a conversation continues from one answer; leave it out.")
     params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
     from inflight.build import has_chat_template
 
@@ -65,23 +67,29 @@ def command(name: str | None, system: str | None, record: Path | None, **values:
     return 0
 
 
-def _talk(engine: Any, params: SamplingParams, system: str | None) -> None:
+def _talk(engine: Engine, params: SamplingParams, system: str | None) -> None:
     from inflight.frontend.offline import Offline
 
-    _take_any_text()
+    # The tokenizer reports broken bytes, and what the terminal cannot show must not end the conversation.
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
     if sys.stdin.isatty():
         import readline  # noqa: F401  (gives input() history and editing)
 
-        print(HELP, file=sys.stderr)
+        show(HELP)
     start = [{"role": "system", "content": system}] if system else []
     messages: list[dict[str, str]] = list(start)
     offline = Offline(engine.loop, engine.tokenizer)
     for turn, text in enumerate(_typed()):
-        if text == "/exit":
+        if text in ("/exit", "/bye"):
             return
-        if text in ("/help", "/reset"):
-            messages = list(start) if text == "/reset" else messages
-            print(HELP if text == "/help" else "The conversation starts anew.", file=sys.stderr)
+        if text in ("/reset", "/clear"):
+            messages = list(start)
+            show("The conversation starts over.")
+            continue
+        if text.startswith("/") and " " not in text:
+            show(HELP if text in ("/help", "/?") else f"{text} is no command. {HELP}")
             continue
         messages.append({"role": "user", "content": text})
         try:
@@ -95,28 +103,21 @@ def _talk(engine: Any, params: SamplingParams, system: str | None) -> None:
             messages.append({"role": "assistant", "content": answer})
 
 
-def _take_any_text() -> None:
-    """Broken bytes are told by the tokenizer, and what the terminal cannot show must not end the conversation."""
-    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=errors)
-
-
-def _typed() -> Any:
-    """Lines that are not empty, until the end of input."""
+def _typed() -> Iterator[str]:
+    """Yield lines that are not empty, until the end of input."""
     while True:
         try:
             text = input("> " if sys.stdin.isatty() else "").strip()
         except EOFError:
             return
         except KeyboardInterrupt:
-            print("\n(/exit or Ctrl-D ends.)", file=sys.stderr)
+            show("\n(/exit or Ctrl-D ends.)")
             continue
         if text:
             yield text
 
 
-def _answer(engine: Any, offline: Any, params: SamplingParams, messages: list[dict[str, str]], turn: int) -> str:
+def _answer(engine: Engine, offline: Offline, params: SamplingParams, messages: list[dict[str, str]], turn: int) -> str:
     token_ids = engine.prompts.chat(Conversation(messages)).token_ids
     request = engine.prompts.request(f"turn-{turn}", token_ids, params, engine.loop.clock.now())
     collector = offline.add(request)
@@ -127,6 +128,5 @@ def _answer(engine: Any, offline: Any, params: SamplingParams, messages: list[di
     one = collector.output().outputs[0]
     print(" …" if interrupt.wanted else "")
     if one.detail is not None:
-        print(f"inflight: {one.detail}", file=sys.stderr)
-    text: str = one.text
-    return text
+        show(f"inflight: {one.detail}")
+    return one.text

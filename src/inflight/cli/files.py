@@ -1,9 +1,4 @@
-"""Files of the command line: whether they can be written, told before long work begins; and lines of a file or a pipe,
-with their numbers, read ahead without ever waiting longer than one is told to.
-
-Knows bytes, lines and UTF-8 (broken bytes are let through as surrogates, for the parser to tell); not what a line
-means.
-"""
+"""Check that files can be written, before long work begins; read lines of a file or a pipe without blocking."""
 
 from __future__ import annotations
 
@@ -15,9 +10,12 @@ from pathlib import Path
 
 import click
 
+_CHUNK_BYTES = 1 << 16
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
 
 def check_writable(*paths: Path | None, reads: Sequence[Path | None] = ()) -> None:
-    """reads: files that are read, and must not be overwritten. Raises click.UsageError."""
+    """Raise click.UsageError for a file that cannot be written, or is read too, and must not be overwritten."""
     taken = {path.resolve() for path in reads if path is not None and path.is_file()}
     for path in paths:
         if path is None:
@@ -26,19 +24,15 @@ def check_writable(*paths: Path | None, reads: Sequence[Path | None] = ()) -> No
         if not folder.is_dir():
             raise click.UsageError(f"{path} cannot be written: the folder {folder} does not exist; create it first.")
         if not os.access(path if path.exists() else folder, os.W_OK):
-            raise click.UsageError(f"{path} cannot be written: permission is denied; choose another place.")
+            raise click.UsageError(f"{path} cannot be written: permission denied; choose another path.")
         if path.resolve() in taken:
             raise click.UsageError(f"{path} is given twice, and would be overwritten; use another file.")
         if not path.exists() or path.is_file():
             taken.add(path.resolve())
 
 
-_PIECE = 1 << 16
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
 class LineReader:
-    """`ended` when every line was taken. Lines that hold nothing are left out, but counted."""
+    """Read lines with their numbers, from 1. Empty lines are counted but omitted; invalid UTF-8 becomes surrogates."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -49,21 +43,22 @@ class LineReader:
 
     @property
     def ended(self) -> bool:
+        """Return whether every line was taken."""
         return self._at_end and not self._lines
 
-    def take(self, most: int, wait: float) -> list[tuple[int, str]]:
-        """Up to `most` lines with their numbers, from 1. Waits up to `wait` seconds for the first of them."""
-        while len(self._lines) < most and not self._at_end:
+    def take(self, limit: int, wait: float) -> list[tuple[int, str]]:
+        """Return up to `limit` lines. Wait up to `wait` seconds for the first of them."""
+        while len(self._lines) < limit and not self._at_end:
             ready, _, _ = select.select([self._descriptor], [], [], 0 if self._lines else wait)
             if not ready:
                 break
             self._read()
-        return [self._lines.popleft() for _ in range(min(most, len(self._lines)))]
+        return [self._lines.popleft() for _ in range(min(limit, len(self._lines)))]
 
     def _read(self) -> None:
-        piece = os.read(self._descriptor, _PIECE)
-        self._at_end = not piece
-        first, *more = piece.split(b"\n")
+        chunk = os.read(self._descriptor, _CHUNK_BYTES)
+        self._at_end = not chunk
+        first, *more = chunk.split(b"\n")
         self._rest.append(first)
         for start in more:
             self._end_line()

@@ -1,7 +1,4 @@
-"""The two forms of input lines: our own, and OpenAI's batch form. Each becomes requests, and makes its own answer.
-
-Knows what a line asks for and how its answer is written; when it is served, `run_lines` knows.
-"""
+"""The two forms of input lines of `inflight run`: our own and OpenAI's batch form, as requests and as answers."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import msgspec
 
 from inflight.build import Engine
 from inflight.cli.resume import line_id
+from inflight.cli.run_lines import Line, LineRefused
 from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.lines import json_object, output_line, parse_object
@@ -30,23 +28,17 @@ from inflight.server.tenants import ANYONE
 from inflight.server.translating import RequestTranslator
 
 
-class LineRefused(Exception):
-    """A line cannot be served, or failed; `answer` is what is written for it."""
+class AnswerForms:
+    """Both forms of lines, for one engine."""
 
-    def __init__(self, sentence: str, answer: dict[str, Any]):
-        super().__init__(sentence)
-        self.answer = answer
-
-
-class Lines:
     def __init__(self, engine: Engine, defaults: SamplingParams, parsers: ParserChoice | None = None):
-        """defaults: sampling settings of lines in our own form; OpenAI's form has the model's, as the server has.
-        parsers: of answers in OpenAI's form."""
+        """Prepare them. defaults: sampling settings of lines in our own form; OpenAI's form has the model's, as with a
+        server. parsers: of answers in OpenAI's form."""
         self._engine, self._defaults = engine, defaults
         self._checker = LineChecker()
         self._ignored = IgnoredFieldLog()
         self._names = TokenNames(engine.tokenizer)
-        # No model names: the command line has said which model it is.
+        # Without model names: the command line has named the model.
         limits = Limits(
             max_n=1024,
             max_prompts=2048,
@@ -70,7 +62,7 @@ class Lines:
         )
 
     def take(self, index: int, number: int, text: str) -> Line:
-        """Line `number` of the input as requests. Raises LineRefused."""
+        """Return line `number` of the input as requests. Raises LineRefused."""
         try:
             data = json_object(text)
             if is_batch_line(data):
@@ -79,10 +71,10 @@ class Lines:
         except ValueError as error:
             if not type(error).__module__.startswith("inflight."):
                 raise  # a bug of ours
-            raise _own_refusal(index, number, str(error)) from None
+            raise own_refusal(index, number, str(error)) from None
 
-    def pass_over(self, number: int, text: str) -> None:
-        """A line that was answered by an earlier run: its custom_id is taken all the same."""
+    def skip(self, number: int, text: str) -> None:
+        """Note a line that an earlier run answered: its custom_id is taken all the same."""
         try:
             data = json_object(text)
             if is_batch_line(data):
@@ -99,7 +91,7 @@ class Lines:
             raise LineRefused(f"line {number}: {bad}", answer) from None
         try:
             prepared = self._preprocessor.prepared(OF_LINES[line.url], line.body)
-            assert not isinstance(prepared, PreparedAnswer), "lines ask for generation"
+            assert not isinstance(prepared, PreparedAnswer), "lines request generation"
             self._ignored.note(OF_LINES[line.url], prepared.ignored)
             call = of_a_line(self._translator.call(prepared, ANYONE))
         except ApiError as error:
@@ -108,13 +100,10 @@ class Lines:
 
 
 class _OwnLine:
-    """requests: what it asks of the engine. prompts: their texts, where they came as text. parsing: its answers are not
-    told apart."""
-
     parsing = None
 
     def __init__(self, index: int, number: int, data: dict[str, Any], engine: Engine, defaults: SamplingParams):
-        """Raises ValueErrors with a sentence."""
+        """Read a line. Raises ValueErrors with a sentence."""
         entry = parse_object(data, defaults, engine.prompts)
         self._index, self._number = index, number
         self.prompts = (entry.prompt,)
@@ -130,15 +119,14 @@ class _OwnLine:
         )
 
     def answer(self, ended: list[OutputCollector]) -> dict[str, Any]:
-        """The output line, once all requests have ended. Raises LineRefused."""
         output = ended[0].output()
         failure = next((one.detail for one in output.outputs if one.finish_reason == "error"), None)
         if failure is not None:
-            raise _own_refusal(self._index, self._number, failure)
+            raise own_refusal(self._index, self._number, failure)
         return output_line(self._index, output)
 
     def refused(self, refusal: RequestRefused) -> LineRefused:
-        return _own_refusal(self._index, self._number, str(refusal))
+        return own_refusal(self._index, self._number, str(refusal))
 
 
 class _OpenAILine:
@@ -162,14 +150,12 @@ class _OpenAILine:
         return _openai_refusal(self._name, self._line.number, self._line.custom_id, error)
 
 
-Line = _OwnLine | _OpenAILine
-
-
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _own_refusal(index: int, number: int, why: str) -> LineRefused:
+def own_refusal(index: int, number: int, why: str) -> LineRefused:
+    """Return the error of a line in our own form."""
     sentence = f"line {number}: {why}"
     return LineRefused(sentence, {"index": index, "error": sentence})
 

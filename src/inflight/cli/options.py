@@ -15,13 +15,13 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from inflight.cli.declared import registry_options, settings_options
-from inflight.cli.verb import grouped
 from inflight.config.engine import EngineSettings
 from inflight.config.presets import preset
+from inflight.config.sampling import SamplingSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import SettingsError, check_settings
 from inflight.core.strategies.registry import OPTIONS
-from inflight.core.types.sampling import InvalidSampling, SamplingParams
+from inflight.core.types.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -129,7 +129,7 @@ def _as_typed(parameter: click.Option, value: Any) -> Any:
         return not value if parameter.flag_value is False else value
     if parameter.multiple or (parameter.nargs > 1 and isinstance(value, list)):
         return [_text(one) for one in (value if isinstance(value, list) else [value])]
-    return json.dumps(value) if parameter.name == "logit_bias" and isinstance(value, dict) else _text(value)
+    return json.dumps(value) if parameter.metavar == "JSON" and isinstance(value, dict) else _text(value)
 
 
 def _text(value: Any) -> str:
@@ -195,26 +195,7 @@ record_option = click.option(
     "--record", type=click.Path(dir_okay=False, path_type=Path), help="Write the step record (JSON lines) here."
 )
 
-sampling_options = grouped(
-    "Sampling",
-    click.option("--n", type=int, default=1, show_default=True, help="Samples of each prompt."),
-    click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the likeliest token."),
-    click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the k likeliest; 0: from all."),
-    click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from this share of probability."),
-    click.option("--min-p", type=float, default=0.0, show_default=True, help="Minimum share of the likeliest's."),
-    click.option("--repetition-penalty", type=float, default=1.0, show_default=True, help="Above 1: repeat less."),
-    click.option("--presence-penalty", type=float, default=0.0, show_default=True, help="Per token once there."),
-    click.option("--frequency-penalty", type=float, default=0.0, show_default=True, help="Per time it is there."),
-    click.option("--logit-bias", metavar="JSON", help='Numbers added to logits, such as {"12": -100}.'),
-    click.option("--max-tokens", type=int, default=512, show_default=True, help="Maximum tokens of an answer."),
-    click.option("--min-tokens", type=int, default=0, show_default=True, help="Minimum tokens of an answer."),
-    click.option("--stop", multiple=True, help="Text that ends an answer; may be given several times."),
-    click.option("--stop-token-ids", multiple=True, type=int, help="Token id that ends an answer; several times."),
-    click.option("--include-stop-str-in-output", is_flag=True, help="Keep the text that ended it."),
-    click.option("--ignore-eos", is_flag=True, help="Go on after the model's own end token."),
-    click.option("--logprobs", type=int, help="Report log-probabilities with this many alternatives."),
-    click.option("--prompt-logprobs", type=int, help="The same for the tokens of the prompt."),
-)
+sampling_options = settings_options(SamplingSettings)
 
 
 def name_model(name: str | None, values: dict[str, Any]) -> None:
@@ -251,12 +232,4 @@ def _weight(text: str) -> tuple[str, float]:
 
 def sampling_params(values: dict[str, Any]) -> SamplingParams:
     """Take the sampling options out of a verb's arguments. `--seed` stays the engine's: each request draws its own."""
-    names = [item.name for item in fields(SamplingParams) if item.name in values and item.name != "seed"]
-    given = {name: values.pop(name) for name in names}
-    if given.get("logit_bias"):
-        try:
-            given["logit_bias"] = json.loads(given["logit_bias"])
-        except ValueError as error:
-            cause = error.msg if isinstance(error, json.JSONDecodeError) else error
-            raise InvalidSampling(f"--logit-bias is not JSON ({cause}); write it like '{{\"12\": -100}}'.") from None
-    return SamplingParams(**given)
+    return SamplingSettings(**{item.name: values.pop(item.name) for item in fields(SamplingSettings)}).params()

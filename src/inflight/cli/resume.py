@@ -1,7 +1,4 @@
-"""What an earlier run has left in an output file: which lines are answered, and whether they are this input's.
-
-Knows both output forms. A line that was cut off is no answer; nothing is cut before all the rest has been recognised.
-"""
+"""Read an earlier run's output file: the lines it answered, and whether they are this input's. Both forms are known."""
 
 from __future__ import annotations
 
@@ -19,21 +16,21 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.server.jobs.lines import is_batch_line
 
 _ID = re.compile(r"batch_req_([0-9]{1,15})")
-_WAIT = 1.0  # seconds for a file to be read; a file never waits
+_WAIT = 1.0  # seconds for a file to be read; a file never blocks
 
 
 class ResumeError(ValueError):
-    """The output cannot be gone on with; the sentence says why."""
+    """The output cannot be continued; the sentence says why."""
 
 
 def line_id(index: int) -> str:
-    """The id of the answer to line `index` in OpenAI's form: it says which line that is, whatever its custom_id."""
+    """Return the id of the answer to line `index` in OpenAI's form, whatever its custom_id."""
     return f"batch_req_{index}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """An answer that stays. The rest is what it says of its line, where it does: prompt_tokens in our own form."""
+class _Answer:
+    """An earlier answer, with what it shows of its line: prompt_tokens in our own form."""
 
     openai: bool
     failed: bool
@@ -43,25 +40,31 @@ class _Kept:
 
 @dataclass(slots=True)
 class Earlier:
-    """answers: by the index of their line. whole_bytes: of the output file; what follows was cut off."""
+    """Earlier answers.
 
-    answers: dict[int, _Kept] = field(default_factory=dict)
+    Attributes:
+        answers: By the index of their line.
+        whole_bytes: Of the output file; the rest is a line that was cut off.
+    """
+
+    answers: dict[int, _Answer] = field(default_factory=dict)
     whole_bytes: int = 0
 
     @property
     def failed(self) -> int:
+        """Return the number of error lines."""
         return sum(answer.failed for answer in self.answers.values())
 
 
 def earlier_answers(source: Path, target: Path, prompts: PromptEncoder) -> Earlier:
-    """Raises ResumeError when the output is no output, or that of another input."""
+    """Return the answers that `target` holds. Raises ResumeError when it is no output, or that of another input."""
     earlier = Earlier()
     if not target.exists():
         return earlier
     with target.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         for number, line in enumerate(file, 1):
-            found = _recognised(line)
+            found = _recognized(line)
             if found is None:
                 if file.tell() == size:
                     break  # the last line, which the interruption cut off
@@ -77,7 +80,7 @@ def earlier_answers(source: Path, target: Path, prompts: PromptEncoder) -> Earli
     return earlier
 
 
-def _recognised(line: bytes) -> tuple[int, _Kept] | None:
+def _recognized(line: bytes) -> tuple[int, _Answer] | None:
     try:
         data = json.loads(line) if line.endswith(b"\n") else None
     except (ValueError, RecursionError):
@@ -86,16 +89,13 @@ def _recognised(line: bytes) -> tuple[int, _Kept] | None:
         return None
     if type(index := data.get("index")) is int and ("error" in data or "token_ids" in data):
         tokens = data.get("prompt_tokens")
-        return index, _Kept(False, "error" in data, tokens if type(tokens) is int else None)
+        return index, _Answer(False, "error" in data, tokens if type(tokens) is int else None)
     match = _ID.fullmatch(str(data.get("id")))
     if match is None or not {"custom_id", "response", "error"} <= set(data):
         return None
-    return int(match[1]), _Kept(True, _failed(data), custom_id=data["custom_id"])
-
-
-def _failed(data: dict[str, Any]) -> bool:
-    response = data["response"]
-    return not isinstance(response, dict) or response.get("status_code") != 200
+    response: Any = data["response"]
+    failed = not isinstance(response, dict) or response.get("status_code") != 200
+    return int(match[1]), _Answer(True, failed, custom_id=data["custom_id"])
 
 
 def _check_input(earlier: Earlier, source: Path, target: Path, prompts: PromptEncoder) -> None:
@@ -106,19 +106,20 @@ def _check_input(earlier: Earlier, source: Path, target: Path, prompts: PromptEn
             for number, line in lines.take(256, _WAIT):
                 answer = left.pop(index, None)
                 if answer is not None and not _fits(answer, line, prompts):
-                    raise _another_input(target, f"its answer {index} is not one to line {number} of {source}")
+                    raise _another_input(target, f"its answer {index} does not fit line {number} of {source}")
                 index += 1
     if left:
         raise _another_input(target, f"it answers line {max(left)}, counted from 0, but {source} has {index}")
 
 
 def _another_input(target: Path, why: str) -> ResumeError:
-    advice = "give the input it was made of, or leave --resume out to start anew"
+    advice = "give the input it was made from, or leave --resume out to start over"
     return ResumeError(f"{target} belongs to another input: {why}; {advice}.")
 
 
-def _fits(answer: _Kept, line: str, prompts: PromptEncoder) -> bool:
-    """Whether this may be the line that was answered: its custom id, or else the length of its prompt, is the same."""
+def _fits(answer: _Answer, line: str, prompts: PromptEncoder) -> bool:
+    """Return whether this may be the line that was answered: its custom id, or else the length of its prompt, is the
+    same."""
     try:
         data = json_object(line)
         if answer.openai:
@@ -127,5 +128,5 @@ def _fits(answer: _Kept, line: str, prompts: PromptEncoder) -> bool:
         if answer.failed:
             return not is_batch_line(data)
         return len(parse_line(line, SamplingParams(), prompts).prompt_token_ids) == answer.prompt_tokens
-    except ValueError:  # nothing to be compared: an error is what such a line is answered with
+    except ValueError:  # an error line answers such a line
         return answer.failed and not answer.openai

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from inflight.cli.files import check_writable
 from inflight.cli.options import (
     engine_options,
     engine_settings,
+    options_of,
     record_option,
     sampling_options,
     sampling_params,
@@ -23,8 +25,10 @@ from inflight.cli.options import (
     scheduling_settings,
 )
 from inflight.cli.progress import Interrupt, open_engine
+from inflight.cli.summary import show
 from inflight.cli.verb import Verb
 from inflight.config.parsers import ParserSettings
+from inflight.config.setting import setting
 from inflight.core.types.sampling import SamplingParams
 from inflight.counted import counted, printable, seconds_of_parts
 from inflight.frontend.parsers.parser_choice import ParserNames
@@ -33,14 +37,28 @@ from inflight.text import Conversation
 
 if TYPE_CHECKING:
     from inflight.build import Engine
+    from inflight.frontend.outputs import RequestOutput
 
 QUESTION = "What is continuous batching?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """Input and output."""
+
+    output_path: Path | None = setting(
+        None, "Write answers here, not to standard output.", "Options", flags=("--output",), path="file"
+    )
+    resume: bool = setting(False, "Keep the answers in --output, and answer the other lines.")
+    raw: bool = setting(False, "Give PROMPT to the model as it is, without its chat template.")
+    as_json: bool = setting(False, "Print the answer as an output line, and the summary as JSON.", flags=("--json",))
+    verbose: bool = setting(False, "Show every setting in force with its reason, and the times of the start.")
 
 
 def _one_prompt(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> str | None:
     if len(words) > 1:
         raise click.UsageError(
-            f"run takes one PROMPT, and {len(words)} are given: put it into quotes, and name a model by --model, "
+            f"run takes one PROMPT, and {len(words)} are given: put it into quotes, and name a model with --model, "
             'as in inflight run --model smollm2 "What is gravity?".'
         )
     return words[0] if words else None
@@ -56,12 +74,8 @@ def _one_prompt(ctx: click.Context, param: click.Parameter, words: Sequence[str]
 @click.option(
     "--input", "input_path", type=click.Path(path_type=Path, allow_dash=True), help="JSONL file, - for stdin."
 )
-@click.option("--output", "output_path", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
-@click.option("--resume", is_flag=True, help="Keep what --output holds, and answer the lines it lacks.")
-@click.option("--raw", is_flag=True, help="Give PROMPT to the model as it is, without its chat template.")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as an output line, and the summary as JSON.")
-@click.option("--verbose", is_flag=True, help="Show every setting in force with its reason, and what the start took.")
-def command(prompt: str | None, input_path: Path | None, output_path: Path | None, **values: Any) -> int:
+@settings_options(RunOptions)
+def command(prompt: str | None, input_path: Path | None, **values: Any) -> int:
     """Answer PROMPT, or every line of a JSONL file.
 
     Input lines are objects with "prompt", "prompt_token_ids" or "messages", and any sampling field, or OpenAI's batch
@@ -70,30 +84,29 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
     """
     if prompt is not None and input_path is not None:
         raise click.UsageError("PROMPT and --input both say what to answer; give one of them.")
-    raw, as_json, verbose, resume = (values.pop(name) for name in ("raw", "as_json", "verbose", "resume"))
-    record: Path | None = values.pop("record")
-    parser_names = ParserNames(values.pop("tool_parser"), values.pop("reasoning_parser"))
+    asked, record = options_of(RunOptions, values), values["record"]
     params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
     _check_readable(input_path)
-    check_writable(output_path, record, reads=[input_path])
-    if resume:
-        _check_files(input_path, output_path)
+    check_writable(asked.output_path, record, reads=[input_path])
+    if asked.resume:
+        _check_files(input_path, asked.output_path)
 
     began = time.monotonic()
     engine = open_engine(settings, scheduling, record)
     try:
-        if verbose:
+        if asked.verbose:
             _show_settings(engine, time.monotonic() - began)
         if input_path is not None:
             _warn_of_templates(engine)
             from inflight.cli.run_lines import run_lines
             from inflight.server.parsers import parsers_of
 
-            parsers = parsers_of(engine.prompts, engine.tokenizer, parser_names, engine.model.family)
-            return run_lines(engine, params, input_path, output_path, as_json, resume, parsers)
-        code = _answer(engine, params, prompt, raw, as_json, output_path)
-        if raw:
-            _warn_of_templates(engine)  # behind the answer: compiling a template takes as long as a small model's start
+            names = ParserNames(values["tool_parser"], values["reasoning_parser"])
+            parsers = parsers_of(engine.prompts, engine.tokenizer, names, engine.model.family)
+            return run_lines(engine, params, input_path, asked.output_path, asked.as_json, asked.resume, parsers)
+        code = _answer(engine, params, prompt, asked)
+        if asked.raw:
+            _warn_of_templates(engine)  # after the answer: compiling a template takes as long as a small model's start
         return code
     finally:
         engine.loop.close()
@@ -102,25 +115,21 @@ def command(prompt: str | None, input_path: Path | None, output_path: Path | Non
 
 
 def _show_settings(engine: Engine, seconds: float) -> None:
-    """Print every setting in force, and what the start took. seconds: of loading the engine, its imports included."""
+    """Print every setting in force, and the times of the start. seconds: of loading the engine, imports included."""
     for name, entry in engine.settings.items():
-        print(f"{name}: {entry.value} ({entry.reason})", file=sys.stderr)
-    parts = engine.start.parts()
-    print(
-        f"start: {seconds:.2f} s ({seconds_of_parts(parts)}, the rest imports); {time.process_time():.2f} s of the "
-        "processor so far",
-        file=sys.stderr,
-    )
+        show(f"{name}: {entry.value} ({entry.reason})")
+    parts = seconds_of_parts(engine.start.parts())
+    show(f"start: {seconds:.2f} s ({parts}, the rest imports); {time.process_time():.2f} s of CPU time so far")
 
 
-def _warn_of_templates(engine: Any) -> None:
-    """Prompts that are no messages need no template, so a broken one is only told."""
+def _warn_of_templates(engine: Engine) -> None:
+    """Warn of a broken template, which prompts that are no messages do not need."""
     from inflight.text import ChatTemplateError, TokenizerError
 
     try:
         engine.prompts.check_chat()
     except (ChatTemplateError, TokenizerError) as error:
-        print(f"inflight: warning: {error}", file=sys.stderr)
+        show(f"inflight: warning: {error}")
 
 
 def _check_readable(path: Path | None) -> None:
@@ -133,79 +142,74 @@ def _check_readable(path: Path | None) -> None:
 
 
 def _check_files(*paths: Path | None) -> None:
-    """To go on, both must be files: an input to be read from its beginning, an output to be read and added to."""
+    """Check that a run can be resumed: the input is read from its beginning, the output is read and extended."""
     for name, path in zip(("--input", "--output"), paths, strict=True):
         if path is None or str(path) == "-" or (path.exists() and not path.is_file()):
-            raise click.UsageError(f"--resume needs {name} to be a file, so that it can be read again; give its name.")
+            raise click.UsageError(f"--resume needs {name} to be a file, which it reads again; give its name.")
 
 
-def _answer(
-    engine: Any, params: SamplingParams, prompt: str | None, raw: bool, as_json: bool, output_path: Path | None
-) -> int:
-    """One prompt. Text streams as it comes; with n > 1 or --json it is printed at the end."""
+def _answer(engine: Engine, params: SamplingParams, prompt: str | None, asked: RunOptions) -> int:
+    """Answer one prompt. Text streams as it comes; with --n above 1 or --json it is printed at the end."""
     from inflight.frontend.lines import output_line
     from inflight.frontend.offline import Offline
 
     if prompt is None:
         prompt = _piped() or QUESTION
         if prompt is QUESTION:
-            print(f"(No prompt was given, so here is one: {QUESTION})", file=sys.stderr)
-    chat = engine.prompts.can_chat and not raw
+            show(f"(No prompt was given, so here is one: {QUESTION})")
+    chat = engine.prompts.can_chat and not asked.raw
     messages = [{"role": "user", "content": prompt}]
     token_ids = engine.prompts.chat(Conversation(messages)).token_ids if chat else engine.prompts.tokens(prompt)
     request = engine.prompts.request("0", token_ids, params, engine.loop.clock.now())
     offline = Offline(engine.loop, engine.tokenizer)
-    streams = params.n == 1 and not as_json
-    with Interrupt() as interrupt, _output(output_path) as out:
+    streams = params.n == 1 and not asked.as_json
+    with Interrupt() as interrupt, _output(asked.output_path) as out:
         collector = offline.add(request, prompt)
         while not collector.finished:
             deltas = offline.abort_all() if interrupt.wanted else offline.step()
             if streams:
                 print(_shown("".join(delta.text for delta in deltas), out), end="", file=out, flush=True)
         output = collector.output()
-        if as_json:
+        if asked.as_json:
             print(json_text(output_line(0, output), ensure_ascii=False), file=out)
         elif streams:
             print(file=out)
         else:
-            for one in output.outputs:
-                print(_shown(one.text, out), end="\n\n" if one is not output.outputs[-1] else "\n", file=out)
-    return _tell_end(output, interrupt.wanted)
+            print("\n\n".join(_shown(one.text, out) for one in output.outputs), file=out)
+    return _end(output, interrupt.wanted)
 
 
 def _piped() -> str:
-    """A prompt from standard input, where that is neither a terminal nor closed."""
+    """Return a prompt from standard input, where that is neither a terminal nor closed."""
     if sys.stdin is None or sys.stdin.isatty():
         return ""
     return open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False).read().strip()
 
 
-def _output(path: Path | None) -> Any:
-    return (
-        open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False)
-        if path is None
-        else path.open("w", encoding="utf-8")
-    )
+def _output(path: Path | None) -> IO[str]:
+    if path is None:
+        return open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False)
+    return path.open("w", encoding="utf-8")
 
 
 def _shown(text: str, out: IO[str]) -> str:
-    """Return what a model said, as it is where a file or a pipe takes it, and fit for a terminal elsewhere."""
+    """Return a model's text: unchanged for a file or a pipe, with escapes for a terminal."""
     return printable(text, keep="\n\t") if out.isatty() else text
 
 
-def _tell_end(output: Any, interrupted: bool) -> int:
-    """How it ended, where that is not plain from the text; and the figures, on a terminal."""
+def _end(output: RequestOutput, interrupted: bool) -> int:
+    """Print how it ended, where the text does not show it, and the figures on a terminal. Return the exit code."""
     if interrupted:
-        print("Stopped.", file=sys.stderr)
+        show("Stopped.")
         return 130
     for one in output.outputs:
         if one.detail is not None:
-            print(f"inflight: {one.detail}", file=sys.stderr)
+            show(f"inflight: {one.detail}")
     if any(one.finish_reason == "error" for one in output.outputs):
         return 1
     timings = output.timings
     if sys.stderr.isatty() and timings is not None and timings.ttft_ms is not None:
         tokens = sum(len(one.token_ids) for one in output.outputs)
         rate = f", then {timings.output_tokens_per_s:,.0f} tokens/s" if timings.output_tokens_per_s else ""
-        print(f"({counted(tokens, 'token')}, the first after {timings.ttft_ms:,.0f} ms{rate})", file=sys.stderr)
+        show(f"({counted(tokens, 'token')}, the first after {timings.ttft_ms:,.0f} ms{rate})")
     return 0

@@ -1,5 +1,4 @@
-"""Settings to compare: `--setting 'NAME=OPTIONS'`, which change the verb's own options, and `--serve 'NAME=OPTIONS'`,
-options of `inflight serve`."""
+"""Read what is compared: `--setting NAME=OPTIONS`, over the options of the verb, and `--serve NAME=OPTIONS`."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 
-# The strategies of the field, as servers have them or had them.
+# Batching strategies as servers have or had them.
 FIELD = (
     "static, 4 rows=--strategy static --batch-size 4 --max-num-seqs 4",
     "static, 32 rows=--strategy static --batch-size 32",
@@ -29,7 +28,7 @@ FIELD = (
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One setting to compare. options: as they were written."""
+    """An engine's settings to compare. options: as they were written."""
 
     name: str
     options: str
@@ -39,7 +38,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class ServedVariant:
-    """One server to start. words: for `inflight serve`."""
+    """A server to start. words: arguments of `inflight serve`."""
 
     name: str
     words: tuple[str, ...]
@@ -53,7 +52,7 @@ def _setting(**values: Any) -> tuple[EngineSettings, SchedulingSettings]:
 
 
 def read_variants(texts: Sequence[str]) -> list[Variant]:
-    """Read settings. Options of the engine and of scheduling that the verb was given hold for all."""
+    """Read settings of engines. Options of the engine and of scheduling that the verb was given hold for all."""
     variants = [_read_one(text) for text in texts]
     names = [one.name for one in variants]
     for name in names:
@@ -73,7 +72,7 @@ def _read_served(text: str) -> tuple[str, list[str]]:
     name, words, _ = _named_words("--serve", "two=--replicas 2", text)
     for word in words:
         if word.partition("=")[0] in ("--host", "--port"):
-            raise click.UsageError(f"--serve {name!r} says {word}, but compare finds the address; leave it out.")
+            raise click.UsageError(f"--serve {name!r} has {word}, but compare chooses the address; leave it out.")
     return name, words
 
 
@@ -118,7 +117,7 @@ def _read_one(text: str) -> Variant:
 
 
 def _given(verb: click.Context) -> dict[str, Any]:
-    """Return what is given for all: in a configuration file, a preset, the environment, on the command line."""
+    """Return the options for all settings: of a configuration file, a preset, the environment, the command line."""
     names = {parameter.name for parameter in _setting.params}
     given = {name: value for name, value in (verb.default_map or {}).items() if name in names}
     sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
