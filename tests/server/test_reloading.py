@@ -39,10 +39,10 @@ def test_keys_change_and_streams_go_on(start: Callable[..., Server], keys_file: 
         lines = response.iter_lines()
         next(lines)
         keys_file.write_text(NEW, encoding="utf-8")
-        hang_up("is in force as it is now; new: newcomer; gone: umbrella.")
+        hang_up("is reloaded; new: newcomer; gone: umbrella.")
         assert server.settled(lambda: [status(one) for one in ("sk-next", "sk-new", "sk-acme")] == [200, 200, 401])
         keys_file.write_text("[acme\n", encoding="utf-8")
-        hang_up("The keys in force stay as they are.")
+        hang_up("The previous keys stay in force.")
         assert [line for line in lines if line][-1] == "data: [DONE]"
     answer = server.post("/v1/completions", {"prompt": "x"}, headers={"Authorization": "Bearer sk-new"})
     assert answer.status_code == 200, "calls of a tenant that is new are counted"

@@ -45,17 +45,17 @@ async def _reload_keys(tenants: Tenants, settings: ServerSettings, prepare: Call
         reread = await asyncio.to_thread(tenants.reread)
         prepare(reread.names)
     except KeysError as error:
-        log.error(f"{error} The keys in force stay as they are.")
+        log.error(f"{error} The previous keys stay in force.")
         return False
     tenants.take(reread)
     after = set(tenants.names)
     changed = (("new", after - before), ("gone", before - after))
     changes = "".join(f"; {what}: {', '.join(sorted(names))}" for what, names in changed if names)
-    log.info(f"--api-keys-file {tenants.file} is in force as it is now{changes}.")
+    log.info(f"--api-keys-file {tenants.file} is reloaded{changes}.")
     if tenants.weights != weights:
-        log.warning("Weights of tenants take effect at the next start of the server.")
+        log.warning("Weights of tenants take effect when the server is restarted.")
     if len(after) > 1 == len(before) and not settings.isolate_tenants:
-        log.warning("The server began with one tenant: all share cached prefixes until the next start.")
+        log.warning("The server was started with one tenant: all share cached prefixes until it is restarted.")
     return True
 
 
@@ -76,8 +76,8 @@ def reload_certificate(settings: ServerSettings, context: ssl.SSLContext | None 
         if context is not None:
             load_certificate(context, settings)
     except TlsError as error:
-        log.error(f"{error} The certificate in force stays.")
+        log.error(f"{error} The previous certificate stays in force.")
         return False
     if logs:
-        log.info(f"--ssl-certfile {settings.ssl_certfile} is in force as it is now, for new connections.")
+        log.info(f"--ssl-certfile {settings.ssl_certfile} is reloaded, for new connections.")
     return True

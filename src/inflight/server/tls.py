@@ -42,7 +42,7 @@ def _why(settings: ServerSettings, error: Exception) -> str:
     reason = getattr(error, "reason", None) or str(error)
     files = " and ".join(f"{path}" for path in (settings.ssl_certfile, settings.ssl_keyfile) if path is not None)
     if reason == "KEY_VALUES_MISMATCH":
-        return f"The key does not belong to the certificate ({files}); give the pair that was made together."
+        return f"The key does not belong to the certificate ({files}); give the key that it was issued for."
     if settings.ssl_keyfile is None and "NO_START_LINE" not in str(reason):
         return f"--ssl-certfile {files} cannot be used ({reason}); give its key with --ssl-keyfile, PEM both."
     return (

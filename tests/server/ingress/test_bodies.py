@@ -151,7 +151,7 @@ def test_an_owner_has_a_share_of_the_budget_and_others_the_rest() -> None:
         first.release()
         assert budget.held == 70, "released once"
         await last.reserve(40)
-        with pytest.raises(ApiError, match="Bodies of 70 bytes"):
+        with pytest.raises(ApiError, match="Bodies in memory have 70 bytes"):
             await last.grow(40)
         second.release()
         await last.grow(40)
@@ -200,7 +200,7 @@ def test_so_many_bodies_wait_for_memory_and_no_more() -> None:
         await first.reserve(40)
         waiting = [asyncio.ensure_future(budget.lease("a").reserve(1)) for _ in range(128)]
         await asyncio.sleep(0)
-        with pytest.raises(ApiError, match="128 bodies of your requests and 128 in all wait"):
+        with pytest.raises(ApiError, match="128 of yours, at most 128; 128 in all"):
             await budget.lease("a").reserve(1)
         await budget.lease("b").reserve(1)
         for one in waiting[1:]:
@@ -246,7 +246,7 @@ def test_small_bodies_find_room_beside_large_ones_that_fill_the_budget(monkeypat
         small = budget.lease("c")
         await small.reserve(20)
         await small.grow(20)
-        with pytest.raises(ApiError, match="Bodies of 120 bytes"):
+        with pytest.raises(ApiError, match="Bodies in memory have 120 bytes"):
             await budget.lease("d").grow(1)
 
     asyncio.run(scenario())

@@ -62,11 +62,11 @@ def test_a_new_certificate_is_taken_on_sighup(start: Callable[..., Server], tmp_
 
     first = shown()
     made(tmp_path, "own")
-    hang_up("is in force as it is now, for new connections")
+    hang_up("is reloaded, for new connections")
     second = certificate.read_text(encoding="ascii").strip()
     assert second != first and server.settled(lambda: shown() == second), "once the API process has it"
     key.write_text("no key", encoding="ascii")
-    hang_up("The certificate in force stays.")
+    hang_up("The previous certificate stays in force.")
     assert shown() == second and server.stop() == 0
 
 

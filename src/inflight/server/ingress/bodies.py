@@ -101,7 +101,7 @@ class BodyLimits:
     async def _upload(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a file through, piece by piece; an answer before the last one ends the connection."""
         if header(scope, b"content-encoding") not in (None, b"identity"):
-            sentence = "Files are uploaded without Content-Encoding; leave that header out, and send them uncompressed."
+            sentence = "Uploads do not support Content-Encoding; leave the header out, and send the file uncompressed."
             error = ApiError(415, sentence, code="unsupported_encoding", accepts="identity")
             return await refuse(error, scope, receive, send)
         deadline, ended = _Deadline(self._upload_seconds, "--upload-timeout", receive), False
@@ -116,7 +116,7 @@ class BodyLimits:
 
     def _too_large(self, size: int) -> ApiError:
         most = self._budget.longest
-        sentence = f"The body has {size:,} bytes or more, and {most:,} are allowed (--max-body-mb); send less."
+        sentence = f"The body has at least {size:,} bytes, and the maximum is {most:,} (--max-body-mb); send less."
         return ApiError(413, sentence, code="body_too_large")
 
 
@@ -133,7 +133,9 @@ class _Deadline:
             async with asyncio.timeout(self._left):
                 message = await self._receive()
         except TimeoutError:
-            sentence = f"The body did not come within {self._seconds:g} s ({self._option}); send it faster or in parts."
+            sentence = (
+                f"The body did not arrive within {self._seconds:g} s ({self._option}); send a smaller one, or faster."
+            )
             raise ApiError(408, sentence, code="body_timeout") from None
         self._left = max(0.0, self._left - (loop.time() - began))
         return message
@@ -167,7 +169,7 @@ class Inflater:
             raise self._damaged("it is cut off")
 
     def _damaged(self, why: str) -> ApiError:
-        sentence = f"The body cannot be inflated as {self._encoding} ({why}); send it as its Content-Encoding says."
+        sentence = f"The body cannot be decompressed as {self._encoding} ({why}); compress it as Content-Encoding says."
         return invalid(sentence, code="invalid_encoding")
 
 
@@ -178,7 +180,7 @@ def _inflater_for(scope: Scope) -> Inflater | None:
         return None
     if encoding not in _WINDOWS:
         given = shortened(encoding)
-        sentence = f"Content-Encoding is {given!r}, which is not read; send gzip, deflate or no compression."
+        sentence = f"Content-Encoding {given!r} is not supported; send gzip, deflate or no compression."
         raise ApiError(415, sentence, code="unsupported_encoding", accepts="gzip, deflate")
     return Inflater(encoding)
 

@@ -79,8 +79,8 @@ class BodyBudget:
             return self._take(lease, key, size)
         if self._waiting[lease.owner] >= MAX_WAITING_OF_ONE or self._waiting.total() >= MAX_WAITING:
             raise self._refusal(
-                f"{self._waiting[lease.owner]} bodies of your requests and {self._waiting.total()} in all wait for "
-                f"memory, of at most {MAX_WAITING_OF_ONE} and {MAX_WAITING}"
+                f"Too many bodies wait for memory: {self._waiting[lease.owner]} of yours, at most "
+                f"{MAX_WAITING_OF_ONE}; {self._waiting.total()} in all, at most {MAX_WAITING}"
             )
         self._waiting[lease.owner] += 1
         try:
@@ -109,7 +109,7 @@ class BodyBudget:
                     await self._freed.wait()
             except TimeoutError:
                 raise self._refusal(
-                    f"Bodies of {self.held:,} bytes are in memory, of at most {self._most:,} (--body-budget-mb)"
+                    f"Bodies in memory have {self.held:,} bytes, and the maximum is {self._most:,} (--body-budget-mb)"
                 ) from None
         self.held += size
         lease.held += size

@@ -60,9 +60,11 @@ class Connections:
             return "The server is shutting down"
         host, key = connection.host, connection.key
         if self._counts[key] >= self._per_address and host not in self._trusted and not self._evict(key):
-            return self._refusal(f"Your address has {self._counts[key]} connections, the most that it may have")
+            return self._refusal(
+                f"Your address has {self._counts[key]} connections, its maximum (--max-connections-per-address)"
+            )
         if len(self._used) >= self._limit and not self._evict(None):
-            return self._refusal(f"The server has {len(self._used)} connections, the most that it takes")
+            return self._refusal(f"The server has {len(self._used)} connections, its maximum (--max-connections)")
         self._used[connection] = time.monotonic()
         self._counts[key] += 1
         return None
@@ -99,7 +101,7 @@ class Connections:
     def _refusal(self, why: str) -> str:
         if time.monotonic() - self._warned >= WARN_SECONDS:
             self._warned = time.monotonic()
-            log.warning(f"Connections are refused ({why}); logged at most once in {WARN_SECONDS:g} s.")
+            log.warning(f"Connections are refused: {why}. (Logged at most once in {WARN_SECONDS:g} s.)")
         return why
 
 
@@ -197,7 +199,7 @@ class Connection(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
         if len(self.url) > URL_BYTES:
-            self._stop(ApiError(414, f"The URL has more than {URL_BYTES:,} bytes.", code="url_too_long"))
+            self._stop(_too_long_url())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header or trailer; trailers are ignored."""
@@ -205,7 +207,7 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes > HEADER_BYTES:
             self._stop(_headers_too_large())
         if len(self.headers) >= MAX_HEADERS:
-            sentence = f"The request has more than {MAX_HEADERS} headers."
+            sentence = f"The request has more than {MAX_HEADERS} headers; send fewer."
             self._stop(ApiError(431, sentence, code="headers_too_large"))
         if self._in_head:
             super().on_header(name, value)
@@ -213,11 +215,11 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._set_timer(None)
         if self.parser.get_method() == b"CONNECT":
-            self._stop(ApiError(405, "CONNECT is for proxies, and this is none.", code="method_not_allowed"))
+            self._stop(ApiError(405, "CONNECT is not supported: this server is no proxy.", code="method_not_allowed"))
         if self.parser.should_upgrade():
-            self._stop(ApiError(400, "The server speaks HTTP/1.1 alone; leave out the header Upgrade.", code="upgrade"))
+            self._stop(ApiError(400, "Only HTTP/1.1 is supported; leave out the header Upgrade.", code="upgrade"))
         if len(self.pipeline) >= MAX_PIPELINED:
-            sentence = f"More than {MAX_PIPELINED} requests were sent ahead of their answers."
+            sentence = f"More than {MAX_PIPELINED} requests are pipelined on one connection; wait for answers first."
             self._stop(ApiError(400, sentence, code="pipelined"))
         self._in_head = False
         self._unparsed -= len(self.url) + self._head_bytes
@@ -246,10 +248,17 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         refusal, self._refusal = self._refusal, None
-        self._refuse(refusal or ApiError(400, "This is no HTTP request that can be read.", code="bad_http"))
+        self._refuse(
+            refusal
+            or ApiError(
+                400, "The request is not valid HTTP/1.1; check the client or the proxy that sent it.", code="bad_http"
+            )
+        )
 
     def _head_is_late(self) -> None:
-        sentence = f"The headers did not come within {self._all.head_seconds:g} s (--header-timeout)."
+        sentence = (
+            f"The headers did not arrive within {self._all.head_seconds:g} s (--header-timeout); send them again."
+        )
         self._refuse(ApiError(408, sentence, code="header_timeout"))
 
     def _refuse(self, error: ApiError) -> None:
@@ -289,7 +298,13 @@ def _without_upgrade(data: bytes) -> bytes:
 
 
 def _headers_too_large() -> ApiError:
-    return ApiError(431, f"The headers have more than {HEADER_BYTES:,} bytes.", code="headers_too_large")
+    sentence = f"The headers are longer than {HEADER_BYTES:,} bytes; send fewer or shorter ones."
+    return ApiError(431, sentence, code="headers_too_large")
+
+
+def _too_long_url() -> ApiError:
+    sentence = f"The URL is longer than {URL_BYTES:,} bytes; send the data in the body."
+    return ApiError(414, sentence, code="url_too_long")
 
 
 def _response(error: ApiError, default_headers: list[tuple[bytes, bytes]]) -> bytes:

@@ -70,7 +70,9 @@ def _check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
     for name, _ in headers:
         if name in seen and name in SINGLE:
             shown = name.decode("ascii").title()
-            raise invalid(f"The request has two headers {shown}; send one.", shown.lower(), "duplicate_header")
+            raise invalid(
+                f"The header {shown} is there more than once; send it once.", shown.lower(), "duplicate_header"
+            )
         seen.add(name)
 
 
@@ -118,9 +120,10 @@ class BrowserGuard:
         if origin is not None and origin.lower() in own:
             return
         from_where = "another site" if origin is None else repr(origin[:100])
+        shown = "ORIGIN" if origin is None else origin[:100]
         raise ApiError(
             403,
-            f"Pages of {from_where} may not call this server; start it with --cors-origin to let them, or with keys.",
+            f"Requests from pages of {from_where} are not allowed; add --cors-origin {shown}, or start with keys.",
             code="cross_origin",
         )
 
@@ -134,8 +137,8 @@ class BrowserGuard:
         if not self._has_warned:
             self._has_warned = True
             log.warning(
-                f"Requests call this server '{name}', and are served. To serve known names only, start it with "
-                f"--allowed-hosts {name}, or with keys. (Logged for the first name only.)"
+                f"A request with the unknown host '{name}' was served. To refuse unknown hosts, start with "
+                f"--allowed-hosts {name}, or with keys. (Logged for the first host only.)"
             )
 
 
