@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from functools import partial
 
 from inflight.core.types.events import Event
 from inflight.core.types.request import RequestRefused
@@ -142,7 +141,8 @@ class Generation(Delivery):
                 self.response.take(event)
             self._kept = self._stream.taken
         try:
-            answer = await _put_together(self.response.answer, self._kept)
+            make = self.response.answer
+            answer = make() if self._kept <= PIECE else await asyncio.to_thread(make)
             if self._keep is not None:
                 await self._keep(answer)
             if self.error is not None:  # meanwhile
@@ -176,7 +176,12 @@ class Generation(Delivery):
                 taken = stream.taken
                 events = await self._take(keep_alive)
                 size = stream.taken - taken + self._kept  # which the first of a choice shows
-                frames = await _put_together(partial(response.frames, events), size) if events else response.alive
+                if not events:
+                    frames = response.alive
+                elif size <= PIECE:
+                    frames = response.frames(events)
+                else:
+                    frames = await asyncio.to_thread(response.frames, events)
                 self._kept = response.prompt_scores
                 if frames:
                     yield frames
@@ -198,11 +203,6 @@ class Generation(Delivery):
             return await self._stream.take(patience)
         except EngineStopped as fault:
             raise _broken(without_frames(fault)) from None
-
-
-async def _put_together(work: Callable[[], bytes], size: int) -> bytes:
-    """Return what `work` makes; beside the event loop, where `size` tokens and log-probabilities are many."""
-    return work() if size <= PIECE else await asyncio.to_thread(work)
 
 
 def _broken(fault: EngineStopped) -> ApiError:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.core.types.sampling import TokenLogprob
@@ -23,10 +25,13 @@ from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError, invalid
 
 
-@dataclass(frozen=True, slots=True)
-class TokenUsage:
-    """Tokens of a call so far. cached_tokens: of prompts that have a token. output_tokens: of everything that was
-    drawn, shown or not; reasoning_tokens are among them."""
+class TokenUsage(Struct, frozen=True):
+    """Tokens of a call so far.
+
+    Attributes:
+        output_tokens: Of everything that was drawn, shown or not; reasoning_tokens are among them.
+        cached_tokens: Of prompts that have a token.
+    """
 
     prompt_tokens: int
     output_tokens: int
@@ -37,26 +42,28 @@ class TokenUsage:
 _NO_USAGE = TokenUsage(0, 0)
 
 
-@dataclass(slots=True)
-class Change:
+class Change(Struct):
     """The news of one choice since its last frame.
 
-    collector: of its prompt. begins: it has no frame yet. text: as it was drawn; deltas: the same as content, reasoning
-    and calls, where the call's answers are parsed. logprobs: of the tokens, of parsed answers those of the content.
+    Attributes:
+        collector: Of its prompt.
+        begins: It has no frame yet.
+        text: As it was drawn.
+        deltas: The same as content, reasoning and calls, where the call's answers are parsed.
+        logprobs: Of the tokens; of parsed answers those of the content.
     """
 
     index: int
     collector: OutputCollector
     begins: bool = False
     text: str = ""
-    deltas: list[AnswerDelta] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    deltas: list[AnswerDelta] = []
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprob] = []
     finish: Finish | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """One choice of a whole answer. answer: its content, reasoning and calls, where the call's answers are parsed."""
 
     index: int
@@ -138,6 +145,8 @@ class ResponseBuilder:
         self._first_index = {request_id: number * call.n for number, request_id in enumerate(collectors)}
         self._begun: set[int] = set()  # choices that have a frame
         self._ended: set[int] = set()  # choices whose last frame is made
+        self._running = len(collectors)  # prompts whose last event has not come
+        self._has_scores = any(one.request.params.prompt_logprobs is not None for one in collectors.values())
         self._prompt_tokens = sum(len(one.request.prompt_token_ids) for one in collectors.values())
         from inflight.server.registry import serializer_of  # here: its entries import this module
 
@@ -153,13 +162,11 @@ class ResponseBuilder:
         return list(self._collectors.values())
 
     @property
-    def finished(self) -> bool:
-        return all(one.finished for one in self._collectors.values())
-
-    @property
     def prompt_scores(self) -> int:
         """Return the number of log-probabilities of prompts that are kept: only the first frame of each choice shows
         them."""
+        if not self._has_scores:
+            return 0
         scores = (one.prompt_scores for one in self._collectors.values())
         return sum(len(entries) * (1 + len(entries[0].top)) for entries in scores if entries)
 
@@ -196,16 +203,17 @@ class ResponseBuilder:
         if shows_usage := self._serializer.shows_usage:
             before = self._usage(self.output_tokens)
         changes = self._fold(events)
-        for collector in {change.collector for change in changes}:
-            _check(collector)  # a failure is reported at once, and not as a choice
         begun = len(self._begun)
         for change in changes:
-            change.begins = change.index not in self._begun
-            self._begun.add(change.index)
+            if change.finish is not None:
+                _check(change.collector)  # a failure is reported at once, and not as a choice
+            if change.index not in self._begun:
+                change.begins = True
+                self._begun.add(change.index)
         if shows_usage:
             after = self._usage(self.output_tokens)
             before = replace(before, cached_tokens=after.cached_tokens)  # what it found was there before its tokens
-        frames = self._serializer.frames(changes, before, after, self.finished)
+        frames = self._serializer.frames(changes, before, after, not self._running)
         if begun < len(self._begun) == len(self._collectors) * self._call.n:
             self.forget()
         return frames
@@ -230,6 +238,7 @@ class ResponseBuilder:
             collector, first = self._collectors[event.request_id], self._first_index[event.request_id]
             sample, text = collector.take(event)
             if isinstance(event, FinishedEvent):
+                self._running -= 1
                 for index, finish in enumerate(event.finishes, first):
                     if index not in self._ended:  # it ended without a last token
                         self._ended.add(index)
@@ -237,7 +246,8 @@ class ResponseBuilder:
                         changes[index].finish = finish
             elif isinstance(event, TokensEvent):
                 index = first + sample
-                change = changes.setdefault(index, Change(index, collector))
+                if (change := changes.get(index)) is None:
+                    change = changes[index] = Change(index, collector)
                 change.text += text
                 change.token_ids += event.token_ids
                 if self._call.parsing is None:

@@ -64,6 +64,7 @@ class OpenAISerializer:
 
     def __init__(self, call: Call, collectors: Sequence[OutputCollector], names: TokenNames):
         self._call, self._collectors, self._names = call, collectors, names
+        self._shows_usage = call.include_usage or call.continuous_usage
         envelope = encode(self._envelope(self.frame_name))
         self._begin = b"data: " + envelope[:-1] + b',"choices":['  # of all frames, encoded once
 
@@ -96,7 +97,10 @@ class OpenAISerializer:
         choices: list[tuple[Struct, TokenUsage]] = []
         for change in changes:
             first, others = self.frame_choices(change)
-            choices += [(one, before) for one in first] + [(one, after) for one in others]
+            choices += [(one, before) for one in first]
+            choices += [(one, after) for one in others]
+        if not (ended or self._shows_usage):
+            return b"".join([b"%b%b]}\n\n" % (self._begin, encode(choice)) for choice, _ in choices])
         last = len(choices) - 1 if ended else None
         return b"".join([self._frame_of(*choice, number == last) for number, choice in enumerate(choices)])
 
@@ -128,7 +132,7 @@ class OpenAISerializer:
 
     def _frame_of(self, choice: Struct, usage: TokenUsage, last: bool) -> bytes:
         call, more = self._call, dict[str, Any]()
-        if call.include_usage or call.continuous_usage:
+        if self._shows_usage:
             more["usage"] = self.usage(usage) if call.continuous_usage else None
         if last and not call.include_usage:
             more |= self._ends()

@@ -16,12 +16,7 @@ from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.logprobs import finite
 from inflight.text import Tokenizer
 
-_ENCODER = msgspec.json.Encoder()
-
-
-def encode(value: Any) -> bytes:
-    """Return JSON; NaN, should one come so far, is null."""
-    return _ENCODER.encode(value)
+encode = msgspec.json.Encoder().encode  # NaN, should one come so far, is null
 
 
 class TokenNames:
