@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.bench import prefetch
+from inflight.bench import sender
 from inflight.bench.client_types import Transcript
-from inflight.bench.prefetch import BodyPrefetcher
+from inflight.bench.sender import BodyPrefetcher
 from inflight.workload.workload import Entry
 
 
@@ -48,7 +48,7 @@ def test_what_awaits_an_answer_is_made_when_that_is_there() -> None:
 
 
 def test_no_more_is_made_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "MAX_BYTES", 35)
+    monkeypatch.setattr(sender, "MAX_PREFETCHED_BYTES", 35)
     bodies = Counting()
     bag = prefetcher_of(20, bodies)
     while not bag.full:

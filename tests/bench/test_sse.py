@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.bench.sse import EventStream
+from inflight.bench.http_client import EventStream
 
 STREAM = b': hello\r\n\r\nevent: x\r\ndata: {"a": 1}\r\n\r\ndata:{"b": 2}\n\ndata: one\ndata: two\n\ndata: [DONE]\n\n'
 EVENTS = [b'{"a": 1}', b'{"b": 2}', b"one\ntwo", b"[DONE]"]

@@ -8,7 +8,7 @@ import pytest
 from breadth import first_of
 
 from benchmarks.long_record import write_record
-from inflight.live import checkpoints
+from inflight.live import replays
 from inflight.live.frames import Frame
 from inflight.live.record_index import RecordIndex, read_index
 from inflight.live.recorded import RecordFeed, period_of
@@ -23,7 +23,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def replay(path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordReplay:
     """Return a replay whose frames were all made."""
-    monkeypatch.setattr(checkpoints, "MIN_STEPS", 100)
+    monkeypatch.setattr(replays, "MIN_STEPS", 100)
     replay = read_replay(path)
     assert isinstance(replay, RecordReplay)
     list(replay.frames())

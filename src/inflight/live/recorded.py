@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from itertools import chain
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.live.block_map import in_cells
 from inflight.live.frame_maker import FrameMaker
-from inflight.live.frames import FREE, SHARED, Account, BlocksPart, Frame, Hello, Holder, RequestInfo, Setting
+from inflight.live.frames import FREE, SHARED, Account, BlocksPart, Frame, Hello, Holder, LanePart, RequestInfo, Setting
 from inflight.live.record_index import RecordedRequest, RecordIndex
 from inflight.live.recorded_host import RecordedHost
-from inflight.live.recorded_queues import RecordedQueues
 from inflight.live.step_facts import Moment, of_record
 from inflight.records.block_owners import CACHED, BlockOwners
 from inflight.records.drafts import verified
 from inflight.records.schema import Position, RecordError, RequestRecord, StepRecord, read_from
 
 MAX_FRAMES = 1500  # of a record, unless more are requested
+_NAMED = 8
 MIN_PERIOD = 0.01  # seconds
 _MAPS, _SMALL = 300, 512  # maps of a record; blocks of a pool small enough for a map in every frame
 _TOGETHER = ("static", "dynamic")  # strategies that send a batch's answers when the batch ends
@@ -300,3 +300,54 @@ def _account(request: RecordedRequest) -> Account:
         queued_by={name: ms for name, ms in timings.queued_by.items() if ms > 0},
         queued_behind={name: ms for name, ms in timings.queued_behind.items() if ms > 0},
     )
+
+
+class RecordedQueues:
+    """The queues of all lanes."""
+
+    def __init__(self, lanes: Iterable[str]):
+        """Start with empty queues. lanes: shown from the start."""
+        self._waiting: dict[str, dict[int, RecordedRequest | None]] = {name: {} for name in lanes}
+        self._running: dict[int, str] = {}  # sequence → lane
+        self._lane_of: dict[int, str] = {}
+
+    def add(self, number: int, request: RecordedRequest | None, lane: str) -> None:
+        """Add a waiting sequence. request: None if the record ends before the request does."""
+        self._lane_of[number] = lane
+        self._waiting.setdefault(lane, {})[number] = request
+
+    def runs(self, number: int) -> None:
+        lane = self._lane_of.get(number)
+        if lane is not None and number not in self._running:
+            self._waiting[lane].pop(number, None)
+            self._running[number] = lane
+
+    def waits_again(self, number: int, request: RecordedRequest | None) -> None:
+        lane = self._running.pop(number, None)
+        if lane is not None:
+            self._waiting[lane][number] = request
+
+    def ended(self, number: int) -> None:
+        self._running.pop(number, None)
+        lane = self._lane_of.pop(number, None)
+        if lane is not None:
+            self._waiting[lane].pop(number, None)
+
+    def lanes(self, now: float) -> list[LanePart]:
+        running = dict.fromkeys(self._waiting, 0)
+        for lane in self._running.values():
+            running[lane] += 1
+        return [self._lane(name, waiting, running[name], now) for name, waiting in self._waiting.items()]
+
+    def _lane(self, name: str, waiting: dict[int, RecordedRequest | None], running: int, now: float) -> LanePart:
+        first = [number for number, _ in zip(waiting, range(_NAMED), strict=False)]
+        known = next((one for one in waiting.values() if one is not None), None)
+        oldest = 0.0 if known is None else max(0.0, round(now - known.arrival, 3))
+        reason = _largest(known.timings.queued_by) if known is not None else ""
+        behind = _largest(known.timings.queued_behind) if known is not None else ""
+        return LanePart(name, len(waiting), running, reason, behind, first, oldest)
+
+
+def _largest(milliseconds: dict[str, float]) -> str:
+    name = max(milliseconds, key=lambda one: milliseconds[one], default="")
+    return name if name and milliseconds[name] > 0 else ""

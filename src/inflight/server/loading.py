@@ -16,7 +16,7 @@ from inflight.server.jobs.folder import DataDirectory
 from inflight.server.jobs.service import JobService
 from inflight.server.kv_peers import KVPeers
 from inflight.server.line_calls import LineAnswerer
-from inflight.server.live.hub import LiveHub
+from inflight.server.live.broadcaster import FeedBroadcaster
 from inflight.server.live.routes import Live
 from inflight.server.live.sources import FeedSource
 from inflight.server.parsers import call_marks, parsers_of, shown_token_ids
@@ -112,7 +112,7 @@ def make_live(service: Service, source: Callable[[], FeedSource | None], record:
     def ends() -> bool:
         return service.state == "failed" or (service.state == "draining" and not service.in_flight)
 
-    return Live(LiveHub(source, ends), record)
+    return Live(FeedBroadcaster(source, ends), record)
 
 
 def make_jobs(service: Service, tenants: Tenants, *, is_claimed: bool = False) -> JobService | None:

@@ -1,7 +1,6 @@
-"""A small server of runs that are shown again: the live page over records, for the person at this machine.
+"""Serves the live page over records of runs, on this machine alone.
 
-Knows the web; what a run is, `inflight.live.replays` knows. It listens on this machine alone, takes calls under its own
-names only, and has no answer for pages of other origins.
+It takes calls under its own host names only, and refuses pages of other origins.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from inflight.server.live.routes import HEADERS, check_origin, page_response
 
 
 def replay_app(replays: Sequence[Replay]) -> BrowserGuard:
-    """An ASGI application."""
+    """Return an ASGI application."""
     page = served_page("index.html", f'<meta name="inflight-replay" content="{len(replays)}">')
 
     async def front_page(request: Request) -> Response:
@@ -60,7 +59,7 @@ def replay_app(replays: Sequence[Replay]) -> BrowserGuard:
 
 
 def _lines(replay: Replay) -> Iterator[bytes]:
-    """Made while they are sent, in a thread of their own: a long record is never held."""
+    """Yield lines, made in a thread while they are sent: a long record is never in memory whole."""
     yield encode(replay.hello) + b"\n"
     for frame in replay.frames():
         yield encode(frame) + b"\n"

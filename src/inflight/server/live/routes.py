@@ -1,8 +1,7 @@
-"""/, /ui/* and /live/*: the page, what it is made of, and what it is fed with.
+"""Routes of the live page, its files and its feed: /, /ui/* and /live/*.
 
-Knows who may see what (an operator everything, a tenant its own requests), and how a browser is kept from lending
-another site's page its way here: no answer is for other origins, whatever --cors-origin says, keys travel in headers
-only, and the page may load nothing from elsewhere.
+An operator sees everything, a tenant its own requests. Other origins are refused even where --cors-origin allows them,
+keys travel in headers only, and the page loads nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from inflight.live.frames import encode_account
 from inflight.live.page_files import PageFile, page_file, served_page
 from inflight.server.errors import ApiError
-from inflight.server.live.hub import LiveHub
+from inflight.server.live.broadcaster import FeedBroadcaster
 from inflight.server.routes import Routes, check_operator, read_query, tenant_of
 from inflight.server.sending import ClientGone, file_pieces, until_gone
 from inflight.server.tenants import Tenant
@@ -43,9 +42,9 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """record: the file that the engine's steps are written to, if they are."""
+    """record: the file that the engine writes its steps to, if it does."""
 
-    hub: LiveHub
+    broadcaster: FeedBroadcaster
     record: Path | None = None
 
 
@@ -54,7 +53,7 @@ class AccountQuery(Struct):
 
 
 def page_routes() -> Routes:
-    """The playground, and what the pages are made of."""
+    """Return the routes of the playground and of the files of all pages."""
     routes = Routes(is_documented=False)
 
     @routes.get("/playground")
@@ -73,7 +72,7 @@ def page_routes() -> Routes:
 
 
 def live_routes(live: Live | None) -> Routes:
-    """live: None: the server has no live page."""
+    """Return the routes of the live page. live: None where the server has none."""
     routes = Routes(is_documented=False)
     if live is None:
         routes.add("GET", "/", _to_the_documentation)
@@ -85,14 +84,14 @@ def live_routes(live: Live | None) -> Routes:
 
     @routes.get(EVENTS)
     async def events(request: Request) -> Response:
-        """Frames as server-sent events, behind the one in Last-Event-ID where it is still kept."""
+        """Stream frames as server-sent events, from behind the one in Last-Event-ID where it is still stored."""
         check_origin(request)
-        live.hub.enter()
-        return FeedResponse(live.hub, tenant_of(request), request.headers.get("last-event-id"))
+        live.broadcaster.enter()
+        return FeedResponse(live.broadcaster, tenant_of(request), request.headers.get("last-event-id"))
 
     @routes.get(RECORD)
     async def record(request: Request) -> Response:
-        """The record up to the byte that is its last one now; the engine writes on meanwhile."""
+        """Stream the record up to its present end; the engine writes on meanwhile."""
         check_origin(request)
         check_operator(tenant_of(request), "download records")
         if live.record is None:
@@ -109,16 +108,18 @@ def live_routes(live: Live | None) -> Routes:
 
     @routes.get(ACCOUNT)
     async def account(request: Request) -> Response:
-        """Return the account of the request of that name, while it lives."""
+        """Return the account of a request in flight."""
         check_origin(request)
-        told = encode_account(await live.hub.account(tenant_of(request), read_query(request, AccountQuery).id))
-        return Response(told, media_type="application/json", headers={**HEADERS, "Cache-Control": "no-store"})
+        account_json = encode_account(
+            await live.broadcaster.account(tenant_of(request), read_query(request, AccountQuery).id)
+        )
+        return Response(account_json, media_type="application/json", headers={**HEADERS, "Cache-Control": "no-store"})
 
     return routes
 
 
 def _file_name(name: str) -> str:
-    """The parameter of Content-Disposition."""
+    """Return the parameter of Content-Disposition."""
     quoted = quote(name)
     return f'filename="{name}"' if quoted == name else f"filename*=utf-8''{quoted}"
 
@@ -128,7 +129,7 @@ async def _to_the_documentation(_: Request) -> Response:
 
 
 def check_origin(request: Request) -> None:
-    """Whether it is this server's own page that asks, or no page at all. Raises ApiError 403."""
+    """Check that this server's own page calls, or no page at all. Raises ApiError 403."""
     headers = request.headers
     own = {f"{scheme}://{headers.get('host', '').lower()}" for scheme in ("http", "https")}
     origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
@@ -152,25 +153,25 @@ def page_response(file: PageFile, request: Request) -> Response:
 
 
 class FeedResponse(Response):
-    """Yield what the hub has for a viewer who has entered, until one of them ends."""
+    """Streams the feed to a viewer that has entered, until the viewer or the feed ends."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, hub: LiveHub, tenant: Tenant, last_event_id: str | None):
+    def __init__(self, broadcaster: FeedBroadcaster, tenant: Tenant, last_event_id: str | None):
         super().__init__(headers={**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._hub, self._tenant, self._last = hub, tenant, last_event_id
+        self._broadcaster, self._tenant, self._last = broadcaster, tenant, last_event_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             with contextlib.suppress(ClientGone, OSError):
                 await until_gone(receive, self._send_all(send), asyncio.Event())
         finally:
-            self._hub.leave()
+            self._broadcaster.leave()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async with contextlib.aclosing(self._hub.stream(self._tenant, self._last)) as events:
+        async with contextlib.aclosing(self._broadcaster.stream(self._tenant, self._last)) as events:
             async for event in events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

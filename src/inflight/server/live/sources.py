@@ -1,18 +1,19 @@
-"""Where a server's frames come from, and an engine of this process as such a source; engines that are elsewhere:
-`members`.
-
-Knows how the engine is asked; what frames are, `inflight.live` knows.
-"""
+"""Sources of a server's frames: the engine of this process, and its frames for servers in other processes."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from inflight.engine.bridge import AsyncBridge
+from inflight.engine.event_stream import EngineStopped
+from inflight.live.distant import NOTHING, Asked, Shown, decode_asked, encode
 from inflight.live.engine_feed import EngineFeed, Living
 from inflight.live.frames import Frame, Hello
 
@@ -20,28 +21,30 @@ PERIOD, IDLE_PERIOD = 0.1, 0.5  # seconds between two frames; where nothing happ
 
 
 class FeedSource(Protocol):
-    """All verbs are called in the server's event loop, one after the other."""
+    """A source of frames. All methods are called in the server's event loop, one after the other."""
 
     def hellos(self) -> Sequence[Hello]:
-        """What whoever looks now is to know: one that says what is shown, and one of each engine where there are
-        several; with the requests that frames so far have told of. `server` is filled in by who sends it."""
+        """Return the first messages for a new viewer: one for the whole server, and one for each of several engines.
+
+        They hold the requests of frames so far. The sender fills in `server`.
+        """
 
     async def news(self) -> Sequence[Hello | Frame]:
-        """What has happened since the last time. Raises EngineStopped."""
+        """Return the messages since the last call. Raises EngineStopped."""
 
     @property
     def period(self) -> float:
-        """Seconds until it makes sense to ask for the next one."""
+        """Return seconds until the next call of `news`."""
 
     async def leave(self) -> None:
-        """Nobody looks any more: nothing is kept until the next frame is asked for."""
+        """Free what is stored for frames, until the next one is requested."""
 
     async def living(self, request_id: str) -> Living | None:
-        """How it is with a request; None: it does not live here. Raises EngineStopped."""
+        """Return a request in flight; None where there is none of this id. Raises EngineStopped."""
 
 
 class EngineSource:
-    """An engine of this process, a `FeedSource`."""
+    """A `FeedSource` of an engine of this process."""
 
     def __init__(self, bridge: AsyncBridge, feed: EngineFeed, about: Hello):
         self._bridge, self._feed, self._about = bridge, feed, about
@@ -70,3 +73,59 @@ class EngineSource:
 
     async def living(self, request_id: str) -> Living | None:
         return await self._bridge.ask(lambda: self._feed.living(request_id))
+
+
+MAX_FRAMES = 40  # stored
+UNREAD_SECONDS = 5.0  # after which the engine is left
+MIN_SECONDS = 0.09  # between two frames
+
+
+class FrameCache:
+    """An engine's last frames, for readers in other processes, each of which reads at its own pace.
+
+    A frame is made when a reader asks and the last one is old enough. Without a reader the engine is left.
+    """
+
+    def __init__(self, source: EngineSource | None):
+        """source: None: the engine has no live page."""
+        self._source = source
+        self._frames: deque[Frame] = deque(maxlen=MAX_FRAMES)
+        self._made_at = self._asked_at = 0.0
+        self._lock = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+
+    async def shown(self, asked: Asked, name: str = "") -> Shown:
+        """Answer a query. name: the reader's for this engine."""
+        if self._source is None:
+            return NOTHING
+        try:
+            if asked.request_id:
+                return Shown(living=await self._source.living(asked.request_id))
+            return await self._frames_behind(self._source, asked.behind.get(name, -1))
+        except EngineStopped:
+            return NOTHING
+
+    async def answer(self, data: bytes, name: str = "") -> bytes:
+        """Answer an encoded query. Raises ValueError where it is none."""
+        return encode(await self.shown(decode_asked(data), name))
+
+    async def _frames_behind(self, source: EngineSource, behind: int) -> Shown:
+        """Raises EngineStopped."""
+        self._asked_at = time.monotonic()
+        async with self._lock:
+            if self._asked_at - self._made_at >= MIN_SECONDS:
+                self._frames.append(await source.frame())
+                self._made_at = time.monotonic()
+            if self._watching is None or self._watching.done():
+                self._watching = asyncio.ensure_future(self._leave_when_unread(source))
+            if not max(0, self._frames[0].number - 1) <= behind <= self._frames[-1].number:
+                return Shown(source.hello(), [self._frames[-1]])
+            return Shown(None, [one for one in self._frames if one.number > behind])
+
+    async def _leave_when_unread(self, source: EngineSource) -> None:
+        while (left := self._asked_at + UNREAD_SECONDS - time.monotonic()) > 0:
+            await asyncio.sleep(left)
+        async with self._lock:
+            self._frames.clear()
+            with contextlib.suppress(EngineStopped):
+                await source.leave()

@@ -10,25 +10,14 @@ from starlette.responses import Response
 
 from inflight.server.asgi import json_of
 from inflight.server.common.bodies import BodyDecoder
-from inflight.server.errors import Error
 from inflight.server.jobs.lines import LinePath
 from inflight.server.jobs.service import JobService
 from inflight.server.jobs.storage import Pause
 from inflight.server.jobs.store import ENDED, WINDOW, Job
-from inflight.server.openai.files import ends_of
+from inflight.server.openai.files import ends_of, refusals
 from inflight.server.routes import Routes, read_query, tenant_of
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
-_MEANINGS = {
-    400: "The request is malformed; `param` names the field.",
-    401: "No API key, or an unknown one.",
-    404: "There is no such file or batch.",
-    409: "Not while it is in this state.",
-    413: "What the batch writes does not fit beside what is stored.",
-    429: "A limit of this API key is reached.",
-    503: "The server is checking its data directory.",
-    507: "The server's disk is full or broken.",
-}
 
 
 class RequestCounts(Struct, kw_only=True):
@@ -164,12 +153,7 @@ def batch_routes(service: JobService) -> Routes:
     """Return the routes of batches. Refusals are raised as ApiError."""
     routes = Routes("batches")
 
-    @routes.post(
-        "/v1/batches",
-        body=BatchBody,
-        result=Batch,
-        errors=_refusals(400, 401, 404, 413, 429, 507),
-    )
+    @routes.post("/v1/batches", body=BatchBody, result=Batch, errors=refusals(400, 401, 404, 413, 429, 507))
     async def create_batch(request: Request) -> Response:
         """Answer every line of an uploaded file in the background."""
         body = BATCH.decode(await request.body())
@@ -182,26 +166,22 @@ def batch_routes(service: JobService) -> Routes:
         )
         return json_of(Batch.of(job, service.paused))
 
-    @routes.get("/v1/batches", query=BatchesQuery, result=BatchPage, errors=_refusals(400, 401, 404, 507))
+    @routes.get("/v1/batches", query=BatchesQuery, result=BatchPage, errors=refusals(400, 401, 404, 507))
     async def list_batches(request: Request) -> Response:
         """Batches, the newest first."""
         asked = read_query(request, BatchesQuery)
         jobs, has_more = await service.jobs.page(tenant_of(request), after=asked.after, limit=asked.limit)
         return json_of(BatchPage.of(jobs, has_more, service.paused))
 
-    @routes.get("/v1/batches/{batch_id}", result=Batch, errors=_refusals(401, 404, 507))
+    @routes.get("/v1/batches/{batch_id}", result=Batch, errors=refusals(401, 404, 507))
     async def retrieve_batch(request: Request) -> Response:
         job = await service.jobs.retrieve(tenant_of(request), request.path_params["batch_id"])
         return json_of(Batch.of(job, service.paused))
 
-    @routes.post("/v1/batches/{batch_id}/cancel", result=Batch, errors=_refusals(401, 404, 409, 507))
+    @routes.post("/v1/batches/{batch_id}/cancel", result=Batch, errors=refusals(401, 404, 409, 507))
     async def cancel_batch(request: Request) -> Response:
         """Cancel the job; what has been answered stays available in the output file."""
         job = await service.jobs.cancel(tenant_of(request), request.path_params["batch_id"])
         return json_of(Batch.of(job, service.paused))
 
     return routes
-
-
-def _refusals(*statuses: int) -> dict[str, tuple[type[Struct], str]]:
-    return {str(status): (Error, _MEANINGS[status]) for status in sorted({*statuses, 503})}

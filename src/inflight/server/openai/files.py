@@ -30,9 +30,10 @@ _CONTENT = {"application/octet-stream": {"type": "string", "format": "binary"}}
 _MEANINGS = {
     400: "The request is malformed; `param` names the field.",
     401: "No API key, or an unknown one.",
-    404: "There is no such file.",
+    404: "There is no such file or batch.",
     409: "Not while it is in this state.",
-    413: "The file is too large, or does not fit beside what is stored.",
+    413: "The file is too large, or what it or the batch writes does not fit beside what is stored.",
+    429: "A limit of this API key is reached.",
     503: "The server is checking its data directory.",
     507: "The server's disk is full or broken.",
 }
@@ -100,7 +101,7 @@ def file_routes(service: JobService) -> Routes:
     """Return the routes of files. Refusals are raised as ApiError."""
     routes = Routes("files")
 
-    @routes.post("/v1/files", form=_FORM, result=FileObject, errors=_refusals(400, 401, 413, 507))
+    @routes.post("/v1/files", form=_FORM, result=FileObject, errors=refusals(400, 401, 413, 507))
     async def upload_file(request: Request) -> Response:
         """Upload a JSONL file for a batch."""
         declared = declared_bytes(request)
@@ -109,7 +110,7 @@ def file_routes(service: JobService) -> Routes:
             raise too_large(files.max_bytes)
         return json_of(FileObject.of(await files.receive(tenant_of(request), MultipartUpload(request))))
 
-    @routes.get("/v1/files", query=FilesQuery, result=FilePage, errors=_refusals(400, 401, 404, 507))
+    @routes.get("/v1/files", query=FilesQuery, result=FilePage, errors=refusals(400, 401, 404, 507))
     async def list_files(request: Request) -> Response:
         """Files in the order they came, the newest first unless asked otherwise."""
         asked = read_query(request, FilesQuery)
@@ -122,11 +123,11 @@ def file_routes(service: JobService) -> Routes:
         )
         return json_of(FilePage.of(files, has_more))
 
-    @routes.get("/v1/files/{file_id}", result=FileObject, errors=_refusals(401, 404, 507))
+    @routes.get("/v1/files/{file_id}", result=FileObject, errors=refusals(401, 404, 507))
     async def retrieve_file(request: Request) -> Response:
         return json_of(FileObject.of(await service.files.retrieve(tenant_of(request), request.path_params["file_id"])))
 
-    @routes.get("/v1/files/{file_id}/content", content=_CONTENT, errors=_refusals(401, 404, 409, 507))
+    @routes.get("/v1/files/{file_id}/content", content=_CONTENT, errors=refusals(401, 404, 409, 507))
     async def file_content(request: Request) -> Response:
         file, content = await service.files.open(tenant_of(request), request.path_params["file_id"])
         headers = {
@@ -138,7 +139,7 @@ def file_routes(service: JobService) -> Routes:
             file_pieces(content, file.bytes), media_type="application/octet-stream", headers=headers
         )
 
-    @routes.delete("/v1/files/{file_id}", result=FileDeleted, errors=_refusals(401, 404, 409, 507))
+    @routes.delete("/v1/files/{file_id}", result=FileDeleted, errors=refusals(401, 404, 409, 507))
     async def delete_file(request: Request) -> Response:
         """Refused while a batch that has not ended reads the file."""
         file_id = request.path_params["file_id"]
@@ -148,7 +149,7 @@ def file_routes(service: JobService) -> Routes:
     return routes
 
 
-def _refusals(*statuses: int) -> dict[str, tuple[type[Struct], str]]:
+def refusals(*statuses: int) -> dict[str, tuple[type[Struct], str]]:
     return {str(status): (Error, _MEANINGS[status]) for status in sorted({*statuses, 503})}
 
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from inflight.engine.event_stream import EngineStopped
 from inflight.server.errors import ApiError
-from inflight.server.live.members import MembersSource, Page
+from inflight.server.live.remote_engines import Page, RemoteEnginesSource
 from inflight.server.loader import log_failure
 from inflight.server.model_status import ModelStatus
 from inflight.server.preprocessing.pool import PreprocessingPool
@@ -65,7 +65,7 @@ class PooledModels:
         self._is_open, self._is_gone = asyncio.Event(), asyncio.Event()
         self._why_gone, self._is_closed = "", False
         self._closing: set[asyncio.Task[None]] = set()
-        self.feed = MembersSource(page, "model_name", "models", ask_frames)
+        self.feed = RemoteEnginesSource(page, "model_name", "models", ask_frames)
 
     async def open(self) -> PooledModels:
         """Wait until the pinned models are in memory. Raises EngineStopped, PreprocessingError."""

@@ -1,7 +1,6 @@
-"""What spans say of a request: names and attributes, after OpenTelemetry's conventions for generative AI and HTTP, and
-where vLLM has names of its own (`gen_ai.latency.…`), after those.
+"""Names and attributes of a request's spans, by OpenTelemetry's conventions for generative AI and HTTP.
 
-Knows calls and the engine's account of their time; no SDK. There is no text of prompts and answers in any of it.
+Latencies have vLLM's names (`gen_ai.latency.…`). No attribute holds text of prompts or answers.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from inflight.server.tracing.request_trace import RequestTrace
 
 Attribute = str | bool | int | float | Sequence[str]
 _LARGEST = 2**63 - 1
-MOST_PROMPTS = 16  # of a call, that have spans of their own
+MAX_PROMPTS = 16  # of a call, that have spans of their own
 _OPERATIONS: dict[EndpointName, str] = {  # others are called by their endpoint's name
     "completion": "text_completion",
     "chat": "chat",
@@ -34,7 +33,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_pen
 
 @dataclass(frozen=True, slots=True)
 class SpanFacts:
-    """begin, end: nanoseconds since 1970. parts: spans within it."""
+    """A span. begin, end: nanoseconds since 1970. parts: spans within it."""
 
     name: str
     begin: int
@@ -44,13 +43,13 @@ class SpanFacts:
 
 
 def span_name(trace: RequestTrace) -> str:
-    """No model that a client made up: names must be few."""
+    """Return the name of a request's span. It has no model that is unknown here: names must be few."""
     operation = _OPERATIONS.get(trace.endpoint, trace.endpoint)
     return operation if trace.call is None else f"{operation} {trace.call.model}"
 
 
 def request_span(trace: RequestTrace, end: int, status: int, request_id: str, error: ApiError | None) -> SpanFacts:
-    """status: that the client was told. error: why it was not served, or not to its end."""
+    """Return a request's span. status: of HTTP. error: why it was not served, or not to its end."""
     path = ENDPOINTS[trace.endpoint].path
     attributes: dict[str, Attribute] = {
         "gen_ai.operation.name": _OPERATIONS.get(trace.endpoint, trace.endpoint),
@@ -75,7 +74,7 @@ def request_span(trace: RequestTrace, end: int, status: int, request_id: str, er
 def _asked(call: Call) -> dict[str, Attribute]:
     request = call.requests[0]
     sampling = {} if request.pooling is not None else {name: getattr(request.params, name) for name in _SAMPLING}
-    told: dict[str, Attribute | None] = {
+    attributes: dict[str, Attribute | None] = {
         "gen_ai.request.model": call.model,
         "gen_ai.request.id": call.call_id,
         "gen_ai.request.choice.count": call.n if call.n > 1 else None,
@@ -88,16 +87,16 @@ def _asked(call: Call) -> dict[str, Attribute]:
         "inflight.slo.ttft": request.slo.ttft,
         "inflight.slo.itl": request.slo.itl,
     }
-    return _without_none(told)
+    return _without_none(attributes)
 
 
 def _answered(call: Call, generation: Generation) -> dict[str, Attribute]:
-    """Of several prompts: the longest times, and the earliest token."""
+    """Return the attributes of an answer; of several prompts the longest times, and the earliest token."""
     collectors = generation.response.collectors
     prompt, output = sum(len(one.prompt_token_ids) for one in call.requests), generation.response.output_tokens
     reasons = [finish.reason for one in collectors for finish in one.finishes if finish is not None]
     timings = [one.timings for one in collectors if one.timings is not None]
-    told: dict[str, Attribute] = {
+    attributes: dict[str, Attribute] = {
         "gen_ai.response.model": call.model,
         "gen_ai.response.id": call.call_id,
         "gen_ai.response.finish_reasons": reasons or ("abort",),
@@ -105,18 +104,18 @@ def _answered(call: Call, generation: Generation) -> dict[str, Attribute]:
         **dict.fromkeys(("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"), output),
     }
     if timings:
-        told["gen_ai.usage.cache_read.input_tokens"] = sum(one.cached_tokens for one in timings)
+        attributes["gen_ai.usage.cache_read.input_tokens"] = sum(one.cached_tokens for one in timings)
         for one in map(_latencies, timings):
             for name, value in one.items():
                 first = name.endswith("first_token")
-                told[name] = (min if first else max)(value, told.get(name, value))  # type: ignore[type-var]
-    return told
+                attributes[name] = (min if first else max)(value, attributes.get(name, value))  # type: ignore[type-var]
+    return attributes
 
 
 def _engine_spans(trace: RequestTrace, generation: Generation) -> list[SpanFacts]:
-    """Those of the prompts that the engine has done with; whoever goes away is told nothing any more."""
+    """Return the spans of the prompts that the engine has finished; a client that leaves gets none for the others."""
     assert trace.call is not None, "of a generation"
-    pairs = list(zip(trace.call.requests, generation.response.collectors, strict=True))[:MOST_PROMPTS]
+    pairs = list(zip(trace.call.requests, generation.response.collectors, strict=True))[:MAX_PROMPTS]
     return [
         _engine_span(trace, request, collector, collector.timings, index)
         for index, (request, collector) in enumerate(pairs)
@@ -148,8 +147,8 @@ def _engine_span(
 
 
 def _latencies(timings: Timings) -> dict[str, float]:
-    """Seconds. Queue, prefill, decode, preempted and other sum to e2e; reasons and lanes, each, to the queue."""
-    told = {
+    """Return seconds. Queue, prefill, decode, preempted and other sum to e2e; reasons and lanes, each, to the queue."""
+    milliseconds = {
         "gen_ai.latency.time_in_queue": timings.queue_ms,
         "gen_ai.latency.time_in_model_prefill": timings.prefill_ms,
         "gen_ai.latency.time_in_model_decode": timings.decode_ms,
@@ -161,14 +160,14 @@ def _latencies(timings: Timings) -> dict[str, float]:
         **{f"inflight.latency.queued_behind.{lane}": spent for lane, spent in timings.queued_behind.items() if spent},
     }
     if timings.ttft_ms is not None:
-        told["gen_ai.latency.time_to_first_token"] = timings.ttft_ms
-    return {name: milliseconds / 1e3 for name, milliseconds in told.items()}
+        milliseconds["gen_ai.latency.time_to_first_token"] = timings.ttft_ms
+    return {name: value / 1e3 for name, value in milliseconds.items()}
 
 
-def _without_none(told: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
-    """Nor what the protocol has no room for, a seed of 64 bits: it would cost all spans that are sent with it."""
+def _without_none(attributes: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
+    """Leave out None, and integers that the protocol cannot hold (a seed of 64 bits): one would lose all spans of its batch."""
     return {
         name: value
-        for name, value in told.items()
+        for name, value in attributes.items()
         if value is not None and not (isinstance(value, int) and value > _LARGEST)
     }

@@ -1,7 +1,4 @@
-"""Around a request whose spans are wanted: begins its trace, and tells of it when its last byte has gone.
-
-Knows ASGI and which paths ask a model; what is told where, `call_spans` and `tracer` know.
-"""
+"""ASGI middleware that begins a trace for each request to a model, and sends its spans after the last byte."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from inflight.server.registry import OF_LINES
 from inflight.server.tracing.call_spans import SpanFacts, request_span
 from inflight.server.tracing.request_trace import RequestTrace
 
-PARENT = ("traceparent", "tracestate")  # headers by which W3C's Trace Context names the span that asks
+PARENT = ("traceparent", "tracestate")  # headers by which W3C's Trace Context names the caller's span
 
 
 class SpanSink(Protocol):
-    def tell(self, facts: SpanFacts, parent: dict[str, str], failed: bool) -> None:
-        """parent: the headers PARENT, as far as there are any. failed: the server is to blame."""
+    def send(self, facts: SpanFacts, parent: dict[str, str], failed: bool) -> None:
+        """Send a span. parent: the headers PARENT that the request has. failed: by a fault of the server."""
 
 
 class TraceRequests:
@@ -48,13 +45,13 @@ class TraceRequests:
             status = 500
             raise
         finally:
-            self._tell(scope, trace, status)
+            self._send_spans(scope, trace, status)
 
-    def _tell(self, scope: Scope, trace: RequestTrace, status: int) -> None:
+    def _send_spans(self, scope: Scope, trace: RequestTrace, status: int) -> None:
         state, generation = state_of(scope), trace.generation
         refused = state.get("error")
         error = refused if isinstance(refused, ApiError) else None if generation is None else generation.error
         facts = request_span(trace, trace.now(), status, state["request_id"], error)
         given = {name: header(scope, name.encode("ascii")) for name in PARENT}
         parent = {name: value.decode("latin-1") for name, value in given.items() if value is not None}
-        self._sink.tell(facts, parent, status >= 500 or (error is not None and error.status >= 500))
+        self._sink.send(facts, parent, status >= 500 or (error is not None and error.status >= 500))

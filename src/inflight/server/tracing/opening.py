@@ -1,4 +1,4 @@
-"""Whether traces are made, which a setting says, and what is said where that cannot be."""
+"""Opens and closes the tracer, as `--otlp-traces-endpoint` says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEEDED = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 def open_tracer(settings: ServerSettings, version: str) -> Tracer | None:
-    """None where no collector is named. Raises SettingsError."""
+    """Return a tracer; None where no collector is named. Raises SettingsError."""
     if settings.otlp_traces_endpoint is None:
         return None
     check_tracing(settings)
@@ -28,13 +28,13 @@ def open_tracer(settings: ServerSettings, version: str) -> Tracer | None:
 
 
 def spans_url(endpoint: str) -> str:
-    """A collector's own address is that of the path at which the protocol has spans."""
+    """Return the URL for spans: an address without a path gets the protocol's."""
     parts = urlsplit(endpoint)
     return endpoint if parts.path.strip("/") else urlunsplit(parts._replace(path="/v1/traces"))
 
 
 def check_tracing(settings: ServerSettings) -> None:
-    """For whoever leaves the opening to other processes: loads nothing. Raises SettingsError."""
+    """Check that the SDK is installed, and load nothing: other processes open it. Raises SettingsError."""
     if settings.otlp_traces_endpoint is not None and not all(map(_is_installed, _NEEDED)):
         raise SettingsError(
             "--otlp-traces-endpoint needs OpenTelemetry's SDK and its exporter, which are not installed; "
@@ -45,7 +45,7 @@ def check_tracing(settings: ServerSettings) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # what it lies in is not there
+    except ModuleNotFoundError:  # its package is not there
         return False
 
 

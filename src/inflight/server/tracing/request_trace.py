@@ -1,7 +1,6 @@
-"""What is noted of one request while it runs, for its spans: when each stage ended, its call, and what came of it.
+"""Notes of a request while it runs, for its spans: when each stage ended, its call, and its generation.
 
-Knows clocks: all times are of the wall clock as it stood when the request began, so that one that is set meanwhile
-moves nothing. What is told of it, `call_spans` knows.
+All times are of the wall clock as it stood when the request began, so that a clock that is set meanwhile moves nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class RequestTrace:
         return self._zero + time.monotonic_ns()
 
     def passed(self, name: str) -> None:
-        """A stage ends now. It began with the end of the one before."""
+        """End a stage now. It began with the end of the one before."""
         begin = self.stages[-1].end if self.stages else self.begin
         self.stages.append(Stage(name, begin, self.now()))
 
@@ -50,7 +49,7 @@ class RequestTrace:
         self._engine_zero = self.now() - int(engine_now * 1e9)
 
     def at(self, engine_seconds: float) -> int:
-        """A time on the engine's clock."""
+        """Return the time of an instant on the engine's clock."""
         return self._engine_zero + int(engine_seconds * 1e9)
 
 

@@ -1,8 +1,8 @@
-"""Spans on their way to the collector, by OpenTelemetry's SDK.
+"""Sends spans to the collector by OpenTelemetry's SDK.
 
-Knows the SDK: sampling, batching and sending are its own, and its environment variables (OTEL_SERVICE_NAME,
-OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_TRACES_HEADERS, OTEL_BSP_…) hold. A collector that is away costs a thread's
-waiting and spans, and is told of once.
+The SDK samples, batches and sends; its environment variables (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER,
+OTEL_EXPORTER_OTLP_TRACES_HEADERS, OTEL_BSP_…) hold. While a collector is away, one thread waits and spans are lost,
+which is logged once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from inflight.counted import counted
 from inflight.server.tracing.call_spans import SpanFacts
 
 FLUSH_SECONDS = 3.0  # at most, for what is not sent when the server ends
-QUIET_SECONDS = 600.0  # between two words on a collector that comes and goes
+QUIET_SECONDS = 600.0  # between two warnings of a collector that comes and goes
 _LONGEST_REASON = 200
 
 log = logging.getLogger("inflight.server")
@@ -44,12 +44,12 @@ class Tracer:
         resource = Resource.create({**attributes}).merge(OTELResourceDetector().detect())
         # Without exit handlers: those would wait for a collector that is away, as long as it likes.
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(_ToldExporter(endpoint)))
+        self._provider.add_span_processor(BatchSpanProcessor(_ReportingExporter(endpoint)))
         self._tracer = self._provider.get_tracer("inflight", version)
         self._headers = TraceContextTextMapPropagator()
 
-    def tell(self, facts: SpanFacts, parent: dict[str, str], failed: bool) -> None:
-        """As `SpanSink` has it. Whether it is sampled is the parent's word, or the sampler's where there is none."""
+    def send(self, facts: SpanFacts, parent: dict[str, str], failed: bool) -> None:
+        """Send a span, as `SpanSink` has it. The parent decides whether it is sampled, without one the sampler."""
         context = self._headers.extract(parent, Context())
         span = self._tracer.start_span(facts.name, context, SpanKind.SERVER, start_time=facts.begin)
         if span.is_recording():
@@ -67,7 +67,7 @@ class Tracer:
             inner.end(part.end)
 
     def close(self) -> None:
-        """Sends what is left, as long as that takes, and no longer than FLUSH_SECONDS."""
+        """Send the spans that are left, for at most FLUSH_SECONDS."""
         sending = threading.Thread(target=self._provider.shutdown, name="inflight-spans", daemon=True)
         sending.start()
         sending.join(FLUSH_SECONDS)
@@ -75,15 +75,15 @@ class Tracer:
             log.warning(f"The last spans were not taken within {FLUSH_SECONDS:g} s, and are lost.")
 
 
-class _ToldExporter(SpanExporter):
-    """The SDK's, which logs each of its troubles as it comes; here the first is told in words, and the end of it."""
+class _ReportingExporter(SpanExporter):
+    """The SDK's exporter, which logs every failure; here the first is a warning, and the end of the failures is logged."""
 
     def __init__(self, endpoint: str):
         self._inner = OTLPSpanExporter(endpoint)
         self._endpoint = _without_password(endpoint)
         self._lost = 0
         self._is_failing = False
-        self._told_at = -QUIET_SECONDS
+        self._reported_at = -QUIET_SECONDS
         of_sdk = logging.getLogger("opentelemetry")
         of_sdk.propagate = False
         of_sdk.addHandler(_Reasons(self))
@@ -100,12 +100,12 @@ class _ToldExporter(SpanExporter):
 
     def failed(self, reason: str) -> None:
         now = time.monotonic()
-        if self._is_failing or now - self._told_at < QUIET_SECONDS:
+        if self._is_failing or now - self._reported_at < QUIET_SECONDS:
             return
-        self._is_failing, self._told_at = True, now
+        self._is_failing, self._reported_at = True, now
         log.warning(
             f"Spans do not reach the collector at {self._endpoint} ({reason[:_LONGEST_REASON]}); requests go on "
-            "without them. Look at the collector, and at --otlp-traces-endpoint; this is not told again while it lasts."
+            "without them. Look at the collector, and at --otlp-traces-endpoint; this is not logged again while it lasts."
         )
 
     def shutdown(self) -> None:
@@ -113,9 +113,9 @@ class _ToldExporter(SpanExporter):
 
 
 class _Reasons(logging.Handler):
-    """Takes what the SDK would log of its troubles."""
+    """Receives the log records of the SDK."""
 
-    def __init__(self, exporter: _ToldExporter):
+    def __init__(self, exporter: _ReportingExporter):
         super().__init__(logging.WARNING)
         self._exporter = exporter
 

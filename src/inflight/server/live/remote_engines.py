@@ -1,8 +1,6 @@
-"""Engines of other processes: their counts, once a second, as their metrics tell them; and what each of them does, in
-frames of its own, as its process tells those.
+"""Sources of frames of engines in other processes: their counts once a second, by their metrics, and their own frames.
 
-Knows names of engines and how far each is known; how processes are asked, whoever carries the questions knows. Clocks
-of engines are brought together: what an engine tells when it is first heard happened then.
+Clocks of engines are brought together: the first frame that comes from an engine is taken to end when it comes.
 """
 
 from __future__ import annotations
@@ -82,14 +80,13 @@ class RemoteEngineSource:
         return None if shown is None else shown.living
 
 
-class MembersSource:
-    """A `FeedSource`."""
+class RemoteEnginesSource:
+    """A `FeedSource` of several engines, or of one that has only metrics."""
 
     period = FRAMES_PERIOD
 
     def __init__(self, page: Page, label: str, title: str, ask: Ask):
-        """page: the metrics, with a label that names the engine of each sample; "": there is one, which is called so
-        when it is asked, too."""
+        """page: the metrics. label: names the engine of each sample; "": there is one engine, whose name is ""."""
         self._page, self._label, self._title, self._ask = page, label, title, ask
         self._zero = time.monotonic()
         self._counted: tuple[float, dict[str, float]] | None = None  # when, and output tokens so far
@@ -103,17 +100,17 @@ class MembersSource:
     async def news(self) -> Sequence[Hello | Frame]:
         asked = encode(Asked({name: one.last for name, one in self._known.items()}))
         due = self._counted is None or self._now() - self._counted[0] >= COUNTS_PERIOD
-        told, counts = await asyncio.gather(self._ask(asked), self._counts() if due else _nothing())
+        answers, counts = await asyncio.gather(self._ask(asked), self._counts() if due else _nothing())
         found: list[Hello | Frame] = [] if counts is None else [counts]
-        for name, data in told.items():
+        for name, data in answers.items():
             if (shown := await asyncio.to_thread(partial(_read, data))) is not None:
                 found += self._taken(name, shown)
-        for name in self._known.keys() - told.keys():
+        for name in self._known.keys() - answers.keys():
             del self._known[name]
         return found
 
     async def leave(self) -> None:
-        """Their processes leave their engines when nobody asks."""
+        """Forget the engines; their processes leave them when no reader asks."""
         self._counted = None
         self._known.clear()
 
@@ -165,7 +162,7 @@ async def _nothing() -> None:
 
 
 def _read(data: bytes) -> Shown | None:
-    """None: an engine of another version says what is not understood; its counts are shown all the same."""
+    """Return the answer; None where an engine of another version sends one that is not understood."""
     try:
         return decode_shown(data)
     except (msgspec.MsgspecError, ValueError):
@@ -180,7 +177,7 @@ class _Counts:
 
 
 def _counted(page: str, label: str) -> dict[str, _Counts]:
-    """By engine."""
+    """Return the counts by engine."""
     from prometheus_client.parser import text_string_to_metric_families  # 4 MB, for servers with several engines
 
     found: dict[str, _Counts] = {}

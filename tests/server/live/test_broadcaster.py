@@ -12,8 +12,8 @@ import pytest
 from inflight.engine.event_stream import EngineStopped
 from inflight.live.frames import Frame, Hello, RequestInfo
 from inflight.server.errors import ApiError
-from inflight.server.live import hub as hubs
-from inflight.server.live.hub import BEHIND, MOST_VIEWERS, LiveHub
+from inflight.server.live import broadcaster as broadcasters
+from inflight.server.live.broadcaster import BEHIND, MAX_VIEWERS, FeedBroadcaster
 from inflight.server.tenants import Tenant
 
 BOSS, ACME = Tenant(name="boss", operator=True), Tenant(name="acme")
@@ -56,11 +56,11 @@ async def take(events: AsyncIterator[bytes], count: int) -> list[dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "LINGER_SECONDS", 0.05)
+    monkeypatch.setattr(broadcasters, "UNWATCHED_SECONDS", 0.05)
 
 
-def hub_of(source: Source | None) -> LiveHub:
-    return LiveHub(lambda: source, lambda: False)
+def hub_of(source: Source | None) -> FeedBroadcaster:
+    return FeedBroadcaster(lambda: source, lambda: False)
 
 
 def test_nothing_is_asked_before_and_after_somebody_looks() -> None:
@@ -107,7 +107,7 @@ def test_one_frame_is_made_for_all_who_look() -> None:
 
 
 def test_the_past_is_bounded_and_who_lags_gets_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubs, "KEPT", 50)
+    monkeypatch.setattr(broadcasters, "MAX_FRAMES", 50)
 
     async def look() -> None:
         source = Source()
@@ -117,7 +117,7 @@ def test_the_past_is_bounded_and_who_lags_gets_the_latest(monkeypatch: pytest.Mo
         first = (await take(events, 3))[-1]
         while source.made < first["number"] + 4 * BEHIND:
             await asyncio.sleep(0.02)
-        assert len(hub._kept) <= 50
+        assert len(hub._stored) <= 50
         stream = hub.stream(BOSS, None)
         assert (await take(stream, 2))[1]["number"] >= source.made - 2
         back = hub.stream(BOSS, f"{hub._server}-{first['number']}")
@@ -145,9 +145,9 @@ def test_too_many_and_too_early_are_refused() -> None:
             hub_of(None).enter()
         assert refused.value.status == 503
         hub = hub_of(Source())
-        for _ in range(MOST_VIEWERS):
+        for _ in range(MAX_VIEWERS):
             hub.enter()
-        with pytest.raises(ApiError, match=f"{MOST_VIEWERS} viewers") as refused:
+        with pytest.raises(ApiError, match=f"{MAX_VIEWERS} viewers") as refused:
             hub.enter()
         assert refused.value.status == 429
 

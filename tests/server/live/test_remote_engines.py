@@ -12,10 +12,9 @@ from inflight.engine.event_stream import EngineStopped
 from inflight.live.distant import Asked, Shown, decode_shown, encode
 from inflight.live.engine_feed import Living
 from inflight.live.frames import Ended, Frame, Hello, RequestInfo
-from inflight.server.live import frame_shelf
-from inflight.server.live.frame_shelf import FrameShelf
-from inflight.server.live.members import MembersSource
-from inflight.server.live.sources import EngineSource
+from inflight.server.live import sources
+from inflight.server.live.remote_engines import RemoteEnginesSource
+from inflight.server.live.sources import EngineSource, FrameCache
 
 COUNTS = 'inflight_sequences_running{lane="interactive",replica="%s"} 2.0\n'
 
@@ -45,12 +44,12 @@ class Engine:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_shelf, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(frame_shelf, "LINGER_SECONDS", 0.05)
+    monkeypatch.setattr(sources, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(sources, "UNREAD_SECONDS", 0.05)
 
 
-def shelf_of(engine: Engine) -> FrameShelf:
-    return FrameShelf(cast(EngineSource, engine))
+def shelf_of(engine: Engine) -> FrameCache:
+    return FrameCache(cast(EngineSource, engine))
 
 
 def test_who_asks_gets_what_is_behind_what_he_knows(at_once: None) -> None:
@@ -86,7 +85,7 @@ def test_an_engine_that_stopped_or_shows_itself_to_nobody_tells_nothing(at_once:
         engine = Engine()
         engine.stopped = True
         assert await shelf_of(engine).shown(Asked()) == Shown()
-        assert decode_shown(await FrameShelf(None).answer(encode(Asked()))) == Shown()
+        assert decode_shown(await FrameCache(None).answer(encode(Asked()))) == Shown()
 
     asyncio.run(ask())
 
@@ -123,7 +122,7 @@ def running(source: Callable[[], Any]) -> Any:
 def test_each_engine_is_greeted_once_and_told_in_its_own_frames(at_once: None) -> None:
     async def look() -> None:
         replicas = Replicas("a", "b")
-        source = MembersSource(replicas.page, "replica", "replicas", replicas.ask)
+        source = RemoteEnginesSource(replicas.page, "replica", "replicas", replicas.ask)
         [every] = source.hellos()
         assert every.members_only and not every.engine
         news = await source.news()
@@ -144,7 +143,7 @@ def test_one_that_is_gone_is_forgotten_and_one_that_is_not_understood_is_counted
     async def look() -> None:
         replicas = Replicas("a", "b", "c")
         replicas.garbled.add("c")
-        source = MembersSource(replicas.page, "replica", "replicas", replicas.ask)
+        source = RemoteEnginesSource(replicas.page, "replica", "replicas", replicas.ask)
         news = await source.news()
         assert {name for _, name, _ in told(news)} == {"a", "b"}
         assert [len(one.members) for one in news if isinstance(one, Frame) and one.members] == [3]
@@ -172,7 +171,7 @@ def test_who_joins_late_knows_the_requests_that_live() -> None:
         return {"a": encode(next(shown))}
 
     async def look() -> None:
-        source = MembersSource(page, "replica", "replicas", ask)
+        source = RemoteEnginesSource(page, "replica", "replicas", ask)
         for _ in range(3):
             await source.news()
         assert [one.number for one in source.hellos()[1].requests] == [0, 1, 4, 5]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inflight.live.frames import Account, Ended, Frame, Hello, RequestInfo, Run, Setting, encode
-from inflight.live.views import frame_for, hello_for
+from inflight.server.live.broadcaster import frame_for, hello_for
 
 MINE = RequestInfo(1, "my-secret-id", "interactive", "acme", 1.0, 10, 0.5)
 THEIRS = RequestInfo(2, "their-secret-id", "batch", "umbrella", 2.0, 4321, 0.7)
