@@ -61,11 +61,11 @@ class BreakableEngine:
 
 
 def test_what_is_no_answer_is_asked_again(tmp_path: Path) -> None:
-    nobody_asked = asyncio.CancelledError()
+    unrequested = asyncio.CancelledError()
 
     async def test(rig: Rig) -> None:
         not_now = [NotNow("Full.", 0.001), NotNow("The engine has stopped.")] * 3
-        rig.answerer.refuse = {"x": [*not_now, nobody_asked]}
+        rig.answerer.refuse = {"x": [*not_now, unrequested]}
         job = await rig.ended(await rig.create(jsonl(request_line("a"))))
         assert (job.completed, job.failed) == (1, 0) and rig.answerer.calls[line_id(job.id, 1)] == 8
 

@@ -1,4 +1,4 @@
-"""The hub: one frame for all, a bounded past, and nothing asked of the engine while nobody looks."""
+"""The broadcaster: one frame for all, a bounded past, and no query of the engine without viewers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def take(events: AsyncIterator[bytes], count: int) -> list[dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
-def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+def _leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcasters, "UNWATCHED_SECONDS", 0.05)
 
 
@@ -63,22 +63,22 @@ def hub_of(source: Source | None) -> FeedBroadcaster:
     return FeedBroadcaster(lambda: source, lambda: False)
 
 
-def test_nothing_is_asked_before_and_after_somebody_looks() -> None:
+def test_no_query_without_a_viewer() -> None:
     async def look() -> None:
         source = Source()
-        hub = hub_of(source)
+        broadcaster = hub_of(source)
         await asyncio.sleep(0.05)
         assert source.made == 0
-        hub.enter()
-        assert [one["type"] for one in await take(hub.stream(BOSS, None), 3)] == ["hello", "frame", "frame"]
-        hub.leave()
+        broadcaster.enter()
+        assert [one["type"] for one in await take(broadcaster.stream(BOSS, None), 3)] == ["hello", "frame", "frame"]
+        broadcaster.leave()
         await asyncio.sleep(0.3)
         made = source.made
         await asyncio.sleep(0.1)
         assert (source.made, source.left) == (made, 1)
-        hub.enter()
-        assert (await take(hub.stream(BOSS, None), 2))[1]["number"] > made, "it begins anew"
-        hub.leave()
+        broadcaster.enter()
+        assert (await take(broadcaster.stream(BOSS, None), 2))[1]["number"] > made, "another task makes them"
+        broadcaster.leave()
         await asyncio.sleep(0.2)
 
     asyncio.run(look())
@@ -87,10 +87,10 @@ def test_nothing_is_asked_before_and_after_somebody_looks() -> None:
 def test_one_frame_is_made_for_all_who_look() -> None:
     async def look() -> None:
         source = Source()
-        hub = hub_of(source)
+        broadcaster = hub_of(source)
         for _ in range(10):
-            hub.enter()
-        streams = [hub.stream(BOSS if index % 2 else ACME, None) for index in range(10)]
+            broadcaster.enter()
+        streams = [broadcaster.stream(BOSS if index % 2 else ACME, None) for index in range(10)]
         seen = await asyncio.gather(*(take(one, 6) for one in streams))
         last = max(message["number"] for one in seen for message in one[1:])
         assert source.made <= last + 2
@@ -100,7 +100,7 @@ def test_one_frame_is_made_for_all_who_look() -> None:
             assert bool(others) == (index % 2 == 0), "a tenant's view has others without names"
             assert not any("request_id" in info for info in others)
         for _ in range(10):
-            hub.leave()
+            broadcaster.leave()
         await asyncio.sleep(0.2)
 
     asyncio.run(look())
@@ -111,30 +111,30 @@ def test_the_past_is_bounded_and_who_lags_gets_the_latest(monkeypatch: pytest.Mo
 
     async def look() -> None:
         source = Source()
-        hub = hub_of(source)
-        hub.enter()
-        events = hub.stream(BOSS, None)
+        broadcaster = hub_of(source)
+        broadcaster.enter()
+        events = broadcaster.stream(BOSS, None)
         first = (await take(events, 3))[-1]
         while source.made < first["number"] + 4 * BEHIND:
             await asyncio.sleep(0.02)
-        assert len(hub._stored) <= 50
-        stream = hub.stream(BOSS, None)
+        assert len(broadcaster._stored) <= 50
+        stream = broadcaster.stream(BOSS, None)
         assert (await take(stream, 2))[1]["number"] >= source.made - 2
-        back = hub.stream(BOSS, f"{hub._server}-{first['number']}")
+        back = broadcaster.stream(BOSS, f"{broadcaster._server}-{first['number']}")
         assert (await take(back, 2))[1]["number"] >= source.made - 52, "as far as it is kept"
-        hub.leave()
+        broadcaster.leave()
         await asyncio.sleep(0.2)
 
     asyncio.run(look())
 
 
-def test_an_engine_that_stops_is_told_and_ends_the_stream() -> None:
+def test_an_engine_that_stops_is_reported_and_ends_the_stream() -> None:
     async def look() -> None:
-        hub = hub_of(Source(stops=2))
-        hub.enter()
-        told = await asyncio.wait_for(take(hub.stream(BOSS, None), 100), 10)
-        assert told[-1] == {"type": "problem", "sentence": "The engine stopped by a test."}
-        hub.leave()
+        broadcaster = hub_of(Source(stops=2))
+        broadcaster.enter()
+        events = await asyncio.wait_for(take(broadcaster.stream(BOSS, None), 100), 10)
+        assert events[-1] == {"type": "problem", "sentence": "The engine stopped by a test."}
+        broadcaster.leave()
 
     asyncio.run(look())
 
@@ -144,11 +144,11 @@ def test_too_many_and_too_early_are_refused() -> None:
         with pytest.raises(ApiError) as refused:
             hub_of(None).enter()
         assert refused.value.status == 503
-        hub = hub_of(Source())
+        broadcaster = hub_of(Source())
         for _ in range(MAX_VIEWERS):
-            hub.enter()
+            broadcaster.enter()
         with pytest.raises(ApiError, match=f"{MAX_VIEWERS} viewers") as refused:
-            hub.enter()
+            broadcaster.enter()
         assert refused.value.status == 429
 
     asyncio.run(look())

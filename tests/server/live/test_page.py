@@ -71,7 +71,7 @@ def test_the_front_page_is_the_live_page(server: Server) -> None:
     assert server.get("/ui/..%2fframes.py").status_code == 404
 
 
-def test_frames_tell_of_a_request(server: Server) -> None:
+def test_frames_show_a_request(server: Server) -> None:
     with feed(server) as messages:
         _, hello = next(messages)
         assert hello["type"] == "hello" and hello["sees_all"] and hello["max_rows"] > 0
@@ -102,8 +102,8 @@ def test_who_comes_back_gets_what_he_missed_and_a_new_page_the_latest(server: Se
             assert next(messages)[1]["number"] >= seen[4][1]["number"]
 
 
-def test_nobody_without_a_key_sees_anything(guarded: Server) -> None:
-    assert guarded.get("/").status_code == 200, "the page itself tells nothing"
+def test_no_client_without_a_key_sees_anything(guarded: Server) -> None:
+    assert guarded.get("/").status_code == 200, "the page itself shows nothing"
     for path in ("/live/events", "/live/record"):
         assert guarded.get(path).status_code == 401
         assert guarded.get(path, headers=bearer("wrong")).status_code == 401
@@ -152,13 +152,13 @@ def test_a_living_requests_account_is_its_tenants_and_the_operators(guarded: Ser
             _, frame = next(messages)
             name = next((one["request_id"] for one in frame.get("requests", []) if one["tenant"] == "umbrella"), "")
     for key in ("sk-boss", "sk-umbrella"):
-        told = guarded.get(f"/live/account?id={name}", headers=bearer(key))
-        assert told.status_code == 200 and told.json()["total"] > 0, told.text
-        assert told.json()["total"] == pytest.approx(
-            sum(told.json()[part] for part in ("queue", "prefill", "decode", "preempted", "other")), abs=0.1
+        answer = guarded.get(f"/live/account?id={name}", headers=bearer(key))
+        assert answer.status_code == 200 and answer.json()["total"] > 0, answer.text
+        assert answer.json()["total"] == pytest.approx(
+            sum(answer.json()[part] for part in ("queue", "prefill", "decode", "preempted", "other")), abs=0.1
         )
     refused = guarded.get(f"/live/account?id={name}", headers=bearer("sk-acme"))
-    unknown = guarded.get("/live/account?id=nobody", headers=bearer("sk-acme"))
+    unknown = guarded.get("/live/account?id=none", headers=bearer("sk-acme"))
     assert refused.status_code == unknown.status_code == 404 and refused.json() == unknown.json(), "nothing is learnt"
     assert guarded.get(f"/live/account?id={name}").status_code == 401
     asked.join()
@@ -195,7 +195,7 @@ def test_without_the_page_there_is_neither_page_nor_feed(start: Callable[..., Se
     assert server.get("/live/events").status_code == 404 and server.get("/ui/page.js").status_code == 404
 
 
-def test_the_server_ends_though_somebody_looks(start: Callable[..., Server]) -> None:
+def test_the_server_ends_while_a_viewer_looks(start: Callable[..., Server]) -> None:
     server = start()
     with feed(server) as messages:
         next(messages)
@@ -208,7 +208,7 @@ def test_the_server_ends_though_somebody_looks(start: Callable[..., Server]) -> 
 
 
 def engines(messages: Iterator[tuple[str, dict[str, Any]]]) -> tuple[set[str], dict[str, set[int]], dict[str, Any]]:
-    """Of a stream until somebody was computed somewhere: engines that were greeted, works of runs of each, and the last
+    """Read a stream until a request was computed: engines that were greeted, works of runs of each, and the last
     counts."""
     greeted: set[str] = set()
     works: dict[str, set[int]] = {}

@@ -41,7 +41,7 @@ def test_it_is_made_of_the_pages_own_files(server: Server) -> None:
     assert "<script>" not in text and " style=" not in text and not re.search(r"\son\w+=", text)
 
 
-def test_the_model_tells_its_lanes_and_where_a_priority_means_something(
+def test_the_model_lists_its_lanes_and_where_a_priority_means_something(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
     config = tmp_path / "lanes.toml"

@@ -1,4 +1,4 @@
-"""Engines of other processes: asked for what they do, each in its own time, and told as one stream."""
+"""Engines of other processes: asked for what they do, each in its own time, and shown as one stream."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def shelf_of(engine: Engine) -> FrameCache:
 def test_who_asks_gets_what_is_behind_what_he_knows(at_once: None) -> None:
     async def ask() -> None:
         engine = Engine()
-        shelf = shelf_of(engine)
-        first = await shelf.shown(Asked())
+        cache = shelf_of(engine)
+        first = await cache.shown(Asked())
         assert first.hello is not None and [one.number for one in first.frames] == [0]
-        assert [one.number for one in (await shelf.shown(Asked({"": 0}))).frames] == [1]
-        other = await shelf.shown(Asked({"a": 0}), "a")
+        assert [one.number for one in (await cache.shown(Asked({"": 0}))).frames] == [1]
+        other = await cache.shown(Asked({"a": 0}), "a")
         assert other.hello is None and [one.number for one in other.frames] == [1, 2], "all see the same"
         for unknown in (99, -1):
-            anew = await shelf.shown(Asked({"": unknown}))
+            anew = await cache.shown(Asked({"": unknown}))
             assert anew.hello is not None and len(anew.frames) == 1, "of an engine that has begun anew"
         await asyncio.sleep(0.15)
-        assert engine.left == 1, "nobody asks any more"
+        assert engine.left == 1, "no reader asks any more"
 
     asyncio.run(ask())
 
@@ -73,14 +73,14 @@ def test_who_asks_gets_what_is_behind_what_he_knows(at_once: None) -> None:
 def test_of_those_who_ask_at_once_one_has_the_frame_made() -> None:
     async def ask() -> None:
         engine = Engine()
-        shelf = shelf_of(engine)
-        told = await asyncio.gather(*(shelf.shown(Asked()) for _ in range(5)))
-        assert engine.made == 1 and all([one.number for one in shown.frames] == [0] for shown in told)
+        cache = shelf_of(engine)
+        answers = await asyncio.gather(*(cache.shown(Asked()) for _ in range(5)))
+        assert engine.made == 1 and all([one.number for one in shown.frames] == [0] for shown in answers)
 
     asyncio.run(ask())
 
 
-def test_an_engine_that_stopped_or_shows_itself_to_nobody_tells_nothing(at_once: None) -> None:
+def test_an_engine_that_stopped_or_has_no_live_page_shows_nothing(at_once: None) -> None:
     async def ask() -> None:
         engine = Engine()
         engine.stopped = True
@@ -102,12 +102,12 @@ class Replicas:
 
     async def ask(self, asked: bytes) -> Mapping[str, bytes]:
         return {
-            name: b"{" if name in self.garbled else await shelf.answer(asked, name)
-            for name, shelf in self.shelves.items()
+            name: b"{" if name in self.garbled else await cache.answer(asked, name)
+            for name, cache in self.shelves.items()
         }
 
 
-def told(news: Sequence[Hello | Frame]) -> list[tuple[str, str, int]]:
+def described(news: Sequence[Hello | Frame]) -> list[tuple[str, str, int]]:
     return [
         ("hello", one.engine, 0) if isinstance(one, Hello) else ("frame", one.engine, one.number)
         for one in news
@@ -119,7 +119,7 @@ def running(source: Callable[[], Any]) -> Any:
     return asyncio.run(source())
 
 
-def test_each_engine_is_greeted_once_and_told_in_its_own_frames(at_once: None) -> None:
+def test_each_engine_is_greeted_once_and_shown_in_its_own_frames(at_once: None) -> None:
     async def look() -> None:
         replicas = Replicas("a", "b")
         source = RemoteEnginesSource(replicas.page, "replica", "replicas", replicas.ask)
@@ -128,13 +128,13 @@ def test_each_engine_is_greeted_once_and_told_in_its_own_frames(at_once: None) -
         news = await source.news()
         [counts] = [one for one in news if isinstance(one, Frame) and one.members]
         assert [(one.name, one.running) for one in counts.members] == [("a", 2), ("b", 2)]
-        assert told(news) == [("hello", "a", 0), ("frame", "a", 0), ("hello", "b", 0), ("frame", "b", 0)]
-        assert told(await source.news()) == [("frame", "a", 1), ("frame", "b", 1)]
+        assert described(news) == [("hello", "a", 0), ("frame", "a", 0), ("hello", "b", 0), ("frame", "b", 0)]
+        assert described(await source.news()) == [("frame", "a", 1), ("frame", "b", 1)]
         assert [one.engine for one in source.hellos()] == ["", "a", "b"]
         clocks = [one.clock for one in source.hellos()[1:]]
         assert all(-1.1 < clock < 0 for clock in clocks), "its frame that ends at 1 s happened just now"
         replicas.shelves["b"] = shelf_of(Engine())  # has been started anew
-        assert told(await source.news()) == [("frame", "a", 2), ("hello", "b", 0), ("frame", "b", 0)]
+        assert described(await source.news()) == [("frame", "a", 2), ("hello", "b", 0), ("frame", "b", 0)]
 
     running(look)
 
@@ -145,7 +145,7 @@ def test_one_that_is_gone_is_forgotten_and_one_that_is_not_understood_is_counted
         replicas.garbled.add("c")
         source = RemoteEnginesSource(replicas.page, "replica", "replicas", replicas.ask)
         news = await source.news()
-        assert {name for _, name, _ in told(news)} == {"a", "b"}
+        assert {name for _, name, _ in described(news)} == {"a", "b"}
         assert [len(one.members) for one in news if isinstance(one, Frame) and one.members] == [3]
         del replicas.shelves["b"]
         await source.news()

@@ -17,22 +17,22 @@ def top(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_one_look_is_printed_where_there_is_no_terminal(server: Server) -> None:
-    told = top(server.url)
-    assert told.returncode == 0 and not told.stderr
-    assert "built-in" in told.stdout and "live" in told.stdout and "KV held" in told.stdout
+    result = top(server.url)
+    assert result.returncode == 0 and not result.stderr
+    assert "built-in" in result.stdout and "live" in result.stdout and "KV held" in result.stdout
 
 
 def test_keys_are_asked_for(keyed: Server) -> None:
     for key in ([], ["--api-key", "wrong"]):
-        told = top(keyed.url, *key)
-        assert told.returncode == 1 and "key" in told.stderr.lower() and "Traceback" not in told.stderr
-    told = top(keyed.url, "--api-key", "sk-acme")
-    assert told.returncode == 0 and "requests of acme" in told.stdout
+        result = top(keyed.url, *key)
+        assert result.returncode == 1 and "key" in result.stderr.lower() and "Traceback" not in result.stderr
+    result = top(keyed.url, "--api-key", "sk-acme")
+    assert result.returncode == 0 and "requests of acme" in result.stdout
 
 
-def test_a_server_without_the_feed_is_told_of() -> None:
-    told = top("http://127.0.0.1:9")
-    assert told.returncode == 1 and "Nothing comes from" in told.stderr
+def test_a_server_without_the_feed_is_reported() -> None:
+    result = top("http://127.0.0.1:9")
+    assert result.returncode == 1 and "Nothing comes from" in result.stderr
 
 
 def test_in_a_terminal_it_goes_on_until_a_key_ends_it(server: Server) -> None:

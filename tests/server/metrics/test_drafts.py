@@ -28,7 +28,7 @@ def page(stats: SpeculationStats | None) -> Page:
     return Page(driven.metrics.render(replace(driven.loop.stats(), speculation=stats)))
 
 
-def test_drafts_are_told_by_drafter_and_place() -> None:
+def test_drafts_are_counted_by_drafter_and_position() -> None:
     shown, suffix = page(STATS), {"drafter": "suffix"}
     for place, (drafted, accepted) in enumerate(zip(STATS.drafted, STATS.accepted, strict=True)):
         assert shown.get("inflight_draft_tokens_total", **suffix, position=str(place)) == drafted

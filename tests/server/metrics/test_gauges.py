@@ -53,7 +53,7 @@ def test_what_the_queue_stands_still_for(setup: Setup, reason: str) -> None:
 
 
 @pytest.mark.parametrize("names", ["inflight", "vllm"])
-def test_whoever_waits_for_a_grammar_is_counted_apart(names: Names) -> None:
+def test_waits_for_a_grammar_are_counted_separately(names: Names) -> None:
     driven = Driven(Setup(num_blocks=40, block_size=4, max_rows=1, token_budget=8, max_model_len=64), names)
     driven.add(request("a", output=9), request("b", output=9))
     driven.advance()
@@ -65,9 +65,9 @@ def test_whoever_waits_for_a_grammar_is_counted_apart(names: Names) -> None:
     assert page.get("inflight_sequences_waiting", lane="interactive", reason="rows") == 1
     assert page.total("inflight_sequences_waiting") == 3
     if names == "vllm":
-        told = {"model_name": "tiny", "engine": "0"}
-        assert page.get("vllm:num_requests_waiting", **told) == 3
-        assert page.get("vllm:num_requests_waiting_by_reason", **told, reason="deferred") == 2
+        labels = {"model_name": "tiny", "engine": "0"}
+        assert page.get("vllm:num_requests_waiting", **labels) == 3
+        assert page.get("vllm:num_requests_waiting_by_reason", **labels, reason="deferred") == 2
 
 
 def test_kv_blocks_usage_and_waste() -> None:
@@ -123,12 +123,12 @@ def test_preemptions_by_kind_and_what_they_cost(kind: str) -> None:
         )
     )
     driven.add(request("a", [0] * 5, output=6), request("b", [1] * 5, output=6))
-    most_on_host = most_swapped = 0.0
+    max_on_host = max_swapped = 0.0
     while not driven.loop.idle:
         driven.advance()
         page = driven.page()
-        most_on_host = max(most_on_host, page.get("inflight_host_blocks", state="held"))
-        most_swapped = max(most_swapped, page.get("inflight_sequences_swapped"))
+        max_on_host = max(max_on_host, page.get("inflight_host_blocks", state="held"))
+        max_swapped = max(max_swapped, page.get("inflight_sequences_swapped"))
     page = driven.page()
     other = {"recompute": "swap", "swap": "recompute"}[kind]
     preemptions = driven.loop.stats().preemptions
@@ -140,7 +140,7 @@ def test_preemptions_by_kind_and_what_they_cost(kind: str) -> None:
     out = sum(len(plan.copies("store")) for plan in driven.plans)
     assert page.get("inflight_swapped_blocks_total", direction="out") == out
     assert page.get("inflight_swapped_blocks_total", direction="back") == out
-    assert bool(out) == bool(most_on_host) == bool(most_swapped) == (kind == "swap")
+    assert bool(out) == bool(max_on_host) == bool(max_swapped) == (kind == "swap")
     assert page.get("inflight_host_blocks", state="held") == page.get("inflight_sequences_swapped") == 0
 
 

@@ -1,4 +1,4 @@
-"""Refusals by code, whoever refused."""
+"""Refusals by code, of the server and of the engine."""
 
 from __future__ import annotations
 

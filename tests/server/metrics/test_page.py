@@ -63,7 +63,7 @@ def test_the_manual_lists_every_name_with_its_kind_and_labels() -> None:
     assert listed == shown
 
 
-def test_two_servers_in_one_process_count_apart() -> None:
+def test_two_servers_in_one_process_count_separately() -> None:
     one, other = Driven(), Driven()
     one.add(request("a", output=2))
     one.drain()

@@ -1,4 +1,4 @@
-"""What routers read of a server: names, types, labels as endpoint pickers of llm-d and the Gateway API look for them.
+"""Metrics that routers read of a server: names, types, labels as endpoint pickers of llm-d and the Gateway API look for them.
 
 The lists are those of their documents (the metric protocol of llm-d's router, the model server protocol of the Gateway
 API's inference extension), under vLLM's names.
@@ -33,7 +33,7 @@ READ: dict[str, tuple[str, frozenset[str]]] = {
 
 @pytest.fixture
 def page() -> str:
-    """Of a server that runs one, has one waiting, and has an adapter of two."""
+    """Return the page of a server that runs one, has one waiting, and has an adapter of two."""
     driven = Driven(names="vllm")
     driven.add(*(request(name, [0] * 11, output=9) for name in "abcdef"))
     driven.advance()
@@ -64,12 +64,12 @@ def test_their_values_are_what_pickers_take_them_for(page: str) -> None:
 
 
 def test_adapters_are_lists_and_the_value_is_when_that_was(page: str) -> None:
-    (told,) = (
+    (adapters,) = (
         sample
         for family in text_string_to_metric_families(page)
         for sample in family.samples
         if sample.name == "vllm:lora_requests_info"
     )
-    assert told.labels["max_lora"] == "2" and told.value > 1e9
-    assert told.labels["running_lora_adapters"].split(",") == ["mine"]
-    assert told.labels["waiting_lora_adapters"].split(",") == ["yours"]
+    assert adapters.labels["max_lora"] == "2" and adapters.value > 1e9
+    assert adapters.labels["running_lora_adapters"].split(",") == ["mine"]
+    assert adapters.labels["waiting_lora_adapters"].split(",") == ["yours"]

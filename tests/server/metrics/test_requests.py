@@ -54,7 +54,7 @@ def test_time_counts_from_the_intended_send_time() -> None:
         assert driven.page().histogram(name, lane="interactive") == (1, pytest.approx(late))
 
 
-def test_lanes_are_counted_apart() -> None:
+def test_lanes_are_counted_separately() -> None:
     driven = Driven()
     driven.add(request("a", output=2), request("b", output=3, lane="batch"))
     driven.drain()
@@ -85,7 +85,7 @@ def test_priorities_beyond_the_first_ones_share_a_label() -> None:
     assert page.histogram("inflight_priority_e2e_latency_seconds", priority=OTHER_PRIORITIES)[0] == 3
 
 
-def test_a_lane_that_nobody_named_beforehand_is_shown_once_somebody_came() -> None:
+def test_an_unknown_lane_is_shown_from_its_first_request_on() -> None:
     driven = Driven(Setup(lanes=(LaneSetup("gold"),)))
     assert "gold" not in {
         sample.labels.get("lane")

@@ -1,4 +1,4 @@
-"""What went to tiers and came from them."""
+"""Counts of blocks that went to tiers and came from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kept() -> Setup:
     return setup
 
 
-def test_blocks_that_were_brought_are_told_in_both_tongues() -> None:
+def test_blocks_that_were_brought_are_counted_under_both_names() -> None:
     driven = Driven(kept(), names="vllm")
     driven.add(request("again", PROMPT, output=4))
     driven.drain()
@@ -36,7 +36,7 @@ def test_blocks_that_were_brought_are_told_in_both_tongues() -> None:
     assert page.get("vllm:external_prefix_cache_queries_total", **labels) == 8
 
 
-def test_whoever_waits_for_keys_and_values_is_counted_apart() -> None:
+def test_waits_for_keys_and_values_are_counted_separately() -> None:
     driven = Driven(replace(kept(), transfer_polls=(6,)), names="vllm")
     driven.add(request("again", PROMPT, output=4))
     driven.advance()
@@ -47,22 +47,22 @@ def test_whoever_waits_for_keys_and_values_is_counted_apart() -> None:
     driven.drain()
 
 
-def test_an_engine_without_tiers_tells_nothing_of_them() -> None:
+def test_an_engine_without_tiers_has_no_counts_of_them() -> None:
     driven = Driven()
     driven.add(request("a", PROMPT, output=2))
     driven.drain()
     assert not {name for name in driven.page().names() if "tier" in name}
 
 
-def test_what_was_handed_over_is_told_by_what_became_of_it() -> None:
-    told = {one.name: one.samples for one in collect_exports(KVExportStats(7, 1, 2, 3, 4, 5))}
-    assert told["inflight_tier_held_for_peers_blocks"][0].value == 7
-    by_outcome = {one.labels["outcome"]: one.value for one in told["inflight_tier_handed_over_blocks"]}
+def test_exported_blocks_are_counted_by_outcome() -> None:
+    families = {one.name: one.samples for one in collect_exports(KVExportStats(7, 1, 2, 3, 4, 5))}
+    assert families["inflight_tier_held_for_peers_blocks"][0].value == 7
+    by_outcome = {one.labels["outcome"]: one.value for one in families["inflight_tier_handed_over_blocks"]}
     assert by_outcome == {"taken": 1, "cached": 2, "expired": 3, "displaced": 4, "withdrawn": 5}
 
 
 def test_what_lies_in_a_folder() -> None:
-    told = {one.name: one.samples for one in collect_folder(FolderStats(100, 400, 3, 64, 128, 2, 1, 5))}
-    assert told["inflight_tier_folder_bytes"][0].value == 100
-    faults = {one.labels["kind"]: one.value for one in told["inflight_tier_faults"]}
+    families = {one.name: one.samples for one in collect_folder(FolderStats(100, 400, 3, 64, 128, 2, 1, 5))}
+    assert families["inflight_tier_folder_bytes"][0].value == 100
+    faults = {one.labels["kind"]: one.value for one in families["inflight_tier_faults"]}
     assert faults == {"damaged": 1, "write": 5}

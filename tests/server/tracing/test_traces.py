@@ -72,9 +72,9 @@ def check_times(collector: Collector, span: Spanned) -> dict[str, Spanned]:
     assert of_engine[-1].end == pytest.approx(engine.end, abs=1e-5)
     for one, following in itertools.pairwise(of_engine):
         assert one.end == pytest.approx(following.begin, abs=1e-5)
-    told = engine.attributes
-    total = told["gen_ai.latency.e2e"]
-    assert isinstance(total, float) and sum(told[name] for name in ACCOUNT) == pytest.approx(total, abs=1e-5)  # type: ignore[misc]
+    attributes = engine.attributes
+    total = attributes["gen_ai.latency.e2e"]
+    assert isinstance(total, float) and sum(attributes[name] for name in ACCOUNT) == pytest.approx(total, abs=1e-5)  # type: ignore[misc]
     assert engine.seconds == pytest.approx(total, abs=1e-4)
     return parts
 
@@ -152,7 +152,7 @@ def test_who_asks_is_the_parent_and_decides(traced: tuple[Server, Collector]) ->
     assert "traceparent" not in unsampled.headers
 
 
-def test_what_is_refused_is_told_as_far_as_it_came(traced: tuple[Server, Collector]) -> None:
+def test_what_is_refused_has_a_span_as_far_as_it_came(traced: tuple[Server, Collector]) -> None:
     server, collector = traced
     wrong = server.post("/v1/chat/completions", {"messages": HI, "model": "made-up"})
     span = span_of(collector, wrong)
@@ -167,9 +167,9 @@ def test_what_is_refused_is_told_as_far_as_it_came(traced: tuple[Server, Collect
 
 def test_a_number_that_the_protocol_has_no_room_for_is_left_out(traced: tuple[Server, Collector]) -> None:
     server, collector = traced
-    for seed, told in ((2**64 - 1, None), (-(2**63), -(2**63))):
+    for seed, expected in ((2**64 - 1, None), (-(2**63), -(2**63))):
         answer = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 1, "seed": seed})
-        assert span_of(collector, answer).attributes.get("gen_ai.request.seed") == told
+        assert span_of(collector, answer).attributes.get("gen_ai.request.seed") == expected
 
 
 def test_nothing_else_is_traced(traced: tuple[Server, Collector]) -> None:
@@ -212,7 +212,7 @@ def test_with_several_models_the_wait_for_one_is_a_stage(
 
 
 @pytest.mark.wide
-def test_a_collector_that_is_away_harms_nobody_and_is_told_of_once(start: Start, collector: Collector) -> None:
+def test_a_collector_that_is_away_harms_no_request_and_is_logged_once(start: Start, collector: Collector) -> None:
     collector.status = 503
     server = start("--otlp-traces-endpoint", collector.url, env=QUICK)
     ask: dict[str, Any] = {"prompt": "Once", "max_tokens": 2}

@@ -178,9 +178,8 @@ class FeedBroadcaster:
             self._stored_bytes = 0
             with contextlib.suppress(EngineStopped):
                 await source.leave()
-            asyncio.get_running_loop().call_soon(
-                self._notify
-            )  # after the task's end, so that viewers that wait start another
+            # After the task's end, so that viewers that wait start another.
+            asyncio.get_running_loop().call_soon(self._notify)
 
     def _is_watched(self) -> bool:
         return self._viewers > 0 or time.monotonic() - self._left_at < UNWATCHED_SECONDS

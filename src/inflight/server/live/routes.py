@@ -110,10 +110,9 @@ def live_routes(live: Live | None) -> Routes:
     async def account(request: Request) -> Response:
         """Return the account of a request in flight."""
         check_origin(request)
-        account_json = encode_account(
-            await live.broadcaster.account(tenant_of(request), read_query(request, AccountQuery).id)
-        )
-        return Response(account_json, media_type="application/json", headers={**HEADERS, "Cache-Control": "no-store"})
+        found = await live.broadcaster.account(tenant_of(request), read_query(request, AccountQuery).id)
+        headers = {**HEADERS, "Cache-Control": "no-store"}
+        return Response(encode_account(found), media_type="application/json", headers=headers)
 
     return routes
 

@@ -165,7 +165,7 @@ def _latencies(timings: Timings) -> dict[str, float]:
 
 
 def _without_none(attributes: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
-    """Leave out None, and integers that the protocol cannot hold (a seed of 64 bits): one would lose all spans of its batch."""
+    """Leave out None and too large integers: a seed of 64 bits would lose all spans that are sent with it."""
     return {
         name: value
         for name, value in attributes.items()

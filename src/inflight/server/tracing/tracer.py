@@ -76,7 +76,7 @@ class Tracer:
 
 
 class _ReportingExporter(SpanExporter):
-    """The SDK's exporter, which logs every failure; here the first is a warning, and the end of the failures is logged."""
+    """The SDK's exporter, whose failures are logged once, when they begin and when they end."""
 
     def __init__(self, endpoint: str):
         self._inner = OTLPSpanExporter(endpoint)
@@ -105,7 +105,7 @@ class _ReportingExporter(SpanExporter):
         self._is_failing, self._reported_at = True, now
         log.warning(
             f"Spans do not reach the collector at {self._endpoint} ({reason[:_LONGEST_REASON]}); requests go on "
-            "without them. Look at the collector, and at --otlp-traces-endpoint; this is not logged again while it lasts."
+            "without them. Check the collector and --otlp-traces-endpoint; this is logged once while it lasts."
         )
 
     def shutdown(self) -> None:
