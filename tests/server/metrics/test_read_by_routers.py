@@ -1,4 +1,4 @@
-"""Metrics that routers read of a server: names, types, labels as endpoint pickers of llm-d and the Gateway API look for them.
+"""Metrics that routers read of a server: names, types and labels, as endpoint pickers of llm-d and the Gateway API do.
 
 The lists are those of their documents (the metric protocol of llm-d's router, the model server protocol of the Gateway
 API's inference extension), under vLLM's names.
