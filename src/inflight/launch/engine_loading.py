@@ -32,8 +32,7 @@ from inflight.live.frames import Hello, Setting
 from inflight.live.observer import LiveObserver
 from inflight.models.gguf.gguf_model import is_gguf, model_name
 from inflight.server.engine_description import EngineDescription, ServedLane
-from inflight.server.live.frame_shelf import FrameShelf
-from inflight.server.live.sources import EngineSource
+from inflight.server.live.sources import EngineSource, FrameCache
 from inflight.server.metrics.page import Metrics
 from inflight.server.parsers import parsers_of, settled
 from inflight.server.settings import ServerSettings
@@ -54,7 +53,7 @@ class LoadedEngine:
     bridge: AsyncBridge
     metrics: Metrics
     described: EngineDescription
-    shelf: FrameShelf
+    shelf: FrameCache
 
     async def page(self) -> tuple[bytes, str]:
         """Return the metrics: text and content type."""
@@ -135,7 +134,7 @@ def load_engine(
         log_line(peering_sentence(described.peering))
     bridge = AsyncBridge(engine.loop)
     shown = _shown(engine, bridge, models[0], record is not None) if settings.ui else None
-    return engine, LoadedEngine(bridge, metrics, described, FrameShelf(shown))
+    return engine, LoadedEngine(bridge, metrics, described, FrameCache(shown))
 
 
 def _log_settings(asked_device: str, settings: Mapping[str, Resolved], verbose: bool) -> None:

@@ -22,7 +22,7 @@ from inflight.server.app import make_app
 from inflight.server.call_counts import SharedCallCounts
 from inflight.server.jobs.storage import DataDirectoryError, StorageError
 from inflight.server.jobs.worker import JobCounts
-from inflight.server.live.members import MembersSource, RemoteEngineSource
+from inflight.server.live.remote_engines import RemoteEngineSource, RemoteEnginesSource
 from inflight.server.live.sources import FeedSource
 from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.loading import make_jobs, make_live
@@ -107,7 +107,7 @@ class _Child:
         if not setup.server.models:
             feed: FeedSource = RemoteEngineSource(self._show)
             if setup.server.has_replicas:
-                feed = MembersSource(self._page, "replica", "replicas", self._show)
+                feed = RemoteEnginesSource(self._page, "replica", "replicas", self._show)
             return SingleEngine(setup, self._service, preprocessing, self._send, feed)
         from inflight.server.processes.pooled_models import PooledModels  # which loads the library of metrics
 
