@@ -1,11 +1,10 @@
-"""`inflight serve --replicas` under `fair`: shares hold over all replicas; and what the loss of Ray's head ends."""
+"""`inflight serve --replicas` under `fair`: shares hold over all replicas; and Ray's head is lost."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ def python(environment: Environment) -> str:
 
 @pytest.fixture(scope="module")
 def fair(python: str) -> Iterator[Server]:
-    """With a router that keeps prompts apart that begin otherwise. The last test ends it."""
+    """With a router that sends each beginning of prompts to one replica. The last test ends it."""
     asked = ("--policy", "fair", "--max-num-seqs", "4", "--router", "prefix-affinity", "--threads", "1")
     running = Server("--replicas", "2", *asked, python=python).ready(READY_SECONDS)
     yield running
@@ -75,15 +74,17 @@ def test_who_has_a_replica_alone_goes_behind_at_the_other(fair: Server) -> None:
     assert 0.38 < served["y"] / served.total() < 0.62, served
 
 
-def test_a_lost_head_is_told_and_ends_the_server(fair: Server) -> None:
-    heads = [pid for pid, command in children(fair.process.pid) if "gcs_server" in command]
-    assert len(heads) == 1
-    os.kill(heads[0], signal.SIGKILL)
-    try:
-        code = fair.process.wait(50)
-    except subprocess.TimeoutExpired:
-        fair.process.kill()
-        raise
-    assert code == 1, "with which a supervisor starts it anew"
-    assert any("Ray's head at" in line and "restart the server" in line for line in fair.log), fair.log
+def test_after_a_lost_head_ray_and_the_replicas_are_started_again(fair: Server) -> None:
+    def heads() -> list[int]:
+        return [pid for pid, command in children(fair.process.pid) if "gcs_server" in command]
+
+    [head] = heads()
+    os.kill(head, signal.SIGKILL)
+    assert fair.settled(lambda: fair.get("/readyz").status_code == 503)
+    assert fair.settled(lambda: fair.get("/readyz").status_code == 200, READY_SECONDS)
+    assert any("Ray's head at" in line and "has not answered for 5 s" in line for line in fair.log), fair.log
+    assert len(heads()) == 1 and heads() != [head]
+    with fair.client(timeout=120) as client:
+        assert client.completions.create(model="built-in", prompt="Once", max_tokens=4).choices[0].text
+    assert fair.stop() == 0
     assert not [command for pid, command in children(fair.process.pid) if Path(f"/proc/{pid}").exists()]

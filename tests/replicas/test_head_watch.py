@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from inflight.ray import head_watch
-from inflight.ray.head_watch import HeadWatch
+from inflight.ray.head import HeadWatch
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,7 @@ from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, d
 from inflight.ray import prefilling, replica_links
 from inflight.ray.prefilling import Prefilling
 from inflight.ray.replica_links import Links, ReplicaLost
-from inflight.ray.routed_frame import RoutedFrame
-from inflight.ray.routing_board import RoutingBoard
+from inflight.ray.routing_board import RoutedFrame, RoutingBoard
 
 TIMINGS = Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, "interactive")
 STATS = {"kv_tokens": 1600, "fair": False, "costs": None}

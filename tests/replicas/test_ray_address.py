@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from inflight.config.setting import SettingsError
-from inflight.ray.ray_address import check_address, check_version
+from inflight.ray.head import check_address, check_version
 
 
 @pytest.mark.parametrize("address", ["ray://there:10001", "there", ":6379", "there:", "there:0", "there:99999", "a:b"])

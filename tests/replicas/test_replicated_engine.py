@@ -21,8 +21,7 @@ from inflight.engine.remote.server import EngineServer
 from inflight.ray import replica_links, replicated_engine
 from inflight.ray.replica_links import Links, ReplicaLost
 from inflight.ray.replicated_engine import TRIES, ReplicatedEngine
-from inflight.ray.routed_frame import RoutedFrame
-from inflight.ray.routing_board import RoutingBoard
+from inflight.ray.routing_board import RoutedFrame, RoutingBoard
 
 TIMINGS = Timings(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, None, None, "interactive")
 

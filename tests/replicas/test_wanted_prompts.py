@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 
-from inflight.ray.wanted_prompts import WantedPrompts
+from inflight.ray.prefilling import WantedPrompts
 
 
 class Exchange:

@@ -33,7 +33,7 @@ from inflight.cli.options import LANES, defaults_of, engine_settings, lanes_of, 
 from inflight.cli.verb import Verb, groups_of
 from inflight.config.setting import SettingsError
 from inflight.core.types.sampling import MAX_NAME_CHARS
-from inflight.launch.models_file import FileModel, ModelsFile
+from inflight.launch.several_models import FileModel, ModelsFile
 from inflight.server.settings import ServerSettings
 
 MAX_WAIT = 60.0  # seconds

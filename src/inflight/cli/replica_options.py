@@ -12,8 +12,8 @@ import click
 from inflight.cli.declared import settings_options
 from inflight.config.setting import SettingsError, declared_settings, setting
 from inflight.extras import pip_install
-from inflight.ray.ray_address import check_address
-from inflight.ray.scale import Replicas, Scale
+from inflight.ray.head import check_address
+from inflight.ray.replica_setup import Replicas, Scale
 from inflight.routing.registry import ROUTERS
 
 DEFAULT_ROUTER = "prefix-aware"

@@ -23,7 +23,7 @@ from inflight.cli.server_options import server_options
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.ray.scale import Replicas
+from inflight.ray.replica_setup import Replicas
 from inflight.server.settings import ServerSettings
 
 _IN_TABLE = "{given} is said of each model with --models; write it into the model's table."

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from inflight import __version__
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.config.setting import Resolved
+from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import load_numpy
 from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.plan import Executor
@@ -26,12 +27,13 @@ from inflight.engine.event_stream import EngineStopped
 from inflight.engine.observers import EngineObserver
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import NONE
-from inflight.launch.kv_peers import peering, peering_sentence
 from inflight.live.engine_feed import EngineFeed
 from inflight.live.frames import Hello, Setting
 from inflight.live.observer import LiveObserver
 from inflight.models.gguf.gguf_model import is_gguf, model_name
+from inflight.peer_secret import PeerSecretError, read_peer_secret
 from inflight.server.engine_description import EngineDescription, ServedLane
+from inflight.server.kv_peers import KVPeering
 from inflight.server.live.sources import EngineSource, FrameCache
 from inflight.server.metrics.page import Metrics
 from inflight.server.parsers import parsers_of, settled
@@ -128,13 +130,43 @@ def load_engine(
         text_prompts=engine.text_prompts,
         adapters=engine.adapters.all,
         lanes=tuple(lanes),
-        peering=peering(settings, engine),
+        peering=_peering(settings, engine),
     )
     if described.peering is not None:
-        log_line(peering_sentence(described.peering))
+        log_line(_peering_sentence(described.peering))
     bridge = AsyncBridge(engine.loop)
     shown = _shown(engine, bridge, models[0], record is not None) if settings.ui else None
     return engine, LoadedEngine(bridge, metrics, described, FrameCache(shown))
+
+
+def wanted_peers(settings: ServerSettings) -> KVPeerSettings | None:
+    """Return the settings of KV transfer, or None if it is off. Raises SettingsError for an unreadable secret."""
+    options = settings.kv_exchange
+    if options is None:
+        return None
+    from inflight.build import KVPeerSettings
+
+    try:
+        return KVPeerSettings(options, read_peer_secret(settings.kv_peer_secret_file))
+    except PeerSecretError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _peering(settings: ServerSettings, engine: Engine) -> KVPeering | None:
+    """Describe a loaded engine to its peers; None if KV transfer is off."""
+    options = settings.kv_exchange
+    if options is None or engine.exchange is None:
+        return None
+    host, port = engine.exchange.address
+    return KVPeering(options, uuid.uuid4().hex, host, port, engine.capacity.block_size)
+
+
+def _peering_sentence(peering: KVPeering) -> str:
+    """Describe the engine's part in KV transfer for the log."""
+    if not peering.options.is_producer:
+        return "KV transfer: loads the keys and values of prompts from peers."
+    also = ", and loads them from peers" if peering.options.is_consumer else ""
+    return f"KV transfer: exports the keys and values of prompts to peers at {peering.host}:{peering.port}{also}."
 
 
 def _log_settings(asked_device: str, settings: Mapping[str, Resolved], verbose: bool) -> None:

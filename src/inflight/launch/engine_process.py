@@ -30,13 +30,12 @@ from inflight.core.types.plan import Executor
 from inflight.core.types.sampling import Adapter
 from inflight.engine.bridge import EventSource
 from inflight.engine.cpu_sharing import ClaimTable, CoreShare, ForegroundRequests, SharingExecutor
+from inflight.engine.kv_events import KVEventOptions
 from inflight.engine.observers import EngineObserver
 from inflight.engine.remote.server import EngineServer
 from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
-from inflight.launch.engine_loading import LoadedEngine, Wrap, load_engine
+from inflight.launch.engine_loading import LoadedEngine, Wrap, load_engine, wanted_peers
 from inflight.launch.engine_setup import CoreSharing, EngineSetup
-from inflight.launch.kv_events import open_kv_events
-from inflight.launch.kv_peers import wanted_peers
 from inflight.limited_process import receive
 from inflight.models.errors import ModelError
 from inflight.server import logs
@@ -66,6 +65,7 @@ from inflight.server.processes.messages import (
 )
 
 if TYPE_CHECKING:
+    from inflight.engine.kv_events.publisher import KVEventPublisher
     from inflight.server.metrics.page import Metrics
     from inflight.server.metrics.pool_page import PoolMetrics
 
@@ -281,7 +281,7 @@ class _LocalEngine(EngineProcess):
             doing=lambda doing: self.send(Loading(doing)),
             found=lambda folder: self.send(Model(folder)),
             wrap=self._wrap if setup.sharing is None else partial(self._share_cores, setup.sharing),
-            kv_events=open_kv_events(setup.server.kv_events_config, setup.engine),
+            kv_events=_open_kv_events(setup.server.kv_events_config),
             observers=self._observers,
             peers=wanted_peers(setup.server),
         )
@@ -316,6 +316,25 @@ class _LocalEngine(EngineProcess):
         except ModelError as error:
             return AdapterChanged(question, names.all, str(error), "lora_path")
         return AdapterChanged(question, names.all)
+
+
+def _open_kv_events(options: KVEventOptions | None) -> KVEventPublisher | None:
+    """Open the configured addresses, log them, and return the publisher. Raises KVEventAddressError."""
+    if options is None:
+        return None
+    from inflight.engine.kv_events.publisher import KVEventPublisher
+
+    publisher = KVEventPublisher(options)
+    missed = "" if publisher.replayed is None else f", missed ones are asked for at {publisher.replayed}"
+    listens = any(mark in options.endpoint for mark in ("*", "::"))
+    how = "published at" if listens else "sent to the subscriber at"
+    log.info(f"KV events: {how} {publisher.published}{missed}.")
+    if listens:
+        log.info(
+            "Every client that can reach that address receives the tokens of all prompts and answers; keep it within "
+            "your network."
+        )
+    return publisher
 
 
 def _resident_bytes() -> int:

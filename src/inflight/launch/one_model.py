@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from socket import socket
 
 from inflight import __version__
 from inflight.config.engine import EngineSettings
+from inflight.config.kv_events import OPTION
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.counted import seconds_of_parts
+from inflight.engine.kv_events import KVEventOptions
 from inflight.launch.engine_setup import EngineSetup
-from inflight.launch.kv_events import check_kv_events
 from inflight.server import logs
 from inflight.server.listening import listen, url
 from inflight.server.model_pool.messages import EngineReady
@@ -78,7 +78,7 @@ def serve(
     """
     logs.configure(log_format, log_level)
     scheduling = with_weights(scheduling, tenants)
-    check_kv_events(settings.kv_events_config, engine_settings)
+    _check_kv_events(settings.kv_events_config, engine_settings)
 
     def setup(folder: Path, before: int) -> bytes:
         return encode(
@@ -131,32 +131,22 @@ def supervise(
     bound = listen(settings)
 
     def is_ready(engine: EngineReady | None) -> None:
-        if ready is not None:
-            ready(url(settings, bound))
-        elif engine is None:
-            log_ready(settings, tenants, bound, started)
+        if ready is None:
+            _log_ready(settings, tenants, url(settings, bound), time.monotonic() - started, engine)
         else:
-            log_ready(settings, tenants, bound, started, engine.parts, engine.cpu_seconds)
+            ready(url(settings, bound))
 
     return Supervisor(server, tenants, bound, make_engines, is_ready).run()
 
 
-def log_ready(
-    settings: ServerSettings,
-    tenants: Tenants,
-    bound: socket,
-    started: float,
-    parts: Sequence[tuple[str, float]] = (),
-    cpu_seconds: float = 0.0,
+def _log_ready(
+    settings: ServerSettings, tenants: Tenants, address: str, seconds: float, engine: EngineReady | None
 ) -> None:
-    """Log the server's address and who may use it.
-
-    Args:
-        parts: Stages of the engine's start, with their seconds.
-        cpu_seconds: CPU time of the engine's process.
-    """
-    taken = f": {seconds_of_parts(parts)}; {cpu_seconds:.2f} s of the engine's processor" if parts else ""
-    log.info(f"Ready at {url(settings, bound)} after {time.monotonic() - started:.2f} s (docs at /docs){taken}.")
+    """Log the server's address, what its start took, and who may use it."""
+    taken = ""
+    if engine is not None and engine.parts:
+        taken = f": {seconds_of_parts(engine.parts)}; {engine.cpu_seconds:.2f} s of the engine's processor"
+    log.info(f"Ready at {address} after {seconds:.2f} s (docs at /docs){taken}.")
     if not settings.is_loopback and not tenants.required:
         log.info(
             f"Every client that can reach {settings.host} may use it; require keys by --api-key or --api-keys-file."
@@ -180,3 +170,12 @@ def with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> Scheduling
             "set --policy fair or remove the weight."
         )
     return replace(scheduling, tenant_weights={**weights, **scheduling.tenant_weights})
+
+
+def _check_kv_events(options: KVEventOptions | None, engine: EngineSettings) -> None:
+    """Raise SettingsError if KV events are configured but prefix caching is off."""
+    if options is not None and not engine.enable_prefix_caching:
+        raise SettingsError(
+            f"{OPTION} publishes changes of the prefix cache, and --no-prefix-caching leaves it empty; leave one of "
+            "them out."
+        )

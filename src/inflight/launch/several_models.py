@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inflight import __version__
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.types.sampling import Adapter
 from inflight.engine.cpu_sharing import Claim, ClaimTable
 from inflight.launch.engine_setup import CoreSharing, EngineSetup
-from inflight.launch.models_file import FileModel, ModelsFile
 from inflight.launch.one_model import ENGINE, supervise, with_weights
 from inflight.models.errors import ModelError
 from inflight.server import logs
@@ -22,13 +23,53 @@ from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 
 if TYPE_CHECKING:
-    from inflight.server.model_pool.loading import ModelLoader
+    from inflight.server.model_pool.loading import ModelLoader, PoolModel
     from inflight.server.model_pool.pool import ModelPool
     from inflight.server.model_pool.pool_engines import PoolEngines
-    from inflight.server.model_pool.pool_model import PoolModel
 
 MEMORY_SHARE = 0.8  # of the free memory, if the models file sets none
 MIN_KV_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileModel:
+    """One model's table.
+
+    Attributes:
+        idle: Seconds without requests after which the model is unloaded; None: not set.
+        size: Memory in GiB; None: not set.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    pin: bool
+    weight: float
+    idle: float | None
+    size: float | None
+    engine: EngineSettings
+    scheduling: SchedulingSettings
+    server: ServerSettings
+    record: Path | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsFile:
+    """The whole file.
+
+    Attributes:
+        memory: Budget of all models in GiB; None: derived from the free memory.
+        max_wait: Seconds that a request waits for its model to load.
+    """
+
+    path: Path
+    memory: float | None
+    max_wait: float
+    default: str | None
+    models: tuple[FileModel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +99,10 @@ def serve_models(
         from inflight.server.metrics.pool_page import PoolMetrics
         from inflight.server.model_pool.loading import ModelLoader
         from inflight.server.model_pool.pool_engines import PoolEngines
-        from inflight.server.model_pool.worker import Workers
+        from inflight.server.model_pool.worker import Worker
 
         claims = ClaimTable.create(len(models))
-        loader = ModelLoader(Workers(ENGINE, (claims.descriptor,)), announce, dropped)
+        loader = ModelLoader(partial(Worker, ENGINE, (claims.descriptor,)), announce, dropped)
         pool = partial(_pool, replace(file, models=models), folder, worker_logs, claims, loader)
         return PoolEngines(pool, PoolMetrics(version=__version__), announce)
 
@@ -100,7 +141,7 @@ def _pool(
 def _pool_model(
     one: FileModel, nbytes: int, folder: Path, claims: ClaimTable, slot: int, worker_logs: WorkerLogs
 ) -> PoolModel:
-    from inflight.server.model_pool.pool_model import PoolModel
+    from inflight.server.model_pool.loading import PoolModel
     from inflight.server.model_pool.resident import ModelNeeds
 
     def setup(serial: int) -> bytes:

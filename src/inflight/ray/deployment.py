@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
@@ -11,8 +11,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouter
 from inflight.config.setting import SettingsError
 from inflight.cpus import usable_cpus
 from inflight.ray.engine_replica import EngineReplica
-from inflight.ray.replica_setup import PoolSetups, ReplicaSetup
-from inflight.ray.scale import Replicas, Scale
+from inflight.ray.replica_setup import Replicas, ReplicaSetup, Scale
 from inflight.routing.autoscaling import DOWN_SECONDS, REPORT_SECONDS, UP_SECONDS, WINDOW_SECONDS
 
 ENGINE, PREFILL = "engine", "prefill"  # deployments
@@ -21,23 +20,14 @@ HEALTH_SECONDS = 2.0  # between two health checks of a replica
 MAX_ONGOING = 100_000  # requests that Ray lets wait at a replica: the engine has its own, smaller, queue limit
 
 
-class Pools(NamedTuple):
-    """Pools of replicas, as Ray Serve applications.
-
-    Attributes:
-        engine: Replicas that receive requests.
-        prefill: Replicas that compute prompts for the engine replicas; None: each computes its own.
-    """
-
-    engine: serve.Application
-    prefill: serve.Application | None
-
-
-def pools(setups: PoolSetups, replicas: Replicas) -> Pools:
+def pools(
+    setup: ReplicaSetup, prefill_setup: ReplicaSetup | None, replicas: Replicas
+) -> tuple[serve.Application, serve.Application | None]:
+    """Make the applications of engine replicas, and of prefill replicas if there are any."""
     prefill = None
-    if setups.prefill is not None and replicas.prefill is not None:
-        prefill = _pool(PREFILL, setups.prefill, replicas.router, replicas.prefill).bind(setups.prefill)
-    return Pools(_pool(ENGINE, setups.engine, replicas.router, replicas.scale).bind(setups.engine, prefill), prefill)
+    if prefill_setup is not None and replicas.prefill is not None:
+        prefill = _pool(PREFILL, prefill_setup, replicas.router, replicas.prefill).bind(prefill_setup)
+    return _pool(ENGINE, setup, replicas.router, replicas.scale).bind(setup, prefill), prefill
 
 
 def _pool(name: str, setup: ReplicaSetup, router: str, scale: Scale) -> serve.Deployment:

@@ -21,10 +21,9 @@ from inflight.launch.engine_loading import log_line
 from inflight.launch.engine_process import EngineProcess, run_process
 from inflight.launch.engine_setup import EngineSetup
 from inflight.launch.one_model import EngineProgram
-from inflight.ray.ray_address import greet_head
-from inflight.ray.replica_setup import ReplicaSetup, pool_setups
+from inflight.ray.head import greet_head
+from inflight.ray.replica_setup import Replicas, ReplicaSetup, pool_setups
 from inflight.ray.replicated_engine import ReplicatedEngine
-from inflight.ray.scale import Replicas
 from inflight.server.engine_description import EngineDescription
 from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.metrics.pool_page import PoolMetrics
@@ -104,7 +103,7 @@ class _ReplicasProcess(EngineProcess):
         if is_local:
             setup = with_core_share(setup, replicas)
         setups = pool_setups(setup, replicas.prefill is not None, is_local)
-        return OwnRay(replicas.address, replicas.limit).run(pools(setups, replicas))
+        return OwnRay(replicas.address, replicas.limit).run(*pools(*setups, replicas))
 
     async def change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterChanged:
         """Refuse: replicas have the adapters of their start."""

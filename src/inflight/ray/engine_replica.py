@@ -14,7 +14,7 @@ from inflight.core.tenants import usage_of_others
 from inflight.core.types.request import Request
 from inflight.engine.remote.messages import Open, Refused, Stopped, decode_to_engine, encode
 from inflight.launch.engine_loading import load_engine
-from inflight.ray.prefilling import Prefilling
+from inflight.ray.prefilling import Prefilling, WantedPrompts
 from inflight.ray.replica_handle import RayCalls
 from inflight.ray.replica_links import Links
 from inflight.ray.replica_load import QUEUED_SECONDS, ReplicaLoad
@@ -22,7 +22,6 @@ from inflight.ray.replica_outbox import Outboxes
 from inflight.ray.replica_setup import PeerSetup, ReplicaSetup
 from inflight.ray.routing_board import ReplicaStats, board_of
 from inflight.ray.tenant_usage_sync import decode_usage, encode_usage
-from inflight.ray.wanted_prompts import WantedPrompts
 from inflight.routing.replica_view import ServingCosts
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ import ray
 from ray import serve
 
 from inflight.config.setting import SettingsError
-from inflight.ray.deployment import PREFILL, Pools
-from inflight.ray.head_watch import CLUSTER_PATIENCE, OWN_PATIENCE, HeadWatch
-from inflight.ray.ray_address import advice, check_version
+from inflight.ray.deployment import PREFILL
+from inflight.ray.head import CLUSTER_PATIENCE, OWN_PATIENCE, HeadWatch, advice, check_version
 from inflight.ray.replica_handle import ReplicaHandle, first_sentence
 
 NAME = "inflight"
@@ -54,12 +53,12 @@ class OwnRay:
         patience = OWN_PATIENCE if address is None else CLUSTER_PATIENCE
         self._head = HeadWatch(ray.get_runtime_context().gcs_address, patience)
 
-    def run(self, pools: Pools) -> ReplicaHandle:
+    def run(self, engine: serve.Application, prefill: serve.Application | None) -> ReplicaHandle:
         """Start the pools; return once all initial replicas are ready. Raises SettingsError."""
         try:
-            handle = serve.run(pools.engine, name=NAME, route_prefix=None)
-            prefill = None if pools.prefill is None else serve.get_deployment_handle(PREFILL, NAME)
-            return ReplicaHandle(handle, self.close, self._head, prefill)
+            handle = serve.run(engine, name=NAME, route_prefix=None)
+            of_prefill = None if prefill is None else serve.get_deployment_handle(PREFILL, NAME)
+            return ReplicaHandle(handle, self.close, self._head, of_prefill)
         except RuntimeError as error:
             why = _replica_error() or f"{first_sentence(str(error))}. See Ray's logs."
             raise SettingsError(f"The replicas cannot be started: {why}") from None

@@ -19,11 +19,10 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from inflight.core.tenants import TenantUsage
-from inflight.ray.head_watch import HeadWatch
+from inflight.ray.head import HeadWatch
 from inflight.ray.replica_links import Links, ReplicaLost
 from inflight.ray.replicated_engine import ReplicatedEngine
-from inflight.ray.routed_frame import NamedFrame, RoutedFrame
-from inflight.ray.routing_board import board_of
+from inflight.ray.routing_board import NamedFrame, RoutedFrame, board_of
 from inflight.ray.tenant_usage_sync import decode_usage, encode_usage, sync_periodically
 from inflight.server.engine_description import EngineDescription, decode_description
 from inflight.server.metrics.families import labelled

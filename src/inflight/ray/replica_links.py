@@ -35,7 +35,7 @@ from inflight.engine.remote.messages import (
     decode_from_engine,
     encode,
 )
-from inflight.ray.routed_frame import RoutedFrame
+from inflight.ray.routing_board import RoutedFrame
 from inflight.routing.routed_request import RoutedRequest
 
 OPEN_SECONDS = 90.0  # for which Ray may look for another replica in place of a lost one

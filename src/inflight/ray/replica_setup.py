@@ -1,4 +1,4 @@
-"""Define the settings of the replicas of one pool, or of a decode pool and a prefill pool that share a secret."""
+"""Define how many replicas a server has, and the settings of each: of one pool, or of a decode and a prefill pool."""
 
 from __future__ import annotations
 
@@ -10,6 +10,51 @@ from inflight.config.setting import SettingsError
 from inflight.core.types.kv_transfer import KVExchangeOptions
 from inflight.peer_secret import PeerSecret, PeerSecretError, read_peer_secret
 from inflight.server.settings import ServerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The size of one pool.
+
+    Attributes:
+        replicas: At the start, and the lowest number.
+        max_replicas: Autoscaling adds replicas up to this number; None: no autoscaling.
+    """
+
+    replicas: int
+    max_replicas: int | None = None
+
+    @property
+    def limit(self) -> int:
+        """Highest number of replicas."""
+        return self.max_replicas or self.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """The replicas of a server.
+
+    Attributes:
+        scale: Size of the pool that receives requests.
+        address: Of a Ray cluster's head; None: start a Ray on this machine.
+        router: Name of the routing policy.
+        prefill: Size of the pool that computes prompts for the others; None: each replica computes its own.
+    """
+
+    scale: Scale
+    address: str | None
+    router: str
+    prefill: Scale | None = None
+
+    @property
+    def started(self) -> int:
+        """Number of replicas at the start."""
+        return self.scale.replicas + (0 if self.prefill is None else self.prefill.replicas)
+
+    @property
+    def limit(self) -> int:
+        """Highest number of replicas."""
+        return self.scale.limit + (0 if self.prefill is None else self.prefill.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +83,15 @@ class ReplicaSetup:
     peers: PeerSetup | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSetups:
-    """Settings of the pools.
+def pool_setups(setup: ReplicaSetup, has_prefill: bool, is_local: bool) -> tuple[ReplicaSetup, ReplicaSetup | None]:
+    """Derive the settings of engine replicas and prefill replicas from the server's.
 
-    Attributes:
-        engine: Replicas that receive requests.
-        prefill: Replicas that compute prompts for the engine replicas; None: there are none.
+    Raises:
+        SettingsError: The secret is unreadable.
     """
-
-    engine: ReplicaSetup
-    prefill: ReplicaSetup | None = None
-
-
-def pool_setups(setup: ReplicaSetup, has_prefill: bool, is_local: bool) -> PoolSetups:
-    """Derive the settings of both pools from the server's. Raises SettingsError for an unreadable secret."""
     options = setup.server.kv_exchange
     if not has_prefill or options is None:
-        return PoolSetups(setup)
+        return setup, None
     secret = _secret(setup.server)
     # The process that serves HTTP transfers no blocks.
     alone = replace(
@@ -69,7 +105,7 @@ def pool_setups(setup: ReplicaSetup, has_prefill: bool, is_local: bool) -> PoolS
     setup = replace(setup, server=alone)
     decode = PeerSetup(replace(options, role="decode"), secret, is_local)
     prefill = PeerSetup(replace(options, role="prefill"), secret, is_local)
-    return PoolSetups(replace(setup, peers=decode), replace(setup, peers=prefill))
+    return replace(setup, peers=decode), replace(setup, peers=prefill)
 
 
 def _secret(server: ServerSettings) -> PeerSecret:

@@ -7,7 +7,6 @@ from typing import Any
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from inflight.ray import routing_board  # not what is in it: Ray hands this module around by value
-from inflight.ray.routed_frame import NamedFrame, RoutedFrame
 from inflight.routing.router import NoReplica
 
 
@@ -23,9 +22,9 @@ class RoutedRequestRouter(RequestRouter):  # type: ignore[misc]  # Ray is not th
     ) -> list[list[RunningReplica]]:
         frame = pending_request.args[0] if pending_request is not None and pending_request.args else None
         by_name = {one.replica_id.unique_id: one for one in candidate_replicas}
-        if isinstance(frame, NamedFrame) and frame.replica in by_name:
+        if isinstance(frame, routing_board.NamedFrame) and frame.replica in by_name:
             return [[by_name[frame.replica]]]
-        if not isinstance(frame, RoutedFrame):
+        if not isinstance(frame, routing_board.RoutedFrame):
             return [list(candidate_replicas)]
         try:
             chosen = self._board.route(frame.routed, {name: one.routing_stats for name, one in by_name.items()})

@@ -1,4 +1,4 @@
-"""Guard the router of a deployment's replicas by a lock.
+"""Guard the router of a deployment's replicas by a lock, and define the frames that it routes.
 
 Two threads call it: Ray's, where replicas come and go and requests are sent, and the server's, where events arrive.
 Replicas have Ray's names.
@@ -7,7 +7,7 @@ Replicas have Ray's names.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from msgspec import Struct, convert
@@ -115,6 +115,49 @@ class RoutingBoard:
                 self._peers[name] = stats.peer
             if stats.costs is not None:
                 self._router.update_replica(name, stats.costs, stats.kv_tokens, stats.fair)
+
+
+class RoutedFrame:
+    """A request for the replica that the router chooses.
+
+    The replica receives a pair: the data, and the id of the link for the request's events.
+    """
+
+    __slots__ = ("_chosen", "_link", "data", "routed")
+
+    def __init__(self, data: bytes, routed: RoutedRequest, chosen: Callable[[str], str]):
+        """Make a frame.
+
+        Args:
+            data: An encoded `engine.remote.messages.Open`.
+            routed: The request, as the router reads it.
+            chosen: Called with the replica's name, in Ray's thread; returns the link to the replica.
+        """
+        self.data, self.routed = data, routed
+        self._chosen, self._link = chosen, ""
+
+    def route_to(self, replica: str) -> None:
+        """Set the replica; a second call follows if the first one did not accept the frame."""
+        self._link = self._chosen(replica)
+
+    def __reduce__(self) -> tuple[type[tuple[bytes, str]], tuple[tuple[bytes, str]]]:
+        return tuple, ((self.data, self._link),)
+
+
+class NamedFrame:
+    """A call for one certain replica.
+
+    The replica receives its name. Ray sends the call to another replica if that one is gone, which sees that the name
+    is not its own.
+    """
+
+    __slots__ = ("replica",)
+
+    def __init__(self, replica: str):
+        self.replica = replica
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (self.replica,)
 
 
 _boards: dict[str, RoutingBoard] = {}  # a global of the process: Ray makes its request routers itself, by name

@@ -12,10 +12,9 @@ import pytest
 from inflight.server.errors import ApiError
 from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.model_pool import keeper
-from inflight.server.model_pool.loading import LoadedModel, ModelLoader
+from inflight.server.model_pool.loading import LoadedModel, ModelLoader, PoolModel
 from inflight.server.model_pool.pool import ModelPool
 from inflight.server.model_pool.pool_engines import PoolEngines
-from inflight.server.model_pool.pool_model import PoolModel
 from inflight.server.model_pool.resident import ModelNeeds
 from inflight.server.model_pool.worker import WorkerError
 from inflight.server.processes.messages import Acquire, Acquired, Refused, Release

@@ -25,8 +25,7 @@ from inflight.cli.serve import command, settings_of
 from inflight.launch.one_model import with_weights
 from inflight.ray.deployment import MAX_ONGOING, pools
 from inflight.ray.replica_handle import ReplicaHandle
-from inflight.ray.replica_setup import ReplicaSetup, pool_setups
-from inflight.ray.scale import Replicas
+from inflight.ray.replica_setup import Replicas, ReplicaSetup, pool_setups
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.loading import make_jobs, make_prompts, make_served
@@ -131,5 +130,4 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
         ray_actor_options={"num_cpus": 0},  # the places are the engines'
     )
     setups = pool_setups(setup, asked.replicas.prefill is not None, is_local=False)
-    run = pools(setups, asked.replicas)
-    return http.bind(run.engine, run.prefill, setups.engine, tenants)
+    return http.bind(*pools(*setups, asked.replicas), setups[0], tenants)

@@ -13,9 +13,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from inflight.server.model_pool.loading import LoadedModel, ModelLoader
+from inflight.server.model_pool.loading import LoadedModel, ModelLoader, PoolModel
 from inflight.server.model_pool.pool_counts import PoolCounts
-from inflight.server.model_pool.pool_model import PoolModel
 from inflight.server.model_pool.residency import Load, Residency, gib
 from inflight.server.model_pool.worker import WorkerError
 

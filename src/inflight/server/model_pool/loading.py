@@ -6,9 +6,30 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from inflight.server.model_pool.pool_model import PoolModel
-from inflight.server.model_pool.worker import Worker, Workers
+from inflight.core.types.sampling import Adapter
+from inflight.server.model_pool.resident import ModelNeeds
+from inflight.server.model_pool.worker import Worker
 from inflight.server.processes.messages import Lost, Model, Ready, ToChild
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolModel:
+    """A model that the pool loads and unloads.
+
+    Attributes:
+        names: That requests may call it by; the first is its own.
+        adapters: That requests may name instead.
+        setup: Returns the first message to its process; is given a number that no other process has.
+    """
+
+    names: tuple[str, ...]
+    adapters: tuple[Adapter, ...]
+    needs: ModelNeeds
+    setup: Callable[[int], bytes]
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,25 +59,36 @@ class LoadedModel:
 
 
 class ModelLoader:
-    """Loads one model after another, and starts the process of the next one ahead."""
+    """Loads one model after another.
 
-    def __init__(self, workers: Workers, announce: Callable[[ToChild], None], dropped: Callable[[str], None]):
+    The process of the next one can be started ahead of its need: importing its modules takes as long as a small
+    model's weights.
+    """
+
+    def __init__(
+        self, spawn: Callable[[], Worker], announce: Callable[[ToChild], None], dropped: Callable[[str], None]
+    ):
         """Make a loader.
 
         Args:
+            spawn: Starts a process.
             announce: Sends a message to all API processes.
             dropped: Called with the name of an API process that an engine dropped.
         """
-        self._workers, self._announce, self._dropped = workers, announce, dropped
+        self._spawn, self._announce, self._dropped = spawn, announce, dropped
+        self._spare: Worker | None = None
         self._serials = itertools.count(1)
 
     def prepare(self) -> None:
         """Start the process of the next load."""
-        self._workers.prepare()
+        if self._spare is None:
+            self._spare = self._spawn()
 
     async def load(self, model: PoolModel) -> LoadedModel:
         """Return the model when its engine serves. Raises WorkerError."""
-        serial, worker = next(self._serials), self._workers.take()
+        spare, self._spare = self._spare, None
+        worker = spare if spare is not None and spare.is_alive else self._spawn()
+        serial = next(self._serials)
         worker.start(model.setup(serial), dropped=self._dropped)
         try:
             found = await worker.found()
@@ -70,4 +102,6 @@ class ModelLoader:
         return LoadedModel(model.name, serial, worker, ready.nbytes, self._announce)
 
     def close(self) -> None:
-        self._workers.close()
+        if self._spare is not None:
+            self._spare.discard()
+            self._spare = None

@@ -17,9 +17,8 @@ from inflight.counted import shortened
 from inflight.engine.event_stream import set_outcome
 from inflight.server.errors import ApiError, invalid
 from inflight.server.model_pool.keeper import ModelKeeper
-from inflight.server.model_pool.loading import LoadedModel, ModelLoader
+from inflight.server.model_pool.loading import LoadedModel, ModelLoader, PoolModel
 from inflight.server.model_pool.pool_counts import PoolCounts, states
-from inflight.server.model_pool.pool_model import PoolLease, PoolModel
 from inflight.server.model_pool.residency import Residency, ResidencyError
 from inflight.server.model_status import ModelStatus
 
@@ -213,6 +212,23 @@ class ModelPool:
             code="model_loading",
             retry_after=max(1.0, seconds),
         )
+
+
+class PoolLease:
+    """Keeps a model in memory until it is released."""
+
+    __slots__ = ("_release", "name", "serial")
+
+    def __init__(self, name: str, serial: int, release: Callable[[], None]):
+        """serial: of the engine's process."""
+        self.name, self.serial = name, serial
+        self._release: Callable[[], None] | None = release
+
+    def release(self) -> None:
+        """End the lease; may be called twice."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
 
 class _WaitingCalls:

@@ -11,8 +11,7 @@ from inflight.server.errors import ApiError
 from inflight.server.loader import log_failure
 from inflight.server.metrics import CONTENT_TYPE
 from inflight.server.metrics.pool_page import PoolMetrics
-from inflight.server.model_pool.pool import ModelPool
-from inflight.server.model_pool.pool_model import PoolLease
+from inflight.server.model_pool.pool import ModelPool, PoolLease
 from inflight.server.model_pool.worker import WorkerError
 from inflight.server.processes.messages import (
     Acquire,

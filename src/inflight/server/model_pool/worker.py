@@ -1,17 +1,10 @@
-"""An engine's process, as the server sees it: it is started, reports its progress, and ends with the socket to it.
-
-A process can be started ahead of its need (`Workers`), so that its modules, which take as long as a small model's
-weights, are there when a model is to be loaded.
-"""
+"""An engine's process, as the server sees it: it is started, reports its progress, and ends with the socket to it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 
 from inflight.engine.event_stream import set_outcome
@@ -21,9 +14,10 @@ from inflight.server.model_pool.messages import (
     EngineReady,
     Failed,
     FromModel,
+    ToModel,
     decode_from_model,
 )
-from inflight.server.processes.control import Control
+from inflight.server.processes.control import ControlledProcess
 from inflight.server.processes.messages import (
     AdapterChanged,
     AskFrames,
@@ -42,6 +36,8 @@ ENDING_SECONDS = 5.0
 PAGE_SECONDS = 5.0  # for which its metrics are waited for
 SHOWN_SECONDS = 1.0  # for which frames are, for which the page waits
 
+Reply = Page | ShownFrames | AdapterChanged
+
 log = logging.getLogger("inflight.server")
 
 
@@ -49,34 +45,24 @@ class WorkerError(RuntimeError):
     """A model could not be loaded, or its process has ended; the sentence says why."""
 
 
-class Worker:
+class Worker(ControlledProcess[FromModel]):
     """One process. Lives in one event loop, from `start` on."""
 
     def __init__(self, module: str, inherited: Sequence[int] = (), ending_seconds: float = ENDING_SECONDS):
         """Start a process.
 
         Args:
-            module: Its program, which is given the number of a descriptor.
+            module: Its program.
             inherited: Descriptors.
             ending_seconds: After which one that is to end is killed.
         """
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", module, str(theirs.fileno())]
-        with theirs:
-            handed_down = (theirs.fileno(), *inherited)
-            self._process = subprocess.Popen(command, pass_fds=handed_down, stdin=subprocess.DEVNULL)
-        self._control = Control(ours, decode_from_model)
-        self._pages, self._frames = PendingReplies[bytes | None](), PendingReplies[dict[str, bytes]]()
-        self._changes = PendingReplies[AdapterChanged | None]()
+        super().__init__(module, decode_from_model, inherited)
+        self._replies = PendingReplies[Reply | None]()
         self._loading: Callable[[str], None] = lambda doing: None
         self._dropped: Callable[[str], None] = lambda client: self.break_off("The server has read no answers for long.")
         self.failed: str | None = None  # why it ends, if its process has said so, and logged it
         self._why = ""
         self._is_ending, self._ending_seconds = False, ending_seconds
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
 
     def start(
         self,
@@ -109,22 +95,25 @@ class Worker:
 
     async def metrics(self) -> bytes | None:
         """Return the page of its engine; None if there is none, or it does not answer."""
-        if self.ended.done():
-            return None
-        try:
-            return await self._pages.ask(lambda question: self._control.send(AskPage(question)), PAGE_SECONDS)
-        except TimeoutError:
-            return None
+        page = await self._ask(AskPage, PAGE_SECONDS)
+        return page.text if isinstance(page, Page) else None
 
     async def shown(self, asked: bytes, name: str = "") -> dict[str, bytes]:
         """Return what its engine does, as `live.distant` writes it, by its name; empty where it does not answer."""
-        if self.ended.done():
-            return {}
-        send = self._control.send
+        shown = await self._ask(lambda question: AskFrames(question, asked, name), SHOWN_SECONDS)
+        return shown.frames if isinstance(shown, ShownFrames) else {}
+
+    async def change_adapter(self, make: Callable[[int], LoadAdapter | UnloadAdapter]) -> AdapterChanged | None:
+        """Load or unload an adapter; None where the process ends meanwhile. make: the message, by its number."""
+        changed = await self._ask(make)
+        return changed if isinstance(changed, AdapterChanged) else None
+
+    async def _ask(self, make: Callable[[int], ToModel], seconds: float | None = None) -> Reply | None:
+        """Return the reply to a question; None where the process has ended, or does not reply within the seconds."""
         try:
-            return await self._frames.ask(lambda question: send(AskFrames(question, asked, name)), SHOWN_SECONDS)
+            return await self._replies.ask(lambda question: self._control.send(make(question)), seconds)
         except TimeoutError:
-            return {}
+            return None
 
     def count(self, message: Notice) -> None:
         """Send what the metrics of its engine count."""
@@ -133,10 +122,6 @@ class Worker:
     def client_lost(self, name: str) -> None:
         """Abort the requests of a client whose process has ended."""
         self._control.send(ClientLost(name))
-
-    async def change_adapter(self, make: Callable[[int], LoadAdapter | UnloadAdapter]) -> AdapterChanged | None:
-        """Load or unload an adapter; None where the process ends meanwhile. make: the message, by its number."""
-        return await self._changes.ask(lambda question: self._control.send(make(question)))
 
     async def end(self) -> None:
         """End the process; return when its memory is free."""
@@ -154,7 +139,7 @@ class Worker:
         self._why = self._why or why
         self._process.kill()
 
-    def kill(self) -> None:
+    def discard(self) -> None:
         """Kill a process whose `start` was never called."""
         self._is_ending = True
         self._control.discard()
@@ -176,9 +161,7 @@ class Worker:
         """Report the end to all that wait for the process."""
         code = self._process.wait()
         why = "" if self._is_ending else self._why or _ending(code)
-        for replies in (self._pages, self._changes):
-            replies.end(None)
-        self._frames.end({})
+        self._replies.end(None)
         fault = WorkerError(why or "The model was unloaded while it was being loaded.")
         for future in (self._found, self._ready):
             if not future.done():
@@ -196,38 +179,10 @@ class Worker:
                 self._loading(message.doing)
             case ClientDropped():
                 self._dropped(message.name)
-            case AdapterChanged():
-                self._changes.came(message.question, message)
             case Failed():
                 self._why = self.failed = message.sentence
-            case Page():
-                self._pages.came(message.question, message.text)
-            case ShownFrames():
-                self._frames.came(message.question, message.frames)
-
-
-class Workers:
-    """Starts processes, and one ahead of its need."""
-
-    def __init__(self, module: str, inherited: Sequence[int] = ()):
-        self._module, self._inherited = module, inherited
-        self._spare: Worker | None = None
-
-    def prepare(self) -> None:
-        """Start the next process."""
-        if self._spare is None:
-            self._spare = Worker(self._module, self._inherited)
-
-    def take(self) -> Worker:
-        spare, self._spare = self._spare, None
-        if spare is not None and spare.is_alive:
-            return spare
-        return Worker(self._module, self._inherited)
-
-    def close(self) -> None:
-        if self._spare is not None:
-            self._spare.kill()
-            self._spare = None
+            case Page() | ShownFrames() | AdapterChanged():
+                self._replies.came(message.question, message)
 
 
 def _ending(code: int) -> str:

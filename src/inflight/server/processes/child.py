@@ -99,7 +99,7 @@ class _Child:
         self._jobs = make_jobs(self._service, self._tenants, is_claimed=True)
         self._is_hopeless = False
         self._process = Process(self._service, self._open, self._begin, self._end, early=setup.early)
-        self._pages, self._frames = PendingReplies[tuple[bytes, str]](), PendingReplies[Mapping[str, bytes]]()
+        self._replies = PendingReplies[Page | ShownFrames]()
         self._engines = self._make_engines(preprocessing)
 
     def _make_engines(self, preprocessing: PreprocessingPool) -> SingleEngine | PooledModels:
@@ -178,11 +178,17 @@ class _Child:
         """Raises ApiError while nothing is loaded."""
         if self._service.loaded is None:
             raise self._service.not_loaded()
-        return await self._pages.ask(lambda question: self._send(AskPage(question)))
+        page = await self._replies.ask(lambda question: self._send(AskPage(question)))
+        assert isinstance(page, Page)
+        if page.text is None:
+            raise RuntimeError("the metrics could not be made; the log says why")
+        return page.text, page.content_type
 
     async def _show(self, asked: bytes) -> Mapping[str, bytes]:
         """Return frames of what engines do, by their names. Raises EngineStopped."""
-        return await self._frames.ask(lambda question: self._send(AskFrames(question, asked)))
+        shown = await self._replies.ask(lambda question: self._send(AskFrames(question, asked)))
+        assert isinstance(shown, ShownFrames)
+        return shown.frames
 
     def _observe(self, route: str, status: int, seconds: float) -> None:
         self._send(Answered(route, status, seconds))
@@ -201,8 +207,7 @@ class _Child:
         self._engines.gone(GONE)
         if not self._data_ready.done():
             self._data_ready.set_exception(EngineStopped(GONE))
-        for replies in (self._pages, self._frames):
-            replies.end(EngineStopped(GONE))
+        self._replies.end(EngineStopped(GONE))
 
     def _heard(self, message: ToChild) -> None:
         match message:
@@ -217,10 +222,8 @@ class _Child:
                 self._counts.add(message.tenants)
                 self._tenants.take(Tenants(message.keys))
                 self._process.reload_certificate()
-            case Page():
-                self._pages.came(message.question, _shown(message))
-            case ShownFrames():
-                self._frames.came(message.question, message.frames)
+            case Page() | ShownFrames():
+                self._replies.came(message.question, message)
             case Setup():
                 raise ValueError("a second setup")
             case _:
@@ -241,12 +244,6 @@ class _Counts(JobCounts):
 
     def lines(self, outcome: Literal["completed", "failed"], count: int = 1) -> None:
         self._send(LinesAnswered(outcome, count))
-
-
-def _shown(page: Page) -> tuple[bytes, str] | RuntimeError:
-    if page.text is None:
-        return RuntimeError("the metrics could not be made; the log says why")
-    return page.text, page.content_type
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The socket between two of the server's processes: typed messages both ways, on an event loop.
+"""The socket between two of the server's processes, with typed messages both ways, and a process at its other end.
 
 A message is its msgpack behind its length, four bytes. Sending does not wait: what the other side has not read is
 buffered.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -59,3 +61,36 @@ class Control(Generic[Heard]):
     def discard(self) -> None:
         """Close an end whose `listen` was never called."""
         self._end.close()
+
+
+class ControlledProcess(Generic[Heard]):
+    """A process that is started with the other end of a control socket."""
+
+    def __init__(
+        self,
+        module: str,
+        decode: Callable[[bytes], Heard],
+        inherited: Sequence[int],
+        environment: Mapping[str, str] | None = None,
+    ):
+        """Start the process.
+
+        Args:
+            module: Its program, which is given the number of the socket's descriptor.
+            decode: As `Control` has it.
+            inherited: Further descriptors.
+            environment: None: this process's.
+        """
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", module, str(theirs.fileno())]
+        with theirs:
+            descriptors = (theirs.fileno(), *inherited)
+            self._process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL, env=environment)
+        self._control = Control(ours, decode)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        self._process.kill()

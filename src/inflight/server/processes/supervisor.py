@@ -11,8 +11,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +25,7 @@ from inflight.server.listening import url
 from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.model_pool.messages import EngineReady
 from inflight.server.model_pool.worker import WorkerError
-from inflight.server.processes.control import Control
+from inflight.server.processes.control import ControlledProcess
 from inflight.server.processes.folder import private_folder
 from inflight.server.processes.messages import (
     NO_SUCCESSOR,
@@ -347,8 +345,8 @@ def _model_of(message: ToChild) -> str:
     return message.name if isinstance(message, Model | Ready | Lost) else ""
 
 
-class _Child:
-    """An API process, and the socket to it.
+class _Child(ControlledProcess[FromChild]):
+    """An API process.
 
     Attributes:
         name: By which engines know it; no other one has the same.
@@ -356,15 +354,9 @@ class _Child:
 
     def __init__(self, place: int, serial: int, inherited: Sequence[int]):
         """Start the process. inherited: descriptors."""
+        super().__init__("inflight.server.processes.child", decode_from_child, inherited, {**MALLOC, **os.environ})
         self.place, self.serial, self.name = place, serial, str(serial)
         self.is_up = False
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "inflight.server.processes.child", str(theirs.fileno())]
-        with theirs:
-            handed_down = (theirs.fileno(), *inherited)
-            env = {**MALLOC, **os.environ}
-            self._process = subprocess.Popen(command, pass_fds=handed_down, stdin=subprocess.DEVNULL, env=env)
-        self._control = Control(ours, decode_from_child)
         self.send = self._control.send
 
     async def listen(self, heard: Callable[[FromChild], None]) -> None:
@@ -379,6 +371,3 @@ class _Child:
         """Return its exit code; below 0: the signal that killed it. It has closed its end, and ends soon."""
         self._control.close()
         return await asyncio.to_thread(self._process.wait)
-
-    def kill(self) -> None:
-        self._process.kill()

@@ -1,12 +1,14 @@
-"""Check Ray before it is loaded: its version, whether a head listens at the address, whether it requires a token.
+"""Check Ray's head: its version and address before Ray is loaded, and later whether it accepts connections.
 
 Does not import Ray.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+from dataclasses import dataclass
 
 from inflight.config.setting import SettingsError
 from inflight.extras import pip_install
@@ -14,6 +16,9 @@ from inflight.extras import pip_install
 MIN_VERSION = (2, 55)
 CONNECT_SECONDS = 5.0
 GRPC_SECONDS = 15.0
+LOOK_SECONDS = 1.0  # between two attempts to connect, and the timeout of each
+OWN_PATIENCE = 5.0  # seconds without an answer of a head on this machine, which no supervisor restarts
+CLUSTER_PATIENCE = 45.0  # seconds of a cluster's head, which may restart with its state
 _QUESTION = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 
 
@@ -78,3 +83,40 @@ def advice(address: str | None) -> str:
     return (
         "Start a head with `ray start --head` and give its address, or leave the option out for a Ray of this machine."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HeadWatch:
+    """Watch one head.
+
+    Without its head Ray neither schedules nor replaces replicas, and after 60 s ends every process that has joined it.
+    The watch stops the engine with an error message before that.
+
+    Attributes:
+        address: Host and port.
+        patience: Seconds without an answer after which the head counts as lost.
+    """
+
+    address: str
+    patience: float
+
+    async def until_lost(self) -> str:
+        """Wait until the head is lost; return the error message."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while loop.time() - last < self.patience:
+            if await asyncio.to_thread(self.answers):
+                last = loop.time()
+            await asyncio.sleep(LOOK_SECONDS)
+        return (
+            f"Ray's head at {self.address} has not answered for {self.patience:g} s, and without it no replica can be "
+            "reached; send the request again in a moment."
+        )
+
+    def answers(self) -> bool:
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=LOOK_SECONDS).close()
+        except OSError:
+            return False
+        return True
