@@ -41,14 +41,6 @@ from inflight.models.errors import ModelError
 from inflight.server import logs
 from inflight.server.engine_description import EngineDescription, encode_description
 from inflight.server.loader import LOADER, in_own_thread, leave_loader, log_failure
-from inflight.server.model_pool.messages import (
-    ClientDropped,
-    ClientLost,
-    EngineReady,
-    Failed,
-    ToModel,
-    decode_to_model,
-)
 from inflight.server.processes.control import Control
 from inflight.server.processes.messages import (
     AdapterChanged,
@@ -62,6 +54,14 @@ from inflight.server.processes.messages import (
     UnloadAdapter,
     record_count,
     typed,
+)
+from inflight.server.processes.worker_messages import (
+    ClientDropped,
+    ClientLost,
+    EngineReady,
+    Failed,
+    ToWorker,
+    decode_to_worker,
 )
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class EngineProcess(ABC):
     async def run(self, control: socket.socket) -> int:
         """Serve until the server closes the control socket, or the engine stops. Return the exit code."""
         loop = self._loop = asyncio.get_running_loop()
-        self._control = Control(control, decode_to_model)
+        self._control = Control(control, decode_to_worker)
         listening = loop.create_task(self._control.listen(self._heard))
         serving = loop.create_task(self._serve())
         await asyncio.wait((listening, serving), return_when=asyncio.FIRST_COMPLETED)
@@ -196,7 +196,7 @@ class EngineProcess(ABC):
 
     # -- messages of the server -----------------------------------------------------------------------------------
 
-    def _heard(self, message: ToModel) -> None:
+    def _heard(self, message: ToWorker) -> None:
         match message:
             case AskPage():
                 self._answer(self._page(message.question))

@@ -19,11 +19,11 @@ from inflight.engine.kv_events import KVEventOptions
 from inflight.launch.engine_setup import EngineSetup
 from inflight.server import logs
 from inflight.server.listening import listen, url
-from inflight.server.model_pool.messages import EngineReady
-from inflight.server.model_pool.worker import ENDING_SECONDS, Worker
 from inflight.server.processes.engine_keeper import EngineKeeper
 from inflight.server.processes.messages import ServerSetup, ToChild, encode
 from inflight.server.processes.supervisor import MakeEngines, Supervisor
+from inflight.server.processes.worker import ENDING_SECONDS, Worker
+from inflight.server.processes.worker_messages import EngineReady
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
 from inflight.server.tls import tls_context

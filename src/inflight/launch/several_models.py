@@ -99,7 +99,7 @@ def serve_models(
         from inflight.server.metrics.pool_page import PoolMetrics
         from inflight.server.model_pool.loading import ModelLoader
         from inflight.server.model_pool.pool_engines import PoolEngines
-        from inflight.server.model_pool.worker import Worker
+        from inflight.server.processes.worker import Worker
 
         claims = ClaimTable.create(len(models))
         loader = ModelLoader(partial(Worker, ENGINE, (claims.descriptor,)), announce, dropped)

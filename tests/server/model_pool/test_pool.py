@@ -16,8 +16,8 @@ from inflight.server.model_pool.loading import LoadedModel, ModelLoader, PoolMod
 from inflight.server.model_pool.pool import ModelPool
 from inflight.server.model_pool.pool_engines import PoolEngines
 from inflight.server.model_pool.resident import ModelNeeds
-from inflight.server.model_pool.worker import WorkerError
 from inflight.server.processes.messages import Acquire, Acquired, Refused, Release
+from inflight.server.processes.worker import WorkerError
 
 
 class Model:

@@ -1,2 +1,1 @@
-"""Several models behind one address (`--models`): `residency` decides which are in memory, `keeper` carries it out,
-calls acquire them from `pool`, and `worker` is an engine's process as the first process sees it."""
+"""Several models behind one address (`--models`): which are in memory, and the calls that wait for one."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from inflight.server.model_pool.loading import LoadedModel, ModelLoader, PoolModel
 from inflight.server.model_pool.pool_counts import PoolCounts
 from inflight.server.model_pool.residency import Load, Residency, gib
-from inflight.server.model_pool.worker import WorkerError
+from inflight.server.processes.worker import WorkerError
 
 LOAD_SECONDS = 1800.0  # after which a load is given up: no other one begins meanwhile
 # From a load until the next process is started ahead, which takes a core for seconds: those that waited come first.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from inflight.core.types.sampling import Adapter
 from inflight.server.model_pool.resident import ModelNeeds
-from inflight.server.model_pool.worker import Worker
 from inflight.server.processes.messages import Lost, Model, Ready, ToChild
+from inflight.server.processes.worker import Worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

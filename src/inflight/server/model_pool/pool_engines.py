@@ -12,7 +12,6 @@ from inflight.server.loader import log_failure
 from inflight.server.metrics import CONTENT_TYPE
 from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.model_pool.pool import ModelPool, PoolLease
-from inflight.server.model_pool.worker import WorkerError
 from inflight.server.processes.messages import (
     Acquire,
     Acquired,
@@ -38,6 +37,7 @@ from inflight.server.processes.messages import (
     UnloadModel,
     record_count,
 )
+from inflight.server.processes.worker import WorkerError
 
 log = logging.getLogger("inflight.server")
 

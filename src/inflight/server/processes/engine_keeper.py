@@ -11,8 +11,6 @@ from msgspec.structs import replace
 
 from inflight.core.types.sampling import Adapter
 from inflight.server.metrics import CONTENT_TYPE
-from inflight.server.model_pool.messages import EngineReady
-from inflight.server.model_pool.worker import Worker, WorkerError
 from inflight.server.processes.messages import (
     AdapterChanged,
     Adapters,
@@ -33,6 +31,8 @@ from inflight.server.processes.messages import (
     UnloadAdapter,
 )
 from inflight.server.processes.short_lives import MAX_SHORT_LIVES, ShortLives
+from inflight.server.processes.worker import Worker, WorkerError
+from inflight.server.processes.worker_messages import EngineReady
 
 AdapterChange = Callable[[int], LoadAdapter | UnloadAdapter]  # makes the message, by its number
 

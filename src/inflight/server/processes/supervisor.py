@@ -23,8 +23,6 @@ from inflight.server.jobs.folder import DataDirectory
 from inflight.server.jobs.storage import DataDirectoryError
 from inflight.server.listening import url
 from inflight.server.loader import LOADER, in_own_thread
-from inflight.server.model_pool.messages import EngineReady
-from inflight.server.model_pool.worker import WorkerError
 from inflight.server.processes.control import ControlledProcess
 from inflight.server.processes.folder import private_folder
 from inflight.server.processes.messages import (
@@ -47,6 +45,8 @@ from inflight.server.processes.messages import (
     decode_from_child,
 )
 from inflight.server.processes.short_lives import MAX_SHORT_LIVES, ShortLives
+from inflight.server.processes.worker import WorkerError
+from inflight.server.processes.worker_messages import EngineReady
 from inflight.server.reloading import can_reload, reload_certificate, reload_keys
 from inflight.server.service_manager import ServiceManager
 from inflight.server.tenants import Tenants

@@ -1,5 +1,4 @@
-"""Messages between an engine's process and the server, beside calls: frames of msgpack, both sides checking types. The
-first one, which says what to load, is the command line's (`launch.engine_process`)."""
+"""Messages between the server's first process and an engine's, beside calls and the setup (`launch.engine_setup`)."""
 
 from __future__ import annotations
 
@@ -59,9 +58,9 @@ class Failed(Struct, frozen=True, tag=True):
     sentence: str
 
 
-ToModel = AskPage | AskFrames | Count | LoadAdapter | UnloadAdapter | ClientLost
-FromModel = Loading | Model | EngineReady | ClientDropped | Failed | Page | ShownFrames | AdapterChanged
+ToWorker = AskPage | AskFrames | Count | LoadAdapter | UnloadAdapter | ClientLost
+FromWorker = Loading | Model | EngineReady | ClientDropped | Failed | Page | ShownFrames | AdapterChanged
 
-_from_model: msgspec.msgpack.Decoder[FromModel] = msgspec.msgpack.Decoder(FromModel, dec_hook=typed)
-_to_model: msgspec.msgpack.Decoder[ToModel] = msgspec.msgpack.Decoder(ToModel, dec_hook=typed)
-decode_from_model, decode_to_model = _from_model.decode, _to_model.decode
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker, dec_hook=typed)
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker, dec_hook=typed)
+decode_from_worker, decode_to_worker = _from_worker.decode, _to_worker.decode

@@ -8,15 +8,6 @@ import signal
 from collections.abc import Callable, Sequence
 
 from inflight.engine.event_stream import set_outcome
-from inflight.server.model_pool.messages import (
-    ClientDropped,
-    ClientLost,
-    EngineReady,
-    Failed,
-    FromModel,
-    ToModel,
-    decode_from_model,
-)
 from inflight.server.processes.control import ControlledProcess
 from inflight.server.processes.messages import (
     AdapterChanged,
@@ -31,6 +22,15 @@ from inflight.server.processes.messages import (
     UnloadAdapter,
 )
 from inflight.server.processes.pending_replies import PendingReplies
+from inflight.server.processes.worker_messages import (
+    ClientDropped,
+    ClientLost,
+    EngineReady,
+    Failed,
+    FromWorker,
+    ToWorker,
+    decode_from_worker,
+)
 
 ENDING_SECONDS = 5.0
 PAGE_SECONDS = 5.0  # for which its metrics are waited for
@@ -45,7 +45,7 @@ class WorkerError(RuntimeError):
     """A model could not be loaded, or its process has ended; the sentence says why."""
 
 
-class Worker(ControlledProcess[FromModel]):
+class Worker(ControlledProcess[FromWorker]):
     """One process. Lives in one event loop, from `start` on."""
 
     def __init__(self, module: str, inherited: Sequence[int] = (), ending_seconds: float = ENDING_SECONDS):
@@ -56,7 +56,7 @@ class Worker(ControlledProcess[FromModel]):
             inherited: Descriptors.
             ending_seconds: After which one that is to end is killed.
         """
-        super().__init__(module, decode_from_model, inherited)
+        super().__init__(module, decode_from_worker, inherited)
         self._replies = PendingReplies[Reply | None]()
         self._loading: Callable[[str], None] = lambda doing: None
         self._dropped: Callable[[str], None] = lambda client: self.break_off("The server has read no answers for long.")
@@ -108,7 +108,7 @@ class Worker(ControlledProcess[FromModel]):
         changed = await self._ask(make)
         return changed if isinstance(changed, AdapterChanged) else None
 
-    async def _ask(self, make: Callable[[int], ToModel], seconds: float | None = None) -> Reply | None:
+    async def _ask(self, make: Callable[[int], ToWorker], seconds: float | None = None) -> Reply | None:
         """Return the reply to a question; None where the process has ended, or does not reply within the seconds."""
         try:
             return await self._replies.ask(lambda question: self._control.send(make(question)), seconds)
@@ -169,7 +169,7 @@ class Worker(ControlledProcess[FromModel]):
                 future.exception()  # it is raised where it is awaited, and need not be
         set_outcome(self.ended, why)
 
-    def _heard(self, message: FromModel) -> None:
+    def _heard(self, message: FromWorker) -> None:
         match message:
             case Model():
                 set_outcome(self._found, message)
