@@ -7,13 +7,13 @@ import socket
 
 import pytest
 
-from inflight.ray import head_watch
+from inflight.ray import head
 from inflight.ray.head import HeadWatch
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_watch, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(head, "LOOK_SECONDS", 0.02)
 
 
 def listening(port: int = 0) -> socket.socket:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from inflight import __version__
 from inflight.config.engine import EngineSettings
-from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import load_numpy
 from inflight.core.kv.prefix_cache import KVEventQueue
@@ -27,6 +26,7 @@ from inflight.engine.event_stream import EngineStopped
 from inflight.engine.observers import EngineObserver
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import NONE
+from inflight.launch.engine_setup import ModelSetup
 from inflight.live.engine_feed import EngineFeed
 from inflight.live.frames import Hello, Setting
 from inflight.live.observer import LiveObserver
@@ -71,13 +71,9 @@ class LoadedEngine:
 
 
 def load_engine(
-    settings: ServerSettings,
-    engine_settings: EngineSettings,
-    scheduling: SchedulingSettings,
-    record: Path | None,
-    verbose: bool,
-    doing: Doing,
-    found: Found,
+    setup: ModelSetup,
+    doing: Doing = lambda stage: None,
+    found: Found = lambda folder: None,
     wrap: Wrap | None = None,
     kv_events: KVEventPublisher | None = None,
     observers: Sequence[EngineObserver] = (),
@@ -86,6 +82,7 @@ def load_engine(
     """Build the engine and return it, with what the server needs of it.
 
     Args:
+        doing: Called with each stage of the loading.
         found: Called with the model's folder before the engine is built.
         wrap: As in `build_engine`.
         kv_events: Publishes the changes of the prefix cache.
@@ -100,43 +97,50 @@ def load_engine(
         doing(f"loading the model ({loaded(done, total)})")
 
     doing("loading the model")
-    found(model_folder(engine_settings))
-    journal = None if kv_events is None else KVEventQueue()
-    engine = build_engine(engine_settings, scheduling, record, progress, wrap=wrap, kv_event_queue=journal, peers=peers)
+    found(model_folder(setup.engine))
+    queue = None if kv_events is None else KVEventQueue()
+    engine = build_engine(
+        setup.engine, setup.scheduling, setup.record, progress, wrap=wrap, kv_event_queue=queue, peers=peers
+    )
     engine.prompts.check_chat()
-    _log_settings(engine_settings.device, engine.settings, verbose)
-    lanes = [ServedLane(one.name, one.background, one.reads_priority) for one in engine.loop.dump(blocks=False).lanes]
-    models = _models(settings, engine_settings)
-    names = [one.name for one in lanes]
-    metrics = Metrics(models[0], engine.capacity, settings.metrics_names, version=__version__, lanes=names)
+    _log_settings(setup.engine.device, engine.settings, setup.verbose)
+    described = _describe(setup, engine)
+    names, title = [one.name for one in described.lanes], described.models[0]
+    metrics = Metrics(title, engine.capacity, setup.server.metrics_names, version=__version__, lanes=names)
     for observer in (metrics.observer, *observers):
         engine.loop.add_observer(observer)
-    if kv_events is not None and journal is not None:
+    if kv_events is not None and queue is not None:
         from inflight.engine.kv_events.publisher import KVEventObserver
 
-        engine.loop.add_observer(KVEventObserver(journal, kv_events))
+        engine.loop.add_observer(KVEventObserver(queue, kv_events))
+    bridge = AsyncBridge(engine.loop)
+    shown = _shown(engine, bridge, title, setup.record is not None) if setup.server.ui else None
+    return engine, LoadedEngine(bridge, metrics, described, FrameCache(shown))
+
+
+def _describe(setup: ModelSetup, engine: Engine) -> EngineDescription:
+    """Describe the engine to API processes; log its parsers and its part in KV transfer."""
+    lanes = [ServedLane(one.name, one.background, one.reads_priority) for one in engine.loop.dump(blocks=False).lanes]
     described = EngineDescription(
-        models=models,
+        models=_models(setup.server, setup.engine),
         max_model_len=engine.capacity.max_model_len,
         vocab_size=engine.capacity.vocab_size,
-        max_sequences=scheduling.max_queued,
+        max_sequences=setup.scheduling.max_queued,
         defaults=engine.defaults,
-        seed=engine_settings.seed,
+        seed=setup.engine.seed,
         clock_zero=time.monotonic() - engine.loop.clock.now(),
-        parsers=_parsers(settings, engine),
+        parsers=_parsers(setup.server, engine),
         keeps_grammars=engine.loop.grammars is not None,
         generates=engine.capacity.generates,
         pooler=engine.model.pooler,
         text_prompts=engine.text_prompts,
         adapters=engine.adapters.all,
         lanes=tuple(lanes),
-        peering=_peering(settings, engine),
+        peering=_peering(setup.server, engine),
     )
     if described.peering is not None:
         log_line(_peering_sentence(described.peering))
-    bridge = AsyncBridge(engine.loop)
-    shown = _shown(engine, bridge, models[0], record is not None) if settings.ui else None
-    return engine, LoadedEngine(bridge, metrics, described, FrameCache(shown))
+    return described
 
 
 def wanted_peers(settings: ServerSettings) -> KVPeerSettings | None:

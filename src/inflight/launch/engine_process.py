@@ -273,11 +273,7 @@ class _LocalEngine(EngineProcess):
     def _load(self) -> LoadedEngine:
         setup = self._setup
         engine, loaded = load_engine(
-            setup.server,
-            setup.engine,
-            setup.scheduling,
-            setup.record,
-            setup.verbose,
+            setup,
             doing=lambda doing: self.send(Loading(doing)),
             found=lambda folder: self.send(Model(folder)),
             wrap=self._wrap if setup.sharing is None else partial(self._share_cores, setup.sharing),

@@ -1,4 +1,4 @@
-"""Define the first message to an engine's process: which engine it builds."""
+"""Define the settings of an engine, and the first message to its process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,17 @@ class CoreSharing(Struct, frozen=True):
     weight: float
 
 
-class EngineSetup(Struct, frozen=True):
+class ModelSetup(Struct, frozen=True, kw_only=True):
+    """Settings by which a server's engine is loaded. record: the file that it writes its steps to."""
+
+    server: ServerSettings
+    engine: EngineSettings
+    scheduling: SchedulingSettings
+    verbose: bool
+    record: Path | None = None
+
+
+class EngineSetup(ModelSetup, frozen=True, kw_only=True):
     """Describe an engine and its process.
 
     Attributes:
@@ -38,11 +48,6 @@ class EngineSetup(Struct, frozen=True):
 
     serial: int
     folder: Path
-    server: ServerSettings
-    engine: EngineSettings
-    scheduling: SchedulingSettings
-    record: Path | None
-    verbose: bool
     log_format: Format
     log_level: str
     nbytes: int = 0

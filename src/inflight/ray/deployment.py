@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
@@ -76,7 +77,7 @@ def with_core_share(setup: ReplicaSetup, replicas: Replicas) -> ReplicaSetup:
     if setup.engine.threads is not None or setup.engine.device.startswith("cuda"):
         return setup
     threads = max(1, usable_cpus().num_threads // replicas.limit)
-    return replace(setup, engine=replace(setup.engine, threads=threads))
+    return structs.replace(setup, engine=replace(setup.engine, threads=threads))
 
 
 def _resources(setup: ReplicaSetup) -> dict[str, float]:

@@ -72,7 +72,9 @@ class _ReplicasProcess(EngineProcess):
     def __init__(self, setup: ReplicatedSetup):
         super().__init__(setup)
         self._replicas = setup.replicas
-        self._setup_of_replica = ReplicaSetup(setup.server, setup.engine, setup.scheduling, setup.verbose)
+        self._setup_of_replica = ReplicaSetup(
+            server=setup.server, engine=setup.engine, scheduling=setup.scheduling, verbose=setup.verbose
+        )
 
     async def load(self) -> _LoadedReplicas:
         handle = await in_own_thread(self._start, LOADER)

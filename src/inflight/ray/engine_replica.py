@@ -43,16 +43,7 @@ class EngineReplica:
         self._fair = setup.scheduling.policy == "fair"
         self._hold_seconds = 0.0 if setup.peers is None else setup.peers.options.hold
         self._load = ReplicaLoad(setup.scheduling, self._begun, self._gone)
-        self._engine, self._loaded = load_engine(
-            setup.server,
-            setup.engine,
-            setup.scheduling,
-            None,
-            setup.verbose,
-            lambda doing: None,
-            lambda folder: None,
-            peers=None if setup.peers is None else _peers(setup.peers),
-        )
+        self._engine, self._loaded = load_engine(setup, peers=None if setup.peers is None else _peers(setup.peers))
         self._outboxes = Outboxes(self._loaded.bridge, self._load)
         self._prefill = prefill
         self._prefilling: Prefilling | None = None  # made in the event loop

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from inflight.config.engine import EngineSettings
-from inflight.config.scheduling import SchedulingSettings
+from msgspec import structs
+
 from inflight.config.setting import SettingsError
 from inflight.core.types.kv_transfer import KVExchangeOptions
+from inflight.launch.engine_setup import ModelSetup
 from inflight.peer_secret import PeerSecret, PeerSecretError, read_peer_secret
 from inflight.server.settings import ServerSettings
 
@@ -72,14 +73,9 @@ class PeerSetup:
     is_local: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSetup:
+class ReplicaSetup(ModelSetup, frozen=True, kw_only=True):
     """Settings of one replica. peers: None: it computes its own prompts."""
 
-    server: ServerSettings
-    engine: EngineSettings
-    scheduling: SchedulingSettings
-    verbose: bool
     peers: PeerSetup | None = None
 
 
@@ -102,10 +98,10 @@ def pool_setups(setup: ReplicaSetup, has_prefill: bool, is_local: bool) -> tuple
         kv_transfer_hold=None,
         kv_peer_secret_file=None,
     )
-    setup = replace(setup, server=alone)
+    setup = structs.replace(setup, server=alone)
     decode = PeerSetup(replace(options, role="decode"), secret, is_local)
     prefill = PeerSetup(replace(options, role="prefill"), secret, is_local)
-    return replace(setup, peers=decode), replace(setup, peers=prefill)
+    return structs.replace(setup, peers=decode), structs.replace(setup, peers=prefill)
 
 
 def _secret(server: ServerSettings) -> PeerSecret:

@@ -121,7 +121,12 @@ def app(arguments: Mapping[str, Any]) -> serve.Application:
     server = asked.server.for_tenants(len(tenants.names))
     if "host" not in arguments:  # the address is Ray's own, and others may reach it
         server = replace(server, host="0.0.0.0")
-    setup = ReplicaSetup(server, asked.engine, with_weights(asked.scheduling, tenants), asked.verbose)
+    setup = ReplicaSetup(
+        server=server,
+        engine=asked.engine,
+        scheduling=with_weights(asked.scheduling, tenants),
+        verbose=asked.verbose,
+    )
     http = serve.deployment(
         serve.ingress(current_app)(HttpReplica),
         name="http",
