@@ -55,13 +55,9 @@ class ResidencyError(ValueError):
 class Residency:
     def __init__(self, models: Sequence[ModelNeeds], budget: int):
         """budget: bytes for all of them together. Raises BudgetError for models that can never be loaded."""
-        self._budget = budget
+        self.budget = budget
         self._models = {one.name: Resident.of(one) for one in models}
-        self._check_budget()
-
-    @property
-    def budget(self) -> int:
-        return self._budget
+        _check_budget(list(self._models.values()), budget)
 
     @property
     def nbytes(self) -> int:
@@ -173,21 +169,21 @@ class Residency:
         """Return what is to be done now. To be called whenever something has happened, and at `next_time`."""
         self._retry(now)
         self._keep_unneeded_room()
-        decisions: list[Decision] = [self._ends(one) for one in self._models.values() if one.is_drained]
-        decisions += [self._ends(one) for one in self._models.values() if one.idle_at <= now]
+        decisions: list[Decision] = [_unload(one) for one in self._models.values() if one.is_drained]
+        decisions += [_unload(one) for one in self._models.values() if one.idle_at <= now]
         if self._is_switching:
             return decisions
         candidate = self._candidate()
         if candidate is None:
             return decisions
-        if candidate.nbytes <= self._budget - self.nbytes or not self._is_shared:
+        if candidate.nbytes <= self.budget - self.nbytes or not self._is_shared:
             candidate.state, candidate.began = "loading", now
             return [*decisions, Load(candidate.name)]
         leaving = self._leaving(candidate)
         if leaving and all(one.evictable_at(candidate) <= now for one in leaving):
             for one in leaving:
                 one.state, one.makes_room_for = "draining", candidate.name
-            decisions += [self._ends(one) for one in leaving if one.is_drained]
+            decisions += [_unload(one) for one in leaving if one.is_drained]
         return decisions
 
     def next_time(self, now: float) -> float | None:
@@ -202,7 +198,7 @@ class Residency:
 
     def seconds_until(self, name: str, now: float) -> float:
         """Return the expected seconds until the model is loaded."""
-        return _seconds_until(self._models[name], list(self._models.values()), self._line(), self._budget, now)
+        return _seconds_until(self._models[name], list(self._models.values()), self._line(), self.budget, now)
 
     # -- rules ----------------------------------------------------------------------------------------------------
 
@@ -229,11 +225,7 @@ class Residency:
 
     def _leaving(self, candidate: Resident) -> list[Resident]:
         """Return the models that have to be evicted for it."""
-        return victims(candidate.nbytes, evictable(self._models.values()), self._budget - self.nbytes)
-
-    def _ends(self, one: Resident) -> Unload:
-        one.state, one.makes_room_for = "unloading", None
-        return Unload(one.name)
+        return victims(candidate.nbytes, evictable(self._models.values()), self.budget - self.nbytes)
 
     def _retry(self, now: float) -> None:
         for one in self._models.values():
@@ -243,29 +235,36 @@ class Residency:
     def _keep_unneeded_room(self) -> None:
         """Keep the models that were to be evicted for calls that have gone."""
         for one in self._models.values():
-            if one.state == "draining" and one.makes_room_for is not None and not self._is_needed(one.makes_room_for):
+            if (
+                one.state == "draining"
+                and one.makes_room_for is not None
+                and not self._models[one.makes_room_for].is_needed
+            ):
                 one.keep()
 
-    def _is_needed(self, name: str) -> bool:
-        one = self._models[name]
-        return one.since is not None or one.needs.is_pinned
 
-    def _check_budget(self) -> None:
-        pinned = [one for one in self._models.values() if one.needs.is_pinned]
-        of_pinned = sum(one.nbytes for one in pinned)
-        if of_pinned > self._budget:
+def _check_budget(models: Sequence[Resident], budget: int) -> None:
+    """Raises BudgetError for models that can never be loaded."""
+    pinned = [one for one in models if one.needs.is_pinned]
+    of_pinned = sum(one.nbytes for one in pinned)
+    if of_pinned > budget:
+        raise BudgetError(
+            f"The pinned models ({', '.join(one.name for one in pinned)}) take {gib(of_pinned)}, and the budget is "
+            f"{gib(budget)}; raise memory in the models file, or pin fewer."
+        )
+    for one in models:
+        if not one.needs.is_pinned and one.nbytes > budget - of_pinned:
+            beside = f", of which {counted(len(pinned), 'pinned model takes', 'pinned models take')} "
+            beside = f"{beside}{gib(of_pinned)}" if pinned else ""
             raise BudgetError(
-                f"The pinned models ({', '.join(one.name for one in pinned)}) take {gib(of_pinned)}, and the budget is "
-                f"{gib(self._budget)}; raise memory in the models file, or pin fewer."
+                f"The model {one.name!r} takes {gib(one.nbytes)}, and the budget is {gib(budget)}{beside}; "
+                "raise memory in the models file, or lower the model's kv-memory."
             )
-        for one in self._models.values():
-            if not one.needs.is_pinned and one.nbytes > self._budget - of_pinned:
-                beside = f", of which {counted(len(pinned), 'pinned model takes', 'pinned models take')} "
-                beside = f"{beside}{gib(of_pinned)}" if pinned else ""
-                raise BudgetError(
-                    f"The model {one.name!r} takes {gib(one.nbytes)}, and the budget is {gib(self._budget)}{beside}; "
-                    "raise memory in the models file, or lower the model's kv-memory."
-                )
+
+
+def _unload(one: Resident) -> Unload:
+    one.state, one.makes_room_for = "unloading", None
+    return Unload(one.name)
 
 
 def gib(nbytes: float) -> str:

@@ -77,6 +77,11 @@ class Resident:
         return self.under_way > 0 or self.waiting > 0
 
     @property
+    def is_needed(self) -> bool:
+        """Return whether it is to be loaded, or to stay, for calls or since it is pinned."""
+        return self.since is not None or self.needs.is_pinned
+
+    @property
     def is_drained(self) -> bool:
         return self.state == "draining" and not self.under_way
 
