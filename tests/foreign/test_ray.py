@@ -56,8 +56,8 @@ def answer(server: Server, number: int) -> dict[str, Any]:
     """Text, log-probabilities and usage."""
     got = httpx.post(f"{server.url}/v1/completions", json=body(number, logprobs=2), timeout=120)
     assert got.status_code == 200, got.text
-    told = got.json()
-    return {"choices": told["choices"], "usage": {**told["usage"], "prompt_tokens_details": None}}
+    found = got.json()
+    return {"choices": found["choices"], "usage": {**found["usage"], "prompt_tokens_details": None}}
 
 
 def replicas_up(server: Server) -> list[str]:
@@ -102,11 +102,11 @@ def test_each_replica_is_seen_at_work(replicated: Server) -> None:
     assert all({0, 1} <= one for one in works.values()), "prompts and next tokens of both"
 
 
-def test_bad_requests_are_told_as_by_one_engine(replicated: Server, single: Server) -> None:
+def test_bad_requests_get_the_errors_of_one_engine(replicated: Server, single: Server) -> None:
     for wrong in (body(0, n=10**6), body(0, temperature=-1), {"prompt": "x" * 20_000}, {"model": "no"}):
-        told = [httpx.post(f"{one.url}/v1/completions", json=wrong, timeout=60) for one in (replicated, single)]
-        assert told[0].status_code == told[1].status_code == told[0].status_code >= 400
-        assert told[0].json()["error"]["message"] == told[1].json()["error"]["message"]
+        answers = [httpx.post(f"{one.url}/v1/completions", json=wrong, timeout=60) for one in (replicated, single)]
+        assert answers[0].status_code == answers[1].status_code >= 400
+        assert answers[0].json()["error"]["message"] == answers[1].json()["error"]["message"]
 
 
 def test_a_killed_replica_takes_what_it_had_begun_and_nothing_else(replicated: Server, single: Server) -> None:
@@ -128,7 +128,7 @@ def test_a_killed_replica_takes_what_it_had_begun_and_nothing_else(replicated: S
 
 
 def test_long_queues_make_a_replica_more_and_short_ones_take_it_away(python: str) -> None:
-    """Nobody's answer breaks off meanwhile: the one that leaves is drained."""
+    """No answer breaks off meanwhile: a replica that is removed is drained."""
     server = Server("--replicas", "1", "--max-replicas", "2", "--max-num-seqs", "2", "--threads", "1", python=python)
     server.ready(READY_SECONDS)
     asking, ended = threading.Event(), threading.Event()
@@ -138,7 +138,7 @@ def test_long_queues_make_a_replica_more_and_short_ones_take_it_away(python: str
         try:
             _until(lambda: len(replicas_up(server)) == 2, 150, "no replica was added under load")
             asking.set()
-            _until(lambda: len(replicas_up(server)) == 1, 150, "the one that nobody needs was not taken away")
+            _until(lambda: len(replicas_up(server)) == 1, 150, "the one that is not needed was not removed")
         finally:
             asking.set()
             ended.set()
@@ -162,7 +162,7 @@ def _until(is_so: Callable[[], bool], seconds: float, otherwise: str) -> None:
         time.sleep(1)
 
 
-def test_what_cannot_be_served_so_is_refused_in_words(python: str, single: Server, tmp_path: Path) -> None:
+def test_settings_that_cannot_be_served_so_are_refused(python: str, single: Server, tmp_path: Path) -> None:
     nobodys, other = f"127.0.0.1:{_free_port()}", single.url.removeprefix("http://")
     for arguments, said in (
         (("--replicas", "0"), "--replicas is 0; give a number from 1"),
@@ -202,7 +202,7 @@ def _replica_pids(server: int) -> list[int]:
 
 
 def test_the_same_is_an_application_of_rays(python: str, single: Server, tmp_path: Path) -> None:
-    """What deploy/ray tells KubeRay, with a port and sizes for this machine."""
+    """Run the configuration of deploy/ray, with a port and sizes for this machine."""
     config = yaml.safe_load(yaml.safe_load(SERVICE.read_text())["spec"]["serveConfigV2"])
     port = _free_port()
     config["http_options"] = {"host": "127.0.0.1", "port": port}

@@ -68,9 +68,9 @@ def test_one_engine_and_two_replicas_stand_side_by_side(python: str) -> None:
     command = [python, "-m", "inflight.cli", "compare", *two, *load]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=1500)
     assert ended.returncode in (0, 1), ended.stderr[-4000:]  # 1: a busy machine has sent some of them late
-    told = {one["setting"]: one["figures"] for one in json.loads(ended.stdout)["columns"]}
-    assert set(told) == {"one", "two"}
-    for figures in told.values():
+    figures_of = {one["setting"]: one["figures"] for one in json.loads(ended.stdout)["columns"]}
+    assert set(figures_of) == {"one", "two"}
+    for figures in figures_of.values():
         assert figures["requests"]["value"] == figures["offered"]["value"] > 0, ended.stdout
 
 
@@ -80,7 +80,7 @@ def test_a_server_joins_a_cluster_and_leaves_it(python: str, cluster: tuple[str,
         asked = ("--replicas", "1", "--ray-address", address, "--max-num-seqs", "4")
         server = Server(*asked, python=python, env=environment).ready(READY_SECONDS)
         with server.client(timeout=60) as client:
-            told = client.completions.create(model="built-in", prompt="Once upon a time", max_tokens=8)
-        assert told.usage is not None and told.usage.completion_tokens > 0
+            answer = client.completions.create(model="built-in", prompt="Once upon a time", max_tokens=8)
+        assert answer.usage is not None and answer.usage.completion_tokens > 0
         assert server.stop() == 0, "".join(server.log)
         assert not [command for _, command in children(server.process.pid)]

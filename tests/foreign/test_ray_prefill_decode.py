@@ -33,7 +33,7 @@ def python(environment: Environment) -> str:
 
 
 @pytest.fixture(scope="module")
-def apart(python: str) -> Iterator[Server]:
+def split(python: str) -> Iterator[Server]:
     options = ("--max-num-seqs", "8", "--max-num-batched-tokens", "64")  # several chunks a prompt
     running = Server("--replicas", "1", "--prefill-replicas", "1", *options, python=python).ready(READY_SECONDS)
     yield running
@@ -53,55 +53,55 @@ def answer(server: Server, number: int, **more: Any) -> dict[str, Any]:
     body = {"prompt": prompt, "max_tokens": 30, "ignore_eos": True, "temperature": 0.8, "seed": number, "logprobs": 2}
     got = httpx.post(f"{server.url}/v1/completions", json={**body, **more}, timeout=120)
     assert got.status_code == 200, got.text
-    told = got.json()
-    return {"choices": told["choices"], "usage": {**told["usage"], "prompt_tokens_details": None}}
+    found = got.json()
+    return {"choices": found["choices"], "usage": {**found["usage"], "prompt_tokens_details": None}}
 
 
 def brought(server: Server) -> float:
-    """Blocks that were handed over."""
+    """Return the number of blocks that were transferred."""
     return sum(float(number) for number in BROUGHT.findall(server.get("/metrics").text))
 
 
-def answers_alike(apart: Server, single: Server, numbers: range, **more: Any) -> None:
+def answers_alike(split: Server, single: Server, numbers: range, **more: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
-        there = list(pool.map(lambda number: answer(apart, number, **more), numbers))
+        there = list(pool.map(lambda number: answer(split, number, **more), numbers))
         here = list(pool.map(lambda number: answer(single, number, **more), numbers))
     assert there == here
 
 
-def test_answers_are_those_of_one_engine_and_prompts_come_from_the_other(apart: Server, single: Server) -> None:
-    answers_alike(apart, single, range(300, 308))  # of which the first come before each has told where it is
+def test_answers_are_those_of_one_engine_and_prompts_come_from_the_other(split: Server, single: Server) -> None:
+    answers_alike(split, single, range(300, 308))  # of which the first come before each has reported its address
     time.sleep(2)
-    before = brought(apart)
-    answers_alike(apart, single, range(16))
-    assert brought(apart) - before >= 16 * 10, "most of the prompts' blocks"
-    answers_alike(apart, single, range(4), cache_salt="somebody", n=2)
-    answers_alike(apart, single, range(4), echo=True)
-    page = apart.get("/metrics").text
-    assert not sum(float(number) for number in FAILED.findall(page)), "nobody waited for blocks that did not come"
+    before = brought(split)
+    answers_alike(split, single, range(16))
+    assert brought(split) - before >= 16 * 10, "most of the prompts' blocks"
+    answers_alike(split, single, range(4), cache_salt="another", n=2)
+    answers_alike(split, single, range(4), echo=True)
+    page = split.get("/metrics").text
+    assert not sum(float(number) for number in FAILED.findall(page)), "no request waited for blocks that did not come"
     assert sorted(re.findall(r'^inflight_replica_pool\{pool="(\w+)"', page, re.MULTILINE)) == ["engine", "prefill"]
 
 
-def test_a_prompt_of_another_salt_is_computed_anew(apart: Server) -> None:
+def test_a_prompt_of_another_salt_is_computed_anew(split: Server) -> None:
     for salt in ("one", "other"):
-        before = brought(apart)
-        answer(apart, 500, cache_salt=salt)
-        assert brought(apart) - before >= 10, "what is cached of it is somebody else's"
+        before = brought(split)
+        answer(split, 500, cache_salt=salt)
+        assert brought(split) - before >= 10, "its cached blocks have another salt"
 
 
-def test_a_lost_prefill_replica_costs_computing_and_no_answer(apart: Server, single: Server) -> None:
-    [(pid, _)] = [one for one in children(apart.process.pid) if "ServeReplica:inflight:prefill" in one[1]]
+def test_a_lost_prefill_replica_costs_computing_and_no_answer(split: Server, single: Server) -> None:
+    [(pid, _)] = [one for one in children(split.process.pid) if "ServeReplica:inflight:prefill" in one[1]]
     with ThreadPoolExecutor(8) as pool:
-        there = [pool.submit(answer, apart, number) for number in range(100, 124)]
+        there = [pool.submit(answer, split, number) for number in range(100, 124)]
         time.sleep(0.3)
         os.kill(pid, signal.SIGKILL)
         here = [answer(single, number) for number in range(100, 124)]
         assert [one.result() for one in there] == here
     deadline, number = time.monotonic() + 120, 200
-    before = brought(apart)
-    while brought(apart) == before:
+    before = brought(split)
+    while brought(split) == before:
         assert time.monotonic() < deadline, "the lost one was not replaced"
-        answers_alike(apart, single, range(number, number + 1))
+        answers_alike(split, single, range(number, number + 1))
         number += 1
         time.sleep(1)
 

@@ -1,4 +1,4 @@
-"""Replies of another process: each goes to its question, and nobody waits for what cannot come."""
+"""Replies of another process: each goes to its question, and no question waits for a reply that cannot come."""
 
 from __future__ import annotations
 

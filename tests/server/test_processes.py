@@ -74,7 +74,7 @@ def owner(server: Server, client: httpx.Client) -> int:
         for descriptor in Path(f"/proc/{child}/fd").iterdir():
             if os.readlink(descriptor) == f"socket:[{inode}]":
                 return child
-    raise AssertionError("nobody has it")
+    raise AssertionError("no process has it")
 
 
 class Asking:
@@ -204,7 +204,7 @@ def test_a_killed_process_costs_its_own_connections_only(start: Callable[..., Se
 
 @pytest.mark.wide
 def test_a_signal_while_a_killed_process_is_not_back_yet_ends_all(start: Callable[..., Server]) -> None:
-    """Nothing can be told to who has ended, and everybody else is told."""
+    """A process that has ended gets no message, and all others do."""
     server = start("--api-processes", "2")
     os.kill(children(server)[0], signal.SIGKILL)
     assert server.settled(lambda: "is started anew" in "".join(server.log))
@@ -250,8 +250,8 @@ def test_an_engine_that_is_killed_is_started_again(start: Callable[..., Server])
     os.kill(engine, signal.SIGKILL)
     for one in asking:
         *_, error, done = one.ended()
-        told = json.loads(error[6:])["error"]
-        assert done == "data: [DONE]" and told["code"] == "engine_stopped" and "SIGKILL" in told["message"]
+        reason = json.loads(error[6:])["error"]
+        assert done == "data: [DONE]" and reason["code"] == "engine_stopped" and "SIGKILL" in reason["message"]
     assert server.settled(lambda: engines(server) not in ([], [engine]))  # by then all know that the first is gone
     assert server.settled(lambda: server.get("/health").status_code == 200)
     assert children(server) == before
@@ -342,7 +342,7 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(30) == 0
     for one in asking:
-        assert one.ended()[-1] == "data: [DONE]", "done, or told that it was shut down"
+        assert one.ended()[-1] == "data: [DONE]", "done, or ended with the reason"
 
 
 @pytest.mark.wide
@@ -445,7 +445,7 @@ def test_who_does_not_read_stops_nobody() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
         control = Control(ours, decode_from_child)
-        told: list[Signal] = []
+        heard: list[Signal] = []
         listening = asyncio.ensure_future(control.listen(lambda message: None))
         control.send(Signal(0))
         assert decode_to_child(await asyncio.to_thread(receive, theirs)) == Signal(0)
@@ -453,10 +453,10 @@ def test_who_does_not_read_stops_nobody() -> None:
             control.send(Signal(number))
 
         def read() -> None:
-            told.extend(decode_to_child(receive(theirs)) for _ in range(100_000))  # type: ignore[misc]
+            heard.extend(decode_to_child(receive(theirs)) for _ in range(100_000))  # type: ignore[misc]
 
         await asyncio.to_thread(read)
-        assert told == [Signal(number) for number in range(100_000)]
+        assert heard == [Signal(number) for number in range(100_000)]
         theirs.close()
         await listening
 
@@ -509,8 +509,8 @@ SETUP = Setup(
 def test_messages_come_out_as_they_went_in() -> None:
     for message in (SETUP, Loading("x"), Model(Path("/m")), Signal(15), Page(3, b"\xff", "text/plain")):
         assert decode_to_child(encode(message)) == message
-    for told in (Up(), Answered("/v1/completions", 200, 0.25), NotAsked("draining"), AskPage(9)):
-        assert decode_from_child(encode(told)) == told
+    for message in (Up(), Answered("/v1/completions", 200, 0.25), NotAsked("draining"), AskPage(9)):
+        assert decode_from_child(encode(message)) == message
 
 
 def test_calls_are_counted_over_processes() -> None:

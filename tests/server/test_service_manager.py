@@ -1,4 +1,4 @@
-"""What systemd hears of the server."""
+"""Reports to systemd."""
 
 from __future__ import annotations
 

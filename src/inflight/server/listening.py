@@ -1,4 +1,4 @@
-"""The socket that the server listens on, and the file descriptors that its connections need."""
+"""Open the socket that the server listens on, and raise the limit of file descriptors for its connections."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import socket
 from inflight.server.settings import ServerSettings
 
 BACKLOG = 2048  # connections that wait to be taken
-# That the kernel keeps of a connection's bytes until they are read. By itself it keeps some 6 MB of each, and with
-# hundreds of them it has no memory left for others. At 50 ms 20 Mbit/s come through.
+# Buffer of the kernel for the unread bytes of a connection. By default it is some 6 MB for each, and with hundreds of
+# them no memory is left for others. At 50 ms 20 Mbit/s come through.
 RECEIVE_BYTES = 128 << 10
 MIN_DESCRIPTORS = 64  # of a process, which has some 25 before it has connections
 RESERVED_DESCRIPTORS = 128  # for files, databases and sockets to other processes; at most half of what there is
@@ -26,8 +26,12 @@ class DescriptorsError(ValueError):
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """Listen before anything is loaded, so that a port that is taken is an error at once. Raises AddressError,
-    DescriptorsError."""
+    """Listen before anything is loaded, so that a port in use is an error at once.
+
+    Raises:
+        AddressError: The address cannot be used.
+        DescriptorsError: The system gives too few descriptors.
+    """
     possible_connections(settings.max_connections)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
@@ -50,14 +54,14 @@ def listen(settings: ServerSettings) -> socket.socket:
 
 
 def possible_connections(wanted: int) -> int:
-    """Raise the limit of descriptors as far as the system lets it be. Return how many connections of those wanted
-    there can be. Raises DescriptorsError."""
+    """Raise the limit of descriptors as far as the system allows; return how many of the wanted connections there can
+    be. Raises DescriptorsError."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < most:
+    maximum = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < maximum:
         with contextlib.suppress(OSError, ValueError):  # some systems allow less than they say
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-            soft = most
+            resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, hard))
+            soft = maximum
     found = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)
     if found < MIN_DESCRIPTORS:
         raise DescriptorsError(

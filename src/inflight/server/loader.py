@@ -1,4 +1,4 @@
-"""The thread that loads an engine or a tokenizer: its name, its failures, and an end of the process before its own."""
+"""Run loading in a thread, log its failure, and end the process while the thread runs."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def log_failure(why: str, error: Exception | None) -> None:
 
 
 def leave_loader(code: int) -> NoReturn:
-    """The end while an engine is being loaded, whose thread cannot be interrupted."""
+    """End the process while a thread loads, which cannot be interrupted."""
     logging.shutdown()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What the server needs of an engine that was loaded, here or in another process, and what is put together of it."""
+"""Make the parts of a server that serve a loaded engine: prompts, the served model, the live page, jobs."""
 
 from __future__ import annotations
 
@@ -37,8 +37,12 @@ READING_BYTES, READING_BYTES_OF_TOKEN = 24 << 20, 400
 def make_prompts(
     tokenizer: Tokenizer | None, template: ChatTemplate | None, engine: EngineDescription, serial: int
 ) -> PromptEncoder:
-    """Of an engine in another process. serial: of the process or the load, which no other one before or after it has:
-    requests without a seed get another one from each."""
+    """Make the encoder of prompts for an engine in another process.
+
+    Args:
+        serial: Of the process or the load; no other one has the same, so that requests without a seed get another
+            seed from each.
+    """
     first, of_pairs = serial << SERIAL_SHIFT, engine.text_prompts.of_pairs
     return PromptEncoder(tokenizer, template, engine.seed, first=first, pair_template=of_pairs)
 
@@ -50,11 +54,14 @@ def make_served(
     preprocessing: PreprocessingPool,
     prompts: PromptEncoder,
     tokenizer: Tokenizer | None,
-    adapters: AdapterNames | None = None,
 ) -> Served:
-    """Waits until the preprocessing has loaded; raises PreprocessingError. adapters: the engine's own, which may
-    change; None: those of its start. Raises PeerSecretError."""
-    adapters = AdapterNames(None, engine.adapters) if adapters is None else adapters
+    """Return the served model once its preprocessing has loaded.
+
+    Raises:
+        PreprocessingError: The preprocessing could not be started.
+        PeerSecretError: The peers' secret is unreadable.
+    """
+    adapters = AdapterNames(None, engine.adapters)
     changes = settings.lora_dir is not None  # then names are checked where calls are made alone
     limits = Limits(
         models=() if changes else (*engine.models, *adapters.names),
@@ -105,7 +112,7 @@ def make_served(
 
 
 def make_live(service: Service, source: Callable[[], FeedSource | None], record: Path | None = None) -> Live | None:
-    """Return the feed of the live page, unless there is to be none. source: None while nothing is loaded."""
+    """Return the feed of the live page, unless it is off. source: returns None while nothing is loaded."""
     if not service.settings.ui:
         return None
 

@@ -1,4 +1,4 @@
-"""/livez, /readyz, /health, /version and /metrics: for operators. Open to all: they show nothing of requests."""
+"""Serve /livez, /readyz, /health, /version and /metrics, open to all clients: they show nothing of requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Health(Struct, kw_only=True):
 
 
 class Live(Struct, kw_only=True):
-    """A process answers; whether it takes calls, /readyz says."""
+    """Whether the process answers; /readyz says whether it takes calls."""
 
     status: Literal["live", "failed"]
 

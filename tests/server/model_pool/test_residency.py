@@ -139,7 +139,7 @@ def test_an_operator_loads_and_unloads() -> None:
     residency.ended("a", at + 1)
     residency.load("b", at + 1)
     residency.wait("b", at + 1)
-    residency.waits_no_more("b")  # whoever waited beside the operator has gone
+    residency.waits_no_more("b")  # the call that waited beside the operator has gone
     assert residency.decide(at + 1) == [Load("b")]
     with pytest.raises(ResidencyError, match="being loaded"):
         residency.unload("b")
@@ -220,7 +220,7 @@ def first_guess() -> float:
 
 
 def test_who_was_told_to_come_again_is_not_forgotten() -> None:
-    """However long the wait is thought to be: nobody waits, and the model has its turn."""
+    """However long the wait is expected to be: no call waits, and the model is loaded in its order."""
     residency = pool(1, needs("a"), needs("b"))
     at = load(residency, "a", 0, seconds=65)
     residency.enter("a", at)

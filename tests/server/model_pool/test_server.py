@@ -60,9 +60,9 @@ def room_for_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_models_are_loaded_when_they_are_called_and_give_way(room_for_one: Server) -> None:
     server = room_for_one
-    told = server.get("/v1/models").json()["data"]
-    assert [one["id"] for one in told] == ["a", "first", "b"]
-    assert all(one["residency"]["memory_bytes"] == 2**30 for one in told)
+    listed = server.get("/v1/models").json()["data"]
+    assert [one["id"] for one in listed] == ["a", "first", "b"]
+    assert all(one["residency"]["memory_bytes"] == 2**30 for one in listed)
     first = ask(server, "a").json()
     assert first["model"] == "a" and ask(server, "first").json()["model"] == "first"
     assert states(server) == {"a": "loaded", "first": "loaded", "b": "unloaded"}
@@ -119,8 +119,8 @@ def test_bodies_say_which_model_they_mean(room_for_one: Server) -> None:
 
 def test_operators_load_and_unload(room_for_one: Server) -> None:
     server = room_for_one
-    told = server.post("/v1/models/load", {"model": "a"}).json()
-    assert told["success"] and told["state"] == "loaded" and told["calls"] == 0
+    state = server.post("/v1/models/load", {"model": "a"}).json()
+    assert state["success"] and state["state"] == "loaded" and state["calls"] == 0
     assert server.post("/models/unload", {"model": "first"}).json()["model"] == "a"
     assert server.settled(lambda: states(server)["a"] == "unloaded")
     assert server.post("/v1/models/load", {"model": "none"}).status_code == 404
@@ -130,7 +130,7 @@ def test_operators_load_and_unload(room_for_one: Server) -> None:
 
 def test_what_streams_ends_before_its_model_is_unloaded(room_for_one: Server) -> None:
     """However many tokens a frame brings."""
-    tokens = 900  # enough for it to be under way still when the other call comes
+    tokens = 900  # enough for it to be in flight still when the other call comes
     body = {"model": "a", "prompt": "Once", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
     whole = room_for_one.post("/v1/completions", body).json()["choices"][0]["text"]
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
@@ -206,14 +206,14 @@ def test_who_would_wait_too_long_is_told_when_to_come(start: Callable[..., Serve
     thread = threading.Thread(target=hold)
     thread.start()
     assert begun.wait(30)
-    told = ask(server, "c")
-    assert told.status_code == 503, told.text
-    error = told.json()["error"]
+    refused = ask(server, "c")
+    assert refused.status_code == 503, refused.text
+    error = refused.json()["error"]
     assert error["code"] == "model_loading" and "'c'" in error["message"] and "max-wait" in error["message"]
-    assert float(told.headers["retry-after"]) >= 1
+    assert float(refused.headers["retry-after"]) >= 1
     assert server.metric("inflight_model_waits_refused_total", model_name="c") == 1
     thread.join(60)
-    assert server.settled(lambda: states(server)["c"] == "loaded", 60), "it has its turn though nobody waits"
+    assert server.settled(lambda: states(server)["c"] == "loaded", 60), "it is loaded though no call waits"
     pinned = server.post("/v1/models/unload", {"model": "a"})
     assert pinned.status_code == 409 and "pinned" in pinned.json()["error"]["message"]
 

@@ -1,10 +1,10 @@
-"""The same server as an application of Ray Serve's, for `serve run` and for a RayService on Kubernetes:
+"""Define the server as an application of Ray Serve's, for `serve run` and for a RayService on Kubernetes:
 
     serve run inflight.cli.replicas.application:app model=DIR replicas=4 max-num-seqs=64
 
 HTTP is a deployment of its own, of one replica, since keys, limits, files and batch jobs are in one place; Ray's proxy
 stands before it. Arguments are the options of `inflight serve`, by their long names; those of the address, of
-connections and of logs are Ray's here. Knows the parts; Ray starts and ends them.
+connections and of logs are Ray's here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SERIAL = 1  # of the only process that makes requests
 
 
 class HttpReplica:
-    """The process that has HTTP."""
+    """Serve HTTP in a replica of Ray's."""
 
     app: Starlette
 
@@ -96,7 +96,7 @@ class HttpReplica:
         return await self._metrics.page()
 
     async def __del__(self) -> None:
-        """Ray calls it when what was under way has ended."""
+        """Close the parts. Ray calls it once the calls in flight have ended."""
         if self._jobs is not None:
             await self._jobs.stop()
         await close_tracer(self._tracer)
@@ -105,12 +105,12 @@ class HttpReplica:
 
 
 def current_app() -> Starlette:
-    """Of this process."""
+    """Return the application of this process."""
     return HttpReplica.app
 
 
 def app(arguments: Mapping[str, Any]) -> serve.Application:
-    """Raises click.UsageError, SettingsError."""
+    """Return the application for these options. Raises click.UsageError, SettingsError."""
     given = {"replicas": 1, **arguments}
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     with command.make_context("serve", words) as context:  # which some settings ask what was given
