@@ -7,27 +7,32 @@ go to all processes of a terminal or a service would end it before its calls are
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
+from starlette.applications import Starlette
+
+from inflight.counted import counted
 from inflight.engine.event_stream import EngineStopped
 from inflight.limited_process import receive
 from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.call_counts import SharedCallCounts
+from inflight.server.http_server import HttpServer
 from inflight.server.jobs.storage import DataDirectoryError, StorageError
 from inflight.server.jobs.worker import JobCounts
 from inflight.server.live.remote_engines import RemoteEngineSource, RemoteEnginesSource
 from inflight.server.live.sources import FeedSource
-from inflight.server.loader import LOADER, in_own_thread
+from inflight.server.loader import LOADER, in_own_thread, leave_loader, log_failure
 from inflight.server.loading import make_jobs, make_live
 from inflight.server.preprocessing.pool import PreprocessingPool
-from inflight.server.process import Process
 from inflight.server.processes.control import Control
 from inflight.server.processes.folder import remove
 from inflight.server.processes.messages import (
@@ -53,7 +58,7 @@ from inflight.server.processes.messages import (
 )
 from inflight.server.processes.pending_replies import PendingReplies
 from inflight.server.processes.single_engine import SingleEngine
-from inflight.server.served import ServedModels
+from inflight.server.reloading import reload_certificate
 from inflight.server.service import Service
 from inflight.server.tenants import Tenants
 from inflight.server.tls import tls_context
@@ -97,8 +102,8 @@ class _Child:
         self._service = Service(settings, lambda ended: log_call(ended, self._refused), counts)
         self._tracer = open_tracer(settings, setup.server.version)
         self._jobs = make_jobs(self._service, self._tenants, is_claimed=True)
-        self._is_hopeless = False
-        self._process = Process(self._service, self._open, self._begin, self._end, early=setup.early)
+        self._signals = self._code = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         self._replies = PendingReplies[Page | ShownFrames]()
         self._engines = self._make_engines(preprocessing)
 
@@ -114,7 +119,7 @@ class _Child:
         return PooledModels(setup, preprocessing, self._send, self._page, self._show)
 
     def run(self) -> int:
-        bound = socket.socket(fileno=self._setup.listening)
+        """Serve until a signal or a failure; return the exit code."""
         server = self._setup.server
         app = make_app(
             self._service,
@@ -126,53 +131,96 @@ class _Child:
             self._tracer,
             make_live(self._service, self._live_source, server.record),
         )
-        code = self._process.run(app, bound, tls_context(self._settings))
-        return NO_SUCCESSOR if self._is_hopeless else code
+        self._tls = tls_context(self._settings)
+        self._http = HttpServer(self._settings, self._tls)
+        self._http.run(app, socket.socket(fileno=self._setup.listening), self._lifespan)
+        if self._service.state == "loading":
+            leave_loader(self._code)
+        return self._code
 
     def _live_source(self) -> FeedSource | None:
         """Return None while nothing is loaded."""
         return None if self._service.loaded is None else self._engines.feed
 
-    # -- the server's parts that are elsewhere --------------------------------------------------------------------
+    # -- life -----------------------------------------------------------------------------------------------------
 
-    async def _open(self, doing: Callable[[str], None]) -> ServedModels:
-        """Wait for the first engines. Raises EngineStopped, DataDirectoryError, StorageError."""
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Open the models beside the serving, and close all parts behind it."""
+        opening = self._start(self._open())
+        if not self._setup.early:
+            await opening
+        try:
+            yield
+        finally:
+            if self._jobs is not None:
+                await self._jobs.stop()
+            await close_tracer(self._tracer)
+            for task in self._tasks:
+                task.cancel()
+            if self._service.loaded is not None:
+                await self._service.loaded.close()
+
+    async def _open(self) -> None:
+        """Wait for the data directory and the first engines, and begin."""
         self._data_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._following = asyncio.ensure_future(self._listen())  # now messages can be obeyed
-        if self._jobs is not None:
-            doing("checking the data directory")
-            await self._data_ready
-            await in_own_thread(self._open_jobs, LOADER)
-        return await self._engines.open()
-
-    def _open_jobs(self) -> None:
-        """Open what the first process has prepared. Raises DataDirectoryError, StorageError."""
-        assert self._jobs is not None
         try:
-            self._jobs.open()
-        except (DataDirectoryError, StorageError):
-            self._is_hopeless = True
-            raise
+            if self._jobs is not None:
+                self._service.doing = "checking the data directory"
+                await self._data_ready
+                await in_own_thread(self._jobs.open, LOADER)
+            models = await self._engines.open()
+            gc.collect()
+            gc.freeze()  # what is there now stays, and the collector need not look at it again
+            self._service.ready(models)
+            self._send(Up())
+            self._start(self._follow())
+            if self._jobs is not None:
+                while not self._service.counts.all_ready:  # before, their lines would be refused
+                    await asyncio.sleep(READY_SECONDS)
+                self._jobs.start(_Counts(self._send))
+        except (DataDirectoryError, StorageError) as error:
+            self._fail(error, NO_SUCCESSOR)
+        except Exception as error:
+            self._fail(error)
 
     async def _follow(self) -> None:
         """Follow the engines to the end of the server's first process."""
         try:
             await self._engines.follow()
         except Exception as error:
-            self._process.fail(str(error))
+            self._fail(error)
 
-    async def _begin(self) -> None:
-        self._send(Up())
-        self._process.start(self._follow())
-        if self._jobs is not None:
-            while not self._service.counts.all_ready:  # before, their lines would be refused
-                await asyncio.sleep(READY_SECONDS)
-            self._jobs.start(_Counts(self._send))
+    def _fail(self, error: Exception, code: int = 1) -> None:
+        """End, with calls in flight."""
+        self._service.fail(str(error))
+        log_failure(str(error), error)
+        self._code = code
+        self._http.stop()
 
-    async def _end(self) -> None:
-        if self._jobs is not None:
-            await self._jobs.stop()
-        await close_tracer(self._tracer)
+    def _on_signal(self) -> None:
+        """Let calls finish and end on the first signal; do not wait for them on the second."""
+        self._signals += 1
+        if self._service.state in ("loading", "failed"):
+            self._http.stop()
+        elif self._signals == 1:
+            self._start(self._drain())
+        else:
+            self._service.hurry()
+
+    async def _drain(self) -> None:
+        if ended := await self._service.drain():
+            log.info(f"{counted(ended, 'call was', 'calls were')} not done within the drain timeout, and ended.")
+        self._http.stop()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # -- the server's parts that are elsewhere --------------------------------------------------------------------
 
     async def _page(self) -> tuple[bytes, str]:
         """Raises ApiError while nothing is loaded."""
@@ -217,11 +265,11 @@ class _Child:
             case DataReady():
                 self._data_ready.set_result(None)
             case Signal():
-                self._process.on_signal()
+                self._on_signal()
             case Reload():
                 self._counts.add(message.tenants)
                 self._tenants.take(Tenants(message.keys))
-                self._process.reload_certificate()
+                reload_certificate(self._settings, self._tls, logs=False)
             case Page() | ShownFrames():
                 self._replies.came(message.question, message)
             case Setup():
