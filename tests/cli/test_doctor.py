@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inflight.build import limits
-from inflight.cli import compiled_kernels
+from inflight.cli import doctor
 from inflight.execution.backends import native
 from inflight.execution.backends.native import InstructionSet
 from inflight.execution.backends.torch import rates
@@ -102,7 +102,7 @@ def test_all_kernels_are_compiled_in_the_environment_that_lacks_them(
     script.write_text('#!/bin/sh\necho "$INFLIGHT_KERNELS $2" >"$1/asked"\nexit "$ENDS"\n')
     script.chmod(0o755)
     environment.mkdir()
-    monkeypatch.setattr(compiled_kernels.inflight, "__file__", str(tmp_path / "src" / "inflight" / "__init__.py"))
+    monkeypatch.setattr(doctor.inflight, "__file__", str(tmp_path / "src" / "inflight" / "__init__.py"))
     monkeypatch.setattr("sys.prefix", str(environment))
     assert re.search(
         r"was not set up by .*venv; `\S+ -m pip install --no-deps -e", inflight_doctor(inflight).sentence()

@@ -47,4 +47,4 @@ def test_help_and_mistakes_are_as_ever(capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     assert all(f"\n  {verb}" in out for verb in VERBS)
     assert call(["sevre"]) == 2
-    assert "No such command 'sevre'" in capsys.readouterr().err
+    assert "No such command 'sevre'. Did you mean serve?" in capsys.readouterr().err

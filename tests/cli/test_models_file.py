@@ -104,11 +104,11 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, told: str
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["MODEL"], "MODEL is said of each model"),
-        (["--model", "x"], "--model is said of each model"),
-        (["--lora", "a=b"], "write it into the model's table"),
+        (["MODEL"], "MODEL does not go with --models: set it in the model's table"),
+        (["--model", "x"], "--model does not go with --models: set it"),
+        (["--lora", "a=b"], "set it in the model's table"),
         (["--served-model-name", "x"], "aliases"),
-        (["--record", "x"], "--record is said of each model"),
+        (["--record", "x"], "--record does not go with --models"),
         (["--kv-events-config", '{"enable_kv_cache_events": true}'], "its addresses are one engine's"),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_name_that_cannot_be_pulled_is_one_sentence(index: Path, inflight: Cal
 def test_a_name_in_the_place_of_a_prompt_is_a_sentence_with_the_right_call(inflight: Caller) -> None:
     shown = inflight("run", "smollm2", "What is gravity?", model=False)
     assert shown.code == 2 and shown.sentence() == (
-        "run takes one PROMPT, and 2 are given: put it into quotes, and name a model by --model, as in "
+        "run takes one PROMPT, and 2 are given: put it into quotes, and name a model with --model, as in "
         'inflight run --model smollm2 "What is gravity?".'
     )
 

@@ -16,7 +16,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("known", "said"), [(90.0, "3 runs: about 90 s."), (None, "3 runs: how long they take, the first")]
+    ("known", "said"), [(90.0, "3 runs: about 90 s."), (None, "3 runs: the time left is known after")]
 )
 def test_each_run_has_its_number_and_what_is_left(known: float | None, said: str) -> None:
     told: list[str] = []

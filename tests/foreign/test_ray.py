@@ -169,7 +169,7 @@ def test_settings_that_cannot_be_served_so_are_refused(python: str, single: Serv
         (("--replicas", "2", "--max-replicas", "1"), "--max-replicas is 1"),
         (("--router", "round-robin"), "--router has no effect without --replicas"),
         (("--replicas", "2", "--router", "sometimes"), "known are round-robin"),
-        (("--replicas", "2", "--record", str(tmp_path / "r")), "--record is one engine's"),
+        (("--replicas", "2", "--record", str(tmp_path / "r")), "--record is for one engine"),
         (("--replicas", "1", "--model", str(tmp_path / "nowhere")), "nowhere"),
         (("--replicas", "1", "--ray-address", "ray://there:10001"), "give HOST:PORT of a head"),
         (("--replicas", "1", "--ray-address", nobodys), f"{nobodys} cannot be reached"),

@@ -112,7 +112,7 @@ def test_what_cannot_be_served_so_is_refused_in_words(python: str) -> None:
         (("--replicas", "1", "--prefill-replicas", "0"), "--prefill-replicas is 0; give a number from 1"),
         (("--replicas", "1", "--prefill-replicas", "2", "--max-prefill-replicas", "1"), "--max-prefill-replicas is 1"),
         (("--replicas", "1", "--max-prefill-replicas", "1"), "has no effect without --prefill-replicas"),
-        (("--replicas", "1", "--prefill-replicas", "1", "--role", "both"), "--role is one engine's"),
+        (("--replicas", "1", "--prefill-replicas", "1", "--role", "both"), "--role is for one engine"),
         (("--replicas", "1", "--prefill-replicas", "1", "--kv-transfer-port", "5"), "each of --prefill-replicas has"),
         (
             ("--replicas", "1", "--prefill-replicas", "1", "--kv-peer-secret-file", "/nowhere"),

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from inflight.cli.options import engine_options, scheduling_options
-from inflight.cli.server_options import server_options
+from inflight.cli.serve import server_options
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.static import Static

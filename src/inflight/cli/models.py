@@ -1,7 +1,4 @@
-"""`inflight models`: which families run, what a folder or file is, and what the caches of models on this machine hold.
-
-Knows how to tell it; what a model is, `execution.model_card` reads. Nothing is fetched.
-"""
+"""`inflight models`: list families that run, describe folders and files, and models in the caches. Fetches nothing."""
 
 from __future__ import annotations
 
@@ -37,16 +34,16 @@ def command(models: Sequence[str], as_json: bool, **engine: Any) -> None:
     """Say what each MODEL (a folder, a .gguf file, or a name or hub id that is cached) is, what memory it needs here
     and how fast it can be at best; without any, which families run and what the caches of pull and of the hub hold."""
     settings = EngineSettings(**engine)
-    places = [_place(one) for one in models] if models else list(_cached())
-    cards, refused = _cards(places, settings, bool(models))
+    located = [_located(one) for one in models] if models else list(_cached())
+    cards, refused = _cards(located, settings, bool(models))
     if as_json:
-        told = {"families": _families(), "models": [asdict(one) for one in cards], "refused": refused}
-        print(json.dumps(told if not models else {"models": told["models"]}))
+        found = {"families": _families(), "models": [asdict(one) for one in cards], "refused": refused}
+        print(json.dumps(found if not models else {"models": found["models"]}))
         return
     if not models:
         print("Families that run (docs/models.md says what was checked of each):")
         print("  " + "\n  ".join(f"{name:<12} {', '.join(names)}" for name, names in _families().items()))
-        print(f"\nIn the caches of `inflight pull` and of the hub: {counted(len(places), 'model')}")
+        print(f"\nIn the caches of `inflight pull` and of the hub: {counted(len(located), 'model')}")
     _print(cards)
     for name, why in refused.items():
         print(f"{name}: {why}")
@@ -58,8 +55,8 @@ def _families() -> dict[str, list[str]]:
     return {one.name: list(one.architectures) for one in families_naming("") if one.runs}
 
 
-def _place(model: str) -> tuple[str, Path]:
-    """Its name and where it lies. Raises ModelError for what is not on this machine."""
+def _located(model: str) -> tuple[str, Path]:
+    """Return a model's name and path. Raises ModelError for a model that is not on this machine."""
     from inflight.execution.checkpoints.checkpoint import resolve_model
     from inflight.models.errors import ModelError
 
@@ -95,15 +92,15 @@ def _cached() -> Iterable[tuple[str, Path]]:
 
 
 def _cards(
-    places: Sequence[tuple[str, Path]], settings: EngineSettings, must: bool
+    located: Sequence[tuple[str, Path]], settings: EngineSettings, must: bool
 ) -> tuple[list[ModelCard], dict[str, str]]:
-    """must: a model that cannot be described is an error, and not one among others."""
+    """Describe models. must: raise for one that cannot be described; else it is in the second result, with why."""
     from inflight.execution.model_card import model_card
     from inflight.models.errors import ModelError
 
     measured = cache(lambda: _measured(settings))
     cards, refused = [], {}
-    for name, path in places:
+    for name, path in located:
         try:
             cards.append(model_card(path, name, measured, settings.quantization))
         except ModelError as error:

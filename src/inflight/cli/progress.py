@@ -1,8 +1,6 @@
-"""Long work on the command line: how far it is (a bar on a terminal, a line every few seconds elsewhere), how many of
-several runs are left and about how long they will take, and Ctrl-C as a wish to stop at the next step.
+"""Report long work: a bar on a terminal, a line every few seconds elsewhere; runs that are left; Ctrl-C as a request.
 
-Knows counts, seconds and how to show them (short work shows nothing); not what the work is, but for loading an engine,
-which several verbs do alike.
+Work that takes less than a second shows nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +27,8 @@ _LINE_SECONDS = 10.0
 
 
 class Progress:
+    """Progress of one piece of work."""
+
     def __init__(self, what: str, unit: str):
         self._what, self._unit = what, unit
         self._started = self._last_line = time.monotonic()
@@ -36,6 +36,7 @@ class Progress:
         self._task: Any = None
 
     def update(self, done: float, total: float | None, note: str = "") -> None:
+        """Show how far the work is. total: None: not known."""
         now = time.monotonic()
         if now - self._started < _QUIET_SECONDS:
             return
@@ -47,6 +48,7 @@ class Progress:
             show(f"{self._what}: {done:,.0f}{of} {self._unit}{note and ', ' + note}")
 
     def close(self) -> None:
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -62,12 +64,14 @@ class Progress:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
             self._bar = Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
             self._task = self._bar.add_task(self._what, total=total, note=shown)
-            self._bar.tasks[0].start_time -= time.monotonic() - self._started  # it has begun before it is shown
+            self._bar.tasks[0].start_time -= time.monotonic() - self._started  # the work began before the bar is shown
             self._bar.start()
         self._bar.update(self._task, completed=done, total=total, note=shown)
 
 
 class Remaining:
+    """Runs that are left, and about how long they take."""
+
     def __init__(
         self,
         runs: int,
@@ -75,17 +79,24 @@ class Remaining:
         report: Callable[[str], None],
         now: Callable[[], float] = time.monotonic,
     ):
-        """runs: in all. seconds: that all of them take at least, where requests come at their own times; None: not
-        known before the first."""
+        """Report the number of runs.
+
+        Args:
+            runs: All runs.
+            seconds: Minimum of all of them, where requests are sent at their own times; None: not known before the
+                first.
+            report: Called with sentences.
+            now: The clock.
+        """
         self._runs, self._known, self._report, self._now = runs, seconds, report, now
         self._begun = 0
         self._first = now()
-        how_long = "how long they take, the first tells" if seconds is None else f"about {duration(seconds)}"
+        how_long = "the time left is known after the first" if seconds is None else f"about {duration(seconds)}"
         if runs > 1:
             report(f"{runs:,} runs: {how_long}.")
 
     def begin(self, what: str) -> None:
-        """A run begins. what: which it is, in words."""
+        """Report that a run begins. what: describes it."""
         now, done = self._now(), self._begun
         self._begun += 1
         if not done:
@@ -97,7 +108,7 @@ class Remaining:
 
 
 def duration(seconds: float) -> str:
-    """In words, to the second below two minutes, to ten seconds below an hour."""
+    """Return a time as text, to the second below two minutes, to ten seconds below an hour."""
     whole = round(seconds)
     if whole < 120:
         return f"{whole} s"
@@ -108,7 +119,7 @@ def duration(seconds: float) -> str:
 
 
 class Interrupt:
-    """While entered, the first SIGINT only sets `wanted`."""
+    """While entered, the first SIGINT only sets `wanted`; the second one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -127,7 +138,8 @@ class Interrupt:
 
 
 def open_engine(settings: EngineSettings, scheduling: SchedulingSettings, record: Path | None = None) -> Engine:
-    # What is imported and loaded stays: looking it over for garbage meanwhile, at every step and at the end costs a
+    """Load an engine, with progress on standard error."""
+    # All that is imported and loaded stays: collecting garbage meanwhile, at every step and at the end costs a
     # twentieth of a small model's start.
     gc.disable()
     progress = Progress("Loading the model", "M parameters")

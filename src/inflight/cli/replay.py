@@ -1,14 +1,14 @@
-"""`inflight replay`: a record run again: the same plans, or the first difference; and how far off a step model is."""
+"""`inflight replay`: run a record again, report the first difference in its plans, and the errors of a step model."""
 
 from __future__ import annotations
 
 import itertools
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from inflight.cli.summary import figure
 from inflight.cli.verb import Verb
 from inflight.config.setting import SettingsError
 from inflight.counted import counted
@@ -34,8 +34,8 @@ def command(record: Path, step_model: Path | None, as_json: bool) -> int:
     records = list(read_records(record))
     if not of_kind(records, "step"):
         raise RecordError(
-            f"{record} holds a header and {len(records) - 1:,} more lines, but no step: nothing was computed, so that "
-            "there is nothing to repeat. Record a run that answers something."
+            f"{record} has a header and {len(records) - 1:,} more lines, but no step: nothing was computed, so there "
+            "is nothing to repeat. Record a run that answers a request."
         )
     try:
         again, outcome = replay(records)
@@ -45,7 +45,7 @@ def command(record: Path, step_model: Path | None, as_json: bool) -> int:
     result = asdict(outcome)
     if outcome.difference is None and step_model is not None:
         comparison = compare(records, again, read_step_model(step_model))
-        _tell_errors(comparison)
+        _report_errors(comparison)
         result |= {
             "step_errors": comparison.step_errors,
             "recorded": comparison.recorded.to_json(),
@@ -58,24 +58,21 @@ def command(record: Path, step_model: Path | None, as_json: bool) -> int:
 
 def _report(outcome: Outcome) -> None:
     if outcome.difference is not None:
-        print(
-            f"different    after {outcome.steps:,} of {outcome.recorded_steps:,} steps. {outcome.difference}",
-            file=sys.stderr,
-        )
+        figure("different", f"after {outcome.steps:,} of {outcome.recorded_steps:,} steps. {outcome.difference}")
         return
-    print(
-        f"identical    {counted(outcome.steps, 'plan')}, {counted(outcome.requests, 'request')}, "
+    figure(
+        "identical",
+        f"{counted(outcome.steps, 'plan')}, {counted(outcome.requests, 'request')}, "
         f"{counted(outcome.preemptions, 'preemption')}, "
         f"{outcome.prefix_hits:,} cached prompt tokens, {outcome.moved_blocks:,} moved blocks",
-        file=sys.stderr,
     )
 
 
-def _tell_errors(comparison: Comparison) -> None:
+def _report_errors(comparison: Comparison) -> None:
     parts = [f"{kind} {error:.1%} ({count:,})" for kind, (error, count) in comparison.step_errors.items()]
-    print(f"step error   {', '.join(parts)}: mean of |modelled / recorded - 1|", file=sys.stderr)
+    figure("step error", f"{', '.join(parts)}: mean of |modelled / recorded - 1|")
     recorded, modelled = comparison.recorded, comparison.modelled
-    print(f"             {'recorded':>12} {'modelled':>12} {'error':>8}", file=sys.stderr)
+    figure("", f"{'recorded':>12} {'modelled':>12} {'error':>8}")
     rows = [
         ("requests/s", recorded.requests_per_s, modelled.requests_per_s),
         ("tokens/s", recorded.output_tokens_per_s, modelled.output_tokens_per_s),
@@ -85,8 +82,7 @@ def _tell_errors(comparison: Comparison) -> None:
         if one is not None and other is not None:
             rows.append((f"{name.upper()} {share}, ms", one * 1e3, other * 1e3))
     for name, one, other in rows:
-        error = f"{other / one - 1:+8.1%}" if one else ""
-        print(f"{name:<12} {one:>12,.2f} {other:>12,.2f} {error}", file=sys.stderr)
-    print(f"preemptions  {comparison.preemptions[0]:>12,} {comparison.preemptions[1]:>12,}", file=sys.stderr)
+        figure(name, f"{one:>12,.2f} {other:>12,.2f} {f'{other / one - 1:+8.1%}' if one else ''}")
+    figure("preemptions", f"{comparison.preemptions[0]:>12,} {comparison.preemptions[1]:>12,}")
     for sentence, steps in comparison.extrapolated.items():
-        print(f"extrapolated {steps:,} steps. {sentence}", file=sys.stderr)
+        figure("extrapolated", f"{steps:,} steps. {sentence}")

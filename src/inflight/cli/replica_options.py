@@ -24,14 +24,12 @@ MAX_REPLICAS = 1000
 class ReplicaOptions:
     """Replicas, and the router before them."""
 
-    replicas: int | None = setting(None, "Engines behind this address, each in a replica of Ray Serve's.", "Replicas")
-    max_replicas: int | None = setting(None, "Maximum that long queues may make of them; --replicas unless set.")
-    prefill_replicas: int | None = setting(
-        None, "Engines beside them that compute their prompts, and send their keys and values."
-    )
-    max_prefill_replicas: int | None = setting(None, "The same of these; --prefill-replicas unless set.")
+    replicas: int | None = setting(None, "Engines behind this address, each in a replica of Ray Serve.", "Replicas")
+    max_replicas: int | None = setting(None, "Maximum replicas when scaling with queue length; --replicas unless set.")
+    prefill_replicas: int | None = setting(None, "Engines that compute prompts for them, and send keys and values.")
+    max_prefill_replicas: int | None = setting(None, "Maximum prefill replicas; --prefill-replicas unless set.")
     ray_address: str | None = setting(
-        None, "Head of a Ray cluster to run them on; else a Ray of this machine is started."
+        None, "Head of a Ray cluster to run them on; else Ray is started on this machine."
     )
     router: str | None = setting(None, f"Router of requests: {', '.join(ROUTERS)}; {DEFAULT_ROUTER} unless set.")
 
@@ -51,7 +49,7 @@ def replicas_of(values: dict[str, Any]) -> Replicas | None:
     router, prefill = given["router"] or DEFAULT_ROUTER, None
     if given["prefill_replicas"] is not None:
         prefill = Scale(given["prefill_replicas"], given["max_prefill_replicas"])
-        values["role"] = "both"  # of the pools together: how they exchange blocks may be said
+        values["role"] = "both"  # of the pools together: options of transfers have an effect
     return Replicas(Scale(given["replicas"], given["max_replicas"]), given["ray_address"], router, prefill)
 
 
@@ -64,9 +62,9 @@ def _check(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     for name in ("record", "lora_dir", "kv_events_config", "role"):
         if values[name] is not None:
             raise click.UsageError(
-                f"--{name.replace('_', '-')} is one engine's, and with --replicas there are several; leave it out."
+                f"--{name.replace('_', '-')} is for one engine, and with --replicas there are several; leave it out."
             )
-    if find_spec("ray") is None:  # not imported: that takes a second, in which something else may be wrong
+    if find_spec("ray") is None:  # not imported: that takes a second, before other errors
         raise SettingsError(
             f"--replicas needs Ray Serve, which is not installed; {pip_install('ray')}, or serve one engine."
         )
@@ -92,5 +90,6 @@ def _check_prefill(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     for name in ("kv_transfer_host", "kv_transfer_port"):
         if values[name] is not None:
             raise click.UsageError(
-                f"--{name.replace('_', '-')} is one engine's, and each of --prefill-replicas has its own; leave it out."
+                f"--{name.replace('_', '-')} is for one engine, and each of --prefill-replicas has its own; leave it "
+                "out."
             )

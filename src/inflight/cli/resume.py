@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,12 +60,12 @@ def earlier_answers(source: Path, target: Path, prompts: PromptEncoder) -> Earli
     earlier = Earlier()
     if not target.exists():
         return earlier
+    size = target.stat().st_size
     with target.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
         for number, line in enumerate(file, 1):
             found = _recognized(line)
             if found is None:
-                if file.tell() == size:
+                if earlier.whole_bytes + len(line) == size:
                     break  # the last line, which the interruption cut off
                 raise ResumeError(f"{target}, line {number}, is no answer of this program; give the output it wrote.")
             index, answer = found

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
+from inflight.cli.declared import settings_options
 from inflight.cli.options import (
     complete_model,
     engine_options,
@@ -19,25 +20,72 @@ from inflight.cli.options import (
     scheduling_settings,
 )
 from inflight.cli.replica_options import replica_options, replicas_of
-from inflight.cli.server_options import server_options
-from inflight.cli.verb import Verb
+from inflight.cli.verb import Verb, stacked
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
+from inflight.config.setting import setting
 from inflight.ray.replica_setup import Replicas
 from inflight.server.settings import ServerSettings
 
-_IN_TABLE = "{given} is said of each model with --models; write it into the model's table."
+_IN_TABLE = "set it in the model's table"
 _NOT_OF_MODELS = {
-    **dict.fromkeys(("MODEL", "--model", "--lora", "--record"), _IN_TABLE),
-    "--served-model-name": "{given} has no place with --models: tables have names; write aliases = [...] there.",
-    "--lora-dir": "{given} has no place with --models, where adapters are named at the start; write lora = [...] into "
-    "the model's table.",
-    "--kv-events-config": "{given} has no place with --models: its addresses are one engine's, and each model has one "
-    "of its own; serve the model that routers are to hear of by itself.",
-    "--role": "{given} has no place with --models: peers exchange blocks with one engine; serve the model by itself.",
-    "--replicas": "{given} has no place with --models: replicas are of one model; serve it by itself.",
+    "name": ("MODEL", _IN_TABLE),
+    "model": ("--model", _IN_TABLE),
+    "served_model_name": ("--served-model-name", "tables have names; write aliases = [...] there"),
+    "lora": ("--lora", _IN_TABLE),
+    "lora_dir": (
+        "--lora-dir",
+        "with several models, adapters are named at the start; write lora = [...] into the model's table",
+    ),
+    "kv_events_config": ("--kv-events-config", "its addresses are one engine's; serve that model by itself"),
+    "role": ("--role", "peers exchange blocks with one engine; serve that model by itself"),
+    "record": ("--record", _IN_TABLE),
+    "replicas": ("--replicas", "replicas are of one model; serve it by itself"),
 }
-DEFAULTS = {"admission": "auto"}  # where clients come as they like, what waits must be bounded
+DEFAULTS = {"admission": "auto"}  # clients send as they like, so the queue must be bounded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsOption:
+    """Several models."""
+
+    models: Path | None = setting(
+        None,
+        "TOML file of several models behind this address, loaded when they are called; instead of MODEL.",
+        "Server",
+        path="present file",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyOptions:
+    """Keys of clients."""
+
+    api_key: tuple[str, ...] = setting((), "Key that clients must send; several times.", "Keys and tenants")
+    api_keys_file: Path | None = setting(
+        None, "TOML file of tenants, each with a key, a weight and limits.", path="file"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """The log."""
+
+    log_format: Literal["auto", "text", "json"] = setting(
+        "auto", "text, json (a line each), or auto: colours on a terminal.", "Log and traces", is_choice=True
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "info has a line for every request.", is_choice=True
+    )
+    verbose: bool = setting(False, "Show every setting in force, with its reason.")
+
+
+server_options = stacked(
+    settings_options(ModelsOption),
+    settings_options(ServerSettings),
+    settings_options(KeyOptions),
+    settings_options(LogOptions),
+)
 
 
 @click.command("serve", cls=Verb, context_settings={"default_map": DEFAULTS})
@@ -47,16 +95,14 @@ DEFAULTS = {"admission": "auto"}  # where clients come as they like, what waits 
 @server_options
 @replica_options
 @record_option
-@click.option("--verbose", is_flag=True, help="Show every setting in force, with its reason.")
 def command(name: str | None, **values: Any) -> int:
-    """Serve MODEL (a folder, a .gguf file, a hub id, or a name such as smollm2; without it the built-in model) to
-    OpenAI's clients, on 127.0.0.1:8000."""
+    """Serve MODEL on 127.0.0.1:8000, with APIs for clients of OpenAI, Anthropic and others. MODEL is a folder, a .gguf
+    file, a hub id, or a name such as smollm2; without it the built-in model."""
     started = time.monotonic()
-    models = values.pop("models")
-    if models is not None:
+    if (models := values.pop("models")) is not None:
         return _serve_models(models, name, values, started)
     asked = settings_of(name, values)
-    from inflight.server.tenants import load_tenants  # now, so that a mistake above is told at once
+    from inflight.server.tenants import load_tenants  # after the settings, so that their errors are reported at once
 
     tenants = load_tenants(asked.api_keys, asked.keys_file)
     server = asked.server.for_tenants(len(tenants.names))
@@ -82,7 +128,7 @@ def command(name: str | None, **values: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one model is served with."""
+    """The settings of a server of one model."""
 
     server: ServerSettings
     engine: EngineSettings
@@ -95,7 +141,7 @@ class Asked:
 
 
 def settings_of(name: str | None, values: dict[str, Any]) -> Asked:
-    """Takes them out of the verb's arguments; what is left is the log's. Raises click.UsageError, SettingsError."""
+    """Take the settings out of the verb's arguments; the log's are left. Raises click.UsageError, SettingsError."""
     name_model(name, values)
     values.pop("models", None)
     replicas = replicas_of(values)
@@ -107,27 +153,17 @@ def settings_of(name: str | None, values: dict[str, Any]) -> Asked:
 
 
 def _server_settings(values: dict[str, Any]) -> ServerSettings:
-    """Takes the server's options out of the verb's arguments."""
+    """Take the server's options out of the verb's arguments."""
     given = {item.name: values.pop(item.name) for item in fields(ServerSettings)}
-    given["api_processes"] = given["api_processes"] or 1  # 0 meant the engine's process, which has no HTTP any more
+    given["api_processes"] = given["api_processes"] or 1  # 0 once meant the engine's process, which serves no HTTP
     return ServerSettings(**given)
 
 
 def _serve_models(file: Path, name: str | None, values: dict[str, Any], started: float) -> int:
-    """Several models, each in a process of its own."""
-    for given, is_given in (
-        ("MODEL", name is not None),
-        ("--model", values["model"] is not None),
-        ("--served-model-name", bool(values["served_model_name"])),
-        ("--lora", bool(values["lora"])),
-        ("--lora-dir", values["lora_dir"] is not None),
-        ("--kv-events-config", values["kv_events_config"] is not None),
-        ("--role", values["role"] is not None),
-        ("--record", values["record"] is not None),
-        ("--replicas", values["replicas"] is not None),
-    ):
-        if is_given:
-            raise click.UsageError(_NOT_OF_MODELS[given].format(given=given))
+    """Serve several models, each in a process of its own."""
+    for option, (shown, instead) in _NOT_OF_MODELS.items():
+        if name is not None if option == "name" else values[option] not in (None, ()):
+            raise click.UsageError(f"{shown} does not go with --models: {instead}.")
     from inflight.cli.models_file import read_models
 
     models = read_models(file, click.get_current_context())

@@ -1,7 +1,4 @@
-"""`inflight doctor --trace`: steps of a model, recorded on every thread of the kernels, and shown by operation.
-
-Knows which steps are recorded and how they are shown; `execution.step_trace` computes the figures.
-"""
+"""`inflight doctor --trace`: record steps of a model on every thread of the kernels, and show them by operation."""
 
 from __future__ import annotations
 
@@ -27,13 +24,13 @@ ROWS, PROMPT = (1, 8, 32), 512
 DECODES, PROMPTS = 10, 3  # steps of a size, the fastest of which is shown
 _THREAD = {
     "busy_ms": "busy",
-    "put_aside_ms": "put aside",
+    "put_aside_ms": "descheduled",
     "waking_ms": "waking",
     "last_task_ms": "last task",
     "alone_ms": "caller alone",
     "between_ms": "in Python",
 }
-ROOM = 16  # tokens that a context grows by meanwhile, at most
+ROOM = 16  # maximum tokens that a context grows by meanwhile
 
 
 def trace_steps(
@@ -70,7 +67,7 @@ def trace_steps(
 
 
 def check_traced(settings: EngineSettings, spec: ModelSpec, file: Path | None) -> None:
-    """Raises SettingsError for a model or a device that cannot be traced, and a file that cannot be written."""
+    """Raise SettingsError for a model or a device that cannot be traced, and a file that cannot be written."""
     from inflight.build.limits import resolve_device
 
     device = resolve_device(settings).value
@@ -79,7 +76,7 @@ def check_traced(settings: EngineSettings, spec: ModelSpec, file: Path | None) -
     if settings.backend == "transformers":
         raise SettingsError("--trace records the kernels' operations, which --backend transformers does not call.")
     if spec.head is None:
-        raise SettingsError("--trace records steps of models that continue texts, and this one reads whole texts.")
+        raise SettingsError("--trace records steps of models that generate text, and this one is an encoder.")
     if file is not None:
         _write(file, ())
 
@@ -90,9 +87,9 @@ def _trace(runner: Any, size: StepSize, machine: Machine, events: list[dict[str,
 
     steps = DECODES if size.length == 1 else PROMPTS
     found: dict[str, Any] = {"rows": size.rows, "context": size.start + size.length, "tokens": size.rows * size.length}
-    needed, held = size.blocks(runner.capacity, UNTRACED + steps), runner.capacity.num_blocks
-    if needed > held:
-        found["left_out"] = f"it needs {needed:,} KV blocks, and memory has room for {held:,}"
+    needed, room = size.blocks(runner.capacity, UNTRACED + steps), runner.capacity.num_blocks
+    if needed > room:
+        found["left_out"] = f"it needs {needed:,} KV blocks, and memory has room for {room:,}"
         return found
     recorded = recorded_steps(runner, size, steps)
     best = min(recorded, key=lambda step: step.nanoseconds)
@@ -139,12 +136,12 @@ def name_of(trace: dict[str, Any]) -> str:
     return f"{counted(trace['rows'], 'row')} at {trace['context']:,} tokens"
 
 
-def show(traces: Sequence[dict[str, Any]]) -> Iterator[str]:
+def table(traces: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Return the lines of all tables."""
     for trace in traces:
         yield ""
         if "left_out" in trace:
-            yield f"trace of {name_of(trace)}: left out, since {trace['left_out']}"
+            yield f"trace of {name_of(trace)}: left out, because {trace['left_out']}"
             continue
         step = trace["step_ms"]
         yield (
@@ -166,7 +163,7 @@ def show(traces: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _events(name: str, process: int, step: RecordedStep) -> Iterator[dict[str, Any]]:
-    """The step's spans by the format that chrome://tracing and Perfetto read: microseconds, a process for each step."""
+    """Yield the step's spans in the format of chrome://tracing and Perfetto: microseconds, a process for each step."""
     yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
     threads = [step.recorded.spans, *step.recorded.workers[1:]]
     for thread, spans in enumerate(threads):

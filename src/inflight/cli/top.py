@@ -14,11 +14,11 @@ from inflight.cli.verb import Verb
 @click.argument("url", default="http://127.0.0.1:8000")
 @click.option("--api-key", help="An operator's key shows everything, a tenant's its own.")
 def command(url: str, **values: Any) -> int:
-    """What the server at URL does now: its batch, KV memory, queues and latencies. q ends it, Space pauses.
+    """Watch the server at URL: its batch, KV memory, queues and latencies. q ends it, Space pauses.
 
-    Where standard output is no terminal, one look is printed.
+    When standard output is no terminal, the state is printed once.
     """
-    # Loaded only now, so that a mistake above is told at once.
+    # Imported only now, so that errors above are reported at once.
     from inflight.cli.live_terminal.feed import FeedReader
     from inflight.cli.live_terminal.screen import look_once, watch
 

@@ -18,6 +18,8 @@ _GROUPS = "option_groups"  # attribute of a verb's function: name of an option â
 
 
 def stacked(*decorators: Decorator) -> Decorator:
+    """Return one decorator that applies all, the first one outermost."""
+
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
             function = decorator(function)
@@ -27,7 +29,7 @@ def stacked(*decorators: Decorator) -> Decorator:
 
 
 def grouped(title: str, *decorators: Decorator) -> Decorator:
-    """The options of all of them under one title; those that are in a group already stay there."""
+    """Show the options of all decorators under one title; those that are in a group already stay there."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         before = len(_parameters(function))
@@ -47,13 +49,13 @@ def _parameters(function: Callable[..., Any]) -> list[click.Parameter]:
 
 
 def groups_of(command: click.Command) -> dict[str, str]:
-    """Titles of the groups that options are in, by their names."""
+    """Return the titles of options' groups, by the options' names."""
     found: dict[str, str] = vars(command.callback).get(_GROUPS, {})
     return found
 
 
 def variables_of(parameter: click.Parameter) -> list[str]:
-    """Return the environment variables that give an option: INFLIGHT_<LONG_NAME>, and others that it has."""
+    """Return the environment variables of an option: INFLIGHT_<LONG_NAME>, and others that are declared."""
     if not isinstance(parameter, click.Option) or parameter.hidden or not parameter.allow_from_autoenv:
         return []
     more = [parameter.envvar] if isinstance(parameter.envvar, str) else list(parameter.envvar or ())

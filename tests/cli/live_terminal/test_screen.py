@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from inflight.cli.live_terminal.feed import FeedError, FeedReader
-from inflight.cli.live_terminal.screen import picture
-from inflight.cli.live_terminal.seen import MOST_COLUMNS, Seen
+from inflight.cli.live_terminal.screen import MAX_COLUMNS, FeedState, picture
 from inflight.live.frames import (
     BlocksPart,
     Ended,
@@ -48,14 +47,14 @@ def frame(number: int, runs: list[Run], **more: object) -> Frame:
     )
 
 
-def shown(seen: Seen, width: int = 80, height: int = 40) -> str:
+def shown(seen: FeedState, width: int = 80, height: int = 40) -> str:
     file = io.StringIO()
     Console(file=file, width=width, color_system=None).print(picture(seen, "http://x", width, height))
     return file.getvalue()
 
 
 def test_numbers_and_rows_are_there() -> None:
-    seen = Seen()
+    seen = FeedState()
     assert "waiting for http://x" in shown(seen)
     for message in (
         HELLO,
@@ -68,7 +67,7 @@ def test_numbers_and_rows_are_there() -> None:
     for part in (
         "1,234",
         "2 of 4",
-        "250 ms, 95 % 750 ms 50% in time",
+        "250 ms, p95 750 ms 50% in time",
         "50 ms (40 ms predicted)",
         "held 20",
         "free 50",
@@ -80,7 +79,7 @@ def test_numbers_and_rows_are_there() -> None:
 
 
 def test_more_rows_than_a_screen_are_counted() -> None:
-    seen = Seen()
+    seen = FeedState()
     seen.take(Hello("live", "m", max_rows=256, num_blocks=1, sees_all=True))
     seen.take(frame(0, [Run(row, row, 1, 0, 1, 1) for row in range(256)]))
     text = shown(seen, height=24)
@@ -88,18 +87,18 @@ def test_more_rows_than_a_screen_are_counted() -> None:
 
 
 def test_what_is_kept_is_bounded_and_a_new_server_begins_anew() -> None:
-    seen = Seen()
+    seen = FeedState()
     seen.take(HELLO)
-    for number in range(MOST_COLUMNS + 50):
+    for number in range(MAX_COLUMNS + 50):
         info = RequestInfo(number, f"r{number}")
         seen.take(frame(number, [], requests=[info], ended=[Ended(info, "stop", 1.0)]))
-    assert len(seen.columns) == MOST_COLUMNS and not seen.requests and seen.ended == MOST_COLUMNS + 50
+    assert len(seen.columns) == MAX_COLUMNS and not seen.requests and seen.ended == MAX_COLUMNS + 50
     seen.take(Hello("live", "other", server="b"))
     assert not seen.columns and seen.ended == 0
 
 
 def test_paused_it_stands_still_and_trouble_is_told() -> None:
-    seen = Seen()
+    seen = FeedState()
     seen.take(HELLO)
     seen.take(frame(0, []))
     seen.paused = True
@@ -110,7 +109,7 @@ def test_paused_it_stands_still_and_trouble_is_told() -> None:
 
 
 def test_a_tenant_is_told_so_and_a_pool_shows_its_engines() -> None:
-    seen = Seen()
+    seen = FeedState()
     seen.take(Hello("live", "pool", tenant="acme", members_only=True))
     seen.take(Frame(0, 0.0, 1.0, members=[Member("replica-0", "in memory", 3, 4, 100, 25, 77.0)]))
     text = shown(seen)
@@ -131,7 +130,7 @@ def test_nobody_there_is_a_sentence() -> None:
 
 
 def test_each_of_several_engines_has_its_numbers_and_its_tiers() -> None:
-    seen = Seen()
+    seen = FeedState()
     seen.take(Hello("live", "replicas", members_only=True, sees_all=True))
     seen.take(Frame(1, 0.0, 1.0, members=[Member("a", running=2, blocks=100, held_blocks=30), Member("b")]))
     for name in "ab":
@@ -144,15 +143,15 @@ def test_each_of_several_engines_has_its_numbers_and_its_tiers() -> None:
     seen.take(frame(3, [], engine="b"))
     text = " ".join(shown(seen, width=140, height=0).split())
     assert text.count("1,234") == 2 and "tiny · a" in text and "tiny · b" in text
-    assert "on the host 8 of 64 (3 come back)" in text, "tiers are told seldom, and kept"
+    assert "on the host 8 of 64 (3 of preempted requests)" in text, "tiers are told seldom, and kept"
     seen.take(replace(frame(4, [], engine="b"), lanes=lanes))
-    assert "2 for keys and values that are brought" in " ".join(shown(seen, width=140, height=0).split())
+    assert "2 for keys and values in transfer" in " ".join(shown(seen, width=140, height=0).split())
     seen.take(Frame(2, 1.0, 2.0, members=[Member("a")]))
     assert "tiny · b" not in shown(seen, width=140, height=0), "it is gone"
 
 
 def test_names_that_a_server_tells_do_not_steer_the_terminal() -> None:
-    seen = Seen()
+    seen = FeedState()
     seen.take(replace(HELLO, title="evil\x1b]0;owned\u202e"))
     lane = LanePart("lane\x1b[2J", 3, 2, "\x9bH", "b\x1b", [9], 1.5, {"\x1b[5m": 1})
     seen.take(replace(frame(0, []), lanes=[lane], members=[Member("m\x1b[1m", "state\x1b[2m")]))
@@ -168,7 +167,7 @@ def test_a_line_that_does_not_end_is_not_kept() -> None:
 
 
 def test_figures_that_cannot_be_are_drawn_within_the_screen_or_refused() -> None:
-    seen = Seen()
+    seen = FeedState()
     seen.take(HELLO)
     wild = BlocksPart(held=2**60, shared=5, evictable=1 - 2**60, free=0)
     seen.take(replace(frame(0, []), blocks=wild, members=[Member("m", "[/nothing]")]))

@@ -1,1 +1,1 @@
-"""The live feed in a terminal: who reads it, what is kept of it, and the screen."""
+"""Show the live feed of a server in a terminal: the reader of the feed, its last state, and the screen."""

@@ -1,7 +1,4 @@
-"""Reads a server's live feed in a thread, and asks again where it broke.
-
-Knows server-sent events and HTTP as far as the feed needs them; what is in a message, `inflight.live.frames` knows.
-"""
+"""Read a server's live feed (server-sent events), and connect again when it breaks."""
 
 from __future__ import annotations
 
@@ -20,12 +17,14 @@ MAX_LINE_BYTES = 8 << 20
 
 
 class FeedError(ValueError):
-    """The feed can't be read at all; the sentence says why."""
+    """The feed cannot be read at all; the sentence says why."""
 
 
 class FeedReader:
+    """The feed of one server."""
+
     def __init__(self, url: str, key: str | None):
-        """Raises FeedError."""
+        """Prepare it. key: an API key. Raises FeedError for what is no address."""
         parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
         try:
             port = parts.port
@@ -38,8 +37,8 @@ class FeedReader:
         self._last: str | None = None
 
     def messages(self, wait: bool) -> Iterator[Message | str]:
-        """Messages as they come, and sentences on why none do. wait: for a server that is not there, too. Raises
-        FeedError where it makes no sense to ask again."""
+        """Yield messages, and sentences while there are none. wait: also for a server that does not answer. Raises
+        FeedError where trying again is useless."""
         while True:
             try:
                 yield from self._once()
@@ -53,7 +52,7 @@ class FeedReader:
             time.sleep(PAUSE_SECONDS)
 
     def follow(self, take: Callable[[Message | str], None]) -> None:
-        """In a thread that ends with the program; what can't be asked again is the last that is told."""
+        """Read in a thread that ends with the program; the last item is the error where trying again is useless."""
 
         def run() -> None:
             try:
@@ -88,13 +87,13 @@ class FeedReader:
             connection.close()
 
     def _refused(self, status: int, body: bytes) -> None:
-        """Raises FeedError, or OSError where it makes sense to ask again."""
+        """Raise FeedError, or OSError where trying again may help."""
         try:
-            told = str(json.loads(body)["error"]["message"])
+            why = str(json.loads(body)["error"]["message"])
         except (ValueError, KeyError, TypeError):
-            told = f"it answers {status}"
+            why = f"it answers {status}"
         if status in (429, 503):
-            raise OSError(told)
+            raise OSError(why)
         if status == 404:
-            told = "it has no live feed; it was started with --no-ui, or is no server of inflight"
-        raise FeedError(f"The server at {self.url} does not show itself: {told}")
+            why = "it has no live feed; it was started with --no-ui, or is no inflight server"
+        raise FeedError(f"The server at {self.url} sends no live feed: {why}")

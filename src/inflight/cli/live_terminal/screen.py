@@ -1,7 +1,4 @@
-"""The screen: tiles, the batch as characters, memory, queues. And the keys.
-
-Knows terminals; what is shown, `seen` has.
-"""
+"""Draw the live feed in a terminal: tiles, the batch as characters, memory and queues; and read the keys."""
 
 from __future__ import annotations
 
@@ -9,10 +6,15 @@ import colorsys
 import os
 import select
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
+from msgspec.structs import replace
+from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.segment import Segment
@@ -20,28 +22,135 @@ from rich.table import Table
 from rich.text import Text
 
 from inflight.cli.live_terminal.feed import FeedReader
-from inflight.cli.live_terminal.seen import Cell, Column, Engine, Seen
 from inflight.counted import counted, printable
-from inflight.live.frames import BlocksPart, Frame, Hello, LanePart, Latencies
+from inflight.live.frames import BlocksPart, Frame, Hello, LanePart, Latencies, Message, RequestInfo
 
 DRAWINGS_PER_SECOND = 5
-LOOK_SECONDS = 1.2  # of one look, so that rates have something to be made of
-_GLYPHS = ("█", "▄", "▓", "░", "·")  # prompt, next token, computed again, padding, idle
-Tile = tuple[str, str]  # name, value
+LOOK_SECONDS = 1.2  # for one picture, long enough for rates
+_GLYPHS = ("█", "▄", "▓", "░", "·")  # prompt, next token, recomputed, padding, idle
 _REASONS = {
     "rows": "for a row",
     "blocks": "for KV blocks",
     "budget": "for the step's tokens",
     "share": "for its share",
-    "window": "for the batch under way",
+    "window": "for the running batch",
     "adapter": "for an adapter",
-    "kv": "for keys and values that are brought",
+    "kv": "for keys and values in transfer",
 }
 
 
+MAX_COLUMNS = 400
+_NOTABLE = (4, 2, 3, 1, 0)  # of each kind of work; the larger, the more notable: prompts before single tokens
+
+
+class Cell(NamedTuple):
+    """The work of a row in a frame."""
+
+    sequence: int
+    work: int
+
+
+Column = dict[int, Cell]  # by row
+
+
+def _with_tiers(now: BlocksPart | None, before: BlocksPart | None) -> BlocksPart | None:
+    """Add the last tiers to blocks: tiers come with maps of blocks only, twice a second."""
+    if now is None or before is None or now.map:
+        return now or before
+    return replace(now, host=before.host, disk=before.disk)
+
+
+class Engine:
+    """One of several engines: its last frame and blocks."""
+
+    def __init__(self, hello: Hello):
+        self.hello = hello
+        self.frame: Frame | None = None
+        self.blocks: BlocksPart | None = None
+
+    def add(self, frame: Frame) -> None:
+        """Note a frame."""
+        self.frame = frame
+        self.blocks = _with_tiers(frame.blocks, self.blocks)
+
+
+class FeedState:
+    """The last state of the feed. One thread takes messages, another reads, both under `lock`.
+
+    Attributes:
+        trouble: Why no frames come; empty: they do.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.hello: Hello | None = None
+        self.frame: Frame | None = None
+        self.blocks: BlocksPart | None = None
+        self.trouble = ""
+        self.columns: deque[Column] = deque(maxlen=MAX_COLUMNS)
+        self.requests: dict[int, RequestInfo] = {}
+        self.engines: dict[str, Engine] = {}  # of several, those that send frames
+        self.preempted = self.ended = 0
+        self.paused = False
+
+    def take(self, message: Message | str) -> None:
+        """Note a message, or a sentence on why none come."""
+        with self.lock:
+            if isinstance(message, str):
+                self.trouble = message
+            elif isinstance(message, Hello):
+                self._begin(message)
+            elif isinstance(message, Frame):
+                self._add(message)
+            else:
+                self.trouble = message.sentence
+
+    def _begin(self, hello: Hello) -> None:
+        if hello.engine:
+            self.engines[hello.engine] = Engine(hello)
+            return
+        if self.hello is None or self.hello.server != hello.server:
+            self.columns.clear()
+            self.requests.clear()
+            self.engines.clear()
+            self.preempted = self.ended = 0
+        self.hello, self.trouble = hello, ""
+        self.requests.update({one.number: one for one in hello.requests})
+
+    def _add(self, frame: Frame) -> None:
+        self.trouble = ""
+        if frame.engine:
+            self._add_to_engine(frame)
+            return
+        self.requests.update({one.number: one for one in frame.requests})
+        for one in frame.ended:
+            self.requests.pop(one.info.number, None)
+        self.preempted += len(frame.preempted)
+        self.ended += len(frame.ended)
+        if self.paused:
+            return
+        self.frame = frame
+        self.blocks = _with_tiers(frame.blocks, self.blocks)
+        there = {one.name for one in frame.members if one.state != "not loaded"}
+        self.engines = {name: one for name, one in self.engines.items() if name in there}
+        column: Column = {}
+        for run in frame.runs:
+            before = column.get(run.row)
+            if before is None or before.sequence != run.sequence or _NOTABLE[run.work] > _NOTABLE[before.work]:
+                column[run.row] = Cell(run.sequence, run.work)
+        self.columns.append(column)
+
+    def _add_to_engine(self, frame: Frame) -> None:
+        self.preempted += len(frame.preempted)
+        self.ended += len(frame.ended)
+        engine = self.engines.get(frame.engine)
+        if engine is not None and not self.paused:
+            engine.add(frame)
+
+
 def watch(reader: FeedReader) -> int:
-    """Until a key ends it."""
-    seen, console = Seen(), Console()
+    """Draw until a key ends it. Return the exit code."""
+    seen, console = FeedState(), Console()
     reader.follow(seen.take)
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -57,8 +166,8 @@ def watch(reader: FeedReader) -> int:
 
 
 def look_once(reader: FeedReader) -> int:
-    """One look, as text. Raises FeedError."""
-    seen, end = Seen(), 0.0
+    """Print one picture as text. Return the exit code. Raises FeedError."""
+    seen, end = FeedState(), 0.0
     for message in reader.messages(wait=False):
         seen.take(message)
         end = end or time.monotonic() + LOOK_SECONDS
@@ -70,7 +179,7 @@ def look_once(reader: FeedReader) -> int:
 
 
 class _Printable:
-    """A picture with escapes for what servers may name their lanes and models, and what would steer the terminal."""
+    """A picture with escapes for names of lanes and models that would steer the terminal."""
 
     def __init__(self, inner: RenderableType):
         self._inner = inner
@@ -82,7 +191,7 @@ class _Printable:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits so many seconds for a key: which, or ""."""
+    """Yield a function that waits so many seconds for a key, and returns it, or ""."""
     import termios
     import tty
 
@@ -100,12 +209,12 @@ def _keys() -> Iterator[Callable[[float], str]]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def picture(seen: Seen, url: str, width: int, height: int) -> RenderableType:
-    """height: of the screen; 0: as much as there is."""
+def picture(seen: FeedState, url: str, width: int, height: int) -> RenderableType:
+    """Return the picture. height: of the screen; 0: all that there is."""
     hello, frame = seen.hello, seen.frame
     if hello is None or frame is None:
         return _Printable(Text(seen.trouble or f"waiting for {url} …", style="dim"))
-    parts: list[RenderableType] = [_head(seen, hello, url), _tiles(hello, frame, seen.blocks, width)]
+    parts: list[RenderableType] = [_head(seen, hello, url), _tiles(hello, frame, seen.blocks)]
     if hello.members_only or frame.members:
         parts.append(_members(frame))
         for one in seen.engines.values():
@@ -119,7 +228,7 @@ def picture(seen: Seen, url: str, width: int, height: int) -> RenderableType:
     return _Printable(Group(*parts))
 
 
-def _head(seen: Seen, hello: Hello, url: str) -> Text:
+def _head(seen: FeedState, hello: Hello, url: str) -> Text:
     state = (
         ("lost", "bold red") if seen.trouble else ("paused", "bold yellow") if seen.paused else ("live", "bold green")
     )
@@ -128,19 +237,19 @@ def _head(seen: Seen, hello: Hello, url: str) -> Text:
     if seen.trouble:
         text.append(f"\n{seen.trouble}", "red")
     if not hello.sees_all:
-        text.append(f"\nYou see the requests of {hello.tenant}; others are there without names.", "yellow")
+        text.append(f"\nYou see the requests of {hello.tenant}; other tenants' requests have no names.", "yellow")
     return text
 
 
 def _engine(one: Engine, width: int) -> list[RenderableType]:
-    """One of several: its numbers, its memory and its queues."""
+    """Return one of several engines: its numbers, its memory and its queues."""
     if one.frame is None:
         return []
     head = Text.assemble("\n", (one.hello.title, "bold"))
-    return [head, _tiles(one.hello, one.frame, one.blocks, width), _memory(one.blocks, width), _queues(one.frame)]
+    return [head, _tiles(one.hello, one.frame, one.blocks), _memory(one.blocks, width), _queues(one.frame)]
 
 
-def _tiles(hello: Hello, frame: Frame, blocks: BlocksPart | None, width: int) -> Group:
+def _tiles(hello: Hello, frame: Frame, blocks: BlocksPart | None) -> Columns:
     rates, running = frame.rates, sum(lane.running for lane in frame.lanes)
     waiting = sum(lane.waiting for lane in frame.lanes)
     tiles = [("output/s", f"{rates.output_tokens:,.0f}")]
@@ -155,37 +264,15 @@ def _tiles(hello: Hello, frame: Frame, blocks: BlocksPart | None, width: int) ->
         ]
         if blocks is not None:
             tiles.append(("KV held", f"{blocks.held / max(1, hello.num_blocks):.0%}"))
-    return Group(*(_in_a_row(some) for some in _rows_of(tiles, width)))
-
-
-def _rows_of(tiles: Sequence[Tile], width: int) -> Iterator[list[Tile]]:
-    """As many in a row as there is room for."""
-    row: list[Tile] = []
-    taken = 0
-    for one in tiles:
-        wide = max(map(len, one)) + 2
-        if row and taken + wide > width:
-            yield row
-            row, taken = [], 0
-        row.append(one)
-        taken += wide
-    yield row
-
-
-def _in_a_row(tiles: Sequence[Tile]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for _ in tiles:
-        table.add_column(no_wrap=True)
-    table.add_row(*(Text(name, style="dim") for name, _ in tiles))
-    table.add_row(*(Text(value, style="bold") for _, value in tiles))
-    return table
+    shown = [Group(Text(name, style="dim"), Text(value, style="bold")) for name, value in tiles]
+    return Columns(shown, padding=(0, 2))
 
 
 def _latency(one: Latencies) -> str:
     if not one.count:
         return "–"
-    kept = f" {one.met / one.with_target:.0%} in time" if one.with_target else ""
-    return f"{_seconds(one.p50)}, 95 % {_seconds(one.p95)}{kept}"
+    met = f" {one.met / one.with_target:.0%} in time" if one.with_target else ""
+    return f"{_seconds(one.p50)}, p95 {_seconds(one.p95)}{met}"
 
 
 def _step(frame: Frame) -> str:
@@ -200,10 +287,10 @@ def _seconds(value: float) -> str:
     return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
-def _batch(columns: Iterable[Column], hello: Hello, width: int, most: int) -> Text:
-    """A line for each row; the newest column stands right."""
+def _batch(columns: Iterable[Column], hello: Hello, width: int, max_rows: int) -> Text:
+    """Draw a line for each row; the newest column is on the right."""
     shown = list(columns)[-(width - 5) :]
-    rows = min(hello.max_rows, most, 1 + max((row for column in shown for row in column), default=3))
+    rows = min(hello.max_rows, max_rows, 1 + max((row for column in shown for row in column), default=3))
     text = Text()
     for row in range(rows):
         text.append(f"{row:>4} " + " " * (width - 5 - len(shown)), "dim")
@@ -239,12 +326,12 @@ def _memory(blocks: BlocksPart | None, width: int) -> Text:
     text = Text("  KV ", "dim")
     for name, count, style in parts:
         text.append(("·" if name == "free" else "■") * max(0, min(cells, round(cells * count / all_blocks))), style)
-    told = (f"{name} {count:,}" for name, count, _ in parts if count or name != "moving")
-    text.append("\n     " + " · ".join(told), "dim")
+    counts = (f"{name} {count:,}" for name, count, _ in parts if count or name != "moving")
+    text.append("\n     " + " · ".join(counts), "dim")
     for name, tier in (("on the host", blocks.host), ("in the folder", blocks.disk)):
         if tier is not None:
             text.append(f" · {name} {tier.kept + tier.wanted + tier.moving:,} of {tier.blocks:,}", "dim")
-            text.append(f" ({tier.wanted:,} come back)" if tier.wanted else "", "dim")
+            text.append(f" ({tier.wanted:,} of preempted requests)" if tier.wanted else "", "dim")
     return text
 
 
@@ -261,9 +348,9 @@ def _why(lane: LanePart) -> str:
     if not lane.waiting:
         return ""
     behind = f", behind {lane.behind}" if lane.behind and lane.behind != lane.name else ""
-    apart = "".join(f", {count:,} {_REASONS.get(what, what)}" for what, count in lane.deferred.items())
+    deferred = "".join(f", {count:,} {_REASONS.get(what, what)}" for what, count in lane.deferred.items())
     reason = _REASONS.get(lane.stands_for, "for " + (lane.stands_for or "the step"))
-    return f"{reason}{behind}, {_seconds(lane.oldest)}{apart}"
+    return f"{reason}{behind}, {_seconds(lane.oldest)}{deferred}"
 
 
 def _members(frame: Frame) -> Table:
