@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import pytest
 from inflight.server.errors import ApiError
 from inflight.server.jobs.database import Database
 from inflight.server.jobs.files import Content, Files
-from inflight.server.jobs.files import _new_id as new_file_id
 from inflight.server.jobs.storage import StorageError
 from inflight.server.tenants import ANYONE
 
@@ -39,7 +39,7 @@ def test_what_is_not_known_is_moved_aside_and_reported(tmp_path: Path, caplog: p
     for name in ("files", "partial"):
         folder = tmp_path / "data" / name
         (folder / "thesis.tex").write_text(f"mine, in {name}")
-        (folder / new_file_id()).write_text("of our own form, and not ours")
+        (folder / f"file-{secrets.token_hex(16)}").write_text("of our own form, and not ours")
         (folder / "photos" / "2019").mkdir(parents=True)
         (folder / "photos" / "2019" / "cat.jpg").write_text("meow")
         (folder / "link").symlink_to(tmp_path / "target")

@@ -15,7 +15,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
@@ -73,7 +73,7 @@ class Content:
     """The content of a file while it is written. Every method waits for the disk, and raises StorageError."""
 
     def __init__(self, data: DataDirectory, file_id: str):
-        self.bytes = 0
+        self.id, self.bytes = file_id, 0
         self._path, self._published = data.partial / file_id, data.files / file_id
         with storage_errors():
             self._file = open(self._path, "xb", opener=open_private)  # noqa: SIM115  (closed by seal and discard)
@@ -170,24 +170,20 @@ class Files:
 
     async def receive(self, tenant: Tenant, upload: Upload) -> StoredFile:
         """Store an upload; one that breaks off leaves nothing."""
+        quota = self.quota(tenant)
 
-        def begin(connection: sqlite3.Connection) -> None:
-            usage, quota = _usage(tenant.name, "state != 'deleting'", connection), self.quota(tenant)
+        def check(connection: sqlite3.Connection) -> None:
+            usage = _usage(tenant.name, "state != 'deleting'", connection)
             if usage.files >= quota.files or usage.bytes > quota.bytes:
                 raise self.refusal(connection, tenant)
-            _begin(file_id, tenant.name, connection)
 
         def take(nbytes: int, connection: sqlite3.Connection) -> None:
-            usage = _usage(tenant.name, "state != 'deleting'", connection)
-            if usage.bytes + nbytes > self.quota(tenant).bytes:
+            if _usage(tenant.name, "state != 'deleting'", connection).bytes + nbytes > quota.bytes:
                 raise self.refusal(connection, tenant)
-            connection.execute("UPDATE files SET bytes = bytes + ? WHERE id = ?", (nbytes, file_id))
+            connection.execute("UPDATE files SET bytes = bytes + ? WHERE id = ?", (nbytes, content.id))
 
-        file_id = _new_id()
-        await self._database.write(begin)
-        content: Content | None = None
+        content = await self.begin(tenant.name, check)
         try:
-            content = await asyncio.to_thread(Content, self._data, file_id)
             async for piece in upload.content():
                 if content.bytes + len(piece) > self.max_bytes:
                     raise too_large(self.max_bytes)
@@ -196,10 +192,10 @@ class Files:
             purpose, name = _purpose(upload.purpose), _name(upload.filename)
             if content.bytes == 0:
                 raise invalid("The file is empty; give one with at least one line.", "file", "empty_file")
-            file = self._described(file_id, content, tenant.name, name, purpose)
+            file = self.described(content, tenant.name, name, purpose)
             await asyncio.to_thread(content.seal)
         except BaseException:
-            await asyncio.shield(self.abandon({file_id: content}))
+            await asyncio.shield(self.abandon([content]))
             raise
         # A client that goes away now has stored the file: whether its row is written could not be known.
         await asyncio.shield(self._stored(file, content))
@@ -209,26 +205,46 @@ class Files:
         try:
             await self._database.write(partial(store, file))
         except BaseException:
-            await self.abandon({file.id: content})
+            await self.abandon([content])
             raise
         await asyncio.to_thread(content.publish)
 
-    async def begin(self, tenant: str) -> tuple[str, Content]:
-        """Begin a file of a job, which no quota refuses. Then `store` its row, or `abandon` it."""
-        file_id = _new_id()
-        await self._database.write(partial(_begin, file_id, tenant))
-        return file_id, await asyncio.to_thread(Content, self._data, file_id)
+    async def begin(self, tenant: str, check: Callable[[sqlite3.Connection], None] | None = None) -> Content:
+        """Begin a file, its row before its content. Then `store` its row, or `abandon` it.
 
-    def output(self, file_id: str, content: Content, tenant: str, filename: str) -> StoredFile:
-        """Return the row of a file that a job has written."""
-        return self._described(file_id, content, tenant, filename, "batch_output")
+        Args:
+            check: Raises ApiError where the tenant may not begin it; None for files of jobs, which no quota refuses.
+        """
+        file_id = f"file-{secrets.token_hex(16)}"
 
-    async def abandon(self, contents: dict[str, Content | None]) -> None:
-        """Remove files that were begun, by their ids."""
-        for content in contents.values():
-            if content is not None:
-                await asyncio.to_thread(content.discard)  # of a large file that takes its time
-        await self._forget(list(contents))
+        def work(connection: sqlite3.Connection) -> None:
+            if check is not None:
+                check(connection)
+            connection.execute(
+                "INSERT INTO files (id, tenant, filename, purpose, bytes, created_at, state, process)"
+                " VALUES (?, ?, '', 'batch', 0, 0, 'writing', ?)",
+                (file_id, tenant, os.getpid()),
+            )
+
+        await self._database.write(work)
+        try:
+            return await asyncio.to_thread(Content, self._data, file_id)
+        except Exception:  # cancelled, the content may be there in a moment: the next start removes both
+            await asyncio.shield(self._forget([file_id]))
+            raise
+
+    def described(self, content: Content, tenant: str, filename: str, purpose: str) -> StoredFile:
+        """Return the row of a file whose content is written."""
+        created, nbytes = int(self._now()), content.bytes
+        return StoredFile(
+            id=content.id, tenant=tenant, filename=filename, purpose=purpose, bytes=nbytes, created_at=created
+        )
+
+    async def abandon(self, contents: Collection[Content]) -> None:
+        """Remove files that were begun."""
+        for content in contents:
+            await asyncio.to_thread(content.discard)  # of a large file that takes its time
+        await self._forget([content.id for content in contents])
 
     async def _forget(self, ids: Sequence[str]) -> None:
         """Remove rows that have no content any more; where the disk refuses, the next start does it."""
@@ -247,12 +263,6 @@ class Files:
                 self._remove(file_id)
             with contextlib.suppress(StorageError):
                 self._database.write_now(partial(_delete, ids))
-
-    def _described(self, file_id: str, content: Content, tenant: str, name: str, purpose: str) -> StoredFile:
-        created = int(self._now())
-        return StoredFile(
-            id=file_id, tenant=tenant, filename=name, purpose=purpose, bytes=content.bytes, created_at=created
-        )
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -373,14 +383,6 @@ def no_file(file_id: object, param: str | None = None) -> ApiError:
     )
 
 
-def _begin(file_id: str, tenant: str, connection: sqlite3.Connection) -> None:
-    connection.execute(
-        "INSERT INTO files (id, tenant, filename, purpose, bytes, created_at, state, process)"
-        " VALUES (?, ?, '', 'batch', 0, 0, 'writing', ?)",
-        (file_id, tenant, os.getpid()),
-    )
-
-
 def _delete(ids: Sequence[str], connection: sqlite3.Connection) -> None:
     """Rows of files that are not stored."""
     query = "DELETE FROM files WHERE id = ? AND state != 'stored'"
@@ -395,10 +397,6 @@ def _usage(tenant: str, where: str, connection: sqlite3.Connection) -> Quota:
 def stores_no_more(tenant: Tenant, quota: Quota, connection: sqlite3.Connection) -> bool:
     usage = _usage(tenant.name, "state = 'stored'", connection)
     return usage.files >= quota.files or usage.bytes >= quota.bytes
-
-
-def _new_id() -> str:
-    return f"file-{secrets.token_hex(16)}"
 
 
 def _purpose(purpose: str | None) -> str:

@@ -156,7 +156,7 @@ class Outputs:
 
     job: Job
     files: Files
-    contents: dict[str, tuple[str, Content]] = field(default_factory=dict)  # by kind: the id of the file, its content
+    contents: dict[str, Content] = field(default_factory=dict)  # by kind
     lines: int = 0  # written
     failed: int = 0  # of them without an answer
 
@@ -190,20 +190,20 @@ class Outputs:
             now = [one for one in (*answers, *bad) if one.line <= end]
             answers, bad = ([one for one in page if one.line > end] for page in (answers, bad))
             await self._write(sorted(now, key=lambda one: one.line))
-        for _, content in self.contents.values():
+        for content in self.contents.values():
             await asyncio.to_thread(content.seal)
         return {
-            kind: self.files.output(file_id, content, self.job.tenant, f"{self.job.id}_{kind}.jsonl")
-            for kind, (file_id, content) in self.contents.items()
+            kind: self.files.described(content, self.job.tenant, f"{self.job.id}_{kind}.jsonl", "batch_output")
+            for kind, content in self.contents.items()
         }
 
     async def publish(self) -> None:
         """After the rows of the files are stored."""
-        for _, content in self.contents.values():
+        for content in self.contents.values():
             await asyncio.to_thread(content.publish)
 
     async def abandon(self) -> None:
-        await self.files.abandon(dict(self.contents.values()))
+        await self.files.abandon(self.contents.values())
 
     async def _write(self, entries: list[LineAnswer]) -> None:
         """Write each entry into the file of its kind."""
@@ -215,7 +215,7 @@ class Outputs:
 
     def _write_lines(self, lines: list[tuple[str, bytes]]) -> None:
         for kind, line in lines:
-            self.contents[kind][1].write(line)
+            self.contents[kind].write(line)
 
 
 def line_error(job: Job, bad: BadLine) -> LineAnswer:
