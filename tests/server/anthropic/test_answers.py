@@ -9,18 +9,15 @@ import msgspec
 import pytest
 
 from inflight.core.types.events import Finish
-from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
 from inflight.server.anthropic.messages.answers import MessagesSerializer, content_block
-from inflight.server.common.answers import Change, TokenUsage
-from inflight.server.common.logprobs import TokenNames, encode
-from inflight.server.common.prepared import Call
+from inflight.server.common.answers import TokenUsage
+from inflight.server.common.logprobs import encode
 from inflight.server.errors import ApiError
-from inflight.server.tenants import ANYONE
+from tests.server.answers import SOME_USAGE, named_events, serializer_of, stream_of
 
-NOTHING, SOME = TokenUsage(7, 0), TokenUsage(7, 5, cached_tokens=4, reasoning_tokens=2)
 ALL: list[AnswerDelta] = [
     ReasoningDelta("Hm"),
     ReasoningDelta("."),
@@ -32,42 +29,14 @@ ALL: list[AnswerDelta] = [
 
 
 def serializer(**fields: Any) -> tuple[MessagesSerializer, OutputCollector]:
-    request = Request(request_id="r-0", prompt_token_ids=(1, 2, 3), params=SamplingParams(max_tokens=5))
-    call = Call(
-        kind="messages",
-        call_id="msg_r",
-        created=1,
-        model="m",
-        requests=(request,),
-        prompts=(None,),
-        n=1,
-        tier="default",
-        tenant=ANYONE,
-        stream=True,
-        **fields,
-    )
-    collector = OutputCollector(request, None)
-    return MessagesSerializer(call, [collector], TokenNames(None)), collector
-
-
-def events(frames: bytes) -> list[dict[str, Any]]:
-    found = []
-    for frame in frames.decode().strip().split("\n\n"):
-        name, data = frame.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
+    params = SamplingParams(max_tokens=5)
+    return serializer_of(MessagesSerializer, params, kind="messages", call_id="msg_r", **fields)
 
 
 def streamed(
-    deltas: list[AnswerDelta], finish: Finish, usage: TokenUsage = SOME, **fields: Any
+    deltas: list[AnswerDelta], finish: Finish, usage: TokenUsage = SOME_USAGE, **fields: Any
 ) -> list[dict[str, Any]]:
-    writer, collector = serializer(**fields)
-    frames = b""
-    for number, delta in enumerate(deltas):
-        frames += writer.frames([Change(0, collector, begins=not number, deltas=[delta])], NOTHING, usage, False)
-    frames += writer.frames([Change(0, collector, finish=finish)], usage, usage, True)
-    return events(frames + writer.end(usage))
+    return stream_of(*serializer(**fields), deltas, finish, usage)
 
 
 def test_a_stream_of_all_kinds_of_blocks() -> None:
@@ -130,8 +99,8 @@ def test_inputs_are_objects_whatever_the_model_wrote() -> None:
 
 def test_life_and_errors_within_a_stream() -> None:
     writer, _ = serializer()
-    assert events(writer.alive) == [{"type": "ping"}]
+    assert named_events(writer.alive) == [{"type": "ping"}]
     error = ApiError(503, "The server was shut down.", type="server_error", code="draining")
-    (sent,) = events(writer.failed(error))
+    (sent,) = named_events(writer.failed(error))
     assert sent["type"] == "error" and sent["error"]["type"] == "overloaded_error"
     assert sent["error"]["message"] == "The server was shut down."

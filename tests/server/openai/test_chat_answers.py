@@ -2,78 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 
-from inflight.build import BUILT_IN
-from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
-from inflight.core.types.request import Request
-from inflight.core.types.sampling import SamplingParams
-from inflight.core.types.timings import Timings
-from inflight.frontend.answers import AnswerParsing
-from inflight.frontend.outputs import OutputCollector
-from inflight.frontend.parsers.parser_choice import Tool
-from inflight.server.common.answers import ResponseBuilder
-from inflight.server.common.logprobs import TokenNames
-from inflight.server.common.prepared import Call
-from inflight.server.tenants import ANYONE
-from inflight.text import Tokenizer
-from tests.server.marked_parser import MarkedChoice
+from tests.server.answers import call, end, events, frames_of, whole
 
-TIMINGS = Timings(1, 2, 3, 0, 0, 6, 2.5, 1, 0, 0, None, None, "interactive")
-TOKENIZER = Tokenizer.load(BUILT_IN)
 ANSWER = ["<r>", "why", "</r>", "Hi", "<c>", "f", "{", "}", "</c>"]
-
-
-class Words(AnswerParsing, frozen=True):
-    """Its parser is given the words of an answer in turn, one for each token."""
-
-    words: tuple[str, ...] = ()
-
-    def new(self) -> Any:
-        answer, words = super().new(), iter(self.words)
-        push = answer.push
-        answer.push = lambda text: push(next(words))  # type: ignore[method-assign]
-        return answer
-
-
-def call(words: list[str], n: int = 1, **more: Any) -> Call:
-    request = Request(request_id="r", prompt_token_ids=(1, 2), params=SamplingParams(n=n))
-    parsing = Words(MarkedChoice(), (Tool("f"),), words=tuple(words))
-    made = Call(
-        kind="chat", call_id="c", created=0, model="m", requests=(request,), prompts=(None,), n=n, tier="default",
-        tenant=ANYONE, parsing=parsing, stream=True,
-    )  # fmt: skip
-    return replace(made, **more)
-
-
-def events(count: int, sample: int = 0, reason: str = "stop", each: int = 1) -> list[Event]:
-    steps = [min(each, count - begun) for begun in range(0, count, each)]
-    made: list[Event] = [TokensEvent("r", sample, (65,) * step, None, None) for step in steps[:-1]]
-    finish = Finish(reason, stopped_by=None)  # type: ignore[arg-type]
-    return [*made, TokensEvent("r", sample, (65,) * steps[-1], None, finish)]
-
-
-def end(n: int = 1, reason: str = "stop") -> Event:
-    return FinishedEvent("r", (Finish(reason),) * n, TIMINGS)  # type: ignore[arg-type]
-
-
-def streamed(one: Call, steps: list[list[Event]]) -> list[dict[str, Any]]:
-    collector = OutputCollector(one.requests[0], TOKENIZER, None, True, one.parsing)
-    builder = ResponseBuilder(one, {"r": collector}, TokenNames(None))
-    frames = b"".join([*[builder.frames(step) for step in steps], builder.last_frames()]).decode().split("\n\n")
-    assert frames[-2:] == ["data: [DONE]", ""]
-    return [json.loads(frame[6:]) for frame in frames[:-2]]
-
-
-def whole(one: Call, taken: list[Event]) -> dict[str, Any]:
-    collector = OutputCollector(one.requests[0], TOKENIZER, None, False, one.parsing)
-    builder = ResponseBuilder(one, {"r": collector}, TokenNames(None))
-    for event in taken:
-        builder.take(event)
-    answer: dict[str, Any] = json.loads(builder.answer())
-    return answer
 
 
 def folded(frames: list[dict[str, Any]]) -> dict[str, Any]:
@@ -103,7 +36,7 @@ def test_streams_say_what_whole_answers_say_however_steps_fall() -> None:
     assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
     for each in (1, 2, 9):
         steps = [[one] for one in events(len(ANSWER), each=each)]
-        answer = folded(streamed(call(ANSWER), [*steps, [end()]]))
+        answer = folded(frames_of(call(ANSWER), [*steps, [end()]]))
         assert (answer["content"], answer["reasoning"], answer["finish_reason"]) == ("Hi", "why", "tool_calls")
         (one,) = answer["calls"].values()
         assert (one["name"], one["arguments"], len(one["ids"])) == ("f", "{}", 1)
@@ -111,14 +44,14 @@ def test_streams_say_what_whole_answers_say_however_steps_fall() -> None:
 
 def test_the_reason_comes_behind_the_last_call() -> None:
     for more in ({}, {"old_functions": True}):
-        frames = streamed(call(ANSWER, **more), [events(len(ANSWER), each=9), [end()]])
+        frames = frames_of(call(ANSWER, **more), [events(len(ANSWER), each=9), [end()]])
         *_, called, last = (frame["choices"][0] for frame in frames if frame["choices"])
         assert called["delta"] and called["finish_reason"] is None
         assert last["delta"] == {} and last["finish_reason"] in ("tool_calls", "function_call")
 
 
 def test_a_step_of_many_tokens_makes_a_frame_for_each_kind() -> None:
-    frames = streamed(call(ANSWER), [[*events(len(ANSWER), each=9), end()]])
+    frames = frames_of(call(ANSWER), [[*events(len(ANSWER), each=9), end()]])
     kinds = [set(frame["choices"][0]["delta"]) for frame in frames]
     parts = [{"reasoning_content", "reasoning"}, {"content"}, {"tool_calls"}]
     assert kinds == [{"role", "content", "refusal"}, *parts, set()]
@@ -126,7 +59,7 @@ def test_a_step_of_many_tokens_makes_a_frame_for_each_kind() -> None:
 
 def test_hidden_reasoning_is_counted_but_not_shown() -> None:
     one = call(ANSWER, include_reasoning=False, include_usage=True)
-    frames = streamed(one, [[event] for event in [*events(len(ANSWER)), end()]])
+    frames = frames_of(one, [[event] for event in [*events(len(ANSWER)), end()]])
     assert not folded(frames)["reasoning"]
     assert frames[-1]["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2
 
@@ -136,7 +69,7 @@ def test_functions_are_shown_as_they_were_asked_for() -> None:
     choice = whole(one, [*events(len(ANSWER)), end()])["choices"][0]
     assert choice["message"]["function_call"] == {"name": "f", "arguments": "{}"}
     assert choice["finish_reason"] == "function_call" and "tool_calls" not in choice["message"]
-    frames = streamed(call(ANSWER, old_functions=True), [[*events(len(ANSWER)), end()]])
+    frames = frames_of(call(ANSWER, old_functions=True), [[*events(len(ANSWER)), end()]])
     called = [frame["choices"][0]["delta"]["function_call"] for frame in frames if "function_call" in
               frame["choices"][0]["delta"]]  # fmt: skip
     assert called == [{"name": "f", "arguments": "{}"}]
@@ -152,7 +85,7 @@ def test_a_call_that_was_cut_off_ends_by_its_length() -> None:
 def test_samples_are_parsed_apart() -> None:
     one = call(ANSWER, n=2)
     taken = [event for pair in zip(events(len(ANSWER)), events(len(ANSWER), 1), strict=True) for event in pair]
-    frames = streamed(one, [[*taken, end(2)]])
+    frames = frames_of(one, [[*taken, end(2)]])
     for index in (0, 1):
         mine = [frame for frame in frames if frame["choices"][0]["index"] == index]
         assert folded(mine)["calls"][0]["arguments"] == "{}"

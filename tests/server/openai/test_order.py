@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 
 from inflight.core.types.events import Finish, TokensEvent
 from inflight.core.types.sampling import TokenLogprob
-from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.parser_choice import Tool
-from inflight.server.common.answers import ResponseBuilder
-from inflight.server.common.logprobs import TokenNames
 from inflight.server.common.prepared import Call
 from inflight.server.openai.responses.schema import EchoedFields, encode_echoed
+from tests.server.answers import Words, call, end, events, frames_of, whole
 from tests.server.marked_parser import MarkedChoice
-from tests.server.openai.test_chat_answers import TOKENIZER, Words, call, end, events, whole
 
 ANSWER = ["<r>", "why", "</r>", "Hi", "<c>", "f", "{}", "</c>", "so", "<c>", "f", "{", "}", "</c>", "<r>", "hm", "</r>"]
 _WORDS = ("<r>", "</r>", "<c>", "</c>", "f", "{}", "a", "b ", "")
@@ -29,13 +26,6 @@ _WORDS = ("<r>", "</r>", "<c>", "</c>", "f", "{}", "a", "b ", "")
 def of_kind(kind: str, words: Sequence[str], parallel: bool = True, **more: Any) -> Call:
     parsing = Words(MarkedChoice(), (Tool("f"),), parallel=parallel, words=tuple(words))
     return call(list(words), kind=kind, echoed=encode_echoed(EchoedFields()), parsing=parsing, **more)
-
-
-def streamed(one: Call, count: int, each: int) -> list[dict[str, Any]]:
-    collector = OutputCollector(one.requests[0], TOKENIZER, None, True, one.parsing)
-    builder = ResponseBuilder(one, {"r": collector}, TokenNames(None))
-    frames = b"".join([*[builder.frames([step]) for step in [*events(count, each=each), end()]], builder.last_frames()])
-    return [json.loads(frame.split("data: ")[1]) for frame in frames.decode().split("\n\n")[:-1]]
 
 
 def blocks_of(sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -88,7 +78,8 @@ def test_streams_tell_the_same_parts_in_the_same_order(parallel: bool, words: li
     taken = [*events(len(words)), end()]
     for kind in ("responses", "messages"):
         answer = whole(of_kind(kind, words, parallel), taken)
-        sent = streamed(of_kind(kind, words, parallel), len(words), each)
+        steps = [[one] for one in [*events(len(words), each=each), end()]]
+        sent = frames_of(of_kind(kind, words, parallel), steps)
         if kind == "messages":
             assert plain(blocks_of(sent)) == plain(answer["content"])
         else:

@@ -2,61 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from inflight.core.types.events import Finish
-from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import ContentDelta, ReasoningDelta, ToolCallDelta
-from inflight.server.common.answers import Change, TokenUsage
-from inflight.server.common.logprobs import TokenNames
-from inflight.server.common.prepared import Call
+from inflight.server.common.answers import Change
 from inflight.server.errors import ApiError
 from inflight.server.openai.responses.answers import ResponsesSerializer
 from inflight.server.openai.responses.schema import EchoedFields, encode_echoed
-from inflight.server.tenants import ANYONE
-
-NOTHING, SOME = TokenUsage(7, 0), TokenUsage(7, 5, cached_tokens=4, reasoning_tokens=2)
+from tests.server.answers import NO_USAGE, SOME_USAGE, named_events, serializer_of
 
 
 def serializer() -> tuple[ResponsesSerializer, OutputCollector]:
-    request = Request(
-        request_id="r-0", prompt_token_ids=(1, 2, 3), params=SamplingParams(temperature=0.5, max_tokens=9)
-    )
-    call = Call(
-        kind="responses",
-        call_id="resp_r",
-        created=1,
-        model="m",
-        requests=(request,),
-        prompts=(None,),
-        n=1,
-        tier="default",
-        tenant=ANYONE,
-        stream=True,
-        echoed=encode_echoed(EchoedFields(instructions="Be brief.", metadata={"a": "b"})),
-    )
-    collector = OutputCollector(request, None)
-    return ResponsesSerializer(call, [collector], TokenNames(None)), collector
-
-
-def events(frames: bytes) -> list[dict[str, Any]]:
-    found = []
-    for frame in frames.decode().strip().split("\n\n"):
-        name, data = frame.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
+    echoed = encode_echoed(EchoedFields(instructions="Be brief.", metadata={"a": "b"}))
+    params = SamplingParams(temperature=0.5, max_tokens=9)
+    return serializer_of(ResponsesSerializer, params, kind="responses", call_id="resp_r", echoed=echoed)
 
 
 def test_a_stream_ends_with_the_whole_response() -> None:
     writer, collector = serializer()
     deltas = [ReasoningDelta("Hm"), ReasoningDelta("."), ContentDelta("So"), ToolCallDelta(0, "f", "{}", "call_1")]
-    frames = writer.frames([Change(0, collector, begins=True, deltas=deltas)], NOTHING, SOME, False)
-    frames += writer.frames([Change(0, collector, finish=Finish("stop", None))], SOME, SOME, True)
-    sent = events(frames + writer.end(SOME))
+    frames = writer.frames([Change(0, collector, begins=True, deltas=deltas)], NO_USAGE, SOME_USAGE, False)
+    frames += writer.frames([Change(0, collector, finish=Finish("stop", None))], SOME_USAGE, SOME_USAGE, True)
+    sent = named_events(frames + writer.end(SOME_USAGE))
     assert [one["sequence_number"] for one in sent] == list(range(len(sent)))
     assert [one["type"] for one in sent[:2]] == ["response.created", "response.in_progress"]
     assert sent[0]["response"]["status"] == "in_progress" and sent[0]["response"]["output"] == []
@@ -77,8 +45,8 @@ def test_a_stream_ends_with_the_whole_response() -> None:
 def test_the_length_makes_it_incomplete() -> None:
     writer, collector = serializer()
     change = Change(0, collector, begins=True, deltas=[ContentDelta("So")], finish=Finish("length", None))
-    writer.frames([change], NOTHING, SOME, True)
-    (last,) = events(writer.end(SOME))
+    writer.frames([change], NO_USAGE, SOME_USAGE, True)
+    (last,) = named_events(writer.end(SOME_USAGE))
     assert last["type"] == "response.incomplete" and last["response"]["output"][0]["status"] == "incomplete"
     assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
 
@@ -86,10 +54,10 @@ def test_the_length_makes_it_incomplete() -> None:
 def test_an_error_within_a_stream_fails_the_response_and_before_it_is_an_error() -> None:
     error = ApiError(503, "The server was shut down.", type="server_error", code="draining")
     writer, collector = serializer()
-    (before,) = events(writer.failed(error))
+    (before,) = named_events(writer.failed(error))
     assert (before["type"], before["message"], before["code"]) == ("error", "The server was shut down.", "draining")
     writer, collector = serializer()
-    writer.frames([Change(0, collector, begins=True, deltas=[ContentDelta("So")])], NOTHING, SOME, False)
-    (failed,) = events(writer.failed(error))
+    writer.frames([Change(0, collector, begins=True, deltas=[ContentDelta("So")])], NO_USAGE, SOME_USAGE, False)
+    (failed,) = named_events(writer.failed(error))
     assert failed["type"] == "response.failed" and failed["response"]["status"] == "failed"
     assert failed["response"]["error"] == {"code": "server_error", "message": "The server was shut down."}
