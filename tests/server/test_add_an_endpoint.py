@@ -17,7 +17,7 @@ from inflight.build import BUILT_IN
 from inflight.frontend.prompts import PromptEncoder
 from inflight.server.app import make_app
 from inflight.server.common.prepared import Limits
-from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.worker import Preprocessor
 from inflight.server.registry import ENDPOINTS
 from inflight.server.served import OneModel
 from inflight.server.service import Service

@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from inflight.server.errors import ApiError
-from inflight.server.preprocessing.pool import PreprocessingPool
-from inflight.server.preprocessing.process import PreprocessingError
+from inflight.server.preprocessing.pool import PreprocessingError, PreprocessingPool
 from inflight.server.processes import pooled_models
 from inflight.server.processes.engine_link import EngineLink
 from inflight.server.processes.messages import (

@@ -22,7 +22,7 @@ from inflight.server.ignored_field_log import IgnoredFieldLog
 from inflight.server.jobs.lines import BadLine, BatchLine, LineChecker, answered, error_of, is_batch_line, unanswered
 from inflight.server.line_calls import of_a_line
 from inflight.server.parsers import call_marks, shown_token_ids
-from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.worker import Preprocessor
 from inflight.server.registry import ENDPOINTS, OF_LINES
 from inflight.server.tenants import ANYONE
 from inflight.server.translating import RequestTranslator

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from inflight.core.queueing.validation import check_context, max_output_tokens
-from inflight.core.types.request import RequestRefused
 from inflight.server.asgi import body_bytes, note_ignored, note_max_tokens
-from inflight.server.common.frames import RenderedRequest
 from inflight.server.common.prepared import (
     Call,
     EndpointName,
     PreparedAnswer,
-    PreparedChat,
-    PreparedCompletion,
     PreparedTexts,
 )
-from inflight.server.errors import Error, MessagesError, is_of_messages, refused
+from inflight.server.errors import Error, MessagesError, is_of_messages
 from inflight.server.generating import GONE, Keep
 from inflight.server.openai.responses.store import NOT_STORED, Responses
 from inflight.server.openai.responses.stored_input import StoredConversations
 from inflight.server.preprocessing.pool import is_long
 from inflight.server.registry import ENDPOINTS
+from inflight.server.rendering import rendered_json
 from inflight.server.router_hints import hints_of
 from inflight.server.routes import Routes, any_errors, tenant_of
 from inflight.server.sending import ClientGone, EventStreamResponse, PreparedResponse, WholeAnswer, until_gone
-from inflight.server.served import ModelLease, Served
+from inflight.server.served import ModelLease
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 from inflight.server.tracing.request_trace import passed, trace_of
-from inflight.server.translating import MANY_TOKEN_BYTES
 
 _STREAM: dict[str, Any] = {"text/event-stream": {}}  # readers take it as text, or as its events
 
@@ -148,46 +140,3 @@ class _Calls:
             return await rendered_json(model_lease.served, prepared, tenant)
         finally:
             model_lease.release()
-
-
-# -- rendering: what a body becomes before the engine sees it, as routers ask for it -----------------------------------
-
-Renderable = PreparedCompletion | PreparedChat
-
-
-async def rendered_json(served: Served, prepared: Renderable, tenant: Tenant) -> bytes:
-    """Return the engine requests of a body: a list for completions, whose prompts may be several. Raises ApiError."""
-
-    def encoded() -> bytes:
-        requests = _rendered(served, prepared, tenant)
-        return msgspec.json.encode(requests if isinstance(prepared, PreparedCompletion) else requests[0])
-
-    many = sum(len(prompt.token_ids) for prompt in prepared.prompts) >= MANY_TOKEN_BYTES
-    return await asyncio.to_thread(encoded) if many else encoded()
-
-
-def _rendered(served: Served, prepared: Renderable, tenant: Tenant) -> list[RenderedRequest]:
-    body = prepared.settings
-    endpoint = ENDPOINTS["completion" if isinstance(prepared, PreparedCompletion) else prepared.kind]
-    params, (model, _) = served.translator.params(body), served.translator.called(body.model, tenant)
-    rendered = []
-    for prompt in prepared.prompts:
-        token_ids = prompt.ids()
-        try:
-            check_context(len(token_ids), served.max_model_len, params.max_tokens)
-        except RequestRefused as refusal:
-            raise refused(refusal, endpoint.prompt_field) from None
-        most = max_output_tokens(served.max_model_len - len(token_ids), params.max_tokens)
-        rendered.append(
-            RenderedRequest(
-                request_id=f"{endpoint.call_prefix}{body.request_id or uuid.uuid4().hex}",
-                token_ids=token_ids,
-                sampling_params={**asdict(params), "max_tokens": most},
-                model=model,
-                stream=bool(body.stream),
-                stream_options=body.stream_options if body.stream else None,
-                cache_salt=body.cache_salt,
-                priority=body.priority or 0,
-            )
-        )
-    return rendered

@@ -21,7 +21,7 @@ from inflight.server.live.routes import Live
 from inflight.server.live.sources import FeedSource
 from inflight.server.parsers import call_marks, parsers_of, shown_token_ids
 from inflight.server.preprocessing.pool import PreprocessingPool
-from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.worker import Preprocessor
 from inflight.server.served import Served
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings

@@ -30,7 +30,7 @@ from inflight.server.common.texts import (
 from inflight.server.errors import invalid
 
 if TYPE_CHECKING:
-    from inflight.server.preprocessing.preprocessor import Preprocessor
+    from inflight.server.preprocessing.worker import Preprocessor
 
 History = bytes | memoryview  # of stored responses, of which these endpoints have none
 _CUT_AT_END = {"truncation_direction": (("Right", "right"), "texts are cut at their end.")}

@@ -9,18 +9,17 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from inflight.server.common.bodies import BodyDecoder
-from inflight.server.common.conversation import ChatBody, Messages
+from inflight.server.common.conversation import ChatBody, Messages, Prompts
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import Name, TemplateVariables, TokenId
 from inflight.server.common.prepared import PreparedAnswer, check_model
-from inflight.server.common.prompts import Prompts
 from inflight.server.common.tools import Tools, specs_of, template_tools
 from inflight.server.errors import clients_fault, invalid
 from inflight.text import Tokenizer
 from inflight.text.in_parts import PART
 
 if TYPE_CHECKING:
-    from inflight.server.preprocessing.preprocessor import Preprocessor
+    from inflight.server.preprocessing.worker import Preprocessor
 
 MAX_TOKENIZED_CHARS = 1 << 20
 MAX_TOKENS = 1 << 20  # of one answer

@@ -32,16 +32,3 @@ def named_on(page: str) -> set[str]:
     """Words between backticks."""
     quoted = re.findall(r"`([^`\n]+)`", (DOCS / f"{page}.md").read_text(encoding="utf-8"))
     return {word for one in quoted for word in re.findall(r"\w+", one)}
-
-
-def test_the_files_that_a_chat_request_passes_are_there() -> None:
-    page = (DOCS / "serving-internals.md").read_text(encoding="utf-8")
-    table = page[page.index("A **chat request** passes") : page.index("**Preprocessing** is one pure function")]
-    server, count = DOCS.parent / "src" / "inflight" / "server", 0
-    for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE):
-        folder = ""
-        for name in re.findall(r"`([^`]+)`", row):
-            folder = name.rpartition("/")[0] if "/" in name else folder
-            assert (server / folder / name.rpartition("/")[2]).is_file(), name
-            count += 1
-    assert 14 < count < 20

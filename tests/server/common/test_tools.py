@@ -13,7 +13,7 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.server.common.prepared import Limits, PreparedChat
 from inflight.server.common.schemas import MAX_SCHEMA_DEPTH
 from inflight.server.errors import ApiError
-from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.worker import Preprocessor
 from inflight.text import ChatTemplate, Tokenizer
 from tests.server.marked_parser import MarkedChoice
 

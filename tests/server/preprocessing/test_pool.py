@@ -18,10 +18,8 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.server.common.prepared import Limits, PreparedAnswer, PreparedChat, PreparedCompletion
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing import pool as pool_module
-from inflight.server.preprocessing import process as process_module
-from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingPool
-from inflight.server.preprocessing.preprocessor import Preprocessor
-from inflight.server.preprocessing.process import PreprocessingError
+from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingError, PreprocessingPool
+from inflight.server.preprocessing.worker import Preprocessor
 from inflight.text import ChatTemplate, Tokenizer
 
 BUILT_IN = Path(inflight.__file__).parent / "builtin_model"
@@ -195,7 +193,7 @@ def children_of(pool: PreprocessingPool) -> list[int]:
 
 
 def test_a_process_that_stands_still_is_killed_and_its_body_read_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_module, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(pool_module, "LOOK_SECONDS", 0.2)
 
     async def work(pool: PreprocessingPool) -> None:
         await pool.prepare("completion", PADDED_BODY)
@@ -216,7 +214,7 @@ def test_a_process_that_stands_still_is_killed_and_its_body_read_by_another(monk
 
 
 def test_a_first_process_that_stands_still_is_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_module, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(pool_module, "LOOK_SECONDS", 0.2)
 
     async def work(pool: PreprocessingPool) -> None:
         await pool.prepare("chat", chat())

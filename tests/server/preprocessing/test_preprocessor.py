@@ -11,7 +11,7 @@ import pytest
 
 import inflight
 from inflight.frontend.prompts import PromptEncoder
-from inflight.server.common import prompts
+from inflight.server.common import conversation
 from inflight.server.common.prepared import (
     EndpointName,
     Limits,
@@ -22,7 +22,7 @@ from inflight.server.common.prepared import (
     packed,
 )
 from inflight.server.errors import ApiError
-from inflight.server.preprocessing.preprocessor import Preprocessor
+from inflight.server.preprocessing.worker import Preprocessor
 from inflight.text import ChatTemplate, Tokenizer
 
 BUILT_IN = Path(inflight.__file__).parent / "builtin_model"
@@ -112,7 +112,7 @@ def test_text_that_hardly_fits_is_counted_in_parts_until_it_does_not(monkeypatch
     error = refusal(preprocessor(Counted, max_model_len=300_000), completion(text))
     assert error.code == "context_length_exceeded" and "maximum context length is 300000 tokens" in error.message
     assert Counted.longest < 200_000
-    monkeypatch.setattr(prompts, "LONG_FOR_ITS_TOKENS", 1)
+    monkeypatch.setattr(conversation, "LONG_FOR_ITS_TOKENS", 1)
     text = "many words " * 30_000
     whole = tuple(Tokenizer.load(BUILT_IN).encode(text))
     assert ids(preprocessor(Counted, max_model_len=len(whole)), completion(text)) == [whole]

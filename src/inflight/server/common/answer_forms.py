@@ -14,7 +14,7 @@ from msgspec import UnsetType
 from inflight.core.types.sampling import Grammar
 from inflight.counted import shortened
 from inflight.frontend.parsers.parser_choice import ParserChoice
-from inflight.server.common.conversation import ChatBody
+from inflight.server.common.conversation import ChatBody, Prompts
 from inflight.server.common.fields import (
     FORM_FIELDS,
     GenerationSettings,
@@ -24,7 +24,6 @@ from inflight.server.common.fields import (
     StructuralTagFormat,
     StructuredOutputs,
 )
-from inflight.server.common.prompts import Prompts
 from inflight.server.common.schemas import check_length, check_schema, schema_text
 from inflight.server.common.tools import AskedTools, tools_of
 from inflight.server.errors import invalid

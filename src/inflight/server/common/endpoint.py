@@ -11,7 +11,7 @@ from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.prepared import EndpointName, Prepared, PreparedAnswer
 
 if TYPE_CHECKING:
-    from inflight.server.preprocessing.preprocessor import Preprocessor
+    from inflight.server.preprocessing.worker import Preprocessor
 
 Prepare = Callable[["Preprocessor", Any, bytes | memoryview], Prepared | PreparedAnswer]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -293,3 +294,31 @@ def _half_value(field: str) -> ApiError:
 
 def _is_half(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+# -- names of other APIs -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
+    """Raise errors with the names that the endpoint's own body has.
+
+    Args:
+        names: By chat's fields, the longer before those that they begin with; one that begins with a dot is nested.
+    """
+    try:
+        yield
+    except ApiError as error:
+        param = error.param or ""
+        inner = next((one for one in names if one.startswith(".") and one in param), None)
+        if inner is not None:
+            param = param.replace(inner, names[inner], 1)
+            error.message = error.message.replace(inner, names[inner])
+        outer = next((one for one in names if re.match(rf"{re.escape(one)}(?![^.\[])", param)), None)
+        if outer is not None:
+            param = names[outer] + param.removeprefix(outer)
+            known = re.escape(outer)
+            error.message = re.sub(rf"\b{known}\b", names[outer], error.message, count=1)
+            error.message = re.sub(rf"\b{known}(?=[.\[])", names[outer], error.message)
+        error.param = param or None
+        raise

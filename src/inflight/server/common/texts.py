@@ -14,9 +14,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from inflight.core.types.timings import Timings
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.text_tasks import TextTask, TextTaskError, TextTasks, pairs_of
-from inflight.server.common.answers import Change, Choice, TokenUsage
+from inflight.server.common.answers import DONE, Change, Choice, TokenUsage, frame, timings_of
+from inflight.server.common.conversation import Prompts
 from inflight.server.common.fields import MAX_TOKEN_IDS, PLAIN_FORM, Text, TextForm, TextSettings, TokenId, TokenIds
-from inflight.server.common.frames import DONE, frame, timings_of
 from inflight.server.common.logprobs import TokenNames, encode
 from inflight.server.common.prepared import (
     Call,
@@ -27,11 +27,10 @@ from inflight.server.common.prepared import (
     check_samples,
     packed,
 )
-from inflight.server.common.prompts import Prompts
 from inflight.server.errors import ApiError, clients_fault, invalid
 
 if TYPE_CHECKING:
-    from inflight.server.preprocessing.preprocessor import Preprocessor
+    from inflight.server.preprocessing.worker import Preprocessor
 
 MAX_TEXTS = 2048  # of one call, as OpenAI has it
 MIN_TOKENS = 4  # to which a text may be cut: so many stand around a text or a pair

@@ -11,23 +11,25 @@ from inflight.core.types.timings import Timings
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import ContentDelta, ReasoningDelta, ToolCallDelta
 from inflight.frontend.segments import ToolCall as ParsedCall
-from inflight.server.common.answers import Change, Choice, TokenUsage, joined
-from inflight.server.common.bodies import BodyDecoder
-from inflight.server.common.conversation import ChatBody
-from inflight.server.common.endpoint import Endpoint
-from inflight.server.common.fields import COMMON_HINTS, COMMON_NEUTRAL
-from inflight.server.common.frames import (
+from inflight.server.common.answers import (
+    Change,
+    Choice,
     CompletionTokensDetails,
     OpenAISerializer,
     PromptLogprobs,
-    RenderedRequest,
+    TokenUsage,
     Usage,
+    joined,
 )
+from inflight.server.common.bodies import BodyDecoder
+from inflight.server.common.conversation import ChatBody
+from inflight.server.common.endpoint import Endpoint
+from inflight.server.common.fields import COMMON_HINTS, COMMON_NEUTRAL, RenderedRequest
 from inflight.server.common.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from inflight.server.common.prepared import Call, PreparedChat
 
 if TYPE_CHECKING:
-    from inflight.server.preprocessing.preprocessor import Preprocessor
+    from inflight.server.preprocessing.worker import Preprocessor
 
 _ONLY_TEXT = "only text is served."
 CHAT = BodyDecoder(

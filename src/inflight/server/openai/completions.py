@@ -13,19 +13,20 @@ from inflight.core.types.timings import Timings
 from inflight.frontend.logprobs import finite
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.common.answer_forms import form_field
-from inflight.server.common.answers import Change, Choice
+from inflight.server.common.answers import Change, Choice, OpenAISerializer, PromptLogprobs, Usage
 from inflight.server.common.bodies import BodyDecoder
+from inflight.server.common.conversation import Prompts
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import (
     COMMON_HINTS,
     COMMON_NEUTRAL,
     MAX_TOKEN_IDS,
     CompletionSettings,
+    RenderedRequest,
     Text,
     TokenId,
     TokenIds,
 )
-from inflight.server.common.frames import OpenAISerializer, PromptLogprobs, RenderedRequest, Usage
 from inflight.server.common.logprobs import TokenNames, encode, prompt_logprobs
 from inflight.server.common.prepared import (
     Call,
@@ -36,13 +37,12 @@ from inflight.server.common.prepared import (
     packed,
 )
 from inflight.server.common.prepared import Prompt as PreparedPrompt
-from inflight.server.common.prompts import Prompts
 from inflight.server.common.texts import listed
 from inflight.server.errors import clients_fault, invalid
 from inflight.text import IncrementalDetokenizer
 
 if TYPE_CHECKING:
-    from inflight.server.preprocessing.preprocessor import Preprocessor
+    from inflight.server.preprocessing.worker import Preprocessor
 
 FEW_PROMPTS = 8  # that are tokenized in place
 # A list holds texts only, token ids only, or lists of token ids only; which, is looked at when it is tokenized.

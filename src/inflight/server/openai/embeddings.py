@@ -16,7 +16,7 @@ from inflight.server.common.prepared import PreparedTexts
 from inflight.server.common.texts import TEXT_HINTS, Input, TextAnswer, TextSerializer, TextUsage, listed, prepare_texts
 
 if TYPE_CHECKING:
-    from inflight.server.preprocessing.preprocessor import Preprocessor
+    from inflight.server.preprocessing.worker import Preprocessor
 
 
 class EmbeddingsBody(CallSettings, kw_only=True, forbid_unknown_fields=True):

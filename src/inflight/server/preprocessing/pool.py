@@ -1,8 +1,9 @@
-"""The server's side of preprocessing: which processes read bodies, and the error where one of them ends.
+"""The server's side of preprocessing: the processes that read bodies, and the bodies that wait for them.
 
 One process reads short bodies and several read long ones, so that a question does not wait behind a document. All are
 forked from a first process, which has loaded the tokenizer and the template. A process that has kept memory of a body
-is replaced by a fresh one, which gives it back.
+is replaced by a fresh one. One that runs away ends itself by its limits; one that is stopped, or waits for a lock, is
+found by its CPU time, which does not grow, while even a busy machine leaves it some every second.
 """
 
 from __future__ import annotations
@@ -10,40 +11,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from inflight.cpus import usable_cpus
-from inflight.limited_process import receive, send
+from inflight.engine.event_stream import set_outcome
+from inflight.limited_process import LENGTH_BYTES, receive, send
 from inflight.server.common.prepared import EndpointName, Limits, Prepared, PreparedAnswer
 from inflight.server.errors import ApiError, invalid
 from inflight.server.ignored_field_log import IgnoredFieldLog
 from inflight.server.openai.completions import is_little
-from inflight.server.preprocessing.preprocessor import Preprocessor
-from inflight.server.preprocessing.process import (
-    LOOK_SECONDS,
-    STALLED_LOOKS,
-    Lane,
-    PreprocessingError,
-    ProcessEnded,
-    ReadingProcess,
-    StalledError,
-    WaitingBody,
-    progressing,
-)
 from inflight.server.preprocessing.worker import (
     LONG,
     PID_BYTES,
     READY,
+    RENEW,
     SHORT,
     Outcome,
+    Preprocessor,
     Refused,
     Setup,
     decode_outcome,
     encode,
+    job_frame,
     memory_of_body,
     out_of_memory,
 )
@@ -53,6 +53,11 @@ SHORT_BYTES = 1 << 15  # bytes of a body that goes to the quick process
 CPU_SECONDS = 10.0  # of one body; a megabyte of text takes one or two
 START_SECONDS = 60.0
 MAX_LONG_PROCESSES = 4  # that read long bodies at once
+LOOK_SECONDS = 1.0  # between two looks at a process's CPU time
+STALLED_LOOKS = 10  # in a row without any CPU time; then the process has stalled
+MAX_LOOKS = 300  # at a process with one job, whatever its CPU time says
+
+T = TypeVar("T")
 
 log = logging.getLogger("inflight.server")
 
@@ -118,9 +123,8 @@ class PreprocessingPool:
         except ProcessEnded as ended:
             raise self._too_complex(ended, takes_long) from None
         except StalledError:
-            raise _not_read(
-                f"Two processes stood still for {STALLED_LOOKS * LOOK_SECONDS:g} s with this body"
-            ) from None
+            seconds = STALLED_LOOKS * LOOK_SECONDS
+            raise _not_read(f"Two processes stood still for {seconds:g} s with this body") from None
         except PreprocessingError as error:
             raise _not_read(str(error).rstrip(".")) from None
         if isinstance(answer, Refused):
@@ -143,11 +147,8 @@ class PreprocessingPool:
 
     def _lane(self, takes_long: bool) -> Lane:
         if self._lanes is None:
-            short, long = (
-                Lane(partial(self._child, role), self._is_gone, processes)
-                for role, processes in ((SHORT, 1), (LONG, self._long_processes))
-            )
-            self._lanes = short, long
+            short = Lane(partial(self._child, SHORT), self._is_gone, 1)
+            self._lanes = short, Lane(partial(self._child, LONG), self._is_gone, self._long_processes)
         return self._lanes[takes_long]
 
     def _too_complex(self, ended: ProcessEnded, takes_long: bool) -> ApiError:
@@ -182,7 +183,7 @@ class PreprocessingPool:
     async def _is_gone(self) -> bool:
         """Return whether the first process was killed, which says nothing about a body."""
         await asyncio.sleep(0.05)
-        return self._process.poll() is not None
+        return not self.is_alive
 
     async def _child(self, role: bytes) -> ReadingProcess:
         """Return a fresh process. Raises PreprocessingError, StalledError, OSError, EOFError."""
@@ -193,7 +194,7 @@ class PreprocessingPool:
 
     async def _forked(self, role: bytes) -> ReadingProcess:
         async with self._forking:  # so that each gets the id of its own
-            if self._process.poll() is not None:  # it was killed from outside: by itself it does nothing but fork
+            if not self.is_alive:  # it was killed from outside: by itself it does nothing but fork
                 log.warning("The process that reads requests is gone; it is started again.")
                 self._control.close()
                 self._spawn()
@@ -230,3 +231,190 @@ def _not_read(why: str) -> ApiError:
         code="body_not_read",
         retry_after=1.0,
     )
+
+
+class PreprocessingError(RuntimeError):
+    """The processes cannot be started; the sentence says why."""
+
+
+class StalledError(RuntimeError):
+    """The process makes no progress."""
+
+
+class ProcessEnded(EOFError):
+    """A body ended the process that read it. seconds: from its begin."""
+
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.seconds = seconds
+
+
+class ReadingProcess:
+    """A connection to one child of the process that forks."""
+
+    def __init__(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self.pid = pid
+        self._reader, self._writer = reader, writer
+
+    @property
+    def has_ended(self) -> bool:
+        return self._reader.at_eof()
+
+    async def read(self, endpoint: str, body: bytes, history: bytes) -> bytes:
+        """Return the process's answer. Raises EOFError where the process ends, StalledError where it stalls."""
+        return await progressing(self._answer(endpoint, body, history), self.pid)
+
+    def end(self) -> None:
+        """End the process, also one that is stopped, which would not see its socket close."""
+        if not self.has_ended:  # while the socket is open, its process has this id
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        self._writer.transport.abort()
+
+    async def _answer(self, endpoint: str, body: bytes, history: bytes) -> bytes:
+        for piece in job_frame(endpoint, body, history):
+            self._writer.write(piece)
+        await self._writer.drain()
+        length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
+        return await self._reader.readexactly(length)
+
+
+async def progressing(work: Awaitable[T], pid: int) -> T:
+    """Return the work's result. Raises StalledError where process `pid`, which does it, uses no CPU time."""
+    task = asyncio.ensure_future(work)
+    try:
+        still, last = 0, _cpu_ticks(pid)
+        for _ in range(MAX_LOOKS):
+            await asyncio.wait((task,), timeout=LOOK_SECONDS)
+            if task.done():
+                return task.result()
+            used = _cpu_ticks(pid)
+            still = still + 1 if used is not None and used == last else 0
+            if still >= STALLED_LOOKS:
+                break
+            last = used
+        raise StalledError
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+def _cpu_ticks(pid: int) -> int | None:
+    """Return the CPU time that a process has used. None where the system does not report it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[11]) + int(fields[12])
+
+
+@dataclass(slots=True, eq=False)
+class WaitingBody:
+    """A body to be read, for the client that awaits `outcome`; done also where the client has left."""
+
+    owner: str
+    endpoint: str
+    body: bytes
+    history: bytes
+    outcome: asyncio.Future[bytes] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Lane:
+    """Processes that read one body at a time each. Owners take turns: no body waits behind all that another owner has
+    sent. Bodies whose client has left are skipped."""
+
+    def __init__(
+        self,
+        start: Callable[[], Awaitable[ReadingProcess]],
+        was_orphaned: Callable[[], Awaitable[bool]],
+        processes: int,
+    ):
+        """Start processes when there are bodies for them.
+
+        Args:
+            start: Returns a fresh process. Raises PreprocessingError, StalledError, OSError, EOFError.
+            was_orphaned: Returns whether a process ended with the one that forks, which says nothing about its body.
+            processes: At work at once, at most.
+        """
+        self._start, self._was_orphaned = start, was_orphaned
+        self._waiting: dict[str, deque[WaitingBody]] = {}  # by owner; the one whose turn is next comes first
+        self._processes: list[ReadingProcess | None] = [None] * processes
+        self._idle = list(range(processes))[::-1]  # the last is taken next: what was never needed is not started
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, waiting: WaitingBody) -> None:
+        """Queue a body."""
+        self._waiting.setdefault(waiting.owner, deque()).append(waiting)
+        if self._idle:
+            task = asyncio.ensure_future(self._work(self._idle.pop()))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Cancel the bodies that wait, and end the processes."""
+        for task in self._tasks:
+            task.cancel()
+        while (waiting := self._take()) is not None:
+            waiting.outcome.cancel()
+        for slot in range(len(self._processes)):
+            self._drop(slot)
+
+    def _take(self) -> WaitingBody | None:
+        """Remove and return the next body; None when no client waits."""
+        while self._waiting:
+            owner = next(iter(self._waiting))
+            bodies = self._waiting.pop(owner)
+            first = bodies.popleft()
+            if bodies:
+                self._waiting[owner] = bodies
+            if not first.outcome.done():
+                return first
+        return None
+
+    async def _work(self, slot: int) -> None:
+        """Read bodies until none waits, in one process after another."""
+        try:
+            while (waiting := self._take()) is not None:
+                try:
+                    set_outcome(waiting.outcome, await self._outcome(slot, waiting))
+                finally:
+                    waiting.outcome.cancel()  # where the lane was closed meanwhile
+                    del waiting  # megabytes, until the next one comes
+        finally:
+            self._idle.append(slot)
+
+    async def _outcome(self, slot: int, waiting: WaitingBody) -> bytes | Exception:
+        """Return an encoded outcome; or ProcessEnded where the body ended its process, StalledError where two processes
+        stalled, PreprocessingError where none can be started."""
+        fault: Exception = StalledError()
+        for _ in range(2):
+            began = time.monotonic()
+            try:
+                return await self._read(slot, waiting)
+            except StalledError as error:
+                self._drop(slot)
+                fault = error
+            except PreprocessingError as error:
+                return error
+            except (OSError, EOFError):
+                self._drop(slot)
+                fault = ProcessEnded(time.monotonic() - began)
+                if not await self._was_orphaned():
+                    break
+        return fault
+
+    async def _read(self, slot: int, waiting: WaitingBody) -> bytes:
+        process = self._processes[slot]
+        if process is not None and process.has_ended:  # since the last body
+            self._drop(slot)
+        process = self._processes[slot] = self._processes[slot] or await self._start()
+        answer = await process.read(waiting.endpoint, waiting.body, waiting.history)
+        if answer[:1] == RENEW:
+            self._drop(slot)
+        return answer[1:]
+
+    def _drop(self, slot: int) -> None:
+        """End a process; the next body gets a fresh one."""
+        process, self._processes[slot] = self._processes[slot], None
+        if process is not None:
+            process.end()

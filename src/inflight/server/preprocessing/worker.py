@@ -1,5 +1,7 @@
 """The process that reads bodies for the server, and its messages: `python -m inflight.server.preprocessing.worker FD`.
 
+`Preprocessor` is the pure part: one body in, what the engine needs of it out, or the sentence that refuses it.
+
 The first process loads tokenizer and template once and then only forks: each socket that comes over FD gets a child,
 which shares what is loaded, says hello, and serves jobs until the socket closes. A child limits itself: the memory it
 may take beyond what it has (RLIMIT_AS), and the seconds of CPU for one job (an interval timer that kills). The server
@@ -15,11 +17,13 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from inflight.counted import counted
+from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder
 from inflight.limited_process import (
     LENGTH_BYTES,
@@ -30,19 +34,136 @@ from inflight.limited_process import (
     send,
     silence_stderr,
 )
+from inflight.server.common.answer_forms import AnswerForms, form_field
+from inflight.server.common.bodies import UnknownFields
+from inflight.server.common.conversation import ChatBody, Prompts
+from inflight.server.common.fields import FORM_FIELDS, ChatSettings, GenerationSettings
+from inflight.server.common.mistakes import renamed_fields
 from inflight.server.common.prepared import (
     EndpointName,
     Limits,
+    Prepared,
     PreparedAnswer,
     PreparedChat,
     PreparedCompletion,
     PreparedTexts,
+    Prompt,
+    check_logprobs,
+    check_model,
+    check_samples,
+    max_tokens_of,
+    packed,
 )
-from inflight.server.errors import ApiError
+from inflight.server.errors import ApiError, invalid
 from inflight.server.parsers import parsers_of
-from inflight.server.preprocessing.preprocessor import Preprocessor
 from inflight.server.registry import ENDPOINTS
 from inflight.text import ChatTemplate, Tokenizer, TokenizerError
+
+Body = bytes | memoryview
+S = TypeVar("S", bound=GenerationSettings)
+
+
+class Preprocessor:
+    """Reads bodies of all endpoints, whose `prepare` functions use its parts."""
+
+    def __init__(
+        self,
+        encoder: PromptEncoder,
+        tokenizer: Tokenizer | None,
+        limits: Limits,
+        parsers: ParserChoice | None = None,
+    ):
+        """parsers: of the model's answers; None where nothing is known of them."""
+        self.limits = limits
+        self.prompts = Prompts(encoder, tokenizer, limits)
+        self.forms = AnswerForms(self.prompts, limits.keeps_grammars, parsers)
+
+    def prepared(self, endpoint: EndpointName, body: Body, history: Body = b"") -> Prepared | PreparedAnswer:
+        """Prepare a body. history: where answers are stored, the items before it, as JSON. Raises ApiError."""
+        asked, ignored = self.decoded(endpoint, body)
+        return self.of_decoded(endpoint, asked, history, ignored)
+
+    def decoded(self, endpoint: EndpointName, body: Body) -> tuple[Any, tuple[str, ...]]:
+        """Return the body's struct, and the paths of ignored fields that are to be named. Raises ApiError."""
+        policy = self.limits.unknown_fields
+        unknown = UnknownFields(refuses=policy == "refuse")
+        asked = ENDPOINTS[endpoint].body.decode(body, unknown)
+        return asked, unknown.names if policy == "warn" else ()
+
+    def of_decoded(
+        self, endpoint: EndpointName, asked: Any, history: Body = b"", ignored: tuple[str, ...] = ()
+    ) -> Prepared | PreparedAnswer:
+        """Prepare a body that is decoded. Raises ApiError."""
+        entry = ENDPOINTS[endpoint]
+        with renamed_fields(entry.field_names):
+            prepared = entry.prepare(self, asked, history)
+        return structs.replace(prepared, ignored=ignored) if ignored else prepared
+
+    def check_generates(self, model: str | None) -> None:
+        """Refuse a name that is none of the model's, and a model that generates no text. Raises ApiError."""
+        check_model(model, self.limits.models)
+        pooler = self.limits.pooler
+        if not self.limits.generates and pooler is not None:
+            made = counted(len(pooler.labels), "score") if pooler.labels else "a vector"
+            ask = "/classify, /score or /v1/rerank" if pooler.labels else "/v1/embeddings"
+            raise invalid(
+                f"This model generates no text: it computes {made} of each text; ask {ask}.",
+                "model",
+                "unsupported_task",
+            )
+
+    def settings_of(self, body: GenerationSettings, kind: type[S]) -> S:
+        """Return the body without its prompt and the form of its answer. Allowed tokens are named once: a list of a
+        million may name a hundred. Raises ApiError."""
+        names = [name for name in kind.__struct_fields__ if name not in FORM_FIELDS]
+        settings = kind(**{name: getattr(body, name) for name in names})
+        if settings.allowed_token_ids:
+            allowed, most = sorted(set(settings.allowed_token_ids)), self.limits.vocab_size
+            if most is not None and allowed[-1] >= most:
+                raise invalid(
+                    f"allowed_token_ids names the token id {allowed[-1]}, but the vocabulary has {most} tokens (0 to "
+                    f"{most - 1}).",
+                    "allowed_token_ids",
+                )
+            settings.allowed_token_ids = allowed
+        return settings
+
+    def chat(
+        self, body: ChatBody, kind: EndpointName = "chat", echoed: bytes = b"", stored_items: bytes = b""
+    ) -> PreparedChat:
+        """Prepare a conversation.
+
+        Args:
+            kind: The endpoint.
+            echoed: JSON, what its answer repeats of its body.
+            stored_items: JSON, the items that the answer is stored with.
+
+        Raises:
+            ApiError: 400, 404.
+        """
+        self.check_generates(body.model)
+        check_samples(self.limits, 1, body.n or 1)
+        tools = self.forms.tools(body)
+        rendered = self.prompts.rendered(body, tools.shown)
+        in_reasoning = self.forms.opens_in_reasoning(rendered.text)
+        grammar = self.forms.of_chat(body, tools, rendered.text, in_reasoning)
+        tokens = self.prompts.of_chat(body, rendered)
+        shown = max_tokens_of(body) if body.logprobs else None
+        check_logprobs(self.limits, shown, body.n or 1, body.top_logprobs or 0, len(tokens), body.prompt_logprobs)
+        return PreparedChat(
+            self.settings_of(body, ChatSettings),
+            (Prompt(packed(tokens)),),
+            kind,
+            grammar=grammar,
+            form_field=ENDPOINTS[kind].field_names.get(field := form_field(body), field),
+            tools=tools.callable,
+            old_functions=tools.old,
+            parallel_calls=tools.choice.parallel,
+            in_reasoning=in_reasoning,
+            echoed=echoed,
+            stored_items=stored_items,
+        )
+
 
 NAMES = tuple(ENDPOINTS)
 READY = b"ready"  # the first process has loaded what it needs

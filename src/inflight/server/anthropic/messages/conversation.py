@@ -48,7 +48,7 @@ from inflight.server.common.tools import (
 from inflight.server.errors import invalid
 
 if TYPE_CHECKING:
-    from inflight.server.preprocessing.preprocessor import Preprocessor
+    from inflight.server.preprocessing.worker import Preprocessor
 
 FIELD_NAMES = {  # chat's → this endpoint's
     "stop": "stop_sequences",

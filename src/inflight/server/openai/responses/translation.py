@@ -50,7 +50,7 @@ from inflight.server.openai.responses.schema import (
 )
 
 if TYPE_CHECKING:
-    from inflight.server.preprocessing.preprocessor import Preprocessor
+    from inflight.server.preprocessing.worker import Preprocessor
 
 FIELD_NAMES = {  # chat's → this endpoint's
     "messages": "input",
