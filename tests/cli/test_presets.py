@@ -42,7 +42,7 @@ def parsed(*arguments: str, simulated: bool = False) -> tuple[dict[str, Any], st
 def test_a_gpu_has_larger_steps(gpu: None, arguments: list[str]) -> None:
     values, told = parsed(*arguments)
     assert (values["max_num_seqs"], values["max_num_batched_tokens"]) == (256, 4352)
-    assert told.count("--max-num-seqs 256: the rows of the largest graph") == 1
+    assert told.count("--max-num-seqs 256: the largest CUDA graph of decodes") == 1
 
 
 def test_the_cpu_keeps_its_own(gpu: None, tmp_path: Path) -> None:

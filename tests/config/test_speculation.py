@@ -76,8 +76,8 @@ PLAIN = DraftSupport()
 @pytest.mark.parametrize(
     ("model", "source", "why"),
     [
-        (PLAIN, "suffix", "auto: drafts from what was written before"),
-        (DraftSupport(ranks=4), "suffix", "auto: drafts from what was written before"),
+        (PLAIN, "suffix", "auto: drafts from earlier text"),
+        (DraftSupport(ranks=4), "suffix", "auto: drafts from earlier text"),
         (DraftSupport(has_state=True), "off", "auto: this model's layers keep a recurrent state"),
         (DraftSupport(own_kernels=False), "off", "auto: with transformers the bits of an answer may depend"),
         (DraftSupport(is_invariant=False), "off", "auto: without --batch-invariant the bits of an answer may depend"),
@@ -92,11 +92,11 @@ def test_auto_takes_what_the_model_allows_and_says_why(model: DraftSupport, sour
 @pytest.mark.parametrize(
     ("model", "asked", "why"),
     [
-        (DraftSupport(has_state=True), "suffix", "recurrent state, which cannot be taken back behind wrong drafts"),
+        (DraftSupport(has_state=True), "suffix", "recurrent state, which cannot be rolled back after rejected drafts"),
         (DraftSupport(has_state=True), "draft:small", "recurrent state"),
         (DraftSupport(ranks=2), "draft:small", "the model is shared by 2 devices, and models draft on one"),
         (DraftSupport(ranks=2), "heads", "the model is shared by 2 devices"),
-        (DraftSupport(own_kernels=False), "heads:eagle", "these are computed by transformers"),
+        (DraftSupport(own_kernels=False), "heads:eagle", "--backend is transformers"),
     ],
 )
 def test_what_was_asked_for_and_cannot_be_had_is_refused(model: DraftSupport, asked: str, why: str) -> None:

@@ -18,13 +18,13 @@ TWO_NODES = Cpus(tuple(range(4)), ((0,), (1,), (2,), (3,)), ((0, 2), (1, 3)), No
 @pytest.mark.parametrize(
     ("cpus", "settings", "threads", "why"),
     [
-        (ONE_NODE, {}, 2, "the cores this process may use; 4 CPUs share their arithmetic"),
+        (ONE_NODE, {}, 2, "the cores this process may use; they have 4 CPUs (hyperthreads)"),
         (TWO_NODES, {}, 4, "the cores this process may use"),
         (
             Cpus((0, 1), ((0,), (1,)), ((0, 1),), 1.5),
             {},
             1,
-            "so many CPUs does the quota of this process pay for, of 2",
+            "the CPU quota of this process, of 2 CPUs",
         ),
         (ONE_NODE, {"threads": 4}, 4, "as set"),
         (ONE_NODE, {"cpu_list": "0-2"}, 3, "one for each CPU of the list"),

@@ -40,7 +40,7 @@ def test_tables_of_options_are_those_of_the_command_line(path: Path) -> None:
 
 def test_a_table_of_options_is_made_of_their_help() -> None:
     page = "<!-- options of serve: --watermark -->\nold\n<!-- end of options -->\n"
-    row = "| `--watermark FLOAT` | Share of the KV blocks that new requests leave free.  [default: 0.01] |"
+    row = "| `--watermark FLOAT` | Fraction of KV blocks kept free when admitting new requests.  [default: 0.01] |"
     assert row in with_options(page) and "old" not in with_options(page)
 
 

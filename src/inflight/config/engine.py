@@ -43,64 +43,61 @@ class EngineSettings:
         metavar="M",
     )
     revision: str | None = setting(None, "Branch, tag or commit of a hub id.")
-    family: str | None = setting(None, "Family of models of your own, as package.module:NAME.", metavar="F")
+    family: str | None = setting(None, "Family of a model of your own: package.module:NAME.", metavar="F")
     backend: BackendChoice = setting(
-        "auto", "auto: our kernels; transformers: that library's modules, for models without a family here; slow."
+        "auto", "auto: our kernels; transformers: its modules, for families that inflight does not have; slow."
     )
     device: str = setting(
         "auto",
         "cpu, cuda or cuda:N; auto: a GPU if there is one (pip install 'inflight-llm[gpu]').",
         is_early=True,  # presets ask for it
     )
-    enforce_eager: bool = setting(False, "On a GPU, replay no step as a graph.")
+    enforce_eager: bool = setting(False, "On a GPU, run without CUDA graphs.")
     batch_invariant: bool = setting(
-        False, "On a GPU, an answer has the same bits in any batch; on a CPU it always has."
+        False, "On a GPU, make answers bit-identical in any batch, as they always are on a CPU."
     )
     attention_backend: AttentionChoice = setting(
         "auto", "On a GPU: auto, our kernels; flash-attn or flashinfer, where it is installed."
     )
     tensor_parallel_size: int = setting(
-        1, "GPUs that share the model, from --device on, a process for each.", bound=_COUNT
+        1, "GPUs of one machine that share the model, a process for each; the first is --device.", bound=_COUNT
     )
     dtype: DTypeChoice = setting("auto", "auto, bfloat16 or float32.")
     quantization: QuantizationChoice = setting(
         "none",
-        "none; int8 or int4 for the layers' matrices; int8-all or int4-all for the output projection and a tied table "
-        "too; fp8 for the layers', on GPUs.",
+        "none; int8 or int4: weights of the layers; int8-all or int4-all: also the output projection and tied "
+        "embeddings; fp8: weights of the layers, on GPUs.",
     )
-    quantization_group_size: int = setting(32, "Inputs that share a scale in int4: 32, 64 or 128.")
-    kv_cache_dtype: KVCacheChoice = setting("auto", "auto: as activations; int8; fp8, on GPUs.")
+    quantization_group_size: int = setting(32, "Weights that share a scale in int4: 32, 64 or 128.")
+    kv_cache_dtype: KVCacheChoice = setting("auto", "auto: the dtype of activations; int8; fp8, on GPUs.")
     pooling: PoolingChoice = setting(
-        "auto", "Tokens that a text's vector is made of: cls, mean or last; auto: as the model's files say, if they do."
+        "auto", "Tokens that an embedding is made of: cls, mean or last; auto: as in the model's files."
     )
     score_tokens: tuple[str, str] | None = setting(
         None,
-        "Two answers, by which a model that continues texts scores pairs, by the probability of the first against the "
-        "second: yes no, of Qwen3-Reranker.",
+        "Two answers of a generative reranker: a pair's score is the probability of the first against the second; yes "
+        "no for Qwen3-Reranker.",
     )
     score_template: str | None = setting(
         None,
-        "File with the Jinja template that makes a prompt of a pair to be scored, given as messages of the roles query "
-        "and document.",
+        "File with the Jinja template of prompts for --score-tokens; its messages have the roles query and document.",
     )
     lora: tuple[str, ...] = setting(
         (),
-        "A low-rank adapter, a folder as PEFT saves it or a hub id, which requests ask for as their model; several "
-        "times.",
+        "A LoRA adapter, a folder saved by PEFT or a hub id; requests name it as their model. Several times.",
         metavar="NAME=PATH",
     )
     max_loras: int | None = setting(
-        None, "Adapters in memory at a time, others wait; 8 where --lora is given.", bound=whole_number(1, MAX_LORAS)
+        None, "Adapters in memory at a time; requests for others wait. 8 with --lora.", bound=whole_number(1, MAX_LORAS)
     )
     max_lora_rank: int | None = setting(
         None,
-        f"Rank that memory is set aside for, up to {MAX_RANK}; 16, or the largest of --lora.",
+        f"Rank that memory is reserved for, up to {MAX_RANK}; 16, or the largest of --lora, unless set.",
         bound=whole_number(1, MAX_RANK),
     )
     load_format: LoadFormat = setting(
         "auto",
-        "auto: as the files are; dequantize: a quantized model's matrices as plain numbers, slower and nearer; dummy: "
-        "random.",
+        "auto: as in the files; dequantize: quantized weights as bfloat16, slower, more exact; dummy: random weights.",
     )
     max_num_seqs: int | None = setting(None, "Maximum sequences running at once.", bound=_COUNT)
     max_num_batched_tokens: int | None = setting(None, "Maximum tokens computed in one step.", bound=_COUNT)
@@ -108,48 +105,48 @@ class EngineSettings:
     block_size: int = setting(16, "Tokens per KV block.")
     gpu_memory_utilization: float | None = setting(
         None,
-        "Share of all of a GPU's memory that this engine may have; 0.9 where neither this nor --kv-memory is given.",
+        "Fraction of a GPU's memory for this engine; 0.9 unless this or --kv-memory is given.",
         bound=Bound(0, 1, "a share above 0, up to 1", above=True),
     )
     kv_memory: float | None = setting(None, "GiB for keys and values.", bound=_GIB)
     num_blocks: int | None = setting(None, "KV blocks, instead of --kv-memory.", bound=_COUNT)
     state_memory: float | None = setting(
-        None, "GiB for checkpoints of recurrent state, where a model has any.", bound=_GIB
+        None, "GiB for checkpoints of recurrent state, for models that have one.", bound=_GIB
     )
     kv_eviction: EvictionChoice = setting(
-        "lru", "Order of eviction from the prefix cache: lru, or sessions: blocks of the least valuable session first."
+        "lru", "Eviction from the prefix cache: lru, or sessions: blocks of the session least likely to continue first."
     )
     kv_cache_host: float | None = setting(
         None,
-        "GiB of host memory, for keys and values that the prefix cache evicts.",
+        "GiB of host memory for keys and values that the prefix cache evicts.",
         bound=_GIB,
         metavar="GiB",
     )
     kv_cache_dir: str | None = setting(
         None,
-        "Store every full cached block in this folder too: over restarts, and for other engines that share it.",
+        "Also store cached blocks in this folder, for later starts and other engines that share it.",
         metavar="DIR",
         path="folder",
     )
     kv_cache_disk: float | None = setting(
-        None, "GiB that --kv-cache-dir may hold; 10 without it.", bound=_GIB, metavar="GiB"
+        None, "Maximum GiB of blocks in --kv-cache-dir; 10 unless set.", bound=_GIB, metavar="GiB"
     )
-    enable_prefix_caching: bool = setting(True, "Share no prefixes.", flags=("--no-prefix-caching",))
+    enable_prefix_caching: bool = setting(
+        True, "Compute every prompt in full; share no prefixes.", flags=("--no-prefix-caching",)
+    )
     watermark: float = setting(
         0.01,
-        "Share of the KV blocks that new requests leave free.",
+        "Fraction of KV blocks kept free when admitting new requests.",
         bound=Bound(0, 1, "a share from 0 to below 1", below=True),
     )
-    threads: int | None = setting(
-        None, "Kernel threads, the calling one included; without it one for each core.", bound=_COUNT
-    )
-    pin_threads: bool = setting(False, "Each kernel thread but the first stays on a core of its own.")
+    threads: int | None = setting(None, "Kernel threads; one for each core unless set.", bound=_COUNT)
+    pin_threads: bool = setting(False, "Pin each kernel thread but the first to its own core.")
     cpu_list: str | None = setting(
-        None, "CPUs such as 0-7,16-23, one for each kernel thread, which stays on it.", metavar="CPUS"
+        None, "Pin kernel threads to these CPUs, such as 0-7,16-23, one for each thread.", metavar="CPUS"
     )
     seed: int = setting(
         0,
-        "Seed of requests that name none.",
+        "Default sampling seed.",
         bound=Bound(0, 2**64 - 1, "a whole number from 0 to 2^64 - 1", whole=True),
     )
 
@@ -162,7 +159,7 @@ class EngineSettings:
         if self.block_size < 16 or self.block_size % 16:
             raise SettingsError(f"--block-size is {self.block_size}; give a multiple of 16 tokens.")
         if self.kv_memory is not None and self.num_blocks is not None:
-            raise SettingsError("--kv-memory and --num-blocks both say how large the KV cache is; give one of them.")
+            raise SettingsError("--kv-memory and --num-blocks both set the size of the KV cache; give one of them.")
         self._check_utilization()
         self._check_tiers()
         self._check_score_tokens()
@@ -202,16 +199,18 @@ class EngineSettings:
         if self.kv_cache_dir == "":
             raise SettingsError("--kv-cache-dir is empty; give a folder, or leave it out.")
         if self.kv_cache_disk is not None and self.kv_cache_dir is None:
-            raise SettingsError("--kv-cache-disk says how much --kv-cache-dir may hold, and that is not given.")
+            raise SettingsError(
+                "--kv-cache-disk limits --kv-cache-dir, which is not given; give it, or leave --kv-cache-disk out."
+            )
         for given in ("kv_cache_host", "kv_cache_dir"):
             if getattr(self, given) is not None and not self.enable_prefix_caching:
                 raise SettingsError(
-                    f"{option(given)} keeps what the prefix cache holds, and --no-prefix-caching is given; leave one "
+                    f"{option(given)} stores blocks of the prefix cache, and --no-prefix-caching is given; leave one "
                     "of them out."
                 )
         if self.kv_cache_dir is not None and self.tensor_parallel_size > 1:
             raise SettingsError(
-                "--kv-cache-dir keeps blocks of one device, and --tensor-parallel-size is "
+                "--kv-cache-dir stores blocks of one device, and --tensor-parallel-size is "
                 f"{self.tensor_parallel_size}; leave one of them out."
             )
 
@@ -225,19 +224,19 @@ class EngineSettings:
         if self.kv_memory is not None or self.num_blocks is not None:
             other = "--num-blocks" if self.kv_memory is None else "--kv-memory"
             raise SettingsError(
-                f"--gpu-memory-utilization and {other} both say how large the KV cache is; give one of them."
+                f"--gpu-memory-utilization and {other} both set the size of the KV cache; give one of them."
             )
 
     @property
     def named_loras(self) -> list[tuple[str, str]]:
-        """Name and path of each."""
+        """Return name and path of each adapter."""
         return [(one.partition("=")[0], one.partition("=")[2]) for one in self.lora]
 
     def _check_loras(self) -> None:
         for given in self.lora:
             name, _, path = given.partition("=")
             if not name or not path:
-                raise SettingsError(f"--lora is {given!r}; give NAME=PATH, the folder that PEFT has saved.")
+                raise SettingsError(f"--lora is {given!r}; give NAME=PATH, a folder saved by PEFT or a hub id.")
         names = [name for name, _ in self.named_loras]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise SettingsError(f"--lora names {twice!r} twice; give each adapter a name of its own.")

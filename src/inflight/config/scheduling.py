@@ -55,13 +55,13 @@ class SchedulingSettings:
     )
     tenant_weights: Mapping[str, float] = setting(
         {},
-        "Share of a tenant under fair, where it is not 1; several times.",
+        "Weight of a tenant with --policy fair, where it is not 1; several times.",
         flags=("--tenant-weight",),
         metavar="NAME=W",
     )
     lane_floor: float = setting(
         0.05,
-        "Share of the steps' tokens that the batch lane has while it has work; 0: what others leave.",
+        "Minimum share of tokens the batch lane gets while it has work; 0: none guaranteed.",
         bound=Bound(0, 1, "a share of the steps' tokens from 0 (none) to below 1, such as 0.05", below=True),
     )
     kv_allocation: Literal["paged", "reserve-request", "reserve-max"] = setting(
@@ -69,7 +69,7 @@ class SchedulingSettings:
     )
     preemption: Literal["recompute", "swap", "auto"] = setting("recompute", "recompute, swap or auto.")
     swap_space: float | None = setting(
-        None, "GiB of host memory that preempted sequences may be swapped to.", bound=_up_to(2**20)
+        None, "GiB of host memory for preempted sequences, with --preemption swap or auto.", bound=_up_to(2**20)
     )
     admission: Literal["off", "queue", "slo", "auto"] = setting("off", "off, queue, slo or auto (both).")
     max_queued_requests: int | None = setting(
@@ -79,16 +79,16 @@ class SchedulingSettings:
         None, "Maximum waiting tokens, with --admission queue or auto.", bound=_up_to(UNBOUNDED)
     )
     ttft_target: float | None = setting(
-        None, "Seconds to the first token that --admission slo keeps to.", bound=_up_to(DAY)
+        None, "Seconds to the first token, above which --admission slo rejects requests.", bound=_up_to(DAY)
     )
     lanes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     speculation: str = setting(
         DEFAULT,
-        "Drafts from suffix, draft:MODEL, heads or heads:FOLDER, where they pay; auto chooses, off has none.",
+        "Speculative decoding with suffix, draft:MODEL, heads or heads:FOLDER, used where it is faster; auto; off.",
         metavar="FROM",
     )
     speculation_max_tokens: int | None = setting(
-        None, "Maximum drafts of a sequence in a step.", bound=_up_to(MAX_DRAFT_TOKENS)
+        None, "Maximum draft tokens of a sequence in a step.", bound=_up_to(MAX_DRAFT_TOKENS)
     )
 
     @classmethod
@@ -148,7 +148,7 @@ class SchedulingSettings:
         if self.preemption != "recompute":
             raise SettingsError(
                 f"--preemption {self.preemption} has no effect with --strategy {self.strategy}: a batch has its memory "
-                "reserved to its end, so that no sequence is preempted; leave it out, or choose --strategy chunked."
+                "reserved to its end, so no sequence is preempted; leave it out, or choose --strategy chunked."
             )
         if self.kv_allocation == "reserve-request":
             raise SettingsError(

@@ -70,15 +70,15 @@ class DraftSupport(Struct, frozen=True):
     def obstacle(self, kind: DraftKind) -> str | None:
         """Return the reason why this source does not work, as a clause; None: it does."""
         if not self.generates:
-            return "this model continues no text, so that there is nothing to draft"
+            return "this model generates no text, so there is nothing to draft"
         if self.has_state:
-            return "this model's layers keep a recurrent state, which cannot be taken back behind wrong drafts"
+            return "this model's layers keep a recurrent state, which cannot be rolled back after rejected drafts"
         if kind in ("suffix", "off"):
             return None
         if not self.own_kernels:
-            return "models draft inside of steps that our kernels compute, and these are computed by transformers"
+            return "models draft only with our kernels, and --backend is transformers"
         if self.ranks > 1:
-            return f"the model is shared by {self.ranks} devices, and models draft on one"
+            return f"the model is shared by {self.ranks} devices, and models draft on one device only"
         return None
 
 
@@ -100,7 +100,7 @@ def resolve_speculation(asked: DraftSource, model: DraftSupport) -> tuple[DraftS
 
 
 _DRAFTS: dict[DraftKind, str] = {
-    "suffix": "drafts from what was written before, where that measurably brings tokens",
-    "draft": "drafts of a smaller model, where they measurably bring tokens",
-    "heads": "drafts of heads on the model's hidden states, where they measurably bring tokens",
+    "suffix": "drafts from earlier text, where that is measured to be faster",
+    "draft": "drafts of a smaller model, where that is measured to be faster",
+    "heads": "drafts of heads on the model's hidden states, where that is measured to be faster",
 }

@@ -35,9 +35,9 @@ def resolve_threads(settings: EngineSettings, cpus: Cpus | None = None) -> Resol
 
 def _why(cpus: Cpus) -> str:
     if cpus.paid_for < len(cpus.cores):
-        return f"so many CPUs does the quota of this process pay for, of {len(cpus.usable)}"
+        return f"the CPU quota of this process, of {len(cpus.usable)} CPUs"
     if len(cpus.cores) < len(cpus.usable):
-        return f"the cores this process may use; {len(cpus.usable)} CPUs share their arithmetic"
+        return f"the cores this process may use; they have {len(cpus.usable)} CPUs (hyperthreads)"
     return "the cores this process may use"
 
 

@@ -42,15 +42,16 @@ class ServerSettings(ParserSettings):
     served_model_name: tuple[str, ...] = setting(
         (), "Name of the model in requests, the first in answers; several times."
     )
-    parse_control_tokens: bool = setting(False, "Let messages spell control tokens; without it they are text.")
+    parse_control_tokens: bool = setting(False, "Let messages contain control tokens; without it they are plain text.")
     unknown_fields: UnknownFieldPolicy = setting(
-        "warn", "Of bodies: warn serves the request and names them in a header and the log; ignore; refuse: a 400."
+        "warn",
+        "Unknown fields of bodies: warn (serve, and name them in a header and the log), ignore, or refuse (400).",
     )
-    ui: bool = setting(True, "No pages: none live at /, and no playground.", flags=("--no-ui",))
-    metrics_names: Literal["inflight", "vllm"] = setting("inflight", "inflight, or vllm for both.")
+    ui: bool = setting(True, "Serve no live page at / and no playground.", flags=("--no-ui",))
+    metrics_names: Literal["inflight", "vllm"] = setting("inflight", "Names on /metrics: inflight, or vllm for both.")
     kv_events_config: KVEventOptions | None = setting(
         None,
-        'Publish to routers what is cached, as vLLM does: {"enable_kv_cache_events": true, ...}.',
+        'Publish KV cache events for routers, as vLLM does: {"enable_kv_cache_events": true, ...}.',
         metavar="JSON",
         text=read_kv_events,
     )
@@ -103,11 +104,9 @@ class ServerSettings(ParserSettings):
     max_stored_files: int | None = setting(
         None, "Maximum files that a tenant stores; 10000 unless set.", bound=_POSITIVE
     )
-    store_responses: bool = setting(
-        False, "Store those of /v1/responses, in --data-dir; else none are.", "Stored responses"
-    )
+    store_responses: bool = setting(False, "Store responses of /v1/responses in --data-dir.", "Stored responses")
     max_responses_mb: float | None = setting(
-        None, "Maximum MiB that a tenant stores; then its oldest go; 1024 unless set.", bound=_POSITIVE
+        None, "Maximum MiB of responses of a tenant, the oldest are deleted; 1024 unless set.", bound=_POSITIVE
     )
     response_days: float | None = setting(None, "Days for which a response is stored; 30 unless set.", bound=_POSITIVE)
     max_n: int = setting(128, "Maximum samples of one prompt.", "Limits of calls", bound=_POSITIVE)
@@ -131,8 +130,8 @@ class ServerSettings(ParserSettings):
     trusted_proxies: tuple[str, ...] = setting(
         (), "Address or network whose X-Forwarded-For is believed; several times."
     )
-    allowed_hosts: tuple[str, ...] = setting((), "Name by which the server may be called; several times, *.NAME too.")
-    cors_origin: tuple[str, ...] = setting((), "Origin whose pages may call the server; several times.")
+    allowed_hosts: tuple[str, ...] = setting((), "Host name of requests that are allowed; several times, *.NAME too.")
+    cors_origin: tuple[str, ...] = setting((), "Origin of web pages that may call the server; several times.")
     ssl_certfile: Path | None = setting(None, "Certificate chain (PEM): serve TLS.", path="file")
     ssl_keyfile: Path | None = setting(None, "Its key, if it is in another file.", path="file")
     ssl_keyfile_password: str | None = setting(None, "The key's password.", is_secret=True)
