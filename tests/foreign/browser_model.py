@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from functools import partial
 from pathlib import Path
 
 from inflight import build
@@ -49,6 +48,6 @@ if __name__ == "__main__":
     from inflight import cli
     from inflight.launch import one_model
 
-    one_model.serve = partial(one_model.serve, program=one_model.EngineProgram(module="browser_model"))
+    one_model.LOCAL_ENGINE = one_model.EngineProgram(module="browser_model")
     sys.argv[0] = "inflight"
     cli.main()

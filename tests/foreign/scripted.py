@@ -11,7 +11,6 @@ import json
 import os
 import socket
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +102,6 @@ if __name__ == "__main__":
 
     here = Path(__file__).parent
     os.environ["PYTHONPATH"] = os.pathsep.join((str(here), str(here.parent)))
-    one_model.serve = partial(one_model.serve, program=one_model.EngineProgram(module="scripted"))
+    one_model.LOCAL_ENGINE = one_model.EngineProgram(module="scripted")
     sys.argv[0] = "inflight"
     cli.main()

@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import sys
-from functools import partial
 from pathlib import Path
 
 from inflight import build
@@ -90,6 +89,6 @@ if __name__ == "__main__":
     from inflight.launch import one_model
 
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
-    one_model.serve = partial(one_model.serve, program=one_model.EngineProgram(module="scripted"))
+    one_model.LOCAL_ENGINE = one_model.EngineProgram(module="scripted")
     sys.argv[0] = "inflight"
     cli.main()
