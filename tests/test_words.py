@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "inflight"
 FINISHED = (
-    *("bench", "build", "config", "engine", "metrics", "planning", "records", "report", "routing", "simulate"),
+    *("bench", "build", "cli", "config", "engine", "metrics", "planning", "records", "report", "routing", "simulate"),
     *("testing", "workload", "core", "launch", "ray", "live", "frontend", "text", "api.py"),
     *("server/anthropic", "server/common", "server/ingress", "server/metrics", "server/model_pool", "server/openai"),
     *("server/preprocessing", "server/processes"),

@@ -69,11 +69,11 @@ def read_served(texts: Sequence[str]) -> list[ServedVariant]:
 
 
 def _read_served(text: str) -> tuple[str, list[str]]:
-    name, words, _ = _named_words("--serve", "two=--replicas 2", text)
-    for word in words:
-        if word.partition("=")[0] in ("--host", "--port"):
-            raise click.UsageError(f"--serve {name!r} has {word}, but compare chooses the address; leave it out.")
-    return name, words
+    name, arguments, _ = _named_words("--serve", "two=--replicas 2", text)
+    for one in arguments:
+        if one.partition("=")[0] in ("--host", "--port"):
+            raise click.UsageError(f"--serve {name!r} has {one}, but compare chooses the address; leave it out.")
+    return name, arguments
 
 
 def _named_words(option: str, example: str, text: str) -> tuple[str, list[str], str]:
