@@ -31,7 +31,7 @@ from inflight.core.sequence import Sequence as Decode
 from inflight.core.sequence import SequenceView
 from inflight.core.stopping import StopChecker
 from inflight.core.types.request import Request
-from inflight.execution.drafters.suffix import MOST_READ, SuffixDrafter
+from inflight.execution.drafters.suffix import MAX_READ, SuffixDrafter
 from inflight.execution.drafters.suffix_index import SuffixIndex, best_kind
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 ANSWER = 1_000  # tokens
 ANSWERS = 500
 ROUNDS = 100
-MOST = 16  # drafts that a row asks for
+MAX_DRAFTS = 16  # drafts that a row asks for
 MAX_BYTES = 256 << 20  # more than usual: all rows have their tokens, and no answer is forgotten for them
 START, DRAFTS = 20, 8  # of texts that are gone through
 TEXTS = 7  # of so many one is
@@ -123,7 +123,7 @@ def costs(text: Sequence[int], rows: int, history: int) -> Costs:
 
     running = [decode(row, part(row * stride, history)) for row in range(rows)]
     views = [SequenceView(sequence) for sequence in running]
-    calls = -(-history // MOST_READ)
+    calls = -(-history // MAX_READ)
     read = seconds_for(lambda view: drafter.propose(view, 0), views * calls)
 
     steps, drafted = [], 0
@@ -131,7 +131,7 @@ def costs(text: Sequence[int], rows: int, history: int) -> Costs:
         for row, sequence in enumerate(running):
             sequence.output.append(text[(row * stride + history + place) % len(text)])
         started = time.thread_time()
-        proposed = [drafter.propose(SequenceView(sequence), MOST) for sequence in running]
+        proposed = [drafter.propose(SequenceView(sequence), MAX_DRAFTS) for sequence in running]
         steps.append((time.thread_time() - started) / rows)
         drafted += sum(len(one.token_ids) for one in proposed)
 
@@ -215,7 +215,7 @@ def report(rows: int, history: int, found: Mapping[str, Costs], kinds: Mapping[s
     speeds = ", ".join(f"{one.tokens_per_step:.2f} {name}" for name, one in kinds.items())
     return "\n\n".join(
         [
-            f"{rows} rows with {history:,} tokens each, beside {ANSWERS} answers of {ANSWER:,}; at most {MOST} drafts. "
+            f"{rows} rows with {history:,} tokens each, beside {ANSWERS} answers of {ANSWER:,}; at most {MAX_DRAFTS} drafts. "
             "CPU time, with Python's part; rounds go through all rows.",
             table([*head, "bytes a token"], cells),
             f"Tokens a step, going through the repository's texts with at most {DRAFTS} drafts: {speeds}. Of the "

@@ -75,7 +75,7 @@ def adapter_bytes(plan: AdapterPlan, matrices: AdapterMatrices | None, backend: 
     """Return the bytes of all slots, each with an adapter of the largest rank for every matrix."""
     if matrices is None:
         return 0
-    return plan.num_slots * matrices.most_bytes(plan.max_rank, _ITEM_BYTES[backend.dtype])
+    return plan.num_slots * matrices.max_bytes(plan.max_rank, _ITEM_BYTES[backend.dtype])
 
 
 def adapter_names(plan: AdapterPlan, matrices: AdapterMatrices | None) -> AdapterNames:

@@ -13,7 +13,7 @@ from inflight.core.types.kv_blocks import max_blocks
 from inflight.execution.backends.protocol import KVLayer
 from inflight.models.spec import Attention, LatentAttention, Mixer, ModelSpec
 
-MOST_GROUPS = 16  # each is one more table for every row
+MAX_GROUPS = 16  # each is one more table for every row
 WORTH = 0.8  # share of the memory of one group of all layers that several must not exceed
 SLIGHT = 1.05  # few groups are taken before many that would take this much less
 
@@ -62,7 +62,7 @@ def kv_groups(spec: ModelSpec, block_size: int, max_model_len: int) -> KVGroups:
 
     rooms = {count * size for size in set(sizes) if size for count in range(1, sizes.count(size) + 1)}
     several = [_divided(windows, sizes, room) for room in sorted(rooms) if room >= max(sizes)]
-    several = [groups for groups in several if len(groups.windows) <= MOST_GROUPS]
+    several = [groups for groups in several if len(groups.windows) <= MAX_GROUPS]
     least = min(map(memory, several), default=0)
     few = min(
         (groups for groups in several if memory(groups) <= SLIGHT * least),

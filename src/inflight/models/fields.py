@@ -11,10 +11,10 @@ from typing import Any
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
-from inflight.models.rope import MOST_POSITIONS
+from inflight.models.rope import MAX_POSITIONS
 
 # Far above any model there is: what passes them would be looked for in memory before anything else refuses it.
-_MOST = {
+_MAX_VALUES = {
     "vocab_size": 2**24,
     "hidden_size": 2**20,
     "intermediate_size": 2**22,
@@ -22,11 +22,11 @@ _MOST = {
     "num_attention_heads": 2**14,
     "num_key_value_heads": 2**14,
     "head_dim": 2**14,
-    "max_position_embeddings": MOST_POSITIONS,
+    "max_position_embeddings": MAX_POSITIONS,
     "sliding_window": 2**31 - 1,
 }
-_MOST_ELSE = 2**22
-_MOST_END_TOKENS = 4096
+_MAX_ELSE = 2**22
+_MAX_END_TOKENS = 4096
 # What changes the arithmetic wherever it is set, with its meaning. A family names those that it reads; any other one
 # that is set makes the model something else than its family, and is refused. 0, 1, false, null and [] change nothing.
 _CHANGES = {
@@ -100,7 +100,7 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             bound = f"above {least - 1}" if least else "of at least 0"
             raise ModelError(f"{key} in config.json must be a whole number {bound}, not {shown(value)}.")
-        most = _MOST.get(key, _MOST_ELSE)
+        most = _MAX_VALUES.get(key, _MAX_ELSE)
         if value > most:
             raise ModelError(f"{key} in config.json is {shown(value)}, more than any model has (at most {most:,}).")
         return value
@@ -175,7 +175,7 @@ class Fields:
         values = value if isinstance(value, list) else [] if value is None else [value]
         if any(isinstance(item, bool) or not isinstance(item, int) for item in values):
             raise ModelError(f"{key} must be a token id or a list of them, not {shown(value)}.")
-        if len(values) > _MOST_END_TOKENS or any(abs(item) >= 2**31 for item in values):
+        if len(values) > _MAX_END_TOKENS or any(abs(item) >= 2**31 for item in values):
             raise ModelError(f"{key} holds {shown(value)}: that many, or such large, token ids no model has.")
         return tuple(dict.fromkeys(values))
 

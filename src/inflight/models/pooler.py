@@ -15,7 +15,7 @@ from inflight.models.fields import Fields
 from inflight.models.spec import ModelSpec, NextTokens, Pooler, PoolerLayer, Pooling, ScoreActivation
 
 CLASSIFIER, BASE, GENERATES = "ForSequenceClassification", "Model", "ForCausalLM"
-_MOST_LABELS = 4096
+_MAX_LABELS = 4096
 _ACTIVATIONS: dict[str, ScoreActivation] = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax"}
 
 
@@ -74,8 +74,8 @@ def labels_of(fields: Fields) -> tuple[str, ...]:
     named = fields.raw("id2label")
     if named is None:
         return tuple(f"LABEL_{number}" for number in range(fields.size("num_labels", 2)))
-    if not isinstance(named, dict) or not 0 < len(named) <= _MOST_LABELS:
-        raise ModelError(f"id2label in config.json must name 1 to {_MOST_LABELS:,} labels, not {shown(named)}.")
+    if not isinstance(named, dict) or not 0 < len(named) <= _MAX_LABELS:
+        raise ModelError(f"id2label in config.json must name 1 to {_MAX_LABELS:,} labels, not {shown(named)}.")
     labels = [named.get(str(number)) for number in range(len(named))]
     if not all(isinstance(one, str) and len(one) <= 1000 for one in labels):
         raise ModelError(f"id2label in config.json must name labels by numbers from 0 on, not {shown(named)}.")

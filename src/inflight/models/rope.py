@@ -17,9 +17,9 @@ from inflight.json_file import shown
 from inflight.models.errors import ModelError
 
 KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
-MOST_POSITIONS = 2**26  # seven times the longest context that a model was ever published with
+MAX_POSITIONS = 2**26  # seven times the longest context that a model was ever published with
 _DEFAULT_THETA = 10_000.0
-_LEAST, _MOST = 1e-9, 1e15  # of any number of a variant: beyond, floats overflow and nothing makes sense
+_MIN, _MAX = 1e-9, 1e15  # of any number of a variant: beyond, floats overflow and nothing makes sense
 
 
 class RopeSettings(Struct, frozen=True):
@@ -81,10 +81,10 @@ class RopeSettings(Struct, frozen=True):
         growth = numbers.get("llama_4_scaling_beta") if given.get("llama_4_scaling_beta") else 0.0
         base = cls(kind, rotated, theta, length, int(original), interleaved=interleaved, query_growth=growth)
         settings = replace(base, **_scaling(base, numbers))
-        if settings.longest > MOST_POSITIONS:
+        if settings.longest > MAX_POSITIONS:
             raise ModelError(
                 f"factor {settings.factor:g} of rope type {kind!r} stretches the model to {settings.longest:,} "
-                f"positions; at most {MOST_POSITIONS:,} are possible."
+                f"positions; at most {MAX_POSITIONS:,} are possible."
             )
         return settings
 
@@ -112,10 +112,10 @@ class _Numbers(Struct, frozen=True):
             raise ModelError(f"rope type {self.kind!r} needs {key!r}, which config.json does not give.")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise ModelError(f"{key} of rope type {self.kind!r} must be a number above 0, not {shown(value)}.")
-        if not _LEAST <= value <= _MOST:
+        if not _MIN <= value <= _MAX:
             raise ModelError(
                 f"{key} of rope type {self.kind!r} is {shown(value)}, which makes no sense; it must lie between "
-                f"{_LEAST:g} and {_MOST:g}."
+                f"{_MIN:g} and {_MAX:g}."
             )
         return float(value)
 

@@ -38,7 +38,7 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xi
     "xielu": "xielu",
 }
 _WIDEST = 1024  # keys that the kernels of attention read
-MOST_KERNEL = 16  # tokens that a short convolution sees
+MAX_KERNEL = 16  # tokens that a short convolution sees
 GATINGS: dict[str, Literal["silu", "gelu_tanh", "clamped_swiglu"]] = {
     "silu": "silu",
     "swish": "silu",
@@ -127,5 +127,5 @@ def _of_mixer(mixer: ComputedMixer) -> list[tuple[bool, str]]:
             isinstance(mixer, LinearAttention) and mixer.value_heads % mixer.key_heads > 0,
             "linear attention whose heads of values do not share those of keys evenly",
         ),
-        (mixer.kernel > MOST_KERNEL, f"convolutions of over {MOST_KERNEL} tokens"),
+        (mixer.kernel > MAX_KERNEL, f"convolutions of over {MAX_KERNEL} tokens"),
     ]

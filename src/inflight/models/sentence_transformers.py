@@ -27,7 +27,7 @@ _MODES: dict[str, Pooling] = {
 }
 _NAMED: dict[str, Pooling] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 _ACTIVATIONS: dict[str, PoolerActivation] = {"Identity": "none", "Tanh": "tanh", "GELU": "gelu", "ReLU": "relu"}
-_MOST_MODULES = 16
+_MAX_MODULES = 16
 _LONGEST_PROMPT = 100_000
 
 
@@ -95,7 +95,7 @@ def _modules(folder: Path) -> list[tuple[Path, str]]:
     except JsonFileError as error:
         raise ModelError(str(error)) from None
     found = []
-    for one in listed[:_MOST_MODULES]:
+    for one in listed[:_MAX_MODULES]:
         kind, path = (one.get("type"), one.get("path", "")) if isinstance(one, dict) else (None, None)
         if not isinstance(kind, str) or not isinstance(path, str) or ".." in path or path.startswith("/"):
             raise ModelError(f"{folder / MODULES} must list modules with a type and a path, not {shown(one)}.")

@@ -135,17 +135,17 @@ class Rig:
         return ModelRunner(self.decoders[0], self.backend, cache, self.capacity, drafter=drafter)
 
     def run(
-        self, requests: Sequence[Request], most_drafts: int = 0, seed: int = 0, depth: int = 1, **scheduling: Any
+        self, requests: Sequence[Request], max_drafts: int = 0, seed: int = 0, depth: int = 1, **scheduling: Any
     ) -> tuple[Said, Account]:
         """What each sample said, token by token with log-probabilities, and how it ended; and the account."""
-        account = Account(self.runner(self.drafter() if most_drafts else None))
-        return self.run_on(account, requests, most_drafts, seed, depth, **scheduling), account
+        account = Account(self.runner(self.drafter() if max_drafts else None))
+        return self.run_on(account, requests, max_drafts, seed, depth, **scheduling), account
 
     def run_on(
         self,
         executor: Account,
         requests: Sequence[Request],
-        most_drafts: int,
+        max_drafts: int,
         seed: int = 0,
         depth: int = 1,
         **scheduling: Any,
@@ -156,7 +156,7 @@ class Rig:
                 Chunked(64),
                 Fcfs(),
                 end_token_ids=frozenset({361}),
-                speculation=Sometimes(most_drafts, seed) if most_drafts else None,
+                speculation=Sometimes(max_drafts, seed) if max_drafts else None,
                 watermark=0.0,
                 **scheduling,
             )

@@ -68,7 +68,7 @@ def test_tokens_and_logprobs_are_those_without_drafts(tiny: Path, other: Path, i
     for shape in ({}, CROWDED):
         rig = Rig(tiny, other, isa, dtype, **shape)
         plain, _ = rig.run(requests())
-        drafted, account = rig.run(requests(), most_drafts=5)
+        drafted, account = rig.run(requests(), max_drafts=5)
         assert drafted == plain and account.drafted > 100 > 50 > account.accepted
 
 
@@ -77,7 +77,7 @@ def test_the_same_model_is_always_right(tiny: Path, isa: str, dtype: str) -> Non
     """At every temperature, under every setting: both draw with the same words. Steps without drafts lie between."""
     rig = Rig(tiny, tiny, isa, dtype)
     plain, before = rig.run(requests())
-    drafted, after = rig.run(requests(), most_drafts=5)
+    drafted, after = rig.run(requests(), max_drafts=5)
     assert drafted == plain and after.drafted == after.accepted > 100 and len(after.results) < len(before.results)
 
 
@@ -100,7 +100,7 @@ def test_prompts_are_caught_up_with_where_they_were_not_computed(tiny: Path, mon
     monkeypatch.setattr(draft_model, "PATIENCE", 0)
     rig = Rig(tiny, tiny, backends()[-1], blocks=22)
     plain, _ = rig.run(requests())
-    drafted, account = rig.run(requests(), most_drafts=5)
+    drafted, account = rig.run(requests(), max_drafts=5)
     assert drafted == plain and account.drafted == account.accepted > 100
 
 
@@ -108,7 +108,7 @@ def test_who_lacks_much_catches_up_over_several_steps(tiny: Path, monkeypatch: p
     monkeypatch.setattr(draft_model, "PATIENCE", 0)
     rig = Rig(tiny, tiny, backends()[-1], max_tokens=16)
     plain, _ = rig.run(requests())
-    drafted, account = rig.run(requests(), most_drafts=5)
+    drafted, account = rig.run(requests(), max_drafts=5)
     assert drafted == plain and 0 < account.accepted == account.drafted - account.lacking < account.drafted
 
 
@@ -119,7 +119,7 @@ def test_on_torch_too(tiny: Path, other: Path) -> None:
     for draft in (tiny, other):
         rig = Rig(tiny, draft, "torch", blocks=22)
         plain, _ = rig.run(requests(max_tokens=25))
-        drafted, account = rig.run(requests(max_tokens=25), most_drafts=5)
+        drafted, account = rig.run(requests(max_tokens=25), max_drafts=5)
         assert tokens_of(drafted) == tokens_of(plain) and account.drafted > 40
         assert (account.accepted > 0.97 * account.drafted) == (draft is tiny)
 
@@ -152,7 +152,7 @@ def test_on_the_backend_that_computes_nothing(tiny: Path) -> None:
     """Whose tokens come by a rule, whichever model is asked."""
     rig = Rig(tiny, tiny, NullBackend())
     plain, _ = rig.run(requests())
-    drafted, account = rig.run(requests(), most_drafts=5)
+    drafted, account = rig.run(requests(), max_drafts=5)
     assert drafted == plain and account.drafted == account.accepted > 100
 
 
@@ -168,7 +168,7 @@ def test_a_draft_model_that_fails_ends_drafting_alone(
     plain, before = rig.run(requests())
     rig.decoders[1] = Breaks(rig.decoders[1], passes)  # type: ignore[call-overload]
     with caplog.at_level(logging.ERROR):
-        drafted, after = rig.run(requests(), most_drafts=5)
+        drafted, after = rig.run(requests(), max_drafts=5)
     assert drafted == plain and len(after.results) >= len(before.results) - 8 and (after.accepted > 0) == (passes > 1)
     assert [one.message for one in caplog.records] == [
         "drafting (draft-model) failed, and there are no drafts from now on"
@@ -204,7 +204,7 @@ class Counts:
 
 def test_a_step_tells_how_long_its_drafts_took(tiny: Path) -> None:
     rig = Rig(tiny, tiny, backends()[-1])
-    _, account = rig.run(requests(), most_drafts=5)
+    _, account = rig.run(requests(), max_drafts=5)
     took = [one.draft_seconds for one in account.results]
     assert any(took) and not all(took) and all(0 <= one.draft_seconds <= one.seconds for one in account.results)
     _, account = rig.run(requests())
@@ -218,7 +218,7 @@ def test_beside_several_kv_groups_and_other_layers(tiny: Path, tmp_path: Path, f
     model = write_model(tmp_path / "m", family)
     rig = Rig(model, model, backends()[-1], blocks=40)
     plain, _ = rig.run(requests(max_tokens=80))
-    drafted, account = rig.run(requests(max_tokens=80), most_drafts=5)
+    drafted, account = rig.run(requests(max_tokens=80), max_drafts=5)
     assert drafted == plain and account.drafted == account.accepted > 100
 
 
@@ -227,7 +227,7 @@ def test_two_steps_in_flight(tiny: Path) -> None:
     try:
         rig = Rig(tiny, tiny, backend, blocks=22)
         plain, _ = rig.run(requests())
-        drafted, account = rig.run(requests(), most_drafts=5, depth=2)
+        drafted, account = rig.run(requests(), max_drafts=5, depth=2)
     finally:
         backend.end()
     assert drafted == plain and account.drafted == account.accepted > 10

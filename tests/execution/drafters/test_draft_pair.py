@@ -24,7 +24,7 @@ def test_drafts_are_right_as_often_as_they_should(tmp_path: Path, wrong: float, 
         Request(request_id=str(n), prompt_token_ids=prompt, params=params, seed=n) for n, prompt in enumerate(prompts)
     ]
     plain, _ = rig.run(asked)
-    drafted, account = rig.run(asked, most_drafts=4)
+    drafted, account = rig.run(asked, max_drafts=4)
     assert drafted == plain
     right = account.accepted / (account.accepted + account.stopped)  # of those that were compared
     assert account.accepted + account.stopped > 300

@@ -97,7 +97,7 @@ def test_tokens_and_logprobs_are_those_without_drafts(twin_of: TwinOf, dtype: st
     for shape in (dict[str, Any](), CROWDED):
         rig = HeadRig(twin.folder, twin.head, backends()[-1], dtype, **shape)
         plain, _ = rig.run(requests())
-        drafted, account = rig.run(requests(), most_drafts=5)
+        drafted, account = rig.run(requests(), max_drafts=5)
         assert drafted == plain and account.drafted > 50
 
 
@@ -106,7 +106,7 @@ def test_a_head_that_predicts_what_the_model_does_is_right(bigrams: Path, isa: s
     """At every temperature, under every setting. bfloat16 rounds what is normed twice: then nearly always."""
     rig = HeadRig(bigrams, None, isa, dtype)
     plain, before = rig.run(requests())
-    drafted, after = rig.run(requests(), most_drafts=5)
+    drafted, after = rig.run(requests(), max_drafts=5)
     assert drafted == plain and after.drafted > 100 and len(after.results) < len(before.results)
     assert after.accepted >= (1 if dtype == "float32" else 0.9) * after.drafted
 

@@ -126,7 +126,7 @@ class TestTexts:
     def test_of_many_answers_that_nobody_asked_for_the_newest_wait(
         self, kind: IndexKind, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(suffix, "MOST_UNLEARNED", 9)
+        monkeypatch.setattr(suffix, "MAX_UNLEARNED", 9)
         drafter = drafter_of(kind)
         for number in range(5):
             drafter.finished(Text(number, [50 + number], [10 * number, 10 * number + 1]))  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ class TestTexts:
         assert known == [(), (), (21,), (31,), (41,)]
 
     def test_a_long_prompt_is_read_over_several_calls(self, kind: IndexKind, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(suffix, "MOST_READ", 5)
+        monkeypatch.setattr(suffix, "MAX_READ", 5)
         drafter, text = drafter_of(kind), Text(1, [1, 2, 3, 4] * 3)
         assert [drafts(drafter, text, 2) for _ in range(3)] == [(), (), (1, 2)] and text.asked == 12
         text.output += [1, 2, 9, 9, 9, 9, 1]
@@ -177,24 +177,24 @@ class TestMemory:
         drafter = drafter_of(kind, tokens=10_000, indexes=100)
         for number in range(3_000):
             drafter.finished(Text(number, [1], [2, 3, number], f"salt {number}"))  # type: ignore[arg-type]
-            assert drafter.nbytes <= drafter._most_bytes
+            assert drafter.nbytes <= drafter._max_bytes
         while drafter._waiting:
             drafts(drafter, Text(2_999, [1]))
-            assert drafter.nbytes <= drafter._most_bytes
+            assert drafter.nbytes <= drafter._max_bytes
         assert drafts(drafter, Text(3_000, [2, 3], [], "salt 2999")) == (2999,)
         assert drafts(drafter, Text(3_001, [2, 3], [], "salt 0")) == ()
 
 
 def test_a_worn_out_index_makes_place_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """After twenty positions instead of six hundred million."""
-    monkeypatch.setattr(suffix_reference, "MOST_POSITIONS", 20)
+    monkeypatch.setattr(suffix_reference, "MAX_POSITIONS", 20)
     drafter = drafter_of(CompactReference, tokens=30, indexes=3)
     for number in range(6):
         answer = [*range(10 * number, 10 * number + 6)]
         drafter.finished(Text(number, [9], answer))  # type: ignore[arg-type]
         assert drafts(drafter, Text(10 + number, [answer[2]]), 1) == (answer[3],)
         drafter.finished(Text(10 + number, [answer[2]]))  # type: ignore[arg-type]
-        assert drafter.nbytes <= drafter._most_bytes
+        assert drafter.nbytes <= drafter._max_bytes
 
 
 def held_bytes(drafter: SuffixDrafter) -> int:
@@ -224,7 +224,7 @@ def test_both_kinds_draft_the_same(steps: list[tuple[int, list[int], bool, str]]
             for drafter in drafters:
                 drafter.finished(running.get(which))  # type: ignore[arg-type]
             del running[which]
-        assert drafters[0].nbytes == drafters[1].nbytes <= drafters[1]._most_bytes
+        assert drafters[0].nbytes == drafters[1].nbytes <= drafters[1]._max_bytes
         assert held_bytes(drafters[1]) <= drafters[1].nbytes
 
 

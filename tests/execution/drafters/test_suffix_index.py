@@ -15,9 +15,9 @@ from inflight.compiled import module
 from inflight.execution.drafters.suffix_index import IndexKind, SuffixIndex, best_kind
 from inflight.execution.drafters.suffix_reference import (
     DEPTH,
-    LEAST_CHANCE,
+    MIN_CHANCE,
     LEVELS,
-    MOST_PLACES,
+    MAX_PLACES,
     ReferenceIndex,
     chance_of,
 )
@@ -69,19 +69,19 @@ class TestDrafts:
 
     def test_repetition_goes_on_beyond_the_end(self, kind: IndexKind) -> None:
         token_ids, chances = index_of(kind, [5, 6] * 40).propose(None, 7)
-        assert token_ids == (5, 6, 5, 6, 5, 6, 5) and set(chances) == {chance_of(MOST_PLACES, MOST_PLACES, DEPTH)}
+        assert token_ids == (5, 6, 5, 6, 5, 6, 5) and set(chances) == {chance_of(MAX_PLACES, MAX_PLACES, DEPTH)}
 
     def test_drafts_end_where_all_of_them_are_hardly_right(self, kind: IndexKind) -> None:
         index = index_of(kind, [1, *range(10, 40), 1])
         token_ids, chances = index.propose(None, 30)
-        assert token_ids == (10, 11, 12)[: len(token_ids)] and prod(chances) >= LEAST_CHANCE
-        assert prod(chances) * chance_of(1, 1, len(token_ids) + 1) < LEAST_CHANCE
+        assert token_ids == (10, 11, 12)[: len(token_ids)] and prod(chances) >= MIN_CHANCE
+        assert prod(chances) * chance_of(1, 1, len(token_ids) + 1) < MIN_CHANCE
 
     def test_the_newest_places_alone_are_looked_at(self, kind: IndexKind) -> None:
         """8 is by far the most frequent behind 1, but not among them."""
-        newest = MOST_PLACES // 2 + 1
+        newest = MAX_PLACES // 2 + 1
         index = index_of(kind, [*[1, 8] * 40, *[1, 7] * newest, 3, 1])
-        assert index.propose(None, 1) == ((7,), (chance_of(newest, MOST_PLACES, 1),))
+        assert index.propose(None, 1) == ((7,), (chance_of(newest, MAX_PLACES, 1),))
 
     def test_other_texts_are_no_context_and_not_drafted_from_beyond_their_end(self, kind: IndexKind) -> None:
         index = index_of(kind, [1, 2, 3], [4, 5, 6], [7, 3])
@@ -125,7 +125,7 @@ def searched(texts: list[list[int]], others: list[list[int]], most: int) -> tupl
         for level in (one for one in reversed(LEVELS) if one <= len(tail)):
             ends = [(text, end) for text in of for end in range(level, len(text) + (text is not tail))]
             if found := [(text, end) for text, end in reversed(ends) if text[end - level : end] == tail[-level:]]:
-                return [(alike(text, end), text, end) for text, end in found[:MOST_PLACES]]
+                return [(alike(text, end), text, end) for text, end in found[:MAX_PLACES]]
         return []
 
     def alike(text: list[int], end: int) -> int:
@@ -142,7 +142,7 @@ def searched(texts: list[list[int]], others: list[list[int]], most: int) -> tupl
             break
         best = max(follows, key=follows.count)
         chances.append(chance_of(follows.count(best), len(follows), min(DEPTH, longest + len(drafts))))
-        if prod(chances) < LEAST_CHANCE:
+        if prod(chances) < MIN_CHANCE:
             return tuple(drafts), tuple(chances[:-1])
         drafts.append(best)
         places = [one for one, after in zip(places, goes_on, strict=True) if after == [best]]

@@ -65,7 +65,7 @@ class AdapterMatrices:
                 tuple(LowRank(one.place.first, files.down(one.module), self._rows(named, one, files)) for one in parts),
             )
 
-    def most_bytes(self, rank: int, item: int) -> int:
+    def max_bytes(self, rank: int, item: int) -> int:
         """Of an adapter of this rank for every matrix. item: bytes of a number."""
         by_weight = groupby(self._places.values(), key=lambda place: id(place.weight))
         numbers, rank = 0, -(-rank // _RANKS) * _RANKS

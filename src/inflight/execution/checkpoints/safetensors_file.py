@@ -31,7 +31,7 @@ _READABLE = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
 # What packed weights are made of; floats of 8 bits as they lie, since numpy has none.
 _STORED = {**_READABLE, "U8": np.uint8, "I8": np.int8, "F8_E4M3": np.uint8, "F8_E8M0": np.uint8}
 _STORED |= {"I32": np.int32, "I64": np.int64}
-_MOST_DIMENSIONS = 16  # a weight has two
+_MAX_DIMENSIONS = 16  # a weight has two
 _LARGEST = 2**63  # of a dimension or an offset
 
 
@@ -151,7 +151,7 @@ def _entry(path: Path, name: str, fields: Any, data_begin: int) -> TensorEntry:
         raise ModelError(
             f"tensor {shown(name)} in {path} has the unknown dtype {shown(dtype)}; known are {', '.join(_ITEM_BITS)}."
         )
-    is_shape = isinstance(shape, list) and len(shape) <= _MOST_DIMENSIONS
+    is_shape = isinstance(shape, list) and len(shape) <= _MAX_DIMENSIONS
     if not is_shape or not all(map(_is_count, (*shape, begin, end))):
         raise ModelError(
             f"{path} is damaged: tensor {shown(name)} has shape {shown(shape)} at bytes {shown(begin)} to {shown(end)}."

@@ -19,10 +19,10 @@ from inflight.execution.drafters.answers import Answers
 from inflight.execution.drafters.suffix_index import IndexKind, SuffixIndex, best_kind
 from inflight.execution.drafters.suffix_reference import LEVELS
 
-MOST_BYTES = 64 << 20  # a million tokens and more; the keys and values of so many take hundreds of times as much
-MOST_READ = 16_384  # tokens of a sequence that a call reads, a few milliseconds: a long prompt takes several calls
+MAX_BYTES = 64 << 20  # a million tokens and more; the keys and values of so many take hundreds of times as much
+MAX_READ = 16_384  # tokens of a sequence that a call reads, a few milliseconds: a long prompt takes several calls
 LEARNED_PER_QUESTION = 1_024  # tokens of answers that a call learns, about, the oldest answers first
-MOST_UNLEARNED = 16_384  # tokens of answers that wait to be learned; of more, the oldest are dropped
+MAX_UNLEARNED = 16_384  # tokens of answers that wait to be learned; of more, the oldest are dropped
 LONGEST_ANSWER = 4_096  # leading tokens of an answer that are learned
 PROMPT_END = LEVELS[-1]  # tokens before it that are kept, too: the same question finds how the answer began
 
@@ -30,11 +30,11 @@ PROMPT_END = LEVELS[-1]  # tokens before it that are kept, too: the same questio
 class SuffixDrafter:
     name = "suffix"
 
-    def __init__(self, most_bytes: int = MOST_BYTES, kind: IndexKind | None = None):
-        """most_bytes: of all indexes. Running sequences come first, and answers have what these leave. kind: of index;
+    def __init__(self, max_bytes: int = MAX_BYTES, kind: IndexKind | None = None):
+        """max_bytes: of all indexes. Running sequences come first, and answers have what these leave. kind: of index;
         without it, the fastest there is."""
         self._kind = kind if kind is not None else best_kind()
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._read: dict[int, SuffixIndex] = {}  # of each running sequence that was drafted for, by number
         self._read_bytes = 0  # at most
         self._answers = Answers(self._kind)
@@ -56,7 +56,7 @@ class SuffixDrafter:
                 return NOTHING
             own = self._read[view.number] = self._kind()
             self._read_bytes += self._kind.bytes_alone
-        end = min(known, start + MOST_READ)
+        end = min(known, start + MAX_READ)
         taken = (end - start) * self._kind.bytes_per_token
         if not self._has_room(taken):
             return NOTHING
@@ -79,7 +79,7 @@ class SuffixDrafter:
             return
         self._waiting.append((view.salt, token_ids))
         self._waiting_tokens += len(token_ids)
-        while self._waiting_tokens > MOST_UNLEARNED:
+        while self._waiting_tokens > MAX_UNLEARNED:
             self._next_waiting()
 
     def _learn(self) -> None:
@@ -102,9 +102,9 @@ class SuffixDrafter:
 
     def _has_room(self, nbytes: int) -> bool:
         """Whether so many more bytes may be taken; the oldest answers are forgotten for them, if that is enough."""
-        if self._read_bytes + nbytes > self._most_bytes:
+        if self._read_bytes + nbytes > self._max_bytes:
             return False
-        while self.nbytes + nbytes > self._most_bytes:
+        while self.nbytes + nbytes > self._max_bytes:
             if self._answers:
                 self._answers.forget_oldest()
             else:

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 LEVELS = (1, 3, 8)  # more of them, or other ones, bring no more right drafts on prose, code and edits of code
 DEPTH = 32  # tokens that are compared at most
-MOST_PLACES = 16  # of an index that are looked at
-LEAST_CHANCE = 0.05  # that all drafts are right; further ones are not worth a look
-MOST_POSITIONS = 600_000_000  # of tokens and ends of texts in the life of an index, which counts them in 32 bits
+MAX_PLACES = 16  # of an index that are looked at
+MIN_CHANCE = 0.05  # that all drafts are right; further ones are not worth a look
+MAX_POSITIONS = 600_000_000  # of tokens and ends of texts in the life of an index, which counts them in 32 bits
 BOUNDARY = NOWHERE = -1
 
 
@@ -60,7 +60,7 @@ class ReferenceIndex:
     @property
     def room(self) -> int:
         """For tokens and ends of texts, in its life."""
-        return MOST_POSITIONS - self._dropped - len(self._tokens)
+        return MAX_POSITIONS - self._dropped - len(self._tokens)
 
     @property
     def nbytes(self) -> int:
@@ -120,7 +120,7 @@ class ReferenceIndex:
             best, count = counts.most_common(1)[0]
             chance = chance_of(count, counts.total(), min(alike + len(drafts), DEPTH))
             all_right *= chance
-            if all_right < LEAST_CHANCE:
+            if all_right < MIN_CHANCE:
                 break
             places = [place for place, token_id in zip(places, follows, strict=True) if token_id == best]
             drafts.append(best)
@@ -146,7 +146,7 @@ class ReferenceIndex:
         found: list[int] = []
         for level, run in enumerate(text._runs(text._end - 1, text._text)):
             newest = self._before[-1][level] if text is self else self._last.get(run, NOWHERE)
-            if not (places := list(islice(self._chain(newest, level), MOST_PLACES))):
+            if not (places := list(islice(self._chain(newest, level), MAX_PLACES))):
                 break
             found = places
         return [Place(self, position, self._alike(text, position)) for position in found]

@@ -58,12 +58,12 @@ class _Export:
 
 
 class Exports:
-    def __init__(self, hold: float, most_blocks: int, block_bytes: int, clock: Callable[[], float] = time.monotonic):
-        """hold: seconds for which one stays after its last block. most_blocks: of all of them together."""
+    def __init__(self, hold: float, max_blocks: int, block_bytes: int, clock: Callable[[], float] = time.monotonic):
+        """hold: seconds for which one stays after its last block. max_blocks: of all of them together."""
         self._block_bytes = block_bytes
         self._step = _Step()  # the one that is being computed
         self.wanted: Callable[[str], None] = lambda export_id: None  # one that has not begun; in the reader's thread
-        self._hold, self._most, self._clock = hold, most_blocks, clock
+        self._hold, self._most, self._clock = hold, max_blocks, clock
         self._changed = threading.Condition()
         self._exports: OrderedDict[str, _Export] = OrderedDict()  # the oldest first
         self._over: OrderedDict[str, None] = OrderedDict()

@@ -10,7 +10,7 @@ import os
 
 from inflight.execution.kv_exchange.description import KVDescription, difference
 from inflight.execution.kv_exchange.wire import (
-    MOST_UNKNOWN,
+    MAX_UNKNOWN,
     NONCE,
     PROTOCOL,
     Challenge,
@@ -36,7 +36,7 @@ def call(channel: Channel, secret: PeerSecret, here: KVDescription, way: str, wa
     """Of who connects. Raises PeerError."""
     nonce = os.urandom(NONCE)
     channel.send(Hello(PROTOCOL, nonce), SECONDS)
-    challenge = _answer(channel, MOST_UNKNOWN)
+    challenge = _answer(channel, MAX_UNKNOWN)
     if not isinstance(challenge, Challenge):
         raise PeerError(f"{channel.peer} did not answer with a challenge; is it an engine's --kv-transfer-port?")
     if not secret.proves(challenge.proof, _LISTENER, nonce, challenge.nonce):
@@ -51,7 +51,7 @@ def call(channel: Channel, secret: PeerSecret, here: KVDescription, way: str, wa
 
 def answer(channel: Channel, secret: PeerSecret, here: KVDescription) -> Introduction:
     """Of who listens; the welcome is left to the caller. Raises PeerError, when the other is told, too."""
-    hello = channel.receive(SECONDS, MOST_UNKNOWN)
+    hello = channel.receive(SECONDS, MAX_UNKNOWN)
     if not isinstance(hello, Hello):
         raise PeerError(f"{channel.peer} did not say hello first.")
     if hello.protocol != PROTOCOL:

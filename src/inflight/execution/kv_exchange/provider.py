@@ -38,7 +38,7 @@ from inflight.execution.kv_exchange.wire import (
 )
 from inflight.peer_secret import PeerSecret
 
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 _IDLE = 300.0  # seconds after which a connection that asks nothing is closed
 _LONGEST_PATIENCE = 600.0
 _CLOSING = 5.0  # seconds for a thread to hear that it is over
@@ -77,7 +77,7 @@ class Provider:
     def listen(self, host: str, port: int) -> None:
         """Raises OSError for an address that cannot be had."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        by_network = socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+        by_network = socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
         self._listeners.append(by_network)
         self.address = by_network.getsockname()[:2]
         if hasattr(socket, "AF_UNIX") and hasattr(os, "memfd_create"):
@@ -112,7 +112,7 @@ class Provider:
         here = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             here.bind(f"\0{name}")
-            here.listen(MOST_CONNECTIONS)
+            here.listen(MAX_CONNECTIONS)
         except OSError:
             here.close()  # this system has no such names; peers come by the network
             return
@@ -133,7 +133,7 @@ class Provider:
             peer = "The peer on this host" if not address else f"The peer at {address[0]}:{address[1]}"
             channel = Channel(connected, peer)
             with self._lock:
-                is_full = self._is_closed or len(self._channels) >= MOST_CONNECTIONS
+                is_full = self._is_closed or len(self._channels) >= MAX_CONNECTIONS
                 if not is_full:
                     self._channels.add(channel)
             if is_full:

@@ -41,7 +41,7 @@ from inflight.execution.kv_exchange.wire import (
 from inflight.peer_secret import PeerSecret
 
 NAME_BYTES = 16
-MOST_AT_ONCE = 8  # pulls; more wait
+MAX_AT_ONCE = 8  # pulls; more wait
 _CONNECT = 5.0  # seconds
 _REFUSED_FOR = 10.0  # seconds in which a peer that has refused is not asked again
 
@@ -132,7 +132,7 @@ class Pulls:
         self._memory.views(blocks)  # a number that is none is told here
         with self._lock:
             self._out += 1
-            if self._out > len(self._threads) and len(self._threads) < MOST_AT_ONCE:
+            if self._out > len(self._threads) and len(self._threads) < MAX_AT_ONCE:
                 thread = threading.Thread(target=self._main, name="inflight-kv-pull", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -255,7 +255,7 @@ class Pulls:
     def _keep(self, address: tuple[str, int], connection: _Connection) -> None:
         with self._lock:
             kept = self._kept.setdefault(address, [])
-            is_kept = not self._is_closed and len(kept) < MOST_AT_ONCE
+            is_kept = not self._is_closed and len(kept) < MAX_AT_ONCE
             if is_kept:
                 kept.append(connection)
         if not is_kept:

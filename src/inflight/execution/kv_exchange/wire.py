@@ -20,8 +20,8 @@ from inflight.execution.kv_exchange.description import KVDescription
 
 PROTOCOL = 2
 NONCE = 32  # bytes
-MOST_UNKNOWN = 4096  # bytes of a frame from somebody who has proved nothing
-MOST_BYTES = 4 << 20  # of a frame: names of a prompt of a million tokens
+MAX_UNKNOWN = 4096  # bytes of a frame from somebody who has proved nothing
+MAX_BYTES = 4 << 20  # of a frame: names of a prompt of a million tokens
 NAME = 64  # bytes of a block's name, at most
 _PIECES = 512  # at once; what systems take
 
@@ -131,7 +131,7 @@ class Channel:
         content = self._encode(message)
         self._send([memoryview(len(content).to_bytes(4, "big") + content), *blocks], time.monotonic() + seconds)
 
-    def receive(self, seconds: float, most: int = MOST_BYTES) -> Message:
+    def receive(self, seconds: float, most: int = MAX_BYTES) -> Message:
         """The next message, once all of it is there. Raises PeerError."""
         deadline = time.monotonic() + seconds
         head = bytearray(4)

@@ -29,7 +29,7 @@ from inflight.models.spec import (
     ShortConvolution,
 )
 
-MOST_RANKS = 64  # devices that share a model
+MAX_RANKS = 64  # devices that share a model
 _NAMED = re.compile(r"model\.layers\.(\d+)\.(self_attn|mlp)\.(?:shared_experts\.|experts\.\d+\.)?(\w+?)(?:\.(\w+))?")
 _BY_HEAD = frozenset(("q_proj", "gate_proj", "sinks"))
 _BY_KV_HEAD = frozenset(("k_proj", "v_proj"))
@@ -88,7 +88,7 @@ class Shard:
 def cut_model(model: ModelSpec, ranks: int) -> ModelSpec:
     """A model as each of so many devices computes it. Raises ModelError where they cannot share it evenly."""
     if reason := _why_not(model, ranks):
-        others = [f"{count}" for count in range(2, MOST_RANKS + 1) if not _why_not(model, count)]
+        others = [f"{count}" for count in range(2, MAX_RANKS + 1) if not _why_not(model, count)]
         do = f"it can be {_one_of(others)}" if others else "leave it out"
         raise ModelError(f"the model has {reason}, which {ranks} devices cannot share; --tensor-parallel-size: {do}.")
     cut = {layer: _cut_layer(layer, ranks) for layer in dict.fromkeys(model.layers)}

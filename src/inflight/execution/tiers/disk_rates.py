@@ -17,7 +17,7 @@ from pathlib import Path
 from inflight.execution.tiers.block_files import read_block, write_block
 from inflight.execution.tiers.folder_tier import READERS
 
-_MOST_BYTES, _FEWEST = 64 << 20, 4  # that are written, and blocks of them at least
+_MAX_BYTES, _FEWEST = 64 << 20, 4  # that are written, and blocks of them at least
 _IDENTITY = bytes(16)
 
 
@@ -31,7 +31,7 @@ class DiskRates:
 
 def measured_rates(folder: Path, block_bytes: int) -> DiskRates:
     """Raises OSError where nothing can be written there."""
-    count = max(_FEWEST, _MOST_BYTES // max(1, block_bytes))
+    count = max(_FEWEST, _MAX_BYTES // max(1, block_bytes))
     names = [number.to_bytes(16) for number in range(1, count + 1)]
     content = memoryview(os.urandom(block_bytes))
     aside = Path(tempfile.mkdtemp(prefix=".rates-", dir=folder))

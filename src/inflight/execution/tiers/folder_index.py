@@ -35,11 +35,11 @@ class Entry:
 
 
 class FolderIndex:
-    def __init__(self, folder: Path, identity: bytes, most_bytes: int):
+    def __init__(self, folder: Path, identity: bytes, max_bytes: int):
         """Raises OSError where the folder cannot be made or read, NotPrivate where another user may write to it."""
         self._root = folder / FOLDER
         self._mine = self._root / identity.hex()
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self._entries: dict[Path, Entry] = {}  # of all models
         self._names: dict[int, Entry] = {}  # of this one
         self._bytes = 0
@@ -109,14 +109,14 @@ class FolderIndex:
     def make_room(self, nbytes: int) -> bool:
         """Take what was used longest ago, until so many bytes more stay within the bound; whether they do. What cannot
         be taken away stays, and counts."""
-        if nbytes > self.most_bytes:
+        if nbytes > self.max_bytes:
             return False
-        if self._bytes + nbytes <= self.most_bytes:
+        if self._bytes + nbytes <= self.max_bytes:
             return True
         with self._lock:
             oldest = sorted(self._entries.values(), key=lambda entry: entry.used)
             # Some more than is needed, so that not every block sorts anew.
-            wanted = self._bytes + max(nbytes, self.most_bytes // 64) - self.most_bytes
+            wanted = self._bytes + max(nbytes, self.max_bytes // 64) - self.max_bytes
             for entry in oldest:
                 if wanted <= 0:
                     break
@@ -125,7 +125,7 @@ class FolderIndex:
                     wanted -= entry.nbytes
                     self._forget(entry.path)
                     self.taken += 1
-        return self._bytes + nbytes <= self.most_bytes
+        return self._bytes + nbytes <= self.max_bytes
 
     def _forget(self, path: Path) -> None:
         entry = self._entries.pop(path, None)

@@ -40,7 +40,7 @@ _LONGEST_REST = 0.05  # seconds: a disk that is slow takes no core
 _PAUSE = 30.0  # seconds without it after a fault
 _LOOK = 20.0  # seconds between two looks at what others have written
 _CLOSING = 5.0  # seconds for what is under way, at the end
-_MOST_ROOTS = 4096
+_MAX_ROOTS = 4096
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class FolderTier:
     def __init__(
         self,
         folder: Path,
-        most_bytes: int,
+        max_bytes: int,
         identity: bytes,
         block_size: int,
         memory: BlockMemory,
@@ -81,7 +81,7 @@ class FolderTier:
         """identity: of the model and of how it is computed. memory: of the engine's blocks. adapter_digest(adapter): of
         its files; None: not known, and nothing computed with it is kept. steps: beside which files are read. Raises
         OSError for a folder that cannot be used, NotPrivate for one of another user."""
-        self.index = FolderIndex(folder, identity, most_bytes)
+        self.index = FolderIndex(folder, identity, max_bytes)
         try:
             check_private(folder)
         except NotPrivate as error:
@@ -107,7 +107,7 @@ class FolderTier:
         index, counts = self.index, self.counts
         return FolderStats(
             index.nbytes,
-            index.most_bytes,
+            index.max_bytes,
             index.blocks,
             counts.read_bytes,
             counts.written_bytes,
@@ -275,7 +275,7 @@ class FolderTier:
         self.counts.written_bytes += len(view)
 
     def _no_room(self) -> str:
-        most = self.index.most_bytes
+        most = self.index.max_bytes
         if self._file_bytes > most:
             return f"a block takes {self._file_bytes:,} bytes, and --kv-cache-disk allows {most:,} in all"
         return f"it holds {self.index.nbytes:,} bytes of {most:,}, and of its files none can be taken away"
@@ -289,7 +289,7 @@ class FolderTier:
     # -- names --------------------------------------------------------------------------------------------------
     def _root(self, root: SharedRoot) -> bytes | None:
         if root not in self._roots:
-            if len(self._roots) >= _MOST_ROOTS:
+            if len(self._roots) >= _MAX_ROOTS:
                 self._roots.clear()
             digest = "" if root.adapter is None else self._adapter_digest(root.adapter)
             self._roots[root] = None if digest is None else root_hash(root, self._identity + digest.encode())

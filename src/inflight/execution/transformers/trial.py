@@ -23,7 +23,7 @@ from inflight.models.spec import ModelSpec
 _PIECES = ((7, 19), (8, 1), (5, 3))  # tokens of both sequences that are computed together
 _LENGTHS = tuple(map(sum, zip(*_PIECES, strict=True)))
 _BLOCK, _BLOCKS = 16, -(-max(_LENGTHS) // 16)  # of each sequence
-_MOST_ERROR = 0.05  # of the logits' norm: bf16 errs by a tenth of it
+_MAX_ERROR = 0.05  # of the logits' norm: bf16 errs by a tenth of it
 
 
 def try_out(modules: Any, spec: ModelSpec, backend: TransformersBackend) -> None:
@@ -42,7 +42,7 @@ def try_out(modules: Any, spec: ModelSpec, backend: TransformersBackend) -> None
         modules.set_attn_implementation(NAME)
     for got, right in zip(found, expected, strict=True):
         error_share = float((got - right).norm() / right.norm())
-        if not error_share < _MOST_ERROR:
+        if not error_share < _MAX_ERROR:
             raise _refused(
                 spec,
                 f"its logits over a paged cache are {100 * error_share:.3g} % off those without one, so that some of "

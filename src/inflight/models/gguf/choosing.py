@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from inflight.models.errors import ModelError
 from inflight.models.gguf.gguf_model import is_gguf, part_paths
 
-_MOST_SHOWN = 12
+_MAX_SHOWN = 12
 
 
 def models_among(names: Iterable[str]) -> list[tuple[str, ...]]:
@@ -70,6 +70,4 @@ def several(models: Sequence[tuple[str, ...]], repository: str) -> ModelError:
 
 def _list(names: Iterable[str]) -> str:
     shown = list(names)
-    return ", ".join(shown[:_MOST_SHOWN]) + (
-        f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
-    )
+    return ", ".join(shown[:_MAX_SHOWN]) + (f" and {len(shown) - _MAX_SHOWN} more" if len(shown) > _MAX_SHOWN else "")

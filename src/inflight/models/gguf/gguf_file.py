@@ -31,10 +31,10 @@ from inflight.models.gguf.tensor_types import TensorType, tensor_type
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _AGAIN = "download or convert it again."
 # Far above any file there is; what passes them would only keep the reader busy.
-_MOST_KEYS, _MOST_TENSORS, _MOST_STRINGS = 2**16, 2**17, 2**22
+_MAX_KEYS, _MAX_TENSORS, _MAX_STRINGS = 2**16, 2**17, 2**22
 _MANY_STRINGS = 2**10  # from which loading the compiled module is worth it
 _LONGEST_NAME = 2**12  # bytes of a key or a tensor's name
-_MOST_DIMENSIONS = 4
+_MAX_DIMENSIONS = 4
 _ALIGNMENT, _DEFAULT_ALIGNMENT, _LARGEST_ALIGNMENT = "general.alignment", 32, 2**16
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _ITEM_BYTES = {kind: struct.calcsize("<" + form) for kind, form in FORMATS.items()}
@@ -90,8 +90,8 @@ class _Reader:
 
     def read(self) -> tuple[Metadata, dict[str, TensorEntry]]:
         self._check_version()
-        num_tensors = self._count("tensors", _MOST_TENSORS)
-        num_keys = self._count("keys", _MOST_KEYS)
+        num_tensors = self._count("tensors", _MAX_TENSORS)
+        num_keys = self._count("keys", _MAX_KEYS)
         metadata = Metadata(self._path, self._data, self._values(num_keys))
         infos = [self._tensor_info() for _ in range(num_tensors)]
         alignment = self._alignment(metadata)
@@ -159,7 +159,7 @@ class _Reader:
     def _skip_strings(self, key: str, count: int) -> array[int]:
         """Where each of them ends."""
         self._strings += count
-        if self._strings > _MOST_STRINGS or self._at + 8 * count > self._size:
+        if self._strings > _MAX_STRINGS or self._at + 8 * count > self._size:
             raise self._damaged(f"{shown(key)} claims {count:,} texts in a file of {self._size:,} bytes")
         data, at, ends = self._data, self._at, array("Q")
         if count > _MANY_STRINGS and sys.byteorder == "little" and (find := _compiled_search()) is not None:
@@ -185,8 +185,8 @@ class _Reader:
     def _tensor_info(self) -> tuple[str, int, tuple[int, ...], int]:
         name = self._name("a tensor's name")
         dimensions = self._u32(name)
-        if not 1 <= dimensions <= _MOST_DIMENSIONS:
-            raise self._damaged(f"tensor {shown(name)} has {dimensions:,} dimensions (from 1 to {_MOST_DIMENSIONS})")
+        if not 1 <= dimensions <= _MAX_DIMENSIONS:
+            raise self._damaged(f"tensor {shown(name)} has {dimensions:,} dimensions (from 1 to {_MAX_DIMENSIONS})")
         shape = tuple(self._u64(name) for _ in range(dimensions))[::-1]
         return name, self._u32(name), shape, self._u64(name)
 

@@ -16,7 +16,7 @@ from inflight.models.gguf.gguf_file import GGUFFile, TensorEntry
 
 SUFFIX = ".gguf"
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
-_MOST_PARTS = 2**10
+_MAX_PARTS = 2**10
 _AGAIN = "download all parts of one model."
 
 
@@ -91,7 +91,7 @@ def part_paths(path: Path) -> list[Path]:
     if match is None:
         return [path]
     count, number = int(match["count"]), int(match["number"])
-    if not 1 <= number <= count <= _MOST_PARTS:
+    if not 1 <= number <= count <= _MAX_PARTS:
         raise ModelError(f"{path} names itself part {number} of {count}, which cannot be; give it its own name again.")
     return [path.with_name(f"{match['stem']}-{one:05d}-of-{count:05d}{path.suffix}") for one in range(1, count + 1)]
 

@@ -16,7 +16,7 @@ from inflight.models.gguf.gguf_model import GGUFModel
 Json = bool | int | float | str | None | Sequence["Json"] | Mapping[str, "Json"]
 Config = dict[str, Json]
 
-_MOST_LAYERS = 4096
+_MAX_LAYERS = 4096
 
 
 class Keys:
@@ -75,10 +75,10 @@ class Keys:
     def layers(self) -> int:
         """Without those that only predict further tokens, which no answer needs."""
         count = self.size("block_count") - (self.find("nextn_predict_layers") or 0)
-        if not 1 <= count <= _MOST_LAYERS:
+        if not 1 <= count <= _MAX_LAYERS:
             raise ModelError(
                 f"{self.architecture}.block_count in {self.model.path} makes {count:,} layers; from 1 to "
-                f"{_MOST_LAYERS:,} make sense."
+                f"{_MAX_LAYERS:,} make sense."
             )
         return count
 

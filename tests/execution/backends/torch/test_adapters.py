@@ -12,7 +12,7 @@ from msgspec import structs
 from inflight.core.types.plan import Capacity, Chunk
 from inflight.execution.backends.protocol import Delta, LowRank
 from inflight.execution.backends.torch.adapted_matrix import RANKS, AdaptedMatrix
-from inflight.execution.backends.torch.adapter_rows import TILE, most_tiles, tiled
+from inflight.execution.backends.torch.adapter_rows import TILE, max_tiles, tiled
 from inflight.execution.backends.torch.adapters import AdapterTables, filled_up
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import Buckets
@@ -46,7 +46,7 @@ def test_every_row_with_an_adapter_has_one_place_in_a_tile_of_its_slot(seed: int
     chance = random.Random(seed)
     slots = [chance.randrange(-1, SLOTS) for _ in range(chance.randrange(0, 90))]
     rows, of_tiles = tiled(np.array(slots, np.int32), SLOTS)
-    assert len(rows) == TILE * len(of_tiles) and len(of_tiles) == most_tiles(len(slots), SLOTS)
+    assert len(rows) == TILE * len(of_tiles) and len(of_tiles) == max_tiles(len(slots), SLOTS)
     found = {}
     for numbers, slot in zip(rows.reshape(-1, TILE), of_tiles.tolist(), strict=True):
         assert (numbers > 0).any() == (slot > 0)
@@ -59,7 +59,7 @@ def test_tiles_are_enough_when_each_slot_has_one_that_is_not_full_and_no_more() 
     slots = np.array([*[0] * (TILE + 1), *[1] * (TILE + 1), *[2] * (TILE + 1)], np.int32)
     _, of_tiles = tiled(slots, SLOTS)
     assert of_tiles.tolist() == [1, 1, 2, 2, 3, 3]
-    assert most_tiles(1, 8) == 1 and most_tiles(0, 8) == 0
+    assert max_tiles(1, 8) == 1 and max_tiles(0, 8) == 0
 
 
 # -- what they add ----------------------------------------------------------------------------------------------------
@@ -148,6 +148,6 @@ def test_passes_of_a_bucket_find_their_rows_adapters_at_the_same_addresses() -> 
     first, second = decode(0, 1, 2), decode(2, 0, 3)
     assert first is not None and second is not None
     assert first[0][:3] == [2, 3, 0] and second[0][:3] == [1, 0, 0]
-    assert first[1] == second[1] == [2, *[0] * (most_tiles(4, SLOTS) - 1)]
+    assert first[1] == second[1] == [2, *[0] * (max_tiles(4, SLOTS) - 1)]
     assert first[2] == second[2]
     assert decode(0, 3) is None

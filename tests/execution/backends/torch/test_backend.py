@@ -18,7 +18,7 @@ from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.torch import eager, weights
 from inflight.execution.backends.torch import int4 as device_int4
 from inflight.execution.backends.torch.eager.products import widened
-from inflight.execution.backends.torch.packing import MOST_INT8_COLUMNS
+from inflight.execution.backends.torch.packing import MAX_INT8_COLUMNS
 from inflight.execution.backends.torch.weights import DeviceLinear
 
 from ..material import normal
@@ -130,8 +130,8 @@ def test_parts_that_are_held_alike_are_one(parts: tuple[str, ...], count: int) -
 
 
 def test_too_many_columns_for_sums_of_32_bits_are_refused() -> None:
-    with pytest.raises(ValueError, match=f"133,145 columns in int8 .* {MOST_INT8_COLUMNS:,} is the most"):
-        on_cpu().pack_linear([by_output(np.zeros((1, MOST_INT8_COLUMNS + 1), np.int8), np.ones(1, np.float32))])
+    with pytest.raises(ValueError, match=f"133,145 columns in int8 .* {MAX_INT8_COLUMNS:,} is the most"):
+        on_cpu().pack_linear([by_output(np.zeros((1, MAX_INT8_COLUMNS + 1), np.int8), np.ones(1, np.float32))])
     with pytest.raises(ValueError, match="not float64"):
         on_cpu().pack_linear([np.zeros((2, 32))])
 

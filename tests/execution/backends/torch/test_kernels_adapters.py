@@ -12,7 +12,7 @@ import torch
 
 from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.adapted_matrix import FIELDS, AdaptedMatrix, Extent
-from inflight.execution.backends.torch.adapter_rows import TILE, AdapterRows, most_tiles
+from inflight.execution.backends.torch.adapter_rows import TILE, AdapterRows, max_tiles
 from inflight.execution.backends.torch.kernels import add_low_rank, gate_both, gate_up, linear
 from inflight.execution.backends.torch.weights import DeviceGateUp
 
@@ -128,7 +128,7 @@ def test_what_adapters_take(tokens: int, rank: int, act: torch.dtype, compiler: 
     def empty(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.empty(*shape, dtype=dtype, device="meta")
 
-    tiles = most_tiles(tokens, 8)
+    tiles = max_tiles(tokens, 8)
     rows = AdapterRows(empty(tiles * TILE), empty(tiles))
     adapted = AdaptedMatrix(a_weight(6144, 4096), {}, empty(8, 3, FIELDS, dtype=torch.int64), Extent(3, rank, 4096))
     x, out = empty(tokens, 4096, dtype=act), empty(tokens, 6144, dtype=torch.float32)

@@ -10,7 +10,7 @@ import numpy as np
 from inflight.execution.backends.protocol import Array, Routing
 from inflight.execution.backends.reference.functions import sigmoid, softmax
 
-_LEAST_SUM = np.float32(1e-20)  # of sigmoids, which may all vanish
+_MIN_SUM = np.float32(1e-20)  # of sigmoids, which may all vanish
 
 
 def route(logits: Array, routing: Routing) -> tuple[Array, Array]:
@@ -25,7 +25,7 @@ def route(logits: Array, routing: Routing) -> tuple[Array, Array]:
     picked = _largest(values, routing.top_k)
     weights = scores[picked]
     if routing.renormalize:
-        weights = weights / np.maximum(weights.sum() + np.float32(routing.sum_offset), _LEAST_SUM)
+        weights = weights / np.maximum(weights.sum() + np.float32(routing.sum_offset), _MIN_SUM)
     scale = np.float32(routing.scale)
     return picked, weights * (scale if routing.expert_scale is None else scale * routing.expert_scale[picked])
 

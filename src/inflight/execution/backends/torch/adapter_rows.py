@@ -31,7 +31,7 @@ def tiled(slots: Array, num_slots: int) -> tuple[Array, Array]:
     counts = np.bincount(slots[rows], minlength=num_slots)
     of_slot = -(-counts // TILE)
     first_row, first_tile = np.cumsum(counts) - counts, np.cumsum(of_slot) - of_slot
-    tiles = most_tiles(len(slots), num_slots)
+    tiles = max_tiles(len(slots), num_slots)
     placed, whose = np.zeros(tiles * TILE, np.int32), np.zeros(tiles, np.int32)
     place = (first_tile * TILE - first_row)[slots[rows]] + np.arange(len(rows))
     placed[place] = rows + 1
@@ -39,6 +39,6 @@ def tiled(slots: Array, num_slots: int) -> tuple[Array, Array]:
     return placed, whose
 
 
-def most_tiles(rows: int, num_slots: int) -> int:
+def max_tiles(rows: int, num_slots: int) -> int:
     """As many as there can be: of each slot one that is not full, of the others' rows full ones."""
     return (rows + min(rows, num_slots) * (TILE - 1)) // TILE

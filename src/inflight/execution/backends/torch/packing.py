@@ -22,7 +22,7 @@ from inflight.execution.backends.torch.eager.products import quantize_fp8, quant
 from inflight.execution.backends.torch.staging import Staging
 from inflight.execution.backends.torch.weights import Fp8Matrix, GroupedMatrix, HeldMatrix, Int8Matrix, PlainMatrix
 
-MOST_INT8_COLUMNS = 133_144  # whose sums of products pass 32 bits in no case
+MAX_INT8_COLUMNS = 133_144  # whose sums of products pass 32 bits in no case
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # MXFP4's meanings
 _STAGED = 1 << 20  # bytes from which numbers are read by several threads
 _ROWS = 4096  # quantized at a time, so that what a rule needs beside stays small
@@ -217,8 +217,8 @@ def _int8_groups(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_columns(columns: int) -> None:
-    if columns > MOST_INT8_COLUMNS:
+    if columns > MAX_INT8_COLUMNS:
         raise ValueError(
-            f"a matrix of {columns:,} columns in int8 has sums that pass 32 bits; {MOST_INT8_COLUMNS:,} is the most, "
+            f"a matrix of {columns:,} columns in int8 has sums that pass 32 bits; {MAX_INT8_COLUMNS:,} is the most, "
             "hold it in another type"
         )

@@ -42,14 +42,14 @@ def device_rates(device: str) -> DeviceRates:
 def read_bytes_per_s(device: torch.device, nbytes: int) -> float:
     """By a sum, which writes nothing."""
     values = torch.ones(nbytes // 4, dtype=torch.float32, device=device)
-    return 4 * len(values) / _least_seconds(device, values.sum)
+    return 4 * len(values) / _min_seconds(device, values.sum)
 
 
 def flops_per_s(device: torch.device, side: int, fp8: bool) -> dict[str, float]:
     """Of products of square matrices."""
     found = {}
     for name, product in _products(torch.randn(side, side, device=device), fp8).items():
-        found[name] = 2 * side**3 / _least_seconds(device, product)
+        found[name] = 2 * side**3 / _min_seconds(device, product)
     return found
 
 
@@ -66,7 +66,7 @@ def _products(values: Tensor, fp8: bool) -> dict[str, Callable[[], object]]:
     return products
 
 
-def _least_seconds(device: torch.device, run: Callable[[], object]) -> float:
+def _min_seconds(device: torch.device, run: Callable[[], object]) -> float:
     """The first call, which loads what it needs, does not count."""
     _wait(device, run)
     found = []

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from inflight.execution.backends.torch.weights import RoutingTensors
 
-_LEAST_SUM = 1e-20  # of sigmoids, which may all vanish
+_MIN_SUM = 1e-20  # of sigmoids, which may all vanish
 _NEVER = float("-inf")
 
 
@@ -27,7 +27,7 @@ def route(logits: Tensor, routing: RoutingTensors) -> tuple[Tensor, Tensor]:
     weights = scores.gather(1, picked)
     if routing.renormalize:
         sums = weights.sum(dim=1, keepdim=True) + routing.sum_offset
-        weights = weights / torch.clamp(sums, min=_LEAST_SUM)
+        weights = weights / torch.clamp(sums, min=_MIN_SUM)
     if routing.expert_scale is not None:
         return picked, weights * (routing.scale * routing.expert_scale[picked])
     return picked, weights * routing.scale

@@ -22,7 +22,7 @@ _RANKS = 16  # of a tile: what tensor cores multiply at a time
 _OUTPUTS = 128  # of a tile
 _INPUTS = {torch.float32: 32}  # of a block
 _INPUTS_OF_HALVES = 128
-_LEAST_INPUTS, _MOST_CUTS = 512, 8  # of a part of the inputs; few rows make few programs otherwise
+_MIN_INPUTS, _MAX_CUTS = 512, 8  # of a part of the inputs; few rows make few programs otherwise
 _FIELDS, _FILLED = tl.constexpr(FIELDS), tl.constexpr(RANKS)
 
 
@@ -34,7 +34,7 @@ def add_low_rank(x: Tensor, adapted: AdaptedMatrix, rows: AdapterRows, out: Tens
         return
     parts, rank, outputs = adapted.extent
     rank_tiles = triton.cdiv(rank, _RANKS)
-    cuts = max(1, min(columns // _LEAST_INPUTS, _MOST_CUTS))
+    cuts = max(1, min(columns // _MIN_INPUTS, _MAX_CUTS))
     sums = torch.empty(cuts, tiles * TILE, parts * rank_tiles * _RANKS, dtype=torch.float32, device=x.device)
     shrink_kernel[tiles, parts * rank_tiles, cuts](
         x,

@@ -97,11 +97,11 @@ def widened(codes, meanings, CODING: tl.constexpr, HIGH: tl.constexpr, KIND: tl.
 
 
 @triton.jit
-def _by_arithmetic(codes, LEAST: tl.constexpr, KIND: tl.constexpr):
+def _by_arithmetic(codes, MIN_CODE: tl.constexpr, KIND: tl.constexpr):
     if tl.float16 == KIND:
-        return (codes.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True) - (1024.0 + LEAST)
+        return (codes.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True) - (1024.0 + MIN_CODE)
     else:
-        return codes.to(tl.float32) - LEAST
+        return codes.to(tl.float32) - MIN_CODE
 
 
 @triton.jit

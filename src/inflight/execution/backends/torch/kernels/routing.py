@@ -15,7 +15,7 @@ from torch import Tensor
 from inflight.execution.backends.torch.kernels.launching import SortedRows
 from inflight.execution.backends.torch.weights import RoutingTensors
 
-_LEAST_SUM = tl.constexpr(1e-20)  # of sigmoids, which may all vanish
+_MIN_SUM = tl.constexpr(1e-20)  # of sigmoids, which may all vanish
 _NEVER = tl.constexpr(float("-inf"))
 _PAIRS = 32  # of one program that puts them in their places
 
@@ -100,7 +100,7 @@ def route_kernel(
     is_rank = ranks < TOP_K
     if RENORMALIZE and SCORES != "sparsemixer":
         total = tl.sum(found, axis=0) + sum_offset
-        found = found / tl.where(total < _LEAST_SUM, _LEAST_SUM, total)
+        found = found / tl.where(total < _MIN_SUM, _MIN_SUM, total)
     if expert_scale is not None and SCORES != "sparsemixer":
         found = found * (scale * tl.load(expert_scale + picked, mask=is_rank, other=0.0))
     else:

@@ -83,8 +83,8 @@ class Parts(NamedTuple):
 
 WHOLE = Parts(1, False)
 _WARPS, _WARPS_OF_CODES = 512, 1024  # that keep the memory of a large GPU busy; codes of groups keep warps busy, too
-_LEAST_INPUTS = 1024  # of a part: fewer are not worth adding up
-_MOST_PARTS = 8
+_MIN_INPUTS = 1024  # of a part: fewer are not worth adding up
+_MAX_PARTS = 8
 # Where parts may not depend on the rows: outputs of a program of few rows, how many programs are enough then, and how
 # many of all rows for each to have all parts.
 _INVARIANT_OUTPUTS, _INVARIANT_PROGRAMS = 64, 256
@@ -108,7 +108,7 @@ def parts_for(matrix: HeldMatrix, tiles: Tiles, rows: int, outputs: int, columns
     blocks: int = triton.cdiv(columns, tiles.inputs)
     if invariant:
         of_outputs: int = triton.cdiv(outputs, _INVARIANT_OUTPUTS)
-        most = min(_INVARIANT_PROGRAMS // of_outputs, columns // _LEAST_INPUTS, _MOST_PARTS)
+        most = min(_INVARIANT_PROGRAMS // of_outputs, columns // _MIN_INPUTS, _MAX_PARTS)
         count = _divisor(blocks, most)
         programs: int = triton.cdiv(rows, tiles.rows) * triton.cdiv(outputs, tiles.outputs)
         return Parts(count, count > 1 and (is_codes or programs < APART))  # two sums and codes take too many registers
@@ -116,7 +116,7 @@ def parts_for(matrix: HeldMatrix, tiles: Tiles, rows: int, outputs: int, columns
         return WHOLE
     warps: int = triton.cdiv(outputs, tiles.outputs) * tiles.warps
     enough = _WARPS_OF_CODES if is_codes else _WARPS
-    count = _divisor(blocks, min(enough // warps, columns // _LEAST_INPUTS, _MOST_PARTS))
+    count = _divisor(blocks, min(enough // warps, columns // _MIN_INPUTS, _MAX_PARTS))
     return Parts(count, count > 1)
 
 
