@@ -342,7 +342,7 @@ def test_of_a_model_that_sees_images_the_text_part_counts() -> None:
 def test_a_model_that_sees_to_both_sides_continues_no_texts() -> None:
     sees = {**CONFIG, "model_type": "gemma3_text", "use_bidirectional_attention": True, "sliding_window": 512}
     embedder = read_spec({**sees, "architectures": ["Gemma3TextModel"]}, to_run=True)
-    assert embedder.pools_whole_texts and embedder.pooler == Pooler(pooling="mean")
+    assert embedder.pools_all_tokens and embedder.pooler == Pooler(pooling="mean")
     assert {layer.mixer.window for layer in embedder.layers if isinstance(layer.mixer, Attention)} <= {0, 256}
     with pytest.raises(ModelError, match="is set, but Gemma3ForCausalLM continues texts"):
         read_spec({**sees, "architectures": ["Gemma3ForCausalLM"]})
@@ -429,7 +429,7 @@ def test_fields_that_do_not_fit_each_other_are_told_before_anything_is_loaded(
 TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [
     ("cohere", {"use_qk_norm": True}, "layer norms of queries and keys"),
     ("phi", {"tie_word_embeddings": True}, "a bias of a tied projection to logits"),
-    ("llama4", {"attention_chunk_size": 32, "moe_layers": []}, "windows that begin anew instead of sliding"),
+    ("llama4", {"attention_chunk_size": 32, "moe_layers": []}, "chunked windows"),
     ("jamba", {"mamba_d_state": 8, "num_experts": 2}, "layers of Mamba and Dense"),
     (
         "qwen3_5",

@@ -207,7 +207,7 @@ def test_parts_that_hold_fewer_tensors_than_promised(parts: list[Path]) -> None:
     content = parts[0].read_bytes()
     at = content.index(b"split.tensors.count") + len(b"split.tensors.count") + 4
     parts[0].write_bytes(content[:at] + struct.pack("<i", 999) + content[at + 4 :])
-    with pytest.raises(ModelError, match="promises 999 tensors in its 3 parts"):
+    with pytest.raises(ModelError, match="announces 999 tensors in its 3 parts"):
         GGUFModel(parts[1])
 
 

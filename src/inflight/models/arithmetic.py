@@ -167,7 +167,7 @@ def value_parameters(spec: ModelSpec, layer: LayerSpec) -> int:
 
 
 def _outputs(spec: ModelSpec, layer: LayerSpec, experts: float | None) -> float:
-    """Outputs of all matrices of a layer that are quantized; with `experts`, of so many."""
+    """Count the outputs of all quantized matrices of a layer; with `experts`, of so many of its experts."""
     hidden, mlp = spec.hidden_size, layer.mlp
     found: float = mixer_weights(layer.mixer, hidden).outputs + mlp_weights(mlp, hidden).outputs - plain_outputs(layer)
     found += token_input_weights(layer, hidden).outputs

@@ -32,8 +32,11 @@ class Eagle3Spec(Struct, frozen=True):
 
 
 def read_eagle3(folder: Path, model: ModelSpec) -> Eagle3Spec:
-    """The head in a folder, for a model. Raises ModelError for a folder that holds something else, for a head of
-    another model, and for one that is computed in another way."""
+    """Read the EAGLE-3 head in a folder, for a model.
+
+    Raises:
+        ModelError: The folder holds something else, a head of another model, or one that is computed in another way.
+    """
     path = folder / "config.json"
     if not path.is_file():
         raise ModelError(f"{folder} holds no head: it has no config.json; give the folder of an EAGLE-3 head.")

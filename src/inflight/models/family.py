@@ -1,4 +1,4 @@
-"""A family of models: how its config.json is told from others, and what it makes of the fields; and the pieces that
+"""A family of models: the names by which its config.json is recognized, what it makes of the fields, and pieces that
 most families share.
 
 Knows attention, MLPs and experts as most config.json files spell them. What differs stands in the family's own file.
@@ -44,7 +44,7 @@ class Family(Struct, frozen=True, kw_only=True):
     aliases: fields that it names otherwise, usual → its own.
 
     Of families that continue no text: generates is False; pooler: of the architecture's name and the fields, what is
-    told of a text; positions, token_types, embedding_norm, final_norm, roots: as `ModelSpec` has them."""
+    pooled from a text; positions, token_types, embedding_norm, final_norm, roots: as `ModelSpec` has them."""
 
     name: str
     architectures: tuple[str, ...]
@@ -75,7 +75,7 @@ class Family(Struct, frozen=True, kw_only=True):
 
     @property
     def all_architectures(self) -> tuple[str, ...]:
-        """Beside those that continue texts, those of the same layers that tell something of them."""
+        """Return the architectures that continue texts, and those of the same layers that embed or classify texts."""
         if not self.generates:
             return self.architectures
         stems = [one.removesuffix(GENERATES) for one in self.architectures if one.endswith(GENERATES)]

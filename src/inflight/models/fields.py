@@ -90,8 +90,8 @@ class Fields:
 
     # -- sizes ------------------------------------------------------------------------------------------------------
     def size(self, key: str, fallback: int | None = None, least: int = 1) -> int:
-        """A whole number of at least `least`, as large as a model's may be; `fallback` where it is neither given nor
-        has a default, and where it is null."""
+        """Return an integer of at least `least` and at most the field's limit. Where the field is missing or null,
+        return `fallback`, or the family's default. Raises ModelError."""
         value = self.raw(key)
         if value is None:
             value = self._defaults.get(key) if fallback is None else fallback
@@ -106,7 +106,7 @@ class Fields:
         return value
 
     def count(self, key: str) -> int:
-        """A whole number that may be 0, which is what it is where nobody says otherwise."""
+        """Return an integer of at least 0; 0 where the field is missing."""
         return self.size(key, 0, least=0)
 
     @property
@@ -123,7 +123,7 @@ class Fields:
         return bool(self.raw(key))
 
     def number(self, key: str, default: float = 1.0) -> float:
-        """A finite number above 0."""
+        """Return a finite number above 0. Raises ModelError."""
         value = self.raw(key)
         if value is None:
             return default
@@ -132,7 +132,7 @@ class Fields:
         return float(value)
 
     def small(self, key: str, default: float) -> float:
-        """The epsilon of a norm."""
+        """Return a norm's epsilon, from 0 to below 1. Raises ModelError."""
         value = self.raw(key) if key in self._data or key in self._defaults else default
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
             raise ModelError(f"{key} in config.json must be a small number, not {shown(value)}.")
@@ -156,7 +156,7 @@ class Fields:
         return frozenset(value)
 
     def layer_types(self, known: Iterable[str]) -> list[str] | None:
-        """What each layer is, one of `known`; None where the field is not given."""
+        """Return the type of each layer, one of `known`; None where the field is not given."""
         types = self.raw("layer_types")
         if types is None:
             return None
@@ -186,7 +186,7 @@ class Fields:
 
     # -- what is not understood -------------------------------------------------------------------------------------
     def refuse_changes(self, family: str, understood: frozenset[str]) -> None:
-        """Raises ModelError for a field that makes of the family's arithmetic another one."""
+        """Raise ModelError for a field that changes the family's arithmetic."""
         for key, meaning in _CHANGES.items():
             value = self._data.get(key)
             if key in understood or (value in (None, 0, 1, False, []) and value is not True):

@@ -35,8 +35,8 @@ def known_model(name: str) -> ModelSpec:
 
 
 def read_model(model: str, family: Family | None = None) -> ModelSpec:
-    """A well-known name (`llama-3-70b`; hub ids of these models too), a folder with a config.json, such a file, or a
-    GGUF file.
+    """Describe a model given by a well-known name or hub id (`llama-3-70b`), a folder with a config.json, such a
+    file, or a GGUF file.
 
     Describes models that this engine cannot run, too. family: which it is of, whatever it is called; well-known ones
     have their own. Raises ModelError.

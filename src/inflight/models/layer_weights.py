@@ -100,7 +100,7 @@ def mlp_weights(mlp: Mlp, hidden: int) -> Weights:
         matrices.append((1, hidden))
     router = mlp.router
     of_experts = mlp.experts * (router.bias + router.correction + router.expert_scale)
-    return Weights(tuple(matrices), of_experts + hidden * (router.norm + 3 * mlp.apart))
+    return Weights(tuple(matrices), of_experts + hidden * (router.norm + 3 * mlp.separate_shared))
 
 
 def adapter_parameters(model: ModelSpec, rank: int) -> int:
@@ -131,14 +131,13 @@ def token_input_weights(layer: LayerSpec, hidden: int) -> Weights:
 
 
 def router_outputs(mlp: Mlp) -> int:
-    """Outputs, over all inputs, that decide which experts a token passes and how much a shared one counts: whatever
-    else is quantized, these are not."""
+    """Count the outputs that choose a token's experts and weigh shared ones; they are never quantized."""
     return mlp.experts + (1 if mlp.shared_gate else 0) if isinstance(mlp, MoE) else 0
 
 
 def plain_outputs(layer: LayerSpec) -> int:
-    """Outputs of a layer's matrices that are never quantized: of routers, and what linear attention writes and keeps
-    by."""
+    """Count outputs of a layer's matrices that are never quantized: routers, and linear attention's write and decay
+    gates."""
     return router_outputs(layer.mlp) + (2 * layer.mixer.value_heads if isinstance(layer.mixer, LinearAttention) else 0)
 
 

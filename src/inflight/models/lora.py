@@ -1,4 +1,4 @@
-"""What `adapter_config.json` says of a low-rank adapter, as PEFT writes it: by how much its matrices count.
+"""Reads `adapter_config.json` of a low-rank adapter, as PEFT writes it: which modules it changes, and by what factor.
 
 Knows PEFT's fields, and refuses by name what would compute something else than W · x + factor · B · A · x; no tensors.
 """
@@ -61,7 +61,7 @@ class LoraConfig(Struct, frozen=True):
 
 
 def read_lora_config(folder: Path) -> LoraConfig:
-    """Of a folder as PEFT saves it. Raises ModelError for what is missing, broken, or means something else."""
+    """Read the configuration in a folder of PEFT. Raises ModelError where it is missing, broken or unsupported."""
     path = folder / CONFIG
     if not folder.is_dir():
         raise ModelError(f"{folder} is no folder of an adapter; give the one that holds {CONFIG}.")

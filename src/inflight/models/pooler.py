@@ -1,4 +1,4 @@
-"""What a model tells of a whole text, by its architecture: a vector, or the scores of a classifier.
+"""Poolers: how a model turns a text into a vector or a classifier's scores, by its architecture.
 
 Knows how config.json files name classes, and what stands on the last hidden states of decoders' classifiers. What
 stands there in an encoder, its family's file knows; what a folder of sentence-transformers says besides,
@@ -20,16 +20,16 @@ _ACTIVATIONS: dict[str, ScoreActivation] = {"Identity": "none", "Sigmoid": "sigm
 
 
 def of_decoder(architecture: str, fields: Fields) -> Pooler | None:
-    """Of a class that a family which continues texts has beside that: its layers alone, whose last token's state is a
-    vector, or a classifier over that. None: it continues texts."""
+    """Return the pooler of an embedding or classifier class of a generating family, which reads the last token's
+    hidden state; None for a class that generates."""
     if architecture.endswith(CLASSIFIER):
         return classifier(fields, Pooler(pooling="last"), last="score", bias=False)
     return Pooler(pooling="last") if architecture.endswith(BASE) else None
 
 
 def with_pooling(spec: ModelSpec, pooling: Pooling) -> ModelSpec:
-    """The model with vectors that are made so, whatever its files say. Where they are not of the last token, that is
-    all that it does: texts are then computed whole. Raises ModelError for a classifier."""
+    """Return the model with another pooling, whatever its files say. With other poolings than the last token's it has
+    no head: a text is computed in one step, and not continued. Raises ModelError for a classifier."""
     if spec.pooler is not None and spec.pooler.labels:
         raise ModelError(
             f"the model is a classifier of {len(spec.pooler.labels)} labels, whose pooling is its own; leave --pooling "
@@ -40,9 +40,9 @@ def with_pooling(spec: ModelSpec, pooling: Pooling) -> ModelSpec:
 
 
 def by_next_token(spec: ModelSpec, tokens: tuple[str, str], token_ids: tuple[int, int]) -> ModelSpec:
-    """A model that continues texts as a classifier of one label, the probability of one next token against another's.
-    softmax over two logits is the sigmoid of their difference, so that of the output projection one row is left, the
-    difference of two. Raises ModelError for a model of which that is not so."""
+    """Make a generating model a classifier of one label: the probability of one next token against another. softmax
+    over two logits is the sigmoid of their difference, so one row is left of the output projection: the difference
+    of two. Raises ModelError for a model without a head or with capped logits."""
     head = spec.head
     if head is None:
         raise ModelError(
@@ -50,7 +50,7 @@ def by_next_token(spec: ModelSpec, tokens: tuple[str, str], token_ids: tuple[int
         )
     if head.soft_cap:
         raise ModelError(
-            f"the model caps its logits at {head.soft_cap:g}, so that the difference of two tells no score; leave "
+            f"the model caps its logits at {head.soft_cap:g}, so that the difference of two is no score; leave "
             "--score-tokens out."
         )
     rows = NextTokens(*token_ids, tied=head.tied, scale=head.scale)
@@ -83,10 +83,10 @@ def labels_of(fields: Fields) -> tuple[str, ...]:
 
 
 def _activation(fields: Fields, labels: tuple[str, ...]) -> ScoreActivation:
-    """What becomes of scores where nobody says otherwise: as the model's files say, else one label's probability, or
-    all labels' together."""
-    told = fields.raw("sentence_transformers")
-    named = told.get("activation_fn") if isinstance(told, dict) else None
+    """Return the default activation of scores: as the model's files say, else a sigmoid for one label and a softmax
+    over several."""
+    given = fields.raw("sentence_transformers")
+    named = given.get("activation_fn") if isinstance(given, dict) else None
     named = named or fields.raw("sbert_ce_default_activation_function")
     if isinstance(named, str) and (found := _ACTIVATIONS.get(named.rpartition(".")[2])) is not None:
         return found

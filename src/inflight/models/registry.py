@@ -20,7 +20,7 @@ from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.fields import Fields
-from inflight.models.gguf.config import config_of, generation_of, refuse_more_weights, told_of_file
+from inflight.models.gguf.config import config_of, generation_of, in_terms_of_file, refuse_more_weights
 from inflight.models.gguf.gguf_model import GGUFModel, gguf_at, model_name
 from inflight.models.pooler import BASE, CLASSIFIER, GENERATES
 from inflight.models.runnable import refuse_what_does_not_run
@@ -34,7 +34,7 @@ _OUTER = ("tie_word_embeddings", "quantization_config", "eos_token_id", "bos_tok
 
 
 def families_naming(text: str) -> list[Family]:
-    """The families of every file in `families` in which `text` stands, so that reading one model imports one file;
+    """Return the families of every file in `families` that contains `text`, so that reading one model imports one file;
     of all files where it is empty."""
     files = sorted(path for folder in families.__path__ for path in Path(folder).glob("[a-z]*.py"))
     modules = [f"{families.__name__}.{path.stem}" for path in files if text in path.read_text(encoding="utf-8")]
@@ -42,7 +42,7 @@ def families_naming(text: str) -> list[Family]:
 
 
 def family_at(place: str) -> Family:
-    """Somebody else's, named as `package.module:NAME`. Raises ModelError."""
+    """Import a plugin's family, named as `package.module:NAME`. Raises ModelError."""
     module, _, name = place.partition(":")
     try:
         found = getattr(import_module(module), name)
@@ -64,7 +64,7 @@ def read_spec(
     to_run: bool = False,
     family: Family | None = None,
 ) -> ModelSpec:
-    """The model that the content of a config.json (of its text part, where it sees images too) describes.
+    """Describe the model of a config.json's content (of its text part, where it sees images too).
 
     generation: the content of generation_config.json, whose end tokens go first. name: what messages call the model.
     to_run: also refuse what this engine cannot run. family: which it is of, whatever it is called. Raises ModelError
@@ -114,8 +114,8 @@ def read_spec(
 
 
 def read_folder(folder: str | Path | GGUFModel, *, to_run: bool = False, family: Family | None = None) -> ModelSpec:
-    """Reads config.json and, where there is one, generation_config.json; or what a GGUF file says of the same. Errors
-    as in `read_spec`."""
+    """Read a folder's config.json and, if there is one, generation_config.json; or a GGUF file. Raises ModelError as
+    `read_spec` does."""
     folder = Path(folder) if isinstance(folder, str) else folder
     gguf = gguf_at(folder)
     if gguf is not None:
@@ -123,7 +123,7 @@ def read_folder(folder: str | Path | GGUFModel, *, to_run: bool = False, family:
         try:
             spec = read_spec(config, name=model_name(gguf.path), to_run=to_run, family=family)
         except ModelError as error:
-            raise told_of_file(error, gguf) from None
+            raise in_terms_of_file(error, gguf) from None
         if to_run:
             refuse_more_weights(gguf, parameters(spec))
         return spec
@@ -149,7 +149,7 @@ def read_generation(folder: Path | GGUFModel) -> Mapping[str, Any] | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a model. Raises ModelError where it is unreadable, broken, or something else."""
+    """Read a JSON object from a model's file. Raises ModelError where it is unreadable, broken, or another type."""
     try:
         return read_json_object(path)
     except (JsonFileError, FileNotFoundError) as error:
@@ -157,7 +157,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _head(family: Family, fields: Fields) -> Head:
-    """Of a model that continues texts."""
+    """Build the head of a model that continues texts."""
     return Head(
         tied=fields.flag("tie_word_embeddings"),
         scale=1.0 if family.logit_scale is None else family.logit_scale(fields),
@@ -178,7 +178,7 @@ def _contents(folder: Path) -> str:
 
 
 def _family(data: Mapping[str, Any], to_run: bool, given: Family | None) -> tuple[Family, Mapping[str, Any]]:
-    """The family, and the fields to read: those of the text part where the model has others beside it."""
+    """Return the family and the fields to read: those of the text part of a model that has other parts."""
     named = _named(data)
     nested = data.get("text_config")
     if isinstance(nested, Mapping) and "hidden_size" not in data and given is None:
@@ -204,7 +204,7 @@ def _family(data: Mapping[str, Any], to_run: bool, given: Family | None) -> tupl
 
 
 def _known(name: object) -> Family | None:
-    """The family of an architecture or a model type, or of the text part of an architecture."""
+    """Return the family of an architecture or a model type, or of an architecture's text part; None if unknown."""
     if not isinstance(name, str) or not name:
         return None
     stems = (name, *(name.removesuffix(end) + GENERATES for end in (CLASSIFIER, BASE) if name.endswith(end)))
@@ -214,7 +214,7 @@ def _known(name: object) -> Family | None:
 
 
 def _named(data: Mapping[str, Any]) -> Any:
-    """The architecture, or where none is given the model type."""
+    """Return the architecture; where none is given, the model type."""
     architectures = data.get("architectures") or []
     if not isinstance(architectures, list):
         raise ModelError(f"architectures in config.json must be a list of names, not {shown(architectures)}.")

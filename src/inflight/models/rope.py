@@ -53,7 +53,7 @@ class RopeSettings(Struct, frozen=True):
     def from_dict(
         cls, data: Mapping[str, Any], head_dim: int, length: int, *, partial: bool = False, interleaved: bool = False
     ) -> RopeSettings:
-        """Reads a config.json, old style (`rope_theta`, `rope_scaling`) or new (`rope_parameters`).
+        """Read a config.json, old style (`rope_theta`, `rope_scaling`) or new (`rope_parameters`).
 
         `head_dim` and `length` (max_position_embeddings) are those of the model; `partial`: the family may rotate a
         part of the head. Raises ModelError for an unknown variant, a missing or senseless number, and for rotations
@@ -149,7 +149,7 @@ def _rotated(given: Mapping[str, Any], data: Mapping[str, Any], head_dim: int, m
 
 
 def _scaling(base: RopeSettings, numbers: _Numbers) -> dict[str, Any]:
-    """What the variant of `base` needs on top of theta and lengths."""
+    """Read the fields that the variant of `base` needs beside theta and lengths."""
     if base.kind == "default":
         return {}
     if base.kind == "longrope":  # its lists hold the divisors: checkpoints leave out what is the ratio of two lengths

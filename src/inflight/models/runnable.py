@@ -1,4 +1,4 @@
-"""What this engine's decoder computes of all that a spec can say.
+"""Refuses specs that this engine's decoder does not compute.
 
 Knows the limits of the decoder, and no more of it. A family that is marked to run is held to them, too: what it would
 load without complaint and answer nonsense is refused.
@@ -58,7 +58,7 @@ _NORMS = (
 
 
 def refuse_what_does_not_run(spec: ModelSpec) -> None:
-    """Raises ModelError for the first thing that the decoder does not compute."""
+    """Raise ModelError for the first thing that the decoder does not compute."""
     if spec.weight_format is not None:
         refuse_unreadable(spec.weight_format)
     is_rms, mixers = spec.norm.kind == "rms", [layer.mixer for layer in spec.layers]
@@ -108,7 +108,7 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
     if isinstance(mlp, Dense) and mlp.bias and mlp.gated:
         raise ModelError("mlp_bias is true, but the gated MLP of this decoder has no biases; take another checkpoint.")
     return [
-        (isinstance(mlp, MoE) and mlp.apart != ("after mlp" in layer.norms), "norms after experts"),
+        (isinstance(mlp, MoE) and mlp.separate_shared != ("after mlp" in layer.norms), "norms after experts"),
         *_of_mixer(mixer),
         (layer.norms not in _NORMS, f"norms {', '.join(layer.norms)}"),
     ]
@@ -116,7 +116,7 @@ def _of_layer(layer: LayerSpec) -> list[tuple[bool, str]]:
 
 def _of_mixer(mixer: ComputedMixer) -> list[tuple[bool, str]]:
     if isinstance(mixer, Attention):
-        return [(mixer.chunked, "windows that begin anew instead of sliding")]
+        return [(mixer.chunked, "chunked windows")]
     if isinstance(mixer, LatentAttention):
         return [
             (mixer.kv_lora_rank % 16 > 0, f"a kv_lora_rank of {mixer.kv_lora_rank}, which is no multiple of 16"),

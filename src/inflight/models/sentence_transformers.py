@@ -1,5 +1,4 @@
-"""What a folder of sentence-transformers says beside config.json: how its text becomes a vector, and how long texts
-are.
+"""Reads sentence-transformers folders: how a text becomes a vector, its prompts, and the longest text.
 
 Knows `modules.json` and the files of the modules that it lists. Refuses modules that compute something else, since a
 vector without them would be of another model.
@@ -32,7 +31,7 @@ _LONGEST_PROMPT = 100_000
 
 
 class TextPrompts(Struct, frozen=True):
-    """What is put before texts, by what they are for ("query" and the like), and which of these where nobody says.
+    """Texts to put before inputs by their purpose ("query" and the like), and the name of the default one.
     of_pairs: the source of a template that writes a pair that is read together; empty: as the tokenizer puts them."""
 
     prompts: Mapping[str, str] = {}
@@ -48,7 +47,7 @@ def is_embedder(folder: Path) -> bool:
 
 
 def with_modules(spec: ModelSpec, folder: Path) -> ModelSpec:
-    """The model as its folder's modules make vectors of it; as it is where there are none, and where it is a
+    """Return the model with the pooler and length of its folder's modules; unchanged without modules, and for a
     classifier. Raises ModelError."""
     if not is_embedder(folder) or (spec.pooler is not None and spec.pooler.labels):
         return spec
@@ -56,7 +55,7 @@ def with_modules(spec: ModelSpec, folder: Path) -> ModelSpec:
 
 
 def read_prompts(folder: Path) -> TextPrompts:
-    """Raises ModelError."""
+    """Read the prompts of a folder's settings. Raises ModelError."""
     data = _object(folder / SETTINGS)
     prompts, default = data.get("prompts") or {}, data.get("default_prompt_name")
     are_texts = isinstance(prompts, dict) and all(
@@ -143,9 +142,9 @@ def _dense(place: Path, folder: Path, inputs: int) -> PoolerLayer:
 def _length(folder: Path, spec: ModelSpec) -> int:
     """Most tokens of a text that its authors use it for."""
     for name in _LENGTHS:
-        told = _object(folder / name).get("max_seq_length")
-        if isinstance(told, int) and not isinstance(told, bool) and told > 0:
-            return min(told, spec.longest_model_len)
+        longest = _object(folder / name).get("max_seq_length")
+        if isinstance(longest, int) and not isinstance(longest, bool) and longest > 0:
+            return min(longest, spec.longest_model_len)
     return spec.default_model_len
 
 

@@ -49,7 +49,7 @@ def read_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_byte
     own = [
         replace(mixer, kv_layer=None, causal=True) if isinstance(mixer, Attention) else mixer
         for mixer, _ in mixers(spec)
-    ]  # of whole texts, those that the step has just written
+    ]  # an encoder reads the keys and values that the step has just written
     return sum(
         count * _cached_bytes(cached, item_bytes, scale_bytes) * min(tokens, visible_tokens(mixer) or tokens)
         for cached, (mixer, count) in zip(own, mixers(spec), strict=True)

@@ -1,4 +1,4 @@
-"""What a model is: its layers, each a mixer and an MLP, its head, its lengths, and how its checkpoint is held.
+"""A model's shape as data: layers (each a mixer and an MLP), head, lengths, and the checkpoint's weight format.
 
 Knows shapes and kinds alone. Where they are read from is known to `registry` and the families, what follows from them
 to `arithmetic`. Sizes are counts of elements. Equal layers of a model are one object.
@@ -30,7 +30,7 @@ class Attention(Struct, frozen=True, kw_only=True):
 
     causal: a token sees those before it alone; else those behind it, too, so that a text is computed whole and nothing
     is kept of it. window: tokens that a query looks back over, itself included (not causal: over so many to each side,
-    itself not counted); 0 sees all. chunked: the window begins anew at its
+    itself not counted); 0 sees all. chunked: the window restarts at its
     multiples instead of sliding. qk_norm: RMS norms of queries and keys, per head or over all heads at once;
     qk_norm_last: of what is rotated (per head). sinks: a learnt logit for each head that takes probability and has no
     value. gate: queries bring a gate of their own width. scale: of scores; 0 is head_dim^-0.5. soft_cap c: scores
@@ -63,7 +63,7 @@ class Attention(Struct, frozen=True, kw_only=True):
 
     @property
     def projected(self) -> int:
-        """Of keys and values, how many it projects."""
+        """Return how many of keys and values it projects: 0, 1 or 2."""
         return 0 if self.kv_layer is not None else 1 if self.k_eq_v else 2
 
     @property
@@ -95,7 +95,7 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
 
     @property
     def scale(self) -> float:
-        """Of scores."""
+        """Return the factor of attention scores."""
         factor = 1.0 if self.rope is None else self.rope.score_factor
         return float((self.qk_nope_head_dim + self.qk_rope_head_dim) ** -0.5 * factor)
 
@@ -176,8 +176,9 @@ class MoE(Struct, frozen=True, kw_only=True):
     """Gated experts of which a router picks `top_k` for each token.
 
     shared_width: of the experts that every token passes, together; 0 for none. shared_gate: a learnt gate weighs them.
-    bias: biases within the experts. apart: what is shared and what is routed are two MLPs side by side (Gemma 4), each
-    with a norm before it (of the shared one the layer's) and one after it, whose sum the norm after both takes.
+    bias: biases within the experts. separate_shared: the shared experts and the routed ones are two MLPs side by side
+    (Gemma 4), each with a norm before it (of the shared one the layer's) and one after it; the norm after both takes
+    their sum.
     """
 
     experts: int
@@ -188,7 +189,7 @@ class MoE(Struct, frozen=True, kw_only=True):
     bias: bool = False
     shared_width: int = 0
     shared_gate: bool = False
-    apart: bool = False
+    separate_shared: bool = False
 
 
 Mlp = Dense | MoE
@@ -196,9 +197,9 @@ Mlp = Dense | MoE
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
 class TokenInput(Struct, frozen=True, kw_only=True):
-    """What a layer is told of each token beside the residual stream (Gemma 4's per-layer embeddings): `width` numbers
-    from a table of `vocab_size` rows, and as many projected from the embedding. They are weighed by a gate that reads
-    the residual stream, and join it behind the MLP, projected and normed."""
+    """Per-layer embeddings, a layer's second input beside the residual stream (Gemma 4): `width` numbers
+    from a table of `vocab_size` rows, and as many projected from the embedding. A gate that reads the residual stream
+    weighs them, and they join it behind the MLP, projected and normed."""
 
     width: int
     vocab_size: int
@@ -265,10 +266,10 @@ class PoolerLayer(Struct, frozen=True, kw_only=True):
 
 
 class Pooler(Struct, frozen=True, kw_only=True):
-    """How the last hidden states of a text's tokens become what is told of the text: the first token's, the last's, or
-    the mean of all; then `layers`, one after the other. labels: of the numbers that a classifier tells, of which
-    `activation` makes its scores; none: what comes out is a vector, which is divided by its length where it is to be
-    normalized. Both where nobody asks for anything else."""
+    """How the last hidden states of a text's tokens become its vector or scores: the first token's, the last's, or
+    the mean of all; then `layers`, one after the other. labels: the classes of a classifier, whose scores
+    `activation` makes; none: the result is a vector, divided by its length if `normalize`. A request may choose
+    otherwise."""
 
     pooling: Pooling
     layers: tuple[PoolerLayer, ...] = ()
@@ -277,7 +278,7 @@ class Pooler(Struct, frozen=True, kw_only=True):
     activation: ScoreActivation = "none"
 
     def outputs(self, hidden_size: int) -> int:
-        """Numbers that are told of a text."""
+        """Return the numbers in the vector or scores of a text."""
         return self.layers[-1].outputs if self.layers else hidden_size
 
 
@@ -317,7 +318,7 @@ class WeightFormat(Struct, frozen=True):
 
 class ModelSpec(Struct, frozen=True, kw_only=True):
     """One model of layers over one stream of tokens. runs: whether this engine can run it; the others are described, to
-    be planned with. head: None where it continues no text. pooler: where it tells something of whole texts. positions,
+    be planned with. head: None where it continues no text. pooler: where it embeds or classifies texts. positions,
     token_types: what is added to the embedding of a token: a vector for its position, and one of so many for the text
     of a pair that it is of. embedding_norm, final_norm: norms before the first layer and behind the last. length: of
     the texts that its authors use it for, in tokens, where that is less than it has positions for. residual_scale: that
@@ -355,13 +356,13 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
         return any(isinstance(layer.mixer, Attention) and not layer.mixer.causal for layer in self.layers)
 
     @property
-    def pools_whole_texts(self) -> bool:
-        """Whether all of a text is computed in one step or not at all: so too where all tokens count for its vector."""
+    def pools_all_tokens(self) -> bool:
+        """Return whether a text needs one step: in an encoder, or where all its tokens count for the vector."""
         return self.encoder_only or (self.pooler is not None and self.pooler.pooling != "last")
 
     @property
     def token_input(self) -> TokenInput | None:
-        """Of the layers; those that have one have the same."""
+        """Return the per-layer embeddings; all layers that have them have the same."""
         return next((layer.token_input for layer in self.layers if layer.token_input is not None), None)
 
     @property
@@ -384,7 +385,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def default_model_len(self) -> int:
-        """Tokens: max_model_len when nobody says otherwise.
+        """Return the default of max_model_len, in tokens.
 
         `dynamic` and `longrope` stay at the length that the model was trained for: their frequencies are fixed for the
         configured maximum, so a larger one changes every answer and must be asked for.

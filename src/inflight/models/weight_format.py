@@ -2,7 +2,7 @@
 
 Knows the fields of fp8, fbgemm_fp8, mxfp4, AWQ, GPTQ, compressed-tensors, bitsandbytes and modelopt, and which of all
 that can be read. Does not know how packed tensors lie in a file (`execution.checkpoints`), nor which matrices are left
-plain: what lies in the file tells, not the lists of names in the config.
+plain: tensors in the file decide, not the lists of names in the config.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def weight_format(data: Mapping[str, Any]) -> WeightFormat | None:
 
 
 def _compressed(given: Mapping[str, Any]) -> WeightFormat:
-    """Of compressed-tensors: what all groups of layers agree on."""
+    """Read compressed-tensors: the values on which all groups of layers agree."""
     groups = _group_weights(given)
     sparsity, strategy = given.get("sparsity_config"), _agreed(groups, "strategy")
     sparse = _name(sparsity, "format") if isinstance(sparsity, Mapping) else None
@@ -98,7 +98,7 @@ def _compressed(given: Mapping[str, Any]) -> WeightFormat:
 
 
 def refuse_unreadable(format: WeightFormat) -> None:
-    """Raises ModelError for what the readers of `execution.checkpoints` do not read, by its name and number."""
+    """Raise ModelError for a format that `execution.checkpoints` does not read, with its name and number of bits."""
     begin = f"the checkpoint is quantized ({format.method})"
     end = "take another quantization of this model, or the unquantized one (bfloat16, float16 or float32 weights)."
     layouts = _READABLE.get(format.method)
@@ -116,7 +116,7 @@ def refuse_unreadable(format: WeightFormat) -> None:
 
 
 def described(format: WeightFormat) -> str:
-    """A few words, as in `gptq: 4 bits in groups of 128, in the order of activations`."""
+    """Describe a format briefly, as in `gptq: 4 bits in groups of 128, in the order of activations`."""
     shared = f" in groups of {format.group_size}" if format.group_size else ""
     shared = f" in blocks of {format.block[0]} × {format.block[1]}" if format.block else shared
     order = ", in the order of activations" if format.act_order else ""
@@ -124,7 +124,7 @@ def described(format: WeightFormat) -> str:
 
 
 def _groups(given: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Of compressed-tensors and modelopt: what is said of each group of layers."""
+    """Return the settings of each group of layers, of compressed-tensors and modelopt."""
     groups = given.get("config_groups")
     return [one for one in groups.values() if isinstance(one, Mapping)] if isinstance(groups, Mapping) else []
 
@@ -135,13 +135,13 @@ def _group_weights(given: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _agreed(groups: list[Mapping[str, Any]], key: str) -> Any:
-    """What all groups say; None where they differ."""
+    """Return the value that all groups share; None where they differ."""
     values = [group.get(key) for group in groups]
     return values[0] if values and all(value == values[0] for value in values) else None
 
 
 def _name(given: Mapping[str, Any], *keys: str) -> str | None:
-    """The first of these fields that is a name, in small letters."""
+    """Return the first of these fields that is a name, in lower case and cut to 40 characters."""
     found = next((given[key] for key in keys if isinstance(given.get(key), str) and given[key]), None)
     return None if found is None else found[:40].lower()
 

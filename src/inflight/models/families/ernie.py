@@ -32,7 +32,7 @@ def ernie_moe(fields: Fields) -> list[LayerSpec]:
 
 
 def _last(fields: Fields) -> int:
-    """The last layer with experts: -1 is the model's last."""
+    """Return the index of the last layer with experts; -1 in config.json stands for the model's last layer."""
     end = fields.raw("moe_layer_end_index")
     return fields.layers - 1 if end in (None, -1) else fields.size("moe_layer_end_index", least=0)
 

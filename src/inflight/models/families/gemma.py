@@ -23,7 +23,7 @@ _FOUR: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "af
 
 
 def gemma1(fields: Fields) -> LayerSpec:
-    """The first config.json say gelu and mean it by tanh."""
+    """Build a Gemma 1 layer. The first config.json files say `gelu` where the model uses its tanh approximation."""
     act = fields.text("hidden_act", "gelu_pytorch_tanh")
     mlp = dense(fields, act="gelu_pytorch_tanh" if act == "gelu" else act)
     return LayerSpec(attention(fields, bias="attention_bias"), mlp)
@@ -79,7 +79,7 @@ def _pooler(architecture: str, fields: Fields) -> Pooler | None:
         return found
     if found is None:
         raise ModelError(
-            f"{_BOTH_SIDES} is set, but {architecture} continues texts, whose later tokens nobody knows; take the "
+            f"{_BOTH_SIDES} is set, but {architecture} continues texts and cannot see later tokens; take the "
             "model's config.json, which names Gemma3TextModel."
         )
     return found if found.labels else replace(found, pooling="mean")

@@ -1,6 +1,6 @@
 """Gemma 4: layers with a window and layers that see all have heads of their own number and width; values are normed,
 and may be the keys as they are projected; later layers may read the keys and values of earlier ones; each layer may be
-told of the tokens again; and experts may stand beside each MLP.
+read the tokens' embeddings again; and experts may stand beside each MLP.
 
 The factor of embeddings is exact here, as where `transformers` computes in float32; in bf16 it rounds it.
 """
@@ -80,7 +80,7 @@ def _shared_layers(fields: Fields) -> int:
 
 
 def _last(windows: Sequence[int], window: int) -> int:
-    """The last layer with such a window among those that keep keys and values."""
+    """Return the last layer with such a window among those that keep keys and values."""
     found = [index for index, one in enumerate(windows) if one == window]
     if not found:
         raise ModelError(
@@ -91,7 +91,7 @@ def _last(windows: Sequence[int], window: int) -> int:
 
 
 def _refuse_other_heads(layer: int, mixer: Attention, read: int, own: Mixer) -> None:
-    """What layer `read` keeps can be read by heads of the same width and number alone."""
+    """Raise ModelError unless the heads that share layer `read`'s keys and values have its head width and number."""
     if isinstance(own, Attention) and (mixer.head_dim, mixer.kv_heads) != (own.head_dim, own.kv_heads):
         raise ModelError(
             f"layer {layer} is to share the keys and values of layer {read}, but has {mixer.kv_heads} heads of "
@@ -109,7 +109,7 @@ def _mlp(fields: Fields, is_shared: bool) -> Dense | MoE:
     if not fields.flag("enable_moe_block"):
         return mlp
     mixture = experts(fields, "num_experts", top_k="top_k_experts", router=_ROUTER, shared_width=mlp.width, act=act)
-    return replace(mixture, apart=True)
+    return replace(mixture, separate_shared=True)
 
 
 def _token_input(fields: Fields) -> TokenInput | None:

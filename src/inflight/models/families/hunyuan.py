@@ -26,7 +26,7 @@ def hunyuan_moe(fields: Fields) -> LayerSpec:
 
 
 def _of_all_layers(fields: Fields, key: str) -> object:
-    """What is said once, or of each layer alike. Raises ModelError where layers differ."""
+    """Return a field that is given once, or as a list of equal values. Raises ModelError where layers differ."""
     value = fields.raw(key)
     if not isinstance(value, list) or not value:
         return value
@@ -40,7 +40,7 @@ def _attention(fields: Fields) -> Attention:
 
 
 def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
-    """What config.json calls `dynamic` is, with an `alpha`, NTK's stretched base, whatever the length."""
+    """Read the rotation; `dynamic` with an `alpha` means NTK's stretched base here, at any length."""
     given = fields.raw("rope_scaling") or fields.raw("rope_parameters")
     if not (
         isinstance(given, dict) and given.get("alpha") and "dynamic" in (given.get("rope_type"), given.get("type"))

@@ -32,8 +32,8 @@ def layers(fields: Fields) -> list[LayerSpec]:
 def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
     kind, usual = (SLIDING, fields.raw("local_rope_theta")) if mixer.window else (FULL, fields.raw("global_rope_theta"))
     by_kind = fields.raw("rope_parameters")
-    told = by_kind.get(kind) if isinstance(by_kind, dict) else None
-    given = {"rope_parameters": told} if isinstance(told, dict) else {"rope_theta": usual}
+    own = by_kind.get(kind) if isinstance(by_kind, dict) else None
+    given = {"rope_parameters": own} if isinstance(own, dict) else {"rope_theta": usual}
     return RopeSettings.from_dict(given, mixer.head_dim, fields.size("max_position_embeddings"))
 
 

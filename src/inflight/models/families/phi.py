@@ -12,7 +12,7 @@ from inflight.models.spec import Attention, LayerSpec, Router
 
 
 def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
-    """What early config.json files of Phi-3 call su or yarn is longrope."""
+    """Read the rotation; early config.json files of Phi-3 say `su` or `yarn` for longrope."""
     scaling = fields.raw("rope_scaling")
     if isinstance(scaling, dict) and (scaling.get("rope_type") or scaling.get("type")) in ("su", "yarn"):
         fields = Fields({**fields.data, "rope_scaling": {**scaling, "rope_type": "longrope"}}, {})

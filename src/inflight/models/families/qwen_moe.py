@@ -33,7 +33,7 @@ def router(fields: Fields) -> Router:
 
 
 def mlps(fields: Fields, mlp: MoE) -> list[Mlp]:
-    """The MLP of each layer: experts in every `decoder_sparse_step`-th that `mlp_only_layers` does not name."""
+    """Return each layer's MLP: experts in every `decoder_sparse_step`-th that `mlp_only_layers` does not name."""
     plain, step = fields.layer_numbers("mlp_only_layers") or frozenset(), fields.size("decoder_sparse_step", 1)
     sparse = [index not in plain and (index + 1) % step == 0 for index in range(fields.layers)]
     other: Mlp = mlp if all(sparse) else dense(fields)

@@ -31,8 +31,8 @@ def models_among(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def model_in(folder: Path) -> Path | None:
-    """The GGUF model of a folder without weights of another kind; None where it has none. Raises ModelError where it
-    has several."""
+    """Return the GGUF model of a folder; None where it has none, or safetensors weights as well. Raises ModelError
+    where it has several."""
     if any(folder.glob("*.safetensors")):
         return None
     found = models_among(path.name for path in folder.glob("*"))
@@ -44,7 +44,7 @@ def model_in(folder: Path) -> Path | None:
 
 
 def named(tag: str, names: Sequence[str], repository: str) -> tuple[str, ...]:
-    """The files of the one model whose name has the quantization `tag` in it, in any case. Raises ModelError."""
+    """Return the files of the one model whose name contains the quantization `tag`, in any case. Raises ModelError."""
     models = models_among(names)
     if not models:
         raise ModelError(f"the hub repository {repository} holds no GGUF files; leave :{tag} out, or name another one.")
@@ -61,7 +61,7 @@ def named(tag: str, names: Sequence[str], repository: str) -> tuple[str, ...]:
 
 
 def several(models: Sequence[tuple[str, ...]], repository: str) -> ModelError:
-    """What is said where none of a repository's models is named."""
+    """Make the error for a repository with several models of which none is named."""
     return ModelError(
         f"the hub repository {repository} holds {len(models)} GGUF models ({_list(one[0] for one in models)}); name "
         f"one by its quantization, as in {repository}:Q4_K_M."

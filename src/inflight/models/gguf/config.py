@@ -59,7 +59,7 @@ _KEYS = {
 
 
 def config_of(model: GGUFModel) -> Config:
-    """Raises ModelError for an architecture that is not known, and for keys that are missing or of the wrong kind."""
+    """Make a config.json of a GGUF file's keys. Raises ModelError for unknown architectures and bad keys."""
     keys = Keys(model)
     known = ARCHITECTURES.get(keys.architecture)
     if known is None:
@@ -72,8 +72,8 @@ def config_of(model: GGUFModel) -> Config:
     return {**_common(keys), "architectures": [name], **rope, **own(keys)}
 
 
-def told_of_file(error: ModelError, model: GGUFModel) -> ModelError:
-    """The same error with the file and its keys in the place of a config.json, which nobody wrote."""
+def in_terms_of_file(error: ModelError, model: GGUFModel) -> ModelError:
+    """Reword an error about config.json, which a GGUF file does not have, with the file's path and its keys."""
     keys, path = Keys(model), str(model.path)
 
     def name(found: re.Match[str]) -> str:
@@ -85,8 +85,8 @@ def told_of_file(error: ModelError, model: GGUFModel) -> ModelError:
 
 
 def refuse_more_weights(model: GGUFModel, described: int) -> None:
-    """Raises ModelError for a file with more weights than its metadata describe: nobody would ask for some of them (a
-    bias, a norm), and the answers would be nonsense. One that lacks some is told of by their names when it is loaded.
+    """Raise ModelError for a file with more weights than its metadata describe. Some of them (a bias, a norm) would
+    not be read, and the answers would be nonsense. Weights that are missing are named when the file is loaded.
 
     Factors of the rotation and of whole layers are settings, and further layers only predict further tokens
     (`Keys.layers`). Keys and values of layers that read another's may be there, and mean nothing.
@@ -110,13 +110,13 @@ def refuse_more_weights(model: GGUFModel, described: int) -> None:
 
 
 def _layer(name: str) -> int:
-    """Number of the layer that a tensor is of; -1 for what is around them."""
+    """Return the number of a tensor's layer; -1 for tensors outside the layers."""
     number = name.split(".")[1] if name.startswith("blk.") else ""
     return int(number) if number.isdecimal() and len(number) < 6 else -1
 
 
 def _part(name: str) -> str:
-    """Of a layer, behind its number."""
+    """Return a layer tensor's name without the layer's prefix and number."""
     return name.partition(".")[2].partition(".")[2]
 
 
@@ -153,12 +153,12 @@ def _common(keys: Keys) -> Config:
 
 
 def _mlp_width(keys: Keys) -> int:
-    """Of Gemma 4's first layer, than which later ones may be wider."""
+    """Return the width of the MLPs; of Gemma 4's first layer, than which later ones may be wider."""
     return keys.by_layer("feed_forward_length")[0] if keys.architecture == "gemma4" else keys.one("feed_forward_length")
 
 
 def _kv_heads(keys: Keys) -> int:
-    """Of layers with attention; those of LFM2 without say 0, and those of Gemma 4 that see all may have others."""
+    """Return KV heads of attention layers: LFM2's other layers have 0, and Gemma 4's full layers may differ."""
     if keys.architecture == "gemma4":
         return by_kind(keys, "attention.head_count_kv")[SLIDING]
     name = "attention.head_count_kv" if "attention.head_count_kv" in keys else "attention.head_count"
@@ -166,13 +166,13 @@ def _kv_heads(keys: Keys) -> int:
 
 
 def _quantization(keys: Keys) -> Config | None:
-    """Of the matrices of layers, which a file mixes types of: bits of most elements, and what one takes on average as
-    this engine holds it; the same of the output projection, if that is quantized."""
+    """Summarize a file that mixes types: the bits of most elements of layers' matrices, and their mean bytes in this
+    engine's memory; the same of the output projection, if that is quantized."""
     count = {4: 0, 8: 0, 16: 0}
     taken = 0.0
     for name, (_, entry) in keys.model.tensors.items():
         if name.startswith("blk.") and len(entry.shape) > 1:
-            # Values of latent attention that lie apart from its keys are held as plain numbers.
+            # Values of latent attention that are stored separately from its keys stay plain numbers.
             elements, held = math.prod(entry.shape), 2 if ".attn_v_b." in name else entry.type.held_bytes
             count[4 if held < 1 else 8 if held < 2 else 16] += elements
             taken += elements * held

@@ -1,4 +1,4 @@
-"""What GGUF files of dense architectures say in a way of their own, and what llama.cpp's code says instead of them.
+"""Settings of GGUF files of dense architectures that are spelled in their own way, or only in llama.cpp's code.
 
 Knows of each the settings that are its own, as config.json spells them (Gemma's scale of attention, SmolLM3's layers
 without rotation). What all files have alike, `config` knows; mixtures of experts are in `mixtures`.
@@ -36,7 +36,7 @@ def gemma(keys: Keys) -> Config:
 
 
 def gemma2(keys: Keys) -> Config:
-    """The scale of attention is in no key: the head's size, but of the largest models hidden size by heads."""
+    """Derive the scale of attention, which no key gives: head size; of the largest models, hidden size by heads."""
     largest = {"gemma2": 46, "gemma3": 62}[keys.architecture] == keys.layers
     scale = keys.size("embedding_length") // keys.one("attention.head_count") if largest else keys.head_dim
     return {
@@ -171,7 +171,7 @@ def nemotron(keys: Keys) -> Config:
 
 
 def starcoder2(keys: Keys) -> Config:
-    """The converter leaves out the window that the published models have; so does llama.cpp."""
+    """Read StarCoder 2. The converter leaves out the published models' window, and llama.cpp does, too."""
     return {
         "use_bias": keys.has("blk.0.attn_q.bias"),
         "norm_epsilon": keys.number("attention.layer_norm_epsilon"),

@@ -62,7 +62,7 @@ class GGUFFile:
     """`metadata`, and `tensors` by the names that the file gives them."""
 
     def __init__(self, path: Path) -> None:
-        """Maps the file and checks its header. Raises ModelError for a file that is not whole or not this format."""
+        """Map the file and check its header. Raises ModelError for a file that is truncated or not GGUF."""
         self.path = path
         try:
             with path.open("rb") as file:
@@ -75,7 +75,7 @@ class GGUFFile:
         self.metadata, self.tensors = _Reader(path, self.map).read()
 
     def release(self, begin: int, end: int) -> None:
-        """Gives the pages of these bytes back to the kernel; what is read again comes from the file again."""
+        """Return the pages of these bytes to the kernel; reading them again reads the file again."""
         first = begin - begin % mmap.PAGESIZE
         if end > first and hasattr(mmap, "MADV_DONTNEED"):  # absent outside Unix, where this is only a hint
             self.map.madvise(mmap.MADV_DONTNEED, first, end - first)

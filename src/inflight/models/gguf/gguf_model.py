@@ -24,7 +24,7 @@ class GGUFModel:
     """`metadata`, and `tensors`: for each name its file and where it lies there."""
 
     def __init__(self, path: Path) -> None:
-        """Opens and checks every part. Raises ModelError for one that is missing, damaged or of another model."""
+        """Open and check every part. Raises ModelError for one that is missing, damaged or of another model."""
         paths = part_paths(path)
         missing = [one.name for one in paths if not one.is_file()]
         if missing:
@@ -46,7 +46,7 @@ class GGUFModel:
 
     @property
     def architecture(self) -> str:
-        """What `general.architecture` says, by which all other keys begin. Raises ModelError."""
+        """Return `general.architecture`, the prefix of all other keys. Raises ModelError."""
         found = self.metadata.text("general.architecture")
         if not found or len(found) > 100:
             raise ModelError(
@@ -77,10 +77,10 @@ class GGUFModel:
             )
 
     def _check_total(self) -> None:
-        promised = self.metadata.integer("split.tensors.count")
-        if promised is not None and promised != len(self.tensors):
+        announced = self.metadata.integer("split.tensors.count")
+        if announced is not None and announced != len(self.tensors):
             raise ModelError(
-                f"{self.path} promises {promised:,} tensors in its {len(self.files)} parts, but they hold "
+                f"{self.path} announces {announced:,} tensors in its {len(self.files)} parts, but they hold "
                 f"{len(self.tensors):,}; {_AGAIN}"
             )
 
@@ -97,14 +97,14 @@ def part_paths(path: Path) -> list[Path]:
 
 
 def model_name(path: Path) -> str:
-    """The file's name without its suffix and its number as a part."""
+    """Return the file's name without its suffix and its number as a part."""
     match = _PART.fullmatch(path.name)
     return path.stem if match is None else match["stem"]
 
 
 def gguf_at(model: Path | GGUFModel) -> GGUFModel | None:
-    """What was opened before, so that its header is read once, or is a GGUF file and opened now; None of anything else.
-    Raises ModelError."""
+    """Return an open model as it is, so that its header is read once; open a path to a GGUF file; None for any other
+    path. Raises ModelError."""
     if isinstance(model, GGUFModel):
         return model
     return GGUFModel(model) if is_gguf(model) else None

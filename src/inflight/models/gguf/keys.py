@@ -33,7 +33,7 @@ class Keys:
         return self._metadata.integer(f"{self.architecture}.{key}")
 
     def size(self, key: str) -> int:
-        """Raises ModelError where it is not there."""
+        """Return the key's integer. Raises ModelError where it is missing."""
         found = self.find(key)
         if found is None:
             raise self._lacks(key)
@@ -51,7 +51,7 @@ class Keys:
         return self._metadata.text(f"{self.architecture}.{key}")
 
     def by_layer(self, key: str) -> list[int]:
-        """Of each layer, whether the file says it once or for each."""
+        """Return a value for each layer, whether the file gives one for all or a list. Raises ModelError."""
         layers = self.layers
         name = f"{self.architecture}.{key}"
         if not self._metadata.is_array(name):
@@ -62,7 +62,7 @@ class Keys:
         return found[:layers]
 
     def one(self, key: str) -> int:
-        """The same in all layers. Raises ModelError where it is not."""
+        """Return the value that all layers share. Raises ModelError where layers differ."""
         found = set(self.by_layer(key))
         if len(found) > 1:
             raise ModelError(

@@ -24,7 +24,7 @@ def layer_types(keys: Keys, period: int) -> list[str]:
 
 
 def by_kind(keys: Keys, key: str) -> dict[str, int]:
-    """Of layers with a window and of those that see all. Raises ModelError where layers of a kind differ."""
+    """Return one value for layers with a window and one for full layers. Raises ModelError where a kind differs."""
     values, types = keys.by_layer(key), layer_types(keys, 6)
     found = {kind: {value for value, one in zip(values, types, strict=True) if one == kind} for kind in (SLIDING, FULL)}
     if any(len(one) > 1 for one in found.values()):

@@ -91,7 +91,7 @@ class Metadata:
         return self._array(key).count or 0 if key in self else 0
 
     def texts(self, key: str) -> list[str]:
-        """An array of strings; bytes that are no UTF-8 become the replacement character."""
+        """Return an array of strings; bytes that are no UTF-8 become the replacement character."""
         if key not in self:
             return []
         value, data = self._texts(key), self._data
@@ -105,7 +105,7 @@ class Metadata:
         return str(self._data[begin + 8 : ends[index]], "utf-8", "replace")
 
     def numbers(self, key: str) -> list[int] | list[float] | list[bool]:
-        """An array of numbers or of flags, as Python has them."""
+        """Return an array of numbers or flags as Python values."""
         if key not in self:
             return []
         value = self._array(key)
@@ -114,8 +114,8 @@ class Metadata:
         return list(struct.unpack_from(f"<{value.count}{FORMATS[value.kind]}", self._data, value.begin))
 
     def strings(self, key: str) -> tuple[mmap, int, Sequence[int]]:
-        """An array of strings as it lies in the file: its bytes, where the first string's length begins, and where each
-        string ends."""
+        """Return an array of strings without copying: the file's bytes, the offset of the first string's length, and
+        the offset at which each string ends."""
         value = self._texts(key)
         return self._data, value.begin, value.ends
 

@@ -1,4 +1,4 @@
-"""What GGUF files of mixtures of experts say in a way of their own, and what llama.cpp's code says instead of them.
+"""Settings of GGUF files of mixtures of experts that are spelled in their own way, or only in llama.cpp's code.
 
 Knows of each how its experts are counted and picked, as config.json spells it. What is theirs beside experts, `dense`
 knows where another architecture has it, too.
@@ -111,7 +111,7 @@ def gemma4(keys: Keys) -> Config:
 
 
 def _rope_by_kind(keys: Keys) -> Config:
-    """Of the whole head's pairs in layers that see all, those turn whose frequency is divided by 1, not by 10³⁰."""
+    """Read rotation by kind. Full layers turn the share of pairs whose frequency is divided by 1 (others: by 10³⁰)."""
     factors = keys.model.floats("rope_freqs.weight")
     turned = 1.0 if factors is None else sum(one == 1 for one in factors) / len(factors)
     return {
@@ -131,7 +131,7 @@ def granitemoe(keys: Keys) -> Config:
 
 
 def ernie_moe(keys: Keys) -> Config:
-    """Which layers have experts, their routers tell: the last of them is in no key."""
+    """Read ERNIE 4.5. No key gives the last layer with experts: find it by the routers' tensors."""
     sparse = [layer for layer in range(keys.layers) if keys.has(f"blk.{layer}.ffn_gate_inp.weight")]
     return {
         "moe_num_experts": keys.size("expert_count"),
@@ -178,7 +178,7 @@ def lfm2moe(keys: Keys) -> Config:
 
 
 def _routing(keys: Keys) -> Config:
-    """Of routers that pick within groups, beside shared experts and behind dense layers."""
+    """Read routers that pick within groups, with shared experts and leading dense layers."""
     return {
         "n_shared_experts": keys.find("expert_shared_count") or 0,
         "first_k_dense_replace": keys.find("leading_dense_block_count") or 0,
@@ -206,5 +206,5 @@ def _expert_width(keys: Keys) -> int:
 
 
 def _picked(keys: Keys) -> Config:
-    """Of experts that are as wide as dense MLPs are in others."""
+    """Read the counts of experts that are as wide as a dense MLP."""
     return {"num_local_experts": keys.size("expert_count"), "num_experts_per_tok": keys.size("expert_used_count")}

@@ -55,7 +55,7 @@ def _yarn(keys: Keys, original: int | None) -> Config:
 
 
 def _llama3(keys: Keys, factors: Sequence[float], theta: float, rotated: int) -> Config:
-    """The four numbers of which the converter made the divisors of the frequencies.
+    """Recover the four numbers from which the converter made the frequencies' divisors.
 
     low_freq_factor, high_freq_factor and the original length appear in them only as ratios, so 1 and 4, which all
     published models have, lose nothing; the length is the one whose divisors are these. Frequencies are then computed
