@@ -215,8 +215,8 @@ def report(rows: int, history: int, found: Mapping[str, Costs], kinds: Mapping[s
     speeds = ", ".join(f"{one.tokens_per_step:.2f} {name}" for name, one in kinds.items())
     return "\n\n".join(
         [
-            f"{rows} rows with {history:,} tokens each, beside {ANSWERS} answers of {ANSWER:,}; at most {MAX_DRAFTS} drafts. "
-            "CPU time, with Python's part; rounds go through all rows.",
+            f"{rows} rows with {history:,} tokens each, beside {ANSWERS} answers of {ANSWER:,}; at most {MAX_DRAFTS} "
+            "drafts. CPU time, with Python's part; rounds go through all rows.",
             table([*head, "bytes a token"], cells),
             f"Tokens a step, going through the repository's texts with at most {DRAFTS} drafts: {speeds}. Of the "
             "drafts with a chance in each tenth, those that were right, and what their chances were on average:",

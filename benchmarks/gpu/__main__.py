@@ -122,13 +122,13 @@ def _kernels(device: MeasuredDevice, named: str) -> str:
 def _operations(device: MeasuredDevice, asked: argparse.Namespace) -> DeviceOperations:
     """As an engine has them. On a CPU PyTorch's own: a model's steps would take the interpreter minutes."""
     from inflight.execution.backends.torch import eager, kernels
-    from inflight.execution.backends.torch.fallback import WithTwins
+    from inflight.execution.backends.torch.fallback import WithFallback
     from inflight.execution.backends.torch.invariant import InvariantOperations
 
     if asked.plain or not device.is_gpu:
         return cast("DeviceOperations", eager)
     return cast(
-        "DeviceOperations", InvariantOperations(kernels) if asked.batch_invariant else WithTwins(kernels, eager)
+        "DeviceOperations", InvariantOperations(kernels) if asked.batch_invariant else WithFallback(kernels, eager)
     )
 
 

@@ -94,7 +94,7 @@ class Pools:
             *(96, BLOCK, 8, LONGEST, spec.vocab_size),
             embedding_size=spec.pooler.outputs(spec.hidden_size),
             generates=spec.head is not None,
-            encoder_only=spec.pools_whole_texts,
+            encoder_only=spec.pools_all_tokens,
         )
         weights = load_weights(spec, Checkpoint(folder), backend, min(LONGEST, spec.longest_model_len))
         shape = kv_shape(spec, BLOCK, groups=kv_groups(spec, BLOCK, LONGEST))

@@ -26,7 +26,7 @@ def test_what_is_there_behind_a_layer_is_what_is_there_in_the_end(oracle_of: Ora
     ends = layer_ends(kv_shape(driver.config, BLOCK), driver._backend.bytes_per_block)
     assert memory is not None and len(ends) == len(driver.config.layers)
     size, seen = ends[-1], list[bytes]()
-    driver.decoder.tells_layers(lambda layer: seen.append(bytes(memory)))
+    driver.decoder.watch_layers(lambda layer: seen.append(bytes(memory)))
     driver.prefill(driver.start(oracle.prompt[:40]), 40)
     final, blocks = bytes(memory), len(memory) // size
     assert len(seen) == len(ends)

@@ -303,5 +303,5 @@ class _LoadedModel(Struct, frozen=True):
         if not ends:
             return None
         layers = LayerProgress(ends, reader)
-        self.decoder.tells_layers(layers.layer_done)
+        self.decoder.watch_layers(layers.layer_done)
         return layers

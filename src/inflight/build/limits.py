@@ -94,7 +94,7 @@ def resolve_limits(settings: EngineSettings, model: ModelSpec, device: Resolved,
         max_rows=int(rows.value),
         max_tokens=int(budget.value),
         max_model_len=int(length.value),
-        is_bidirectional=model.pools_whole_texts,
+        is_bidirectional=model.pools_all_tokens,
         resolved={
             "device": device,
             "dtype": dtype,

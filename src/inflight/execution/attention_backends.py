@@ -19,8 +19,8 @@ AttentionBackend = Literal["auto", "flash-attn", "flashinfer"]
 
 
 class AttentionRequirements(Struct, frozen=True):
-    """module: to import. package: to install. pages: of so many tokens, or a multiple. head_dims: in words, and which.
-    passes: that it attends in."""
+    """What an attention library requires. module: to import. package: to install. pages: block sizes are multiples of
+    so many tokens. head_dims: a description of the head sizes. passes: the passes in which it attends."""
 
     module: str
     package: str
@@ -58,7 +58,7 @@ class AttentionUse(Struct, frozen=True):
 
 
 def misfit(name: AttentionBackend, model: ModelSpec, use: AttentionUse) -> str | None:
-    """A sentence: why this library cannot compute this model so, and what to do; None where it can."""
+    """Explain why this library cannot compute this model and what to do; None where it can."""
     library = LIBRARIES[name]
     option = f"--attention-backend {name}"
     for cause in _causes(library, model, use):

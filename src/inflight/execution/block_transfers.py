@@ -1,9 +1,8 @@
 """Transfers of a device's blocks: to and from the host within their step, or begun with it and ended when they are; to
 and from other places always so.
 
-Knows transfers and which blocks stand for the host's; how blocks are copied, whoever copies them knows, and of each
-other place whoever serves it (`PlaceTransfers`). Beside the steps, one that fails fails alone: what its blocks hold is
-not used, and the step that it was begun with goes on.
+The device's backend copies blocks to and from the host; `PlaceTransfers` serve the other tiers. A transfer that fails
+beside the steps fails alone: the contents of its blocks are not used, and the step that it was begun with goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Protocol
 from inflight.core.types.plan import HOST, BatchPlan, Capacity, Transfer, Transferred
 from inflight.execution.backends.protocol import PendingCopy
 
-_TICK = 0.0005  # seconds between two looks, for whoever waits
+_TICK = 0.0005  # seconds between two polls of a waiting caller
 Copy = Callable[[Sequence[int], Sequence[int]], Sequence[PendingCopy]]
 
 
@@ -25,19 +24,19 @@ class PlaceTransfers(Protocol):
     def serves(self, tier: str) -> bool: ...
 
     def begin(self, transfer: Transfer) -> None:
-        """Called on the thread that runs the steps, behind what was submitted before, and to return at once."""
+        """Begin a transfer and return at once. Called on the thread that runs the steps, behind earlier steps' work."""
 
     def poll(self) -> Sequence[Transferred] | None:
-        """Those that have ended since the last call, each once; None: none is under way."""
+        """Return the transfers that have ended since the last call, each once; None: none is in flight."""
 
     def close(self) -> None:
-        """What is under way ends soon, one way or the other; afterwards nothing touches a block."""
+        """End transfers in flight soon, successfully or not; afterwards no block is read or written."""
 
 
 class BlockTransfers:
     def __init__(self, capacity: Capacity, copy: Copy, places: Sequence[PlaceTransfers] = ()) -> None:
-        """Of a cache of the capacity's blocks, one for padding, and the host's. copy(sources, destinations): begins to
-        copy whole blocks, and returns what is under way of that. places: those that are not the host."""
+        """Transfer blocks of a cache: the capacity's device blocks, one for padding, then the host's. copy(sources,
+        destinations): begins to copy whole blocks, and returns the copies in flight. places: tiers beyond the host."""
         self._places = places
         self._first_host = capacity.num_blocks + 1
         self._asynchronous = capacity.asynchronous_transfers
@@ -46,9 +45,8 @@ class BlockTransfers:
         self._failed: list[Transferred] = []
 
     def begin(self, plan: BatchPlan) -> None:
-        """Those of a plan, before it computes. Within their step what is stored comes first, since it may make room for
-        what is loaded, from the host or from elsewhere, and an error is the step's: what is begun elsewhere ends all
-        the same."""
+        """Begin a plan's transfers, before it computes. Within their step stores come first, since they may make room
+        for loads. An error is the step's; transfers with other tiers are begun all the same."""
         try:
             if not self._asynchronous:
                 self._copy_within(plan)
@@ -81,7 +79,7 @@ class BlockTransfers:
         served = next((one for one in self._places if one.serves(transfer.tier)), None)
         try:
             if served is None:
-                raise LookupError(f"nobody serves {transfer.tier!r}")
+                raise LookupError(f"no tier {transfer.tier!r} is open")
             served.begin(transfer)
         except Exception as fault:  # whatever it is, it need not end the step
             self._failed.append(_failed(transfer.transfer_id, fault))
@@ -95,12 +93,12 @@ class BlockTransfers:
             self._failed.append(_failed(transfer.transfer_id, fault))
 
     def _ended(self) -> tuple[Transferred, ...] | None:
-        """None: none was under way."""
-        told = [one.poll() for one in self._places]
-        if not self._under_way and not self._failed and not any(one is not None for one in told):
+        """Return the transfers that have ended; None: none was in flight."""
+        by_tier = [one.poll() for one in self._places]
+        if not self._under_way and not self._failed and not any(one is not None for one in by_tier):
             return None
         ended, self._failed = self._failed, []
-        for one in told:
+        for one in by_tier:
             ended += one or ()
         for transfer_id, copies in tuple(self._under_way.items()):
             try:

@@ -1,4 +1,4 @@
-"""What computes a model: its shape, a backend, and a decoder over weights.
+"""Ways to compute a model: its shape, a backend, and a decoder over weights.
 
 Knows our own way, by kernels over packed weights; `transformers.model` is the other. Who builds an engine asks both
 alike.
@@ -47,13 +47,13 @@ class ComputedModel(Protocol):
         """Which steps are replayed as graphs."""
 
     def open_backend(self, dtype: DType, threads: int, cpus: ThreadCpus) -> Device:
-        """Raises ImportError or ValueError where the kernels are not to be had."""
+        """Open the backend. Raises ImportError or ValueError where its kernels are missing or do not run here."""
 
     def decoder(
         self, backend: Device, max_positions: int, max_tokens: int, max_logit_rows: int, progress: Progress | None
     ) -> PassDecoder:
-        """With the weights in memory. max_positions: of the longest sequence; the others as in `Decoder`. Raises
-        ModelError for weights that are not there, are others, or do not fit."""
+        """Load the weights and return a decoder over them. max_positions: of the longest sequence; the others as in
+        `Decoder`. Raises ModelError for weights that are missing, belong to another model, or do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class KernelModel:
 
     @property
     def held(self) -> ModelSpec:
-        """What of it this process computes: all, or the shard of one of several devices."""
+        """Return the part of the model that this process computes: all, or one device's shard."""
         return self.spec if self.member is None else self.member.shard.spec
 
     @property

@@ -63,7 +63,7 @@ class Decoder:
         return self._workspace.nbytes + sum(one.nbytes for one in of_rows)
 
     def forward(self, batch: ForwardPass) -> None:
-        """Computes all layers for the pass's tokens and writes their keys and values. Raises ValueError for more tokens
+        """Compute all layers for the pass's tokens and write their keys and values. Raises ValueError for more tokens
         than the decoder was made for."""
         if batch.num_tokens > self.max_tokens:
             raise ValueError(f"a step of {batch.num_tokens} tokens does not fit a decoder made for {self.max_tokens}")
@@ -72,17 +72,17 @@ class Decoder:
             step(batch)
 
     def last_hidden(self, batch: ForwardPass, places: Sequence[int]) -> Activation:
-        """What the last layer made of the tokens at `places` (indices into the pass's tokens), final norm applied:
-        act[S, E], which the next call overwrites."""
+        """Return the last layer's output for the tokens at `places` (indices into the pass's tokens), final norm
+        applied: act[S, E], which the next call overwrites."""
         batch.gather(self._hidden, places, self._gathered)
         assert self._final_norm is not None, "of a model that continues texts, or drafts for one"
         self._final_norm(batch)
         return self._final_normed
 
     def pooled(self, batch: ForwardPass, texts: Sequence[range]) -> Activation:
-        """What the model tells of texts whose tokens are these of the pass: float32[S, N], which the next call
-        overwrites. Raises ValueError for more than the decoder was made for."""
-        assert self._pooling is not None, "asked of models that tell something of texts"
+        """Return the vectors or scores of texts, each a range of the pass's tokens: float32[S, N], which the next call
+        overwrites. Raises ValueError for more texts than the decoder was made for."""
+        assert self._pooling is not None, "only for models that pool texts"
         if len(texts) > self.max_logit_rows:
             raise ValueError(
                 f"{len(texts)} texts do not fit a decoder made for {self.max_logit_rows} at once; ask in slabs"
@@ -105,8 +105,8 @@ class Decoder:
         return self._logits
 
     def tap(self, layer: int) -> Activation:
-        """The residual stream as this layer reads it, float32[T, E], of the pass that was computed last: from now on
-        each pass leaves a copy of it. As many as there are layers: behind the last one, the stream itself."""
+        """Copy the residual stream that this layer reads, float32[T, E], in each later pass, and return the copy. The
+        number of layers as index stands for the last layer's output, which is the stream itself."""
         if layer == len(self._by_layer):
             return self._hidden
         hidden = self._hidden
@@ -125,13 +125,13 @@ class Decoder:
         self._between = between
         self._steps = self._in_order()
 
-    def tells_layers(self, done: Callable[[int], None]) -> None:
-        """From now on called with a layer's number when the backend has been told all of it, in each pass."""
+    def watch_layers(self, done: Callable[[int], None]) -> None:
+        """Call `done` with a layer's number in each later pass, once the backend has all of the layer's work."""
         self._layer_done = done
         self._steps = self._in_order()
 
     def _in_order(self) -> list[Callable[[ForwardPass], None]]:
-        """All layers' steps, what comes between two layers, and who is told of each."""
+        """List all layers' steps, the pauses between layers, and the calls that report a layer as done."""
         steps: list[Callable[[ForwardPass], None]] = []
         for number, layer in enumerate(self._by_layer):
             if number and (between := self._between) is not None:
@@ -145,8 +145,8 @@ class Decoder:
 def bound_layer(
     layer: LayerWeights, workspace: Workspace, hidden: Activation, normed: Activation, hidden_size: int
 ) -> list[Callable[[ForwardPass], None]]:
-    """A layer's steps over the residual stream float32[T, E]: what the mixer reads, the mixer, what the MLP reads, the
-    MLP, and what few families have behind it. normed: act[T, E], written and read."""
+    """Build a layer's steps over the residual stream float32[T, E]: the mixer and its norms, the MLP and its norms, and
+    what few families have behind it. normed: act[T, E], written and read."""
     mixer, mlp = layer.mixer.bind(workspace, hidden_size), layer.mlp.bind(workspace, hidden_size)
     if layer.mixer_sum is not None and layer.mlp_sum is not None:
         return [
@@ -167,5 +167,5 @@ def bound_layer(
 
 
 def _reads(norm: NormWeights | None, hidden: Activation, normed: Activation) -> Callable[[ForwardPass], None]:
-    """The residual stream as a part reads it."""
+    """Return a step that writes a part's input, act[T, E]: the residual stream, normed if the part has a norm."""
     return norm.bind(hidden, normed) if norm is not None else lambda batch: batch.to_act(hidden, normed)

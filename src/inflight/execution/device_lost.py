@@ -9,8 +9,8 @@ class DeviceLost(RuntimeError):
 
 
 def sentence(why: str) -> str:
-    """why: as the device tells it."""
+    """Make the error message of a lost device. why: the device's own message."""
     return (
         f"The device computes nothing any more ({why.rstrip('.')}), and each step from now on would fail; start the "
-        "engine anew, and look at nvidia-smi -q and the kernel's log (dmesg, Xid) if it happens again"
+        "engine again, and look at nvidia-smi -q and the kernel's log (dmesg, Xid) if it happens again"
     )

@@ -27,7 +27,7 @@ class KVGroups(Struct, frozen=True):
 
 
 def kept(mixer: Mixer, group: int = 0) -> KVLayer | None:
-    """What a layer keeps of a token in its group's blocks; None: nothing."""
+    """Return the shape of a layer's keys and values of one token in its group's blocks; None: it has none."""
     if isinstance(mixer, Attention) and mixer.kv_layer is None:
         return KVLayer(group, mixer.kv_heads, mixer.head_dim, mixer.head_dim)
     if isinstance(mixer, LatentAttention):
@@ -36,21 +36,21 @@ def kept(mixer: Mixer, group: int = 0) -> KVLayer | None:
 
 
 def one_group(spec: ModelSpec) -> KVGroups:
-    """Of all layers, as if there were no windows. Of whole texts nothing is kept from layer to layer, so that all take
-    the place of the first."""
+    """Put all layers into one group, as if there were no windows. Encoder-only input keeps nothing from layer to layer,
+    so all its layers use the first layer's memory."""
     if spec.encoder_only:
         return KVGroups((0,), (0, *[None] * (len(spec.layers) - 1)))
     return KVGroups((0,), tuple(None if kept(layer.mixer) is None else 0 for layer in spec.layers))
 
 
 def kv_groups(spec: ModelSpec, block_size: int, max_model_len: int) -> KVGroups:
-    """The division under which a decoding sequence of `max_model_len` tokens takes least memory, with few groups before
-    many. One group of all layers, which keeps everything, where windows do not save much."""
+    """Choose the groups with which a decoding sequence of `max_model_len` tokens takes least memory; of equals, the
+    fewest. Where windows do not save much, one group of all layers keeps everything."""
     if spec.encoder_only:
         return one_group(spec)
     sizes = [0 if (own := kept(layer.mixer)) is None else own.elements for layer in spec.layers]
     windows = [layer.mixer.window if isinstance(layer.mixer, Attention) else 0 for layer in spec.layers]
-    # What no window hides from anybody is kept.
+    # A window as long as the longest sequence drops no token.
     windows = [window if window < max_model_len else 0 for window in windows]
     one = one_group(spec)
 

@@ -1,9 +1,8 @@
 """The largest step there can be, computed once before keys and values get their memory: what it takes is left free.
 
 Knows plans and what a step may hold; what a device takes for it, the device counts (`Device.peak_bytes`). Its rows are
-nobody's: they read and write one block of padding, at the last positions that a sequence has, where attention takes
-most memory, and are drawn from with all that a draw can ask for.
-"""
+of no request: they read and write one block of padding, at the last positions that a sequence has, where attention
+takes most memory, and are drawn from with all that a draw can ask for."""
 
 from __future__ import annotations
 
@@ -90,7 +89,7 @@ def _compute(decoder: PassDecoder, backend: Backend, step: LargestStep) -> None:
 
 
 def chunk_lengths(tokens: int, rows: int, positions: int) -> list[int]:
-    """A token of each row, and what is left of the tokens in as few of them as can be: prompts beside decodes."""
+    """Split the tokens: one for each row, and the rest in as few rows as possible, like prompts beside decodes."""
     rest, found = max(0, tokens - rows), []
     for _ in range(min(rows, tokens)):
         more = min(rest, positions - 1)

@@ -1,8 +1,8 @@
-"""A step's progress through the model's layers, for whoever reads its blocks while it is computed.
+"""Reports a step's progress through the model's layers, to readers of its blocks while it is computed.
 
 Knows how many bytes of a block are there once a layer is done: layers stand in a block in their order, so that it fills
 from its beginning on. Of a step of several passes the last one counts, in which every chunk ends. Where a pass computes
-beside its caller, nobody is told of layers, and nothing of a step travels before its end.
+beside its caller, layers are not reported, and no block is sent before the step ends.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from inflight.execution.backends.protocol import KVShape
 
 
 class StepReader(Protocol):
-    """Told on the thread that runs the steps."""
+    """Reads blocks while a step computes them. Called on the thread that runs the steps."""
 
     def computing(self, sends: Sequence[EarlySend]) -> None:
-        """The step that begins is to complete these blocks."""
+        """Note that the step that begins completes these blocks."""
 
     def have(self, nbytes: int) -> None:
-        """Of each of them so many bytes are there, from their beginnings on."""
+        """Note that the first `nbytes` of each of these blocks are computed."""
 
     def broken_off(self) -> None:
-        """The step was: what was read counts for nothing."""
+        """Discard what was read: the step was broken off."""
 
 
 class LayerProgress:
     def __init__(self, ends: Sequence[int], reader: StepReader):
-        """ends: as `layer_ends` has them."""
+        """ends: bytes of a block that are done after each layer, from `layer_ends`."""
         self._ends, self._reader = ends, reader
         self._is_read, self._counts = False, False
 
@@ -45,12 +45,12 @@ class LayerProgress:
         self._counts = self._is_read and is_last
 
     def layer_done(self, layer: int) -> None:
-        """Of the pass that is computed."""
+        """Report a layer of the current pass as computed."""
         if self._counts:
             self._reader.have(self._ends[layer])
 
     def broken_off(self) -> None:
-        """The step that was begun last."""
+        """Report that the step begun last was broken off."""
         if self._is_read:
             self._reader.broken_off()
 

@@ -43,14 +43,14 @@ class MachineMemory(Struct, frozen=True):
 
     @property
     def for_kv(self) -> int:
-        """Bytes for keys and values where nobody says how many."""
+        """Return the bytes for keys and values where --kv-memory is not given."""
         if self.held is None:
             return int(self.available * _HOST_SHARE)
         return min(int(self.total * self.share) - self.held, self.available) - self.step
 
     @property
     def left(self) -> int:
-        """What may be asked for at most."""
+        """Return the largest number of bytes that may be requested."""
         return self.available - self.step
 
 
@@ -69,8 +69,8 @@ def kv_shape(
     groups: KVGroups | None = None,
     is_fp8: bool = False,
 ) -> KVShape:
-    """The shape of a model's blocks of `block_size` tokens, in int8 if quantized, or in fp8. groups: of its layers;
-    None: one. Raises ModelError where the size is no multiple of 16."""
+    """Return the shape of a model's blocks of `block_size` tokens, in int8 if quantized, or in fp8. groups: of its
+    layers; None: one group. Raises ModelError where the size is no multiple of 16."""
     if block_size < 16 or block_size % 16:
         raise ModelError(f"a block must hold a multiple of 16 tokens, not {block_size}; set --block-size 16 or 32.")
     places = zip(model.layers, (groups or one_group(model)).of_layer, strict=True)
@@ -144,7 +144,7 @@ def state_size(
     state_memory_gib: float | None = None,
     memory: MachineMemory | None = None,
 ) -> StateSize:
-    """What recurrent layers keep, to be asked before `kv_size`, which has what is left.
+    """Size the memory of recurrent states. Call it before `kv_size`, which has the rest.
 
     bytes_per_state: of a sequence over all layers; 0: the model has none. state_memory_gib: for the snapshots, beside
     the live states of `max_num_seqs` rows and of padding; None: `kv_blocks.default_checkpoints`. Raises ModelError for
@@ -159,11 +159,11 @@ def state_size(
         return StateSize(0, 0, "")
     memory = machine_memory() if memory is None else memory
     live = (max_num_seqs + 1) * bytes_per_state
-    told = f"{gib(live)} for the live states of {max_num_seqs} sequences and of padding"
+    live_states = f"{gib(live)} for the live states of {max_num_seqs} sequences and of padding"
     if live + bytes_per_state > memory.available:
         raise ModelError(
-            f"{told}, and one snapshot, would be more than the {gib(memory.available)} that {memory.limited_by} has "
-            "free; lower --max-num-seqs."
+            f"{live_states}, and one snapshot, would be more than the {gib(memory.available)} that {memory.limited_by} "
+            "has free; lower --max-num-seqs."
         )
     if state_memory_gib is None:
         count, why = (
@@ -184,10 +184,10 @@ def state_size(
     nbytes = live + count * bytes_per_state
     if nbytes > memory.available:
         raise ModelError(
-            f"--state-memory {state_memory_gib:g} GiB beside {told} is more than the {gib(memory.available)} that "
-            f"{memory.limited_by} has free; lower it, or --max-num-seqs."
+            f"--state-memory {state_memory_gib:g} GiB beside {live_states} is more than the {gib(memory.available)} "
+            f"that {memory.limited_by} has free; lower it, or --max-num-seqs."
         )
-    return StateSize(count, nbytes, f"{gib(count * bytes_per_state)}, {why}, beside {told}")
+    return StateSize(count, nbytes, f"{gib(count * bytes_per_state)}, {why}, beside {live_states}")
 
 
 def swap_blocks(
@@ -265,13 +265,13 @@ def gib(nbytes: float) -> str:
 
 # -- the machine ----------------------------------------------------------------------------------------------------
 def memory_of(device: Device) -> MachineMemory:
-    """What a backend may use: its device's own memory, else this machine's."""
+    """Return the memory that a backend may use: its device's own, else this machine's."""
     own = device.own_memory()
     return machine_memory() if own is None else MachineMemory(own.total, own.free, "the GPU", own.held)
 
 
 def machine_memory(root: Path = Path("/")) -> MachineMemory:
-    """What this process may use: the machine's memory, or its control group's limit where that is lower.
+    """Measure the memory of this process: the machine's, or its control group's limit where that is lower.
 
     `root` stands in for the file system's root in tests. Page cache that can be dropped counts as free.
     """

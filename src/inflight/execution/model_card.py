@@ -1,4 +1,4 @@
-"""What a model on disk is, and what it would take and give on this machine, before anything of it is loaded.
+"""Describes a model on disk and what it needs and yields on this machine, before anything of it is loaded.
 
 Knows how to read shapes and weigh files; nothing is fetched. A model that this engine does not run is described as far
 as it is understood, with the reason.
@@ -49,7 +49,7 @@ class ModelCard:
 def model_card(
     path: Path, name: str, measured: Callable[[], Machine], quantization: Quantization = "none"
 ) -> ModelCard:
-    """Of a folder or a .gguf file. measured: this machine, asked for only when the model is known to run. Raises
+    """Describe a folder or a .gguf file. measured: this machine, called only when the model is known to run. Raises
     ModelError for what is no model, or one of which nothing is understood."""
     file = path if is_gguf(path) else model_in(path)
     refusal: str | None = None

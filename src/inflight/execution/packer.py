@@ -49,14 +49,14 @@ class TensorSource(Protocol):
         """Plain numbers, float32, float16 or uint16 (bf16), of exactly this shape. Raises ModelError."""
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
-        """A matrix of this shape as it is held, plain or quantized. Raises ModelError."""
+        """Return a matrix of this shape as it is stored, plain or quantized. Raises ModelError."""
 
     def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Rows]:
-        """The rows of `tensor`, some at a time, or the blocks that stand for them, so that what is made of a file is
-        never whole in memory. Errors as there."""
+        """Yield the rows of `tensor` a few at a time, or the blocks that stand for them, so that a packed tensor is
+        never whole in memory beside the file. Raises ModelError."""
 
     def release(self, name: str) -> None:
-        """The tensor has been packed; its memory may go."""
+        """Release the memory of a tensor that has been packed."""
 
 
 class WeightPlace(NamedTuple):
@@ -92,8 +92,8 @@ class Packer:
         self._packed, self._parameters = 0, parameters(model)
 
     def tables(self) -> tuple[Table, Linear | None]:
-        """The embedding table, and the output projection: the same memory where the model ties them; None of a model
-        that continues no text."""
+        """Pack the embedding table, and the output projection: the same memory where the model ties them; None for a
+        model without a head."""
         model, backend, source = self.model, self._backend, self._source
         shape = (model.vocab_size, model.hidden_size)
         if model.head is None:
@@ -109,12 +109,12 @@ class Packer:
         return table, self._linear([(_HEAD, shape)], bias, self._output)
 
     def position_bias(self, name: str, buckets: int, heads: int) -> Vector:
-        """What attention adds to scores by the distance of a key (`AttentionOperations.attention`): of a table of
-        learnt numbers [buckets, heads]."""
+        """Pack the bias that attention adds to scores by a key's distance (`AttentionOperations.attention`), from a
+        table of learnt numbers [buckets, heads]."""
         return self._packed_vector(of_buckets(self._floats(name, (buckets, heads)), self.model.longest_model_len))
 
     def next_tokens(self, tokens: NextTokens, has_bias: bool) -> Linear:
-        """A product with one output, a token's logit less another's. Never quantized."""
+        """Pack a product with one output: a token's logit less another's. It is never quantized."""
         name, width = self._output_name(tokens.tied), self.model.hidden_size
         whole = self._source.matrix(name, (self.model.vocab_size, width))
         first, second = (_floats_of(rows_of(whole, slice(one, one + 1))) for one in (tokens.token_id, tokens.other_id))
@@ -128,14 +128,14 @@ class Packer:
         return packed
 
     def place_table(self, name: str, rows: int) -> Table:
-        """A table of a vector for each token, position or type of token, of which only rows are read."""
+        """Pack a table of vectors of tokens, positions or token types, act[rows, E], of which only rows are read."""
         shape = (rows, self.model.hidden_size)
         table = self._backend.pack_rows(self._source.pieces(name, shape), *shape)
         self._done(table.nbytes, (name, shape))
         return table
 
     def norm(self, name: str, length: int) -> Vector:
-        """The weight of a norm, float32[length]; with the 1 that the checkpoint leaves out."""
+        """Pack a norm's weight, float32[length]; adds the 1 that some checkpoints leave out."""
         return self._packed_vector(self.array(name, length) + np.float32(1 if self.model.norm.offset else 0))
 
     def vector(self, name: str, length: int) -> Vector:
@@ -154,7 +154,7 @@ class Packer:
         return self._packed_vector(-np.exp(self.array(name, length)))
 
     def convolution(self, name: str, channels: int, kernel: int) -> Vector:
-        """Of a depthwise convolution, stored as [channels, 1, kernel], the newest input last: float32[kernel ·
+        """Pack a depthwise convolution, stored as [channels, 1, kernel] with the newest input last, as float32[kernel ·
         channels], the oldest input of all channels first."""
         weight = self._floats(name, (channels, 1, kernel))
         return self._packed_vector(np.ascontiguousarray(weight[:, 0].T).ravel())
@@ -164,19 +164,20 @@ class Packer:
         return self._packed_vector(self.array(name, length) * np.float32(factor))
 
     def ones(self, length: int) -> Vector:
-        """The weight of a norm that has none, float32[length]."""
+        """Pack ones, float32[length]: the weight of a norm that has none."""
         return self._packed_vector(np.ones(length, np.float32))
 
     def rows(self, name: str, shape: tuple[int, int], share: int) -> Table:
-        """A table of which rows are read. Where matrices of layers are quantized, however they come, it is held in
-        int8, with a scale for each `share` columns of a row."""
+        """Pack a table of which rows are read. Where layers' matrices are quantized, in whatever format, it is in int8,
+        with a scale for each `share` columns of a row."""
         quantized = token_table_is_quantized(self.model, self._quantization)
         packed = self._backend.pack_rows(self._source.pieces(name, shape), *shape, share if quantized else 0)
         self._done(packed.nbytes, (name, shape))
         return packed
 
     def linear(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
-        """A matrix of a layer. parts: names and shapes, stacked along the outputs; biases: the same of their biases."""
+        """Pack a layer's matrix. parts: names and shapes, stacked along the outputs; biases: the same of their
+        biases."""
         return self._linear(parts, biases, self._layers)
 
     def gate_up(
@@ -195,7 +196,7 @@ class Packer:
         return packed
 
     def router(self, weight: tuple[str, tuple[int, int]], bias: str | None = None) -> Linear:
-        """A matrix of a layer that is never quantized. bias: the name of its bias."""
+        """Pack a layer's matrix that is never quantized. bias: the name of its bias."""
         return self.plain([weight], [] if bias is None else [(bias, weight[1][0])])
 
     def plain(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
@@ -203,7 +204,7 @@ class Packer:
         return self._linear(parts, biases, "act")
 
     def experts(self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating) -> Experts:
-        """Of what was packed here. Raises ModelError where a backend cannot compute with it together."""
+        """Pack experts of packed matrices. Raises ModelError where a backend cannot compute with them together."""
         try:
             return self._backend.pack_experts(gate_up, down, routing, gating)
         except ValueError as error:
@@ -213,8 +214,8 @@ class Packer:
             ) from error
 
     def heads(self, weight: tuple[str, tuple[int, int]], count: int, first: int) -> tuple[Heads, Heads]:
-        """A matrix [count · rows, K] head by head, cut in two: of each head its `first` rows turned, [K, first], and
-        the other rows. Rows that come quantized have no scales the other way, and are turned as plain numbers."""
+        """Pack a matrix [count · rows, K] head by head, cut in two: each head's `first` rows transposed, [K, first],
+        and its other rows. Quantized rows have no scales across, and are transposed as plain numbers."""
         rows = weight[1][0]
         whole, pack, group = self._source.matrix(*weight), self._backend.pack_linear, self._group_size
         turned, others = [], []
@@ -234,7 +235,7 @@ class Packer:
         return self._backend.pack_vector(vector)
 
     def array(self, name: str, length: int) -> Array:
-        """A norm or bias: a float32 copy [length]."""
+        """Return a norm or bias: a float32 copy [length]."""
         return self._floats(name, (length,))
 
     def _floats(self, name: str, shape: tuple[int, ...]) -> Array:
@@ -272,7 +273,7 @@ class Packer:
             self._progress(self._packed, max(self._packed, self._parameters))
 
     def _output_name(self, tied: bool) -> str:
-        """Of the output projection. A tied model may have been saved under either name, or under both."""
+        """Return the output projection's name. A tied model may have been saved under either name, or under both."""
         if not tied or (_TABLE not in self._source and _HEAD in self._source):
             return _HEAD
         shape = (self.model.vocab_size, self.model.hidden_size)

@@ -1,4 +1,4 @@
-"""What computes a pass between its tokens and its logits, as whoever runs plans asks for it.
+"""Protocols of decoders: compute a pass between its tokens and its logits, for the runner.
 
 Knows that logits come in slabs, so that a wide batch over a large vocabulary needs little memory; no weights, and no
 tensors.
@@ -24,7 +24,7 @@ class LogitDecoder(Protocol):
 
 
 class PassDecoder(LogitDecoder, Protocol):
-    """And the layers before them, or what is told of texts behind these."""
+    """Computes the layers as well, or the vectors and scores of texts behind them."""
 
     max_tokens: int
 
@@ -47,10 +47,10 @@ class Captures(Protocol):
 
 
 class Masks(Protocol):
-    """What may be drawn in a pass, as its chunks sample."""
+    """Grammar masks of a pass's draws, in the order in which its chunks sample."""
 
     def take(self, count: int) -> Sequence[Any]:
-        """Of the next so many draws, bits as `SamplingBatch.allowed` has them; waits until they are there."""
+        """Return bits of the next `count` draws, as `SamplingBatch.allowed` has them; waits until they are filled."""
 
 
 def sample(decoder: LogitDecoder, batch: Any, chunks: Sequence[Chunk], masks: Masks | None = None) -> None:

@@ -14,10 +14,10 @@ from inflight.core.types.plan import Chunk, Scored
 
 
 def passes(chunks: Sequence[Chunk], limit: int, cut: bool = True) -> Iterator[list[Chunk]]:
-    """Lists of chunks, in order, of at most `limit` tokens each. cut: whether a chunk may go on in the next; else one
-    that is longer than the limit is a ValueError. Blocks come with a chunk's first piece, drafts,
-    samples and a vector with its last, each scored position and each snapshot with its own. What a chunk samples is
-    never cut: ValueError for one that samples at more than `limit` positions."""
+    """Split chunks, in order, into passes of at most `limit` tokens. cut: whether a chunk may go on in the next pass.
+    Blocks come with a chunk's first piece; drafts, samples and a vector with its last; each scored position and each
+    snapshot with its own. The positions that a chunk samples are never cut. Raises ValueError for a chunk that is
+    longer than the limit but may not be cut, or samples at more than `limit` positions."""
     if 0 < sum(chunk.length for chunk in chunks) <= limit:  # as most steps do
         yield list(chunks)
         return

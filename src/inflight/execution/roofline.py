@@ -25,7 +25,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Seconds that a decode step takes at best, and what binds it."""
+    """Seconds that a decode step takes at best, and its bottleneck."""
 
     memory_seconds: float
     compute_seconds: float
@@ -65,7 +65,7 @@ def prefill_ceiling(
     quantized_kv: bool = False,
     group_size: int = 32,
 ) -> Ceiling:
-    """A prompt of `tokens` tokens, of which the last one is sampled."""
+    """Return the ceiling of a prompt of `tokens` tokens, of which the last one is sampled."""
     read = step_weight_bytes(model, dtype, quantization, group_size, tokens) + tokens * kv_bytes_per_token(
         model, dtype, quantized_kv
     )

@@ -129,14 +129,14 @@ def _yarn(settings: RopeSettings, max_positions: int) -> Array:
 
 
 def _longrope(settings: RopeSettings, max_positions: int) -> Array:
-    """A divisor for each pair (LongRoPE)."""
+    """Return LongRoPE's inverse frequencies, with a divisor for each pair."""
     is_long = max_positions > settings.original_length
     factors = np.array(settings.long_factors if is_long else settings.short_factors, np.float32)
     return np.float32(1) / (factors * _powers(settings.theta, settings.head_dim))
 
 
 def _proportional(settings: RopeSettings, max_positions: int) -> Array:
-    """Of the whole head's frequencies the fast ones; a pair whose frequency is 0 stays as it is (Gemma 4)."""
+    """Return the whole head's inverse frequencies for its fast pairs; 0 leaves other pairs unrotated (Gemma 4)."""
     turns = np.arange(settings.head_dim // 2) < settings.turned
     inverse: Array = np.where(turns, _default(settings, max_positions), np.float32(0)) / np.float32(settings.factor)
     return inverse

@@ -5,7 +5,7 @@ transfers of blocks (`block_transfers`), then forward passes over all its tokens
 positions that score, then of those that sample (in slabs, so that a wide batch over a large vocabulary needs little
 memory), then vectors. Slots, tokens and settings are the backend's. Where that computes beside the caller, `submit`
 returns before the step is done. Drafts that the plan leaves to the executor are made first; then `submit` waits for
-them. Where the device itself has ended, a step does not fail but raises: nobody could compute another.
+them. Where the device itself has ended, a step does not fail but raises, since no later step could be computed.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class ModelRunner:
         the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots. drafter: of the
         drafts that plans leave to the executor. grammars: of rows that have one; None: no plan has any.
         adapters: which of the model's matrices those may change; None: no plan loads any. places: to which blocks go
-        beside the steps, and from which they come. layers: told of a step's progress, where somebody reads its blocks
-        meanwhile. steps: told when one is computed, for those who work beside them."""
+        beside the steps, and from which they come. layers: gets a step's progress, for readers of its blocks
+        meanwhile. steps: notes when a step is computed, for work beside it."""
         self._decoder = decoder
         self._backend = backend
         self._kv_cache = kv_cache
@@ -89,9 +89,9 @@ class ModelRunner:
         if adapters is not None:
             assert isinstance(backend, Backend)
             self._adapters = AdapterLoader(adapters, backend, self._slots, self._steps)
-        self._flights: deque[InFlight] = deque()  # whose results nobody has, where rows may have grammars
+        self._flights: deque[InFlight] = deque()  # whose results were not taken yet, where rows may have grammars
         self.lost: str | None = None  # a sentence, once the device computes nothing any more
-        self._loss_is_told = False
+        self._loss_is_raised = False
         self.finished = 0.0  # when the last step was: the next one cannot have begun before
 
     @property
@@ -103,7 +103,7 @@ class ModelRunner:
         return self._backend
 
     def submit(self, plan: BatchPlan) -> InFlight:
-        """Raises DeviceLost, as a step's `result` does, once the device has ended."""
+        """Begin a step. Raises DeviceLost, as a step's `result` does, once the device has ended."""
         if self.lost is not None:
             raise DeviceLost(self.lost)
         flight = InFlight(self, plan)
@@ -120,15 +120,15 @@ class ModelRunner:
         return flight
 
     def capture_drafts_ahead(self, seconds: float) -> None:
-        """What a drafter's own passes are compiled and captured for; those of the model's decoder come by steps."""
+        """Compile and capture a drafter's own passes; those of the model's decoder are captured by steps."""
         if self._drafting is not None:
             self._drafting.capture_ahead(seconds)
 
     def pauses(self, between: Callable[[], None]) -> None:
         """From now on called between two layers of each pass of the model, on a decoder that can; on others, such as
         one whose passes are captured, steps are not interrupted."""
-        if (told := getattr(self._decoder, "pauses", None)) is not None:
-            told(between)
+        if (pause := getattr(self._decoder, "pauses", None)) is not None:
+            pause(between)
 
     def is_lost(self, fault: Exception) -> bool:
         """By this fault of a step, or before: then slots and blocks are out of reach, too."""
@@ -136,14 +136,14 @@ class ModelRunner:
             self.lost = sentence(why)
         return self.lost is not None
 
-    def tell_of_loss(self, fault: Exception) -> None:
-        """Raises DeviceLost, for the first step that failed so: those that were under way beside it are ended then."""
-        if self.lost is not None and not self._loss_is_told:
-            self._loss_is_told = True
+    def raise_loss(self, fault: Exception) -> None:
+        """Raise DeviceLost for the first step that failed by it; steps in flight beside it end then."""
+        if self.lost is not None and not self._loss_is_raised:
+            self._loss_is_raised = True
             raise DeviceLost(self.lost) from fault
 
     def discard(self, plan: BatchPlan) -> None:
-        """The step failed: those of the next one may be in flight already, and must not touch what it left undone."""
+        """Clear a failed step's rows, so that the next step, which may be in flight, reads nothing it left undone."""
         rows = [chunk.row for chunk in plan.chunks]
         self._backend.discard(self._slots, rows)
         if self._drafting is not None:
@@ -165,17 +165,17 @@ class ModelRunner:
             filled = None if self._grammars is None else self._grammars.poll()
 
     def close(self) -> None:
-        """Nothing but threads outlives the runner's own references."""
+        """End the runner's threads; its memory goes with its references."""
         self._transfers.close()
         if self._capacity.asynchronous_transfers and self.lost is None:
-            self._backend.wait()  # or blocks would be copied whose memory is somebody else's
+            self._backend.wait()  # or blocks would be copied whose memory is used for something else
         if self._adapters is not None:
             self._adapters.close()
         if self._grammars is not None:
             self._grammars.close()
 
     def drawn(self, flight: InFlight, sampled: tuple[Sampled, ...]) -> tuple[Sampled, ...]:
-        """What a step has drawn, as it is told; steps are asked for in the order in which they were submitted."""
+        """Take a step's draws in; results are taken in the order in which steps were submitted."""
         if flight in self._flights:
             self._flights.remove(flight)
         return self._grammars.sampled(flight.plan, sampled) if self._grammars else sampled
@@ -227,20 +227,20 @@ class ModelRunner:
                 flight.passes += self._drafting.follow(chunks)
 
     def _awaits(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether what a pass draws follows tokens of a step that is still under way."""
+        """Return whether a pass's masks depend on tokens of a step that is still in flight."""
         return self._grammars is not None and bool(self._grammars) and self._grammars.awaits(chunks)
 
     def _masks(self, chunks: Sequence[Chunk]) -> PassMasks | None:
-        """Of what a pass draws; they are filled while it computes."""
+        """Begin to fill the masks of a pass's draws; they are filled while it computes."""
         return self._grammars.fill(chunks) if self._grammars else None
 
     def _settle(self) -> None:
-        """The tokens of the steps before this one are waited for, while the device is at this one."""
+        """Wait for the tokens of the steps before this one, while the device computes this one."""
         while self._flights:
             self._flights[0].result()
 
     def _take(self, batch: Pass, chunks: Sequence[Chunk], masks: PassMasks | None) -> None:
-        """What a computed pass yields: scores, draws, vectors."""
+        """Score, draw and pool at the positions of a computed pass that its chunks ask for."""
         starts = list(accumulate((chunk.length for chunk in chunks), initial=0))
         scored = (
             range(chunk.score.start - chunk.start + at, chunk.score.stop - chunk.start + at)
@@ -255,7 +255,7 @@ class ModelRunner:
             batch.pool(self._decoder.pooled(batch, pooled), [text[-1] for text in pooled])
 
     def _copy_blocks(self, sources: Sequence[int], destinations: Sequence[int]) -> list[PendingCopy]:
-        """What is under way of it: the model's blocks, and what a drafter keeps of them."""
+        """Begin to copy the model's blocks and a drafter's, and return the copies in flight."""
         begun = [self._backend.copy_blocks(self._kv_cache, sources, destinations)]
         if self._drafting is not None:
             begun.append(self._drafting.copy(sources, destinations))
@@ -272,16 +272,16 @@ class InFlight:
         self.undrafted: tuple[int, ...] = ()
         self.reordered = False  # its chunks are computed in another order than the plan's
         self.fault: Exception | None = None
-        self._told: StepResult | None = None
+        self._result_once: StepResult | None = None
 
     def result(self) -> StepResult:
-        """Raises DeviceLost, once; whoever asks again, or for a step that was under way beside it, is told of a step
-        that failed."""
-        if self._told is None:
-            self._told = self._result()
+        """Wait for the result. Raises DeviceLost once; a second call, and steps that were in flight beside it, return
+        a failed step."""
+        if self._result_once is None:
+            self._result_once = self._result()
             if self.fault is not None:
-                self._runner.tell_of_loss(self.fault)
-        return self._told
+                self._runner.raise_loss(self.fault)
+        return self._result_once
 
     def _result(self) -> StepResult:
         done: list[PassResult] = []
@@ -317,7 +317,7 @@ class InFlight:
 
 
 def step_failure(plan: BatchPlan, fault: Exception) -> str:
-    """What a step failed by, in a sentence; logged with where it did."""
+    """Log a step's fault with its traceback, and return the error message."""
     log.error("step %d with %d tokens failed", plan.step, plan.tokens, exc_info=fault)
     if is_out_of_memory(fault):
         whose = "machine's" if isinstance(fault, MemoryError) else "device's"

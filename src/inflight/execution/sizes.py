@@ -1,4 +1,4 @@
-"""What a model takes as this engine holds it: the parts of its layers, and bytes by data type and quantization.
+"""Sizes of a model in this engine's memory: the parts of its layers, and bytes by data type and quantization.
 
 Knows which elements are packed in what (matrices in the backend's type, int8 or int4, or as a checkpoint's are
 quantized; norms and biases in float32). The counting is `models.arithmetic`, and which layers keep only their window
@@ -29,7 +29,7 @@ _GROUP_SCALE_BYTES = 2  # of a group of a quantized matrix, and of its offset
 
 
 def parts(layer: LayerSpec) -> tuple[ComputedMixer, Dense | MoE]:
-    """The mixer and the MLP of a layer that the decoder computes. Raises ModelError for any other layer."""
+    """Return a layer's mixer and MLP. Raises ModelError for layers that the decoder does not compute."""
     if isinstance(layer.mixer, ComputedMixer) and isinstance(layer.mlp, Dense | MoE):
         return layer.mixer, layer.mlp
     raise ModelError(
@@ -106,7 +106,7 @@ def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none",
 
 
 def _code_bytes(format: WeightFormat) -> float:
-    """Of an element of a matrix that comes quantized, its share of its group's scale and offset included."""
+    """Return the bytes of an element of a quantized matrix, with its share of its group's scale and offset."""
     if format.element_bytes is not None:
         return format.element_bytes
     group = next((size for size in GROUPS if not (format.group_size or GROUPS[0]) % size), GROUPS[-1])
@@ -168,5 +168,5 @@ def context_bytes(model: ModelSpec, dtype: DType, context: int, quantized: bool 
 
 
 def _kv_bytes(dtype: DType, quantized: bool) -> tuple[int, int]:
-    """Of an element, and of the scale of a head."""
+    """Return the bytes of an element, and of a head's scale."""
     return (1, _SCALE_BYTES) if quantized else (_ITEM_BYTES[dtype], 0)

@@ -1,4 +1,4 @@
-"""What the recurrent layers of a model keep of a sequence: a state of fixed size, whatever its length.
+"""Recurrent layers' states of a sequence: a fixed number of bytes, whatever its length.
 
 Knows which mixers have one and how large it is. What becomes of it is the layers' matter, where it lies the backend's.
 """
@@ -10,7 +10,7 @@ from inflight.models.spec import LinearAttention, Mixer, ModelSpec, ShortConvolu
 
 
 def states_of(model: ModelSpec) -> tuple[LayerState | None, ...]:
-    """Of each layer; empty where none has one."""
+    """Return the state shape of each layer, None for layers without; empty where no layer has one."""
     found = tuple(_state(layer.mixer, model.hidden_size) for layer in model.layers)
     return found if any(one is not None for one in found) else ()
 

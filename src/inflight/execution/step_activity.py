@@ -1,7 +1,7 @@
 """Whether steps are being computed, for work beside them that uses the same cores: it rests meanwhile.
 
-The runner tells when a step begins and ends; whoever loads adapters or reads a folder of blocks asks, on threads of
-their own. Knows times; nothing of what a step computes, or of the work.
+The runner reports when a step begins and ends; adapter loading and reads of a folder of blocks query it, on threads of
+their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StepActivity:
         return self._is_computing or time.perf_counter() - self._ended < _BETWEEN_STEPS
 
     def began(self, computes: bool) -> None:
-        """A step did. computes: any tokens; where it does not, whatever it begins beside it has the cores alone."""
+        """Note that a step begins. computes: any tokens; where it does not, its transfers have the cores alone."""
         self._is_computing = computes
         if computes:
             self._between.clear()
@@ -38,13 +38,13 @@ class StepActivity:
             self._between.set()
 
     def rest(self, worked: float, times: float, longest: float) -> None:
-        """After so many seconds of work: so many times as long, and no longer than `longest` seconds, while steps are
-        computed. So nobody's next token is late by more than a small part of a step."""
+        """Sleep for `times` as long as the work took, at most `longest` seconds, while steps are computed. A step's
+        next token is then late by no more than a small part of a step."""
         if self.is_going_on:
             time.sleep(min(longest, times * worked))
 
     def await_gap(self, worked: float, times: float, longest: float) -> None:
-        """As `rest`, for work in small pieces: until the step that is being computed has ended, if that is sooner.
-        While the next one is planned a core has nothing to do, and a piece that is done then delays nobody."""
+        """Sleep as `rest` does, for work in small pieces, but no longer than until the current step ends. While the
+        next step is planned a core is idle, and a piece that is done then delays no step."""
         if self._is_computing:
             self._between.wait(min(longest, times * worked))

@@ -69,7 +69,7 @@ def _run(runner: ModelRunner, plan: BatchPlan) -> None:
 
 
 def _plans(size: StepSize, capacity: Capacity, steps: int) -> Iterator[BatchPlan]:
-    """Decodes go on from step to step; a prompt begins anew."""
+    """Yield plans of such steps: decodes go on from step to step; a prompt starts again in each."""
     decodes = size.length == 1
     tables = _tables(size, capacity, steps)
     each = sum(len(table) for table in tables)

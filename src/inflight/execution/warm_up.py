@@ -1,6 +1,6 @@
-"""Before the first request: what a device compiles and captures while nobody waits for it.
+"""Compiles and captures a device's passes before the first request.
 
-Knows steps of padding, which touch nobody's rows; what a decoder makes of them is its own.
+Knows steps of padding, which use no request's rows; what a decoder makes of them is its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CapturesAhead(Protocol):
 
 
 def warm_up(decoder: object, executor: Executor, seconds: float = CAPTURE_SECONDS) -> None:
-    """decoder: the executor's. Raises RuntimeError, with the executor's sentence, where it cannot compute a step."""
+    """Compute padding steps that the decoder captures. Raises RuntimeError where the executor cannot compute a step."""
     if isinstance(decoder, CapturesAhead):
         decoder.capture_ahead(lambda chunks: _padding(executor, chunks), seconds)
 

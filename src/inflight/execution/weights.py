@@ -67,7 +67,7 @@ class ModelWeights(Struct, frozen=True):
 
     @property
     def table(self) -> Table:
-        """Of the tokens' vectors."""
+        """Return the table of the tokens' vectors."""
         return self.embedding.tokens
 
 
@@ -148,7 +148,7 @@ def _mixer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope], after: s
 
 
 def _norm_names(layer: LayerSpec) -> dict[NormPlace, str]:
-    """What most families call the norms of such a layer."""
+    """Return the norms' names in most families' checkpoints, for such a layer."""
     usual: dict[NormPlace, str] = {
         "before mixer": "input_layernorm",
         "after mixer": "post_attention_layernorm",
@@ -168,7 +168,7 @@ def _check_memory(
     group_size: int,
     memory: MachineMemory,
 ) -> None:
-    """Of the host, what there is in all: what others have may be given up. Of a GPU what is free: nobody gives up."""
+    """Raise ModelError where weights do not fit: of a host all its memory counts, of a GPU only what is free."""
     # Weights, and a cosine and a sine for every other value of a head that is rotated.
     rotated = 4 * positions * sum(settings.head_dim for settings in rope_settings(model))
     needed = weight_bytes(model, backend.dtype, quantization, group_size) + rotated

@@ -83,7 +83,7 @@ def test_release_gives_pages_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "data", "sentence"),
     [
-        ({"a": tensor(0, 8, [2])}, b"1234", "truncated: its header promises"),
+        ({"a": tensor(0, 8, [2])}, b"1234", "truncated: its header describes"),
         ({"a": tensor(0, 8, [3])}, b"12345678", r"shape \[3\] and dtype F32 needs 12 bytes, but its offsets 0 to 8"),
         ({"a": tensor(8, 0, [2])}, b"12345678", "needs 8 bytes, but its offsets 8 to 0 span -8"),
         ({"a": tensor(-8, 0, [2])}, b"12345678", r"has shape \[2\] at bytes -8 to 0"),

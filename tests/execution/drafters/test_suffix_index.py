@@ -15,9 +15,9 @@ from inflight.compiled import module
 from inflight.execution.drafters.suffix_index import IndexKind, SuffixIndex, best_kind
 from inflight.execution.drafters.suffix_reference import (
     DEPTH,
-    MIN_CHANCE,
     LEVELS,
     MAX_PLACES,
+    MIN_CHANCE,
     ReferenceIndex,
     chance_of,
 )

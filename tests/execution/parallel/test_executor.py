@@ -160,7 +160,7 @@ def test_a_killed_worker_ends_the_engine_with_a_sentence(folder: Path) -> None:
         said(llm, PROMPTS[:1])
         (process,) = processes(llm)
         process.kill()
-        with pytest.raises(RanksLost, match=r"Rank 1 was killed \(SIGKILL\).*start the engine anew"):
+        with pytest.raises(RanksLost, match=r"Rank 1 was killed \(SIGKILL\).*start the engine again"):
             said(llm, PROMPTS)
         with pytest.raises(RanksLost, match="Rank 1 was killed"):
             said(llm, PROMPTS)
@@ -188,22 +188,22 @@ def test_a_fault_of_the_first_rank_ends_the_others(folder: Path) -> None:
             raise MemoryError
 
         executor._runner._decoder.forward = fail
-        with pytest.raises(RanksLost, match=r"memory is used up.*start the engine anew"):
+        with pytest.raises(RanksLost, match=r"memory is used up.*start the engine again"):
             said(llm, PROMPTS)
         assert process.poll() is None  # it waits for the first rank's part
     assert process.poll() is not None
 
 
-def test_a_fault_of_a_worker_is_told_by_its_sentence(folder: Path) -> None:
+def test_a_fault_of_a_worker_is_raised_with_its_message(folder: Path) -> None:
     with opened(folder, 2) as llm:
         executor = llm._engine.executor
-        tell = executor._workers.step
+        send = executor._workers.step
 
         def of_a_row_that_is_not_there(plan: BatchPlan) -> None:
-            tell(structs.replace(plan, chunks=tuple(structs.replace(chunk, row=99) for chunk in plan.chunks)))
+            send(structs.replace(plan, chunks=tuple(structs.replace(chunk, row=99) for chunk in plan.chunks)))
 
         executor._workers.step = of_a_row_that_is_not_there
-        with pytest.raises(RanksLost, match=r"Rank 1 failed: .*start the engine anew"):
+        with pytest.raises(RanksLost, match=r"Rank 1 failed: .*start the engine again"):
             said(llm, PROMPTS)
 
 

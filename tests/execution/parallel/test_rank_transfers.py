@@ -38,11 +38,11 @@ def test_a_transfer_has_ended_when_all_ranks_tell_of_it() -> None:
     transfers = RankTransfers(2)
     assert not transfers
     transfers.begin([STORE, LOAD])
-    transfers.told(0, [Transferred(2), Transferred(1)])
+    transfers.add_ended(0, [Transferred(2), Transferred(1)])
     assert transfers and transfers.ended() == () and transfers.overdue(60) == set() and transfers.overdue(-1) == {1}
-    transfers.told(1, [Transferred(1, "It is broken.")])
+    transfers.add_ended(1, [Transferred(1, "It is broken.")])
     assert transfers.ended() == (Transferred(1, "On rank 1: It is broken."),)
-    transfers.told(1, [Transferred(2)])
+    transfers.add_ended(1, [Transferred(2)])
     assert transfers.ended() == (Transferred(2),) and not transfers
 
 
@@ -57,11 +57,11 @@ def test_transfers_are_told_between_answers() -> None:
         Computed(1, (6,)),
     ):
         theirs.send_bytes(encode(message))
-    assert mailbox.told(Computed, 10) == Computed(0, (5,))
+    assert mailbox.receive(Computed, 10) == Computed(0, (5,))
     assert mailbox.ended() == [Transferred(1), Transferred(2, "Lost.")] and mailbox.ended() == []
-    assert mailbox.told(Computed, 10) == Computed(1, (6,)), "which came before it was asked for"
+    assert mailbox.receive(Computed, 10) == Computed(1, (6,)), "which came before it was asked for"
     with pytest.raises(WorkerFault, match="Rank 1 has not answered for 0 s"):
-        mailbox.told(Computed, 0)
+        mailbox.receive(Computed, 0)
     theirs.send_bytes(encode(Failed("It broke.", True)))
     with pytest.raises(WorkerFault, match="Rank 1 failed: It broke") as caught:
         mailbox.ended()
@@ -88,7 +88,7 @@ class Second:
         self.inbox.put(Step(plan))
 
     def computed(self, seconds: float) -> list[Computed]:
-        return [self.mailbox.told(Computed, seconds)]
+        return [self.mailbox.receive(Computed, seconds)]
 
     def shortage(self) -> None:
         """Of the first rank, which has its machine's memory."""
@@ -161,11 +161,11 @@ class Ended:
     capacity = Capacity(8, 16, 2, 64, 10, 4, asynchronous_transfers=True)
 
     def submit(self, plan: BatchPlan) -> None:
-        self.told = [Transferred(one.transfer_id) for one in plan.transfers]
+        self.copied = [Transferred(one.transfer_id) for one in plan.transfers]
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        told, self.told = self.told, []
-        return tuple(told) or None
+        ended, self.copied = self.copied, []
+        return tuple(ended) or None
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_rank_that_tells_nothing_is_not_waited_for(workers: StandingStill, sen
     executor = ParallelExecutor(cast(ModelRunner, Ended()), cast(Workers, workers))
     assert executor.poll(60) is None
     executor.submit(BatchPlan(0, (), transfers=(STORE,)))
-    with pytest.raises(RanksLost, match=f"{sentence}.*start the engine anew"):
+    with pytest.raises(RanksLost, match=f"{sentence}.*start the engine again"):
         executor.poll(60)
     assert executor.poll(60) is None, "nothing is told of it any more"
     with pytest.raises(RanksLost, match=sentence):

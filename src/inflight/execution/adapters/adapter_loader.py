@@ -2,7 +2,7 @@
 
 Knows plans' loads and transfers, and which row is computed with which slot. One is loaded at a time, matrix by matrix,
 on a thread of its own. While steps are computed it rests between two matrices for longer than these took, since it uses
-the cores that the steps do: so nobody's next token is late by more than a small part of a step. The more loads wait
+the cores that the steps do: so a step's next token is late by no more than a small part of a step. The more loads wait
 behind it the shorter it rests, or requests would come faster than their adapters.
 """
 
@@ -23,7 +23,7 @@ from inflight.models.errors import ModelError
 
 log = logging.getLogger(__name__)
 
-_RESTS = 12  # times as long as a matrix took, while steps are computed; shared out among the loads under way
+_RESTS = 12  # times as long as a matrix took, while steps are computed; shared out among the loads in flight
 _LONGEST_REST = 0.02  # seconds
 
 
@@ -35,7 +35,7 @@ class AdapterLoader:
         self._slot_of: dict[int, int] = {}  # of rows with an adapter
 
     def begin(self, plan: BatchPlan) -> None:
-        """What the plan says of adapters and of rows."""
+        """Take in a plan's adapter loads, and the adapters of its rows."""
         for row in plan.freed_rows:
             self._slot_of.pop(row, None)
         for new in plan.new_requests:
@@ -52,7 +52,7 @@ class AdapterLoader:
         return sorted(chunks, key=lambda chunk: self._slot_of.get(chunk.row, -1))
 
     def poll(self) -> tuple[Transferred, ...] | None:
-        """Those that are in their slots now, or have failed; None where none is under way."""
+        """Return loads whose adapters are in their slots now, or that failed; None where none is in flight."""
         if not self._under_way:
             return None
         ended = []

@@ -38,7 +38,7 @@ class AdapterMatrices:
         self._model, self._places = model, places
 
     def check(self, files: LoraFiles) -> None:
-        """Raises ModelError for an adapter that this model cannot be computed with. Reads no matrix."""
+        """Raise ModelError for an adapter that this model cannot be computed with. Reads no matrix."""
         ups = _Ups(files, reads=False)
         named = self._named(ups, files)
         used = set()
@@ -66,7 +66,8 @@ class AdapterMatrices:
             )
 
     def max_bytes(self, rank: int, item: int) -> int:
-        """Of an adapter of this rank for every matrix. item: bytes of a number."""
+        """Return the bytes of an adapter of this rank for every matrix, the largest there is. item: bytes of a
+        number."""
         by_weight = groupby(self._places.values(), key=lambda place: id(place.weight))
         numbers, rank = 0, -(-rank // _RANKS) * _RANKS
         for _, alike in by_weight:
@@ -100,7 +101,7 @@ class _Ups:
     """Each B of an adapter, where a checkpoint has the whole matrix."""
 
     def __init__(self, files: LoraFiles, reads: bool) -> None:
-        """reads: else all are zeros."""
+        """reads: whether matrices are read; else all are zeros."""
         self._files, self._reads = files, reads
 
     def __contains__(self, name: str) -> bool:

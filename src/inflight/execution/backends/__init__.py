@@ -29,7 +29,7 @@ def open_backend(
     batch_invariant: bool = False,
     attention: AttentionBackend = "auto",
 ) -> Backend:
-    """The backend for a device of this machine: "cpu", or "cuda:0" and the like (`torch.device` has what there is). On
+    """Open the backend for a device of this machine: "cpu", or "cuda:0" and the like (`torch.device` lists them). On
     such a GPU passes within `graphs` are made so that graphs can be captured of them.
     batch_invariant: there, the bits of a row do not depend on the rows beside it, as those of a CPU never do.
     attention: whose kernels attend there.

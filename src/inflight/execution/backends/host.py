@@ -1,4 +1,4 @@
-"""What the backends of the host share: slots and activations in host memory, and results as the plan's types.
+"""Base of the backends of the host: slots and activations in host memory, and results as the plan's types.
 
 Knows numpy and core's results. A backend adds packed weights, the KV cache, the operations of a pass, and `sample` and
 `score` over arrays of logits. Here a pass is done when `finish` is called.
@@ -77,10 +77,10 @@ class HostPass:
         at = np.fromiter(places, np.int32, len(places))
         of, positions = self._inputs.chunk_of[at], self._inputs.metadata.positions[at]
         token_ids, tops = self._slots.scoring(self._inputs.rows[of], positions)
-        told = self._backend.score(logits.array[: len(places)], token_ids, tops)
-        told_of = enumerate(zip(of.tolist(), positions.tolist(), token_ids.tolist(), tops.tolist(), strict=True))
-        for row, (chunk, position, token_id, top) in told_of:
-            self._scored.append(scored(self._chunks[chunk], position, token_logprob(told, row, token_id, top)))
+        scores = self._backend.score(logits.array[: len(places)], token_ids, tops)
+        rows = enumerate(zip(of.tolist(), positions.tolist(), token_ids.tolist(), tops.tolist(), strict=True))
+        for row, (chunk, position, token_id, top) in rows:
+            self._scored.append(scored(self._chunks[chunk], position, token_logprob(scores, row, token_id, top)))
 
     def pool(self, hidden: Any, places: Sequence[int]) -> None:
         of = self._inputs.chunk_of[np.fromiter(places, np.int32, len(places))]
@@ -110,18 +110,18 @@ class HostBackend(ABC, Generic[P]):
         return None
 
     def own_memory(self) -> None:
-        """It is the host's."""
+        """Return None: the memory is the host's."""
 
     def peak_bytes(self, run: Callable[[], None]) -> int:
-        """Of memory of its own it has none."""
+        """Run and return 0: the device has no memory of its own."""
         run()
         return 0
 
     def wait(self) -> None:
-        """What was asked for is done when the call returns."""
+        """Return at once: work is done when the call that asked for it returns."""
 
     def failure(self) -> None:
-        """A processor that fails takes this process along."""
+        """Return None: a processor that fails takes this process along."""
 
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
         return RequestSlots(capacity, padding_block, states)
@@ -172,7 +172,7 @@ class HostBackend(ABC, Generic[P]):
 
     @abstractmethod
     def activation_of(self, array: Array) -> Any:
-        """An activation over memory [rows, width] of the caller's, all of whose rows count as written; `array` is that
+        """Wrap memory [rows, width] of the caller as an activation; all its rows count as written. `array` is that
         memory."""
 
     def float32(self, values: Array) -> Array:
@@ -181,7 +181,7 @@ class HostBackend(ABC, Generic[P]):
 
     @abstractmethod
     def forward_pass(self, inputs: PassInputs, kv_cache: KVCache, slots: RequestSlots, chunks: Sequence[Chunk]) -> P:
-        """The operations of a pass over those chunks of the slots."""
+        """Return the operations of a pass over those chunks of the slots."""
 
     @abstractmethod
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
@@ -190,5 +190,5 @@ class HostBackend(ABC, Generic[P]):
 
     @abstractmethod
     def score(self, logits: Array, token_ids: Array, top_logprobs: Array) -> ScoredBatch:
-        """What `sample` would report had it drawn token_ids int32[S] from logits float32[S, V], which may be
+        """Return what `sample` would report if it had drawn token_ids int32[S] from logits float32[S, V], which may be
         overwritten. top_logprobs int32[S]: alternatives wanted beside each."""

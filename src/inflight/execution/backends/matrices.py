@@ -111,8 +111,8 @@ Grouped = TypeVar("Grouped", Int4Matrix, Int8Matrix)
 class ReorderedMatrix:
     """W[n, order[k]] = matrix[n, k], as where groups are made of inputs whose activations are of like size (act-order).
 
-    As the checkpoint holds it, exactly: a product takes x's columns in this order. A type of its own, so that nobody
-    who packs a matrix can overlook the order.
+    Stored exactly as in the checkpoint: a product takes x's columns in this order. It is a type of its own, so that
+    packing code cannot overlook the order.
     """
 
     matrix: Int4Matrix
@@ -138,7 +138,7 @@ class BlockMatrix(ABC):
     rows: Array  # uint8[N, bytes of a row's blocks]
     columns: int
     block_values: int  # weights of a block
-    pages: Array | None = None  # uint8, of a file's map: what whoever has packed the rows may give back to the system
+    pages: Array | None = None  # uint8, of a file's map: pages to release to the system once the rows are packed
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -162,11 +162,11 @@ class BlockMatrix(ABC):
     @property
     @abstractmethod
     def meanings(self) -> Array:
-        """Of an Int4Matrix: int8[16]."""
+        """Return the codebook of an Int4Matrix, int8[16]."""
 
     @abstractmethod
     def unpacked(self) -> Int4Matrix | Int8Matrix:
-        """The matrix that is held."""
+        """Return the matrix for which the blocks stand."""
 
     @abstractmethod
     def numbers(self) -> Array:
@@ -181,13 +181,13 @@ Matrix = Array | Int8Matrix | Fp8Matrix | Int4Matrix | ReorderedMatrix | BlockMa
 Rows = Array | BlockMatrix  # of a table that is held plain
 
 
-def taken_apart(matrix: Matrix) -> Array | Int8Matrix | Fp8Matrix | Int4Matrix | ReorderedMatrix:
-    """Blocks as what they stand for; what is none, as it is."""
+def unpacked(matrix: Matrix) -> Array | Int8Matrix | Fp8Matrix | Int4Matrix | ReorderedMatrix:
+    """Return a BlockMatrix as the matrix for which it stands, and other matrices as they are."""
     return matrix.unpacked() if isinstance(matrix, BlockMatrix) else matrix
 
 
 def rows_of(matrix: Matrix, chosen: slice | Array) -> Matrix:
-    """Some of the outputs, in this order."""
+    """Return some of the outputs, in this order."""
     if isinstance(matrix, np.ndarray):
         return np.asarray(matrix[chosen])
     if isinstance(matrix, ReorderedMatrix):
@@ -205,9 +205,9 @@ def rows_of(matrix: Matrix, chosen: slice | Array) -> Matrix:
 
 
 def columns_of(matrix: Matrix, chosen: slice) -> Matrix:
-    """Some of the inputs, `chosen` by their first and last. A group that is cut by the first becomes smaller groups
-    with the same scale; inputs that are out of order are held in int8. Raises ValueError where the first is no multiple
-    of 16 inputs of a group."""
+    """Return some of the inputs, `chosen` by their first and last. A group that the first cuts becomes smaller groups
+    with the same scale; reordered inputs are stored in int8. Raises ValueError where the first is no multiple of 16
+    inputs of a group."""
     matrix = in_order(_whole_blocks(matrix, chosen))
     if isinstance(matrix, BlockMatrix):
         return _columns_of_blocks(matrix, chosen)
@@ -289,7 +289,7 @@ def alike(gate: Matrix, up: Matrix, hold: str) -> tuple[Matrix, Matrix]:
             return ReorderedMatrix(codes[0], gate.order), ReorderedMatrix(codes[1], gate.order)
     if isinstance(gate, BlockMatrix) and isinstance(up, BlockMatrix) and gate.kind == up.kind:
         return gate, up
-    gate, up = in_order(taken_apart(gate)), in_order(taken_apart(up))
+    gate, up = in_order(unpacked(gate)), in_order(unpacked(up))
     quantized = [not isinstance(one, np.ndarray) for one in (gate, up)]
     if not any(quantized):
         return gate, up

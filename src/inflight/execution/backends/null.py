@@ -118,13 +118,13 @@ class NullBackend:
         return Nothing()
 
     def place_adapter(self, slots: NullSlots, slot: int, adapter: Adapter | None) -> None:
-        """It changes nothing."""
+        """Do nothing: adapters change no result here."""
 
     def finish_packing(self) -> None:
         pass
 
     def bytes_per_block(self, shape: KVShape) -> int:
-        """Of a block in bf16, so that as many are taken as for a model that is computed."""
+        """Return the bytes of a block in bf16, so that as many blocks are allocated as for a model that is computed."""
         return shape.offsets(lambda layer: 2 * shape.block_size * layer.elements)[1]
 
     def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> NullKVCache:
@@ -137,7 +137,7 @@ class NullBackend:
         """Sizes are those of this machine."""
 
     def peak_bytes(self, run: Callable[[], None]) -> int:
-        """Nothing takes any."""
+        """Run and return 0: the null backend allocates no device memory."""
         run()
         return 0
 
@@ -191,7 +191,7 @@ class NullBackend:
         """There are no tables."""
 
     def discard(self, slots: NullSlots, rows: Sequence[int]) -> None:
-        """Nobody's blocks can be hurt."""
+        """Do nothing: no block has contents."""
 
 
 class NullPass:

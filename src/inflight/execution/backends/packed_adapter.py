@@ -23,7 +23,7 @@ M = TypeVar("M", bound=_Packed)
 
 @dataclass(frozen=True, slots=True)
 class AdapterPart(Generic[M]):
-    """Of outputs from `first` on: A [rank, K], B [outputs, rank]."""
+    """An adapter's matrices for outputs from `first` on: A [rank, K], B [outputs, rank]."""
 
     first: int
     down: M
@@ -37,7 +37,7 @@ class _Delta(NamedTuple):
 
 class PackedAdapter(Generic[M]):
     def __init__(self, deltas: Iterable[Delta], pack: Callable[[Array], M]) -> None:
-        """Raises ValueError for shapes that do not go with a matrix."""
+        """Pack deltas. Raises ValueError for shapes that do not fit a matrix."""
         self._deltas: dict[int, _Delta] = {}
         for delta in deltas:
             self._deltas[id(delta.weight)] = _Delta(delta.weight, [_part(delta, part, pack) for part in delta.parts])

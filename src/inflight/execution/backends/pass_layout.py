@@ -18,7 +18,7 @@ _ROW, _START, _LENGTH = attrgetter("row"), attrgetter("start"), attrgetter("leng
 
 
 class PassLayout(NamedTuple):
-    """Of T tokens in C chunks."""
+    """A pass's T tokens in C chunks, as arrays."""
 
     rows: Array  # int32[C], the slot of each chunk
     context_len: Array  # int32[C]
@@ -66,8 +66,8 @@ class StatePositions:
         self._positions[row] = -1 if snapshot >= 0 else 0
 
     def advance(self, chunks: Sequence[Chunk], layout: PassLayout, void: Container[int]) -> StateMetadata:
-        """Raises ValueError for a chunk that does not go on where its row's state stands. What is void goes on anywhere
-        and leaves no snapshot, since the slot may be another's by now."""
+        """Move the rows' states on. Raises ValueError for a chunk that does not start at its row's state position. Void
+        rows start anywhere and leave no snapshot, since another request may own the slot by now."""
         rows, starts = layout.rows, layout.context_len
         stand = self._positions[rows]
         for index in np.flatnonzero((stand != starts) & (stand >= 0)).tolist():

@@ -1,6 +1,6 @@
-"""What attention to both sides adds to scores by distance, as it lies: of each head the numbers of distances from 1 - L
-to L - 1 (a key's position less the query's), one behind the other, and 64 that are never meant behind them, so that a
-tile of positions may be read whole.
+"""The layout of bidirectional attention's position bias: for each head the numbers of distances from 1 - L to L - 1 (a
+key's position less the query's), one behind the other, then 64 that are never used, so that a tile of positions may
+be read whole.
 
 Knows places; how such numbers come about, `of_buckets` alone.
 """
@@ -20,7 +20,7 @@ def reach_of(width: int) -> int:
 
 
 def of_buckets(learnt: Array, reach: int) -> Array:
-    """Of learnt numbers float32[buckets, H], float32[H · (2 · reach - 1 + 64)]."""
+    """Lay out learnt numbers float32[buckets, H] as float32[H · (2 · reach - 1 + 64)]."""
     buckets, heads = learnt.shape
     every = np.zeros((heads, 2 * reach - 1 + _BEHIND), np.float32)
     every[:, : 2 * reach - 1] = learnt[_buckets(np.arange(1 - reach, reach), buckets)].T
@@ -28,8 +28,9 @@ def of_buckets(learnt: Array, reach: int) -> Array:
 
 
 def _buckets(distances: Array, buckets: int, most: int = 128) -> Array:
-    """Of each distance from a query to a key its bucket: half of them for keys behind the query, of each half one for
-    each of the nearest distances and the others for ranges that grow up to `most` (Raffel et al., arXiv 1910.10683)."""
+    """Return the bucket of each distance from a query to a key. Half of them are for keys behind the query; of each
+    half, one is for each of the nearest distances and the others for ranges that grow up to `most` (Raffel et al.,
+    arXiv 1910.10683)."""
     half, near = buckets // 2, np.abs(distances)
     exact = half // 2
     far = np.log(np.maximum(near, 1).astype(np.float32) / np.float32(exact)) / np.float32(np.log(most / exact))

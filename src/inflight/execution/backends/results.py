@@ -1,5 +1,5 @@
-"""What came of a pass, in the plan's types: tokens with log-probabilities, drafts that were right, vectors, and the
-sentences for rows of which nothing came.
+"""Turns a pass's arrays into the plan's types: tokens with log-probabilities, drafts that were right, vectors, and
+error messages for rows without a result.
 
 Knows core's results and the arrays that a backend yields; not how it computed them, nor slots.
 """
@@ -30,16 +30,16 @@ UNSOUND_VECTOR = (
 )
 
 
-def token_logprob(told: SampledBatch | ScoredBatch, row: int, token_id: int, top: int) -> TokenLogprob:
-    """What was told of a row, with the first `top` alternatives."""
-    ids, values = told.top_ids[row, :top], told.top_logprobs[row, :top]
+def token_logprob(scores: SampledBatch | ScoredBatch, row: int, token_id: int, top: int) -> TokenLogprob:
+    """Return the log-probability of a row's token, with the first `top` alternatives."""
+    ids, values = scores.top_ids[row, :top], scores.top_logprobs[row, :top]
     alternatives = TopLogprobs.of_bytes(ids.tobytes(), values.tobytes()) if top else ()
-    return TokenLogprob(token_id, float(told.logprobs[row]), alternatives)
+    return TokenLogprob(token_id, float(scores.logprobs[row]), alternatives)
 
 
 def verified(drafts: Sequence[int], draws: Sequence[Sampled]) -> Sampled:
-    """What counts of the draws of a chunk, one behind each draft and one before them: those up to the first that is not
-    what was drafted. Of a draw that let nothing be drawn only the first is told; a later one comes again."""
+    """Return the accepted draws of a chunk, one before each draft and one behind them: up to the first that differs
+    from its draft. A draw with nothing to draw is an error only if it is the first; a later one is drawn again."""
     right = 0
     while right < len(drafts) and draws[right].token_ids == (drafts[right],):
         right += 1
@@ -54,14 +54,14 @@ def verified(drafts: Sequence[int], draws: Sequence[Sampled]) -> Sampled:
 
 
 class ChunkDraws:
-    """What the draws of a pass yield, chunk by chunk: `sampled`, in order."""
+    """Collects the draws of a pass, chunk by chunk, in order: `sampled`."""
 
     def __init__(self) -> None:
         self.sampled: list[Sampled] = []
         self._draws: list[Sampled] = []  # of the chunk that is being drawn for
 
     def add(self, chunk: Chunk, drawn: Sampled) -> None:
-        """The next draw of a chunk."""
+        """Add a chunk's next draw."""
         if not chunk.draft_token_ids:
             self.sampled.append(drawn)
             return
@@ -90,7 +90,7 @@ def scored(chunk: Chunk, position: int, entry: TokenLogprob) -> Scored:
 
 
 def pooled(chunks: Sequence[Chunk], vectors: Array, wanted: Sequence[PoolingParams]) -> Iterator[Pooled]:
-    """The vectors float32[S, E] of as many chunks, as they are wanted."""
+    """Yield the vectors float32[S, E] of as many chunks, by their pooling settings."""
     for chunk, vector, params in zip(chunks, vectors, wanted, strict=True):
         if np.isfinite(vector).all():
             yield Pooled(chunk.sequence_id, tuple(_as_wanted(vector, params).tolist()))

@@ -1,4 +1,4 @@
-"""What the rows ask of their draws, scores and vectors: settings in host memory, as arrays indexed by row.
+"""Rows' settings for draws, scores and vectors, in host memory, as arrays indexed by row.
 
 Knows sampling settings; not a row's tokens or blocks, nor who draws.
 """
@@ -68,7 +68,7 @@ class RowSettings:
             self.biases[row] = bias
 
     def pooling_of(self, rows: Array) -> list[PoolingParams]:
-        """Of rows that are pooled. A row of padding wants a vector as it is."""
+        """Return the settings of pooled rows. A row of padding keeps its vector as it is."""
         return [self.pooling.get(row, AS_IT_IS) for row in rows.tolist()]
 
     def place_adapter(self, slot: int, adapter: Any | None) -> None:
@@ -79,8 +79,8 @@ class RowSettings:
             self._adapters[slot] = adapter
 
     def adapted(self, rows: Array, query_start: Array) -> tuple[AdaptedRows, ...]:
-        """Of a pass over chunks of these rows, int32[C], whose tokens begin at int32[C + 1]: those with an adapter,
-        neighbours with the same one together."""
+        """Return the adapted rows of a pass over chunks of these rows, int32[C], whose tokens begin at int32[C + 1];
+        neighbours with the same adapter are joined."""
         found: list[AdaptedRows] = []
         if not self._adapters:
             return ()

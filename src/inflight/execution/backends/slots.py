@@ -21,7 +21,7 @@ from inflight.execution.backends.token_bias import NO_BIAS, both
 
 
 class PassInputs(NamedTuple):
-    """What one forward pass computes."""
+    """Inputs of one forward pass."""
 
     rows: Array  # int32[C], the slot of each chunk
     chunk_of: Array  # int32[T], the chunk of each token
@@ -40,8 +40,8 @@ class PassInputs(NamedTuple):
 
 class RequestSlots:
     def __init__(self, capacity: Capacity, padding_block: int, states: StateCache | None = None):
-        """padding_block: where padding writes its keys and values; nobody reads them. states: of a model with recurrent
-        layers."""
+        """padding_block: the block to which padding writes its keys and values; it is never read. states: of a model
+        with recurrent layers."""
         rows = capacity.max_rows + 1
         self._block_size = capacity.block_size
         self._padding_block = padding_block
@@ -63,14 +63,14 @@ class RequestSlots:
         self._settings.place_adapter(slot, adapter)
 
     def shifted(self, ahead: int) -> Self:
-        """The same slots, as a pass sees them that at position p reads the token at p + `ahead`, and draws what follows
-        that: for what is computed of a token and of something before it."""
+        """Return the same slots for a pass that at position p reads the token at p + `ahead` and draws the one behind
+        it, as a draft head does, which combines a token with the state before it."""
         seen = copy(self)
         seen._ahead = ahead
         return seen
 
     def start(self, new: NewRequest) -> None:
-        """A sequence takes the row; whatever was there before is gone."""
+        """Start a sequence in the row, and drop the row's earlier contents."""
         row = new.row
         self._void.discard(row)
         self._tokens[row, : len(new.token_ids)] = new.token_ids
@@ -84,15 +84,15 @@ class RequestSlots:
         self._settings.free(row)
 
     def discard(self, rows: Sequence[int]) -> None:
-        """What is computed for these rows from now on is padding, until they are taken anew: their tables may lack the
-        blocks of a step that failed, and what stands there instead belongs to others."""
+        """Treat these rows as padding until a new sequence starts in them: their tables may lack a failed step's
+        blocks, and the blocks there instead belong to other requests."""
         for row in rows:
             self._void.add(row)
             self._block_tables[:, row] = self._padding_block
             self._tokens[row] = 0
 
     def append_blocks(self, chunks: Sequence[Chunk]) -> None:
-        """The chunks' new blocks come to their tables."""
+        """Append the chunks' new blocks to their tables."""
         for chunk in chunks:
             if chunk.new_blocks:
                 self._extend_table(0, chunk.row, chunk.new_blocks)
@@ -102,8 +102,8 @@ class RequestSlots:
                     self._extend_table(group, chunk.row, blocks)
 
     def gather(self, chunks: Sequence[Chunk], groups: int | None = None) -> PassInputs:
-        """The tokens of a pass, and where they lie in the blocks of the first so many KV groups, or of all. Appends the
-        chunks' new blocks to their tables, and puts drafts behind the known tokens."""
+        """Gather the tokens of a pass, and their positions in the blocks of the first so many KV groups, or of all.
+        Appends the chunks' new blocks to their tables, and puts drafts behind the known tokens."""
         for chunk in chunks:
             if chunk.draft_token_ids and chunk.row not in self._void:
                 end = chunk.start + chunk.length
@@ -132,7 +132,7 @@ class RequestSlots:
         self._num_blocks[group, row] = end
 
     def sampling(self, rows: Array, positions: Array, masks: Sequence[Array | None] | None = None) -> SamplingBatch:
-        """Settings for draws behind positions int32[S] of rows int32[S]; what stands up to there counts as known.
+        """Gather settings for draws behind positions int32[S] of rows int32[S]; tokens up to there count as known.
         masks: bits of what may be drawn, beside what the settings allow."""
         settings, positions = self._settings, positions + self._ahead
         prompt_lengths, top_k, top_logprobs = settings.integers.take(rows, axis=1)
@@ -169,15 +169,15 @@ class RequestSlots:
         )
 
     def scoring(self, rows: Array, positions: Array) -> tuple[Array, Array]:
-        """Of positions int32[S] of rows int32[S]: the tokens that follow, int32[S], and the alternatives wanted beside
-        each, int32[S]."""
+        """Return, for positions int32[S] of rows int32[S], the tokens that follow, int32[S], and how many alternatives
+        are wanted beside each, int32[S]."""
         return self._tokens[rows, positions + 1], self._settings.prompt_logprobs[rows]
 
     def keep(self, rows: Array, positions: Array, token_ids: Array) -> None:
-        """What was drawn behind positions int32[S] of rows int32[S] becomes known, token_ids int32[S]. Behind a draft
-        that was wrong it is nothing, and written over by the next step."""
+        """Store tokens token_ids int32[S] drawn behind positions int32[S] of rows int32[S]. Behind a wrong draft the
+        token is meaningless, and the next step overwrites it."""
         self._tokens[rows, positions + self._ahead + 1] = token_ids
 
     def pooling(self, rows: Array) -> list[PoolingParams]:
-        """What is wanted of the vectors of these rows."""
+        """Return the pooling settings of these rows."""
         return self._settings.pooling_of(rows)

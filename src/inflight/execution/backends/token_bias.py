@@ -1,4 +1,4 @@
-"""What a row's logits go through before a token is drawn: wishes, and tokens that may not be drawn at all.
+"""Changes a row's logits before a draw: logit biases, and tokens that may not be drawn at all.
 
 Knows the settings of one slot and its output so far, with drafts that are taken for right; not how a token is drawn. It
 is asked late, between the forward pass and the draw, when the tokens before are known. What never changes is put
@@ -35,20 +35,20 @@ class TokenBias:
     vocab_size: int
 
     def at(self, output: Array) -> tuple[Bias, Array | None]:
-        """What is added, and the bits of those that may be drawn at all. output: tokens so far, int32[N]."""
+        """Return the biases, and the bits of allowed tokens. output: tokens so far, int32[N]."""
         bias, allowed = self.after(len(output))
         if ended := self._ended(output) if self.bad and len(output) >= max(1, len(self.forced)) else ():
             bias = _joined(bias, _banned(np.array(ended, np.int32)))
         return bias, allowed
 
     def after(self, count: int) -> tuple[Bias, Array | None]:
-        """The same behind so many output tokens, but for the bad sequences, which only their values can tell."""
+        """Return the same behind so many output tokens, without the bad sequences, which need the tokens' values."""
         if count < len(self.forced):
             return NO_BIAS, bits([self.forced[count]], self.vocab_size)
         return (_joined(self.always, self.early) if count < self.min_tokens else self.always), self.allowed
 
     def sequences(self, count: int) -> list[tuple[int, ...]]:
-        """The bad sequences that may have begun behind so many output tokens."""
+        """Return the bad sequences that may have begun behind so many output tokens."""
         if count < len(self.forced):
             return []
         return [one for ended in self.bad.values() for one in ended if len(one) <= count + 1]

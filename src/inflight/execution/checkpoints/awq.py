@@ -18,7 +18,7 @@ _NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def awq(tensors: Tensors, module: str, shape: tuple[int, int], format: WeightFormat) -> Codes:
-    """Raises ModelError for a tensor that is missing or does not fit the shape."""
+    """Read a matrix packed by AWQ. Raises ModelError for a tensor that is missing or does not fit the shape."""
     outputs, inputs = shape
     check_divides("outputs", outputs, len(_NIBBLES), module)
     words = outputs // len(_NIBBLES)

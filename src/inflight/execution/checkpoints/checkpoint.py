@@ -43,7 +43,7 @@ class Checkpoint:
     plain is not copied."""
 
     def __init__(self, folder: str | Path, keep_fp8: bool = False) -> None:
-        """Opens every shard and checks its header, and reads from config.json how matrices are quantized. keep_fp8:
+        """Open every shard, check its header, and read from config.json how matrices are quantized. keep_fp8:
         matrices of floats of 8 bits are yielded so, not as int8, where each output has one scale. Raises ModelError for
         missing, pickled or damaged files, and for a quantization that is not read."""
         self.folder, self._keep_fp8 = Path(folder), keep_fp8
@@ -74,12 +74,12 @@ class Checkpoint:
         return self._quantized.codes(name, shape).numbers()
 
     def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Array]:
-        """The rows of `tensor`: at once, since those that are plain take no memory."""
+        """Return the rows of `tensor` in one piece, since plain rows are views of the file and take no memory."""
         return (self.tensor(name, shape),)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
-        """[outputs, inputs] as it is held: the numbers of `tensor`, or where 8 bits have other scales than one for each
-        output, those rounded once more. Errors as there."""
+        """Return a matrix [outputs, inputs] as it is stored: the numbers of `tensor`, or quantized; 8 bits whose scales
+        are not one for each output are rounded once more. Raises ModelError."""
         if name not in self._quantized:
             return self._tensors.plain(name, shape)
         return self._quantized.codes(name, shape).matrix(self._keep_fp8)
@@ -155,7 +155,7 @@ def _why_no_weights(folder: Path) -> str:
 
 
 def open_checkpoint(model: Path | GGUFModel, keep_fp8: bool = False) -> Checkpoint | GGUFCheckpoint:
-    """Of a folder or a GGUF file, which may be open. keep_fp8: as of `Checkpoint`. Raises ModelError."""
+    """Open a folder or a GGUF file, which may be open already. keep_fp8: as of `Checkpoint`. Raises ModelError."""
     if isinstance(model, GGUFModel) or is_gguf(model):
         return GGUFCheckpoint(model)
     return Checkpoint(model, keep_fp8)
@@ -197,7 +197,7 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
 
 
 def fetch_folder(name: str, files: Sequence[str]) -> Path:
-    """Of a repository of the hub the files of these names. Raises ModelError."""
+    """Fetch the files of these names from a repository of the hub. Raises ModelError."""
 
     def ask() -> Path:
         from huggingface_hub import snapshot_download
@@ -247,7 +247,7 @@ def _hub_files(repository: str, revision: str | None) -> list[str]:
 
 
 def _asking_hub(name: str, revision: str | None, ask: Callable[[], Path]) -> Path:
-    """What `ask` answers; whatever the hub's client raises becomes a sentence."""
+    """Call `ask`, and turn errors of the hub's client into error messages."""
     try:
         from huggingface_hub import errors as hub
     except ImportError:

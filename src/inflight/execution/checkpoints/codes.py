@@ -100,7 +100,7 @@ class Codes(Struct, frozen=True):
         return found
 
     def _spread(self, values: Array, begin: int, end: int) -> Array:
-        """Of scales or zeros, those of each weight of these outputs."""
+        """Expand scales or zeros to one for each weight of these outputs."""
         first = begin // self.span
         used = values[first : (end - 1) // self.span + 1]
         if self._in_place():

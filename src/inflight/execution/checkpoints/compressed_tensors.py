@@ -20,7 +20,7 @@ from inflight.models.spec import WeightFormat
 
 
 def compressed_tensors(tensors: Tensors, module: str, shape: tuple[int, int], format: WeightFormat) -> Codes:
-    """Raises ModelError for a tensor that is missing or does not fit the shape."""
+    """Read a matrix of compressed-tensors. Raises ModelError for a tensor that is missing or does not fit the shape."""
     packed, zero = module + ".weight_packed", module + ".weight_zero_point"
     if packed not in tensors:
         return eight_bits(tensors, module, shape, format)

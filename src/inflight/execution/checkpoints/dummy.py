@@ -61,7 +61,7 @@ class DummyWeights:
         return name != "lm_head.weight"
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
-        """A new array [shape], uint16 (bf16) or float32 as asked for at the start; float32 for norms."""
+        """Make an array [shape], uint16 (bf16) or float32 as asked for at the start; float32 for norms."""
         pool = self._norms + np.float32(1) if name.endswith("norm.weight") else self._pool
         return self._cut(pool, name, shape)
 
@@ -103,7 +103,7 @@ class DummyWeights:
         return scales, np.zeros_like(scales) if has_offsets else None, group
 
     def _cut(self, pool: Array, name: str, shape: Sequence[int]) -> Array:
-        """A new array of this shape, out of the pool from a place that is the name's."""
+        """Make an array of this shape from the pool, beginning at an offset that follows from the name."""
         count = math.prod(shape)
         begin = zlib.crc32(f"{self._seed} {name}".encode()) % len(pool)
         values = np.empty(count, pool.dtype)
@@ -115,7 +115,7 @@ class DummyWeights:
         return values.reshape(shape)
 
     def release(self, name: str) -> None:
-        """Nothing is kept: a tensor's memory goes with its array."""
+        """Do nothing: a tensor's memory goes with its array."""
 
 
 def _has_floats(format: WeightFormat) -> bool:

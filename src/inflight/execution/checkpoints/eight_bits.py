@@ -23,7 +23,7 @@ _SCALES = (".weight_scale_inv", ".weight_scale")
 
 
 def eight_bits(tensors: Tensors, module: str, shape: tuple[int, int], format: WeightFormat) -> Codes:
-    """Raises ModelError for a tensor that is missing or does not fit the shape, and for a weight that is no number."""
+    """Read a matrix of 8 bits. Raises ModelError for a tensor that is missing, has another shape, or is not finite."""
     weight, scale, zero = module + ".weight", _scale_name(tensors, module), module + ".weight_zero_point"
     span, count, groups = _shared(tensors, module, scale, shape, format)
     held = tensors.shape(scale)
@@ -57,7 +57,7 @@ def _scale_name(tensors: Tensors, module: str) -> str:
 def _shared(
     tensors: Tensors, module: str, scale: str, shape: tuple[int, int], format: WeightFormat
 ) -> tuple[int, int, Array]:
-    """Outputs that share a scale, groups of inputs, and the group of each input."""
+    """Return how many outputs share a scale, the number of groups of inputs, and the group of each input."""
     (outputs, inputs), held = shape, tensors.shape(scale)
     whole = np.zeros(inputs, np.int32)
     if format.block is not None and len(held) == 2:

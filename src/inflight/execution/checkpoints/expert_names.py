@@ -90,7 +90,7 @@ class ExpertNames:
         return next((place for place in places if place.name in self._source), None)
 
     def _stacked(self, layer: str, number: int, part: str, shape: tuple[int, ...]) -> list[_Place]:
-        """The stack of all experts of the layer that has the part."""
+        """List the stacks of all the layer's experts that may hold the part."""
         found = _EXPERT.fullmatch(part)
         mlp = self._model.layers[number].mlp if number < len(self._model.layers) else None
         if found is None or not isinstance(mlp, MoE):
@@ -116,7 +116,7 @@ class ExpertNames:
 
 
 def _renamed(layer: str, part: str, shape: tuple[int, ...]) -> list[_Place]:
-    """The part under other names."""
+    """List the part under other names."""
     names = [
         other + part[len(begin) :]
         for begin, spellings in _SPELLINGS.items()

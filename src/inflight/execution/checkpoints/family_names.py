@@ -87,7 +87,7 @@ class FamilyTensors:
         self._source.release(stored)
 
     def stored(self, name: str) -> str:
-        """The name in the checkpoint."""
+        """Return the name in the checkpoint."""
         layer, _, part, suffix = _parts(name)
         if layer:
             layer = self._names.get(LAYERS, LAYERS) + layer.removeprefix(LAYERS)
@@ -96,10 +96,10 @@ class FamilyTensors:
             old = named.removesuffix(suffix) + _OLD_NORMS.get(suffix, suffix)
             if named not in self._source and old in self._source:
                 return old
-        # What a family stacks, another form of its checkpoints may hold apart.
-        apart = self._rooted(layer + part + suffix)
+        # A matrix that a family stacks may be stored separately in another form of its checkpoints.
+        separate = self._rooted(layer + part + suffix)
         may_be = part in _BY_HEAD or part in self._stacked
-        return apart if may_be and named not in self._source and apart in self._source else named
+        return separate if may_be and named not in self._source and separate in self._source else named
 
     def _rooted(self, usual: str) -> str:
         return self._root + usual.removeprefix("model.") if usual.startswith("model.") else self._beside + usual
@@ -113,8 +113,8 @@ class FamilyTensors:
             if by_head is not None and self.stored(name) == self._rooted(prefix + by_head.tensor + suffix):
                 return _Place(self.stored(name), by_head.total, by_head.rows)
             stacked = [one for one, stored in self._names.items() if stored == self._names.get(part)]
-            is_apart = part in self._stacked and self.stored(name) == self._rooted(prefix + part + suffix)
-            if len(stacked) > 1 and by_head is None and not is_apart:
+            is_separate = part in self._stacked and self.stored(name) == self._rooted(prefix + part + suffix)
+            if len(stacked) > 1 and by_head is None and not is_separate:
                 rows = [_rows(layer, one) for one in stacked]
                 first, total = sum(rows[: stacked.index(part)]), sum(rows)
             order = _order(layer, part, count)
@@ -131,7 +131,7 @@ def _parts(name: str) -> tuple[str, int | None, str, str]:
 
 
 def _rows(layer: LayerSpec, part: str) -> int:
-    """Outputs of a matrix that may be stacked with others."""
+    """Return the outputs of a matrix that may be stacked with others."""
     if part.startswith("mlp.shared_experts."):
         assert isinstance(layer.mlp, MoE)
         return layer.mlp.shared_width
@@ -167,7 +167,7 @@ def _by_head(layer: LayerSpec, part: str) -> _ByHead | None:
 
 
 def _dealt(tensor: str, heads: int, widths: tuple[int, ...], parts: Sequence[int]) -> _ByHead:
-    """Of a tensor with rows of these widths for each head, those of some parts, one part after the other."""
+    """Choose rows of a tensor that has rows of these widths for each head: those of some parts, one after the other."""
     ends = np.cumsum((0, *widths))
     rows = np.arange(heads * ends[-1]).reshape(heads, -1)
     chosen = [rows[:, ends[one] : ends[one + 1]].ravel() for one in parts]
@@ -175,7 +175,8 @@ def _dealt(tensor: str, heads: int, widths: tuple[int, ...], parts: Sequence[int
 
 
 def _order(layer: LayerSpec, part: str, count: int) -> Array | None:
-    """Of what is a number for each of queries or keys whose pairs stand side by side: by halves, head by head."""
+    """Return the order that puts interleaved pairs of queries or keys into halves, head by head; None: none is
+    needed."""
     mixer = layer.mixer
     if not isinstance(mixer, Attention | LatentAttention) or mixer.rope is None or not mixer.rope.interleaved:
         return None

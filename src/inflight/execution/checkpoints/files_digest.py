@@ -1,5 +1,5 @@
-"""A digest of a model's or an adapter's files, of every byte: by it blocks of keys and values are told apart that
-models differing in one number computed, whoever keeps them or takes them over.
+"""Digests a model's or an adapter's files, over every byte, so that cached blocks of models that differ in one number
+have different names, in folders and at peers.
 
 Reading gigabytes takes seconds, so what is known of a file may be remembered, by where it is, how long it is and when
 it was written; a file that is the same in all of that is not read again. Knows files; not what is in them.
@@ -21,7 +21,7 @@ _NOT_OF_WEIGHTS = ("tokenizer", "generation_config", "special_tokens", "vocab", 
 
 
 def computed_files(path: Path) -> list[Path]:
-    """Those of a folder that say what is computed, or the one file. What text is read and written with does not."""
+    """List the files of a folder that decide what is computed, or the one file; those of its tokenizer do not."""
     if path.is_file():
         return [path]
     found = (one for one in path.iterdir() if one.suffix in _SUFFIXES and one.is_file())
@@ -29,42 +29,42 @@ def computed_files(path: Path) -> list[Path]:
 
 
 def files_digest(files: Sequence[Path], remembered: Path | None = None) -> str:
-    """The same for the same files in another folder. remembered: a folder in which digests are; None: nowhere. Raises
-    OSError for files that cannot be read."""
+    """Digest files; the same files in another folder have the same digest. remembered: a folder that stores digests;
+    None: none. Raises OSError for files that cannot be read."""
     known = {} if remembered is None else _known(remembered / _REMEMBERED)
-    told = blake2b(digest_size=16, person=b"inflight-files")
+    digest = blake2b(digest_size=16, person=b"inflight-files")
     found = {}
     for file in sorted(files, key=lambda one: one.name):
         stat = file.stat()
         key = f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
         found[key] = known.get(key) or _digest(file)
-        told.update(f"{file.name}\0{found[key]}\0".encode())
+        digest.update(f"{file.name}\0{found[key]}\0".encode())
     if remembered is not None and not found.keys() <= known.keys():
         _remember(remembered / _REMEMBERED, {**known, **found})
-    return told.hexdigest()
+    return digest.hexdigest()
 
 
 def _digest(file: Path) -> str:
-    told, piece = blake2b(digest_size=16), memoryview(bytearray(_PIECE))
+    digest, piece = blake2b(digest_size=16), memoryview(bytearray(_PIECE))
     with file.open("rb", buffering=0) as opened:
         while read := opened.readinto(piece):
-            told.update(piece[:read])
-    return told.hexdigest()
+            digest.update(piece[:read])
+    return digest.hexdigest()
 
 
 def _known(path: Path) -> dict[str, str]:
-    """Nothing, where nothing sensible is there."""
+    """Read remembered digests; none where the file is missing or damaged."""
     try:
-        told = json.loads(path.read_bytes())
+        stored = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    if not isinstance(told, dict):
+    if not isinstance(stored, dict):
         return {}
-    return {key: value for key, value in told.items() if isinstance(value, str) and len(value) == 32}
+    return {key: value for key, value in stored.items() if isinstance(value, str) and len(value) == 32}
 
 
 def _remember(path: Path, known: dict[str, str]) -> None:
-    """What cannot be remembered is read again next time."""
+    """Store digests. Those that cannot be stored are computed again next time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".digests", delete=False) as aside:

@@ -17,7 +17,7 @@ from inflight.models.spec import WeightFormat
 
 
 def gptq(tensors: Tensors, module: str, shape: tuple[int, int], format: WeightFormat) -> Codes:
-    """Raises ModelError for a tensor that is missing or does not fit the shape."""
+    """Read a matrix packed by GPTQ. Raises ModelError for a tensor that is missing or does not fit the shape."""
     (outputs, inputs), bits = shape, format.bits or 4
     in_word, middle = 32 // bits, 1 << (bits - 1)
     check_divides("inputs", inputs, in_word, module)

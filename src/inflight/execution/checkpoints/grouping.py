@@ -16,8 +16,8 @@ _AGAIN = "take the config.json that belongs to this checkpoint, or another quant
 
 
 def group_count(tensors: Tensors, scales: str, axis: int, inputs: int, format: WeightFormat) -> int:
-    """Groups along the inputs, by the shape of the scales. Raises ModelError where they do not divide the inputs, are
-    too small, or are not those of config.json."""
+    """Return the number of groups along the inputs, from the shape of the scales. Raises ModelError where they do not
+    divide the inputs, are too small, or are not those of config.json."""
     shape = tensors.shape(scales)
     count = shape[axis] if len(shape) == 2 else 0
     if count < 1 or inputs % count:
@@ -45,8 +45,8 @@ def by_place(inputs: int, count: int) -> Array:
 
 
 def listed(tensors: Tensors, name: str, inputs: int, count: int) -> Array:
-    """The group of each input, as the tensor `name` lists them; by their place where there is none. Raises ModelError
-    for a group that is not there, and for groups of different sizes."""
+    """Return the group of each input, int32[inputs], as the tensor `name` lists them; without it, equal runs. Raises
+    ModelError for a group that does not exist, and for groups of different sizes."""
     if name not in tensors:
         return by_place(inputs, count)
     found = tensors.stored(name, ("I32", "I64"), (inputs,))
@@ -65,7 +65,7 @@ def listed(tensors: Tensors, name: str, inputs: int, count: int) -> Array:
 
 
 def check_divides(what: str, count: int, by: int, module: str) -> None:
-    """Raises ModelError where packed words would be cut."""
+    """Raise ModelError where packed words would be cut."""
     if count % by:
         raise ModelError(
             f"{module} has {count} {what}, but words of packed weights hold {by}; take the config.json that belongs to "

@@ -25,7 +25,7 @@ _TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<which>[A
 
 
 class ModuleShape(NamedTuple):
-    """Of the matrix of a module: what B · A has, and the rank between them."""
+    """The shape of a module's matrix, which is that of B · A, and the rank between them."""
 
     rows: int
     columns: int
@@ -36,7 +36,7 @@ class LoraFiles:
     """modules: by name, as the model's own are called in transformers. rank: the largest."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ModelError for what is missing or damaged, and for adapters of other kinds."""
+        """Open an adapter. Raises ModelError for missing or damaged files, and for adapters of other kinds."""
         self.folder, self.config = folder, read_lora_config(folder)
         if not (folder / _WEIGHTS).is_file():
             pickled = " (adapter_model.bin is a pickle, which can run code when it is opened, and is refused)"
@@ -54,7 +54,7 @@ class LoraFiles:
         return sum(shape.rank * (shape.rows + shape.columns) for shape in self.modules.values())
 
     def down(self, module: str) -> Array:
-        """A, [rank, columns], as it lies in the file."""
+        """Return A, [rank, columns], as it is stored."""
         return self._file.tensor(self._names[module]["A"])
 
     def up(self, module: str) -> Array:
@@ -95,7 +95,7 @@ class LoraFiles:
 
 
 def resolve_lora(name: str) -> Path:
-    """The folder of an adapter: what exists is itself, anything else is fetched from the hub as an id. Raises
+    """Return an adapter's folder: an existing path as it is, anything else fetched from the hub as an id. Raises
     ModelError."""
     path = Path(name).expanduser()
     return path if path.exists() else fetch_folder(name, [CONFIG, _WEIGHTS])

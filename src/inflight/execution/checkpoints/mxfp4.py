@@ -50,7 +50,7 @@ def place_of(module: str) -> Place | None:
 
 
 def mxfp4(tensors: Tensors, module: str, shape: tuple[int, int], format: WeightFormat) -> Codes:
-    """A matrix of one expert. Raises ModelError for a name that is none's, and as `expert_of`."""
+    """Read a matrix of one expert. Raises ModelError for a name of no expert, and as `expert_of`."""
     place = place_of(module)
     if place is None:
         raise ModelError(f"{module} lies packed, but of a checkpoint quantized by {format.method} only experts are.")
@@ -59,8 +59,8 @@ def mxfp4(tensors: Tensors, module: str, shape: tuple[int, int], format: WeightF
 
 
 def expert_of(tensors: Tensors, place: Place, shape: tuple[int, int, int]) -> Codes:
-    """The outputs at this place, without touching others. shape: (E, N, K) of the stack. Raises ModelError for an
-    expert that there is not, and for a tensor that is missing or does not fit the shape."""
+    """Read an expert's outputs without touching others. shape: (E, N, K) of the stack. Raises ModelError for an expert
+    that does not exist, and for a tensor that is missing or does not fit the shape."""
     stack, expert, first, every = place
     experts, outputs, inputs = shape
     check_divides("inputs", inputs, _GROUP, stack)

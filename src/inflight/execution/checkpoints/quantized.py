@@ -39,7 +39,7 @@ _BESIDE = (
 
 
 class Quantized:
-    """What of a folder's tensors is packed, and what it stands for."""
+    """The quantized tensors of a folder, and the codes for which they stand."""
 
     def __init__(self, tensors: Tensors, format: WeightFormat | None) -> None:
         self._tensors, self._format = tensors, format
@@ -53,7 +53,7 @@ class Quantized:
         return name + BLOCKS in self._tensors
 
     def parts(self, name: str) -> Iterator[str]:
-        """The names of the tensors in the files that are read for it."""
+        """Yield the names of the tensors in the files that are read for it."""
         module, stack = name.removesuffix(_WEIGHT), name
         candidates = [name]
         if module != name:
@@ -63,7 +63,7 @@ class Quantized:
         return (one for one in (*candidates, stack + BLOCKS, stack + SCALES) if one in self._tensors)
 
     def codes(self, name: str, shape: Sequence[int]) -> Codes:
-        """Of a matrix [N, K]. Raises ModelError."""
+        """Return the codes of a matrix [N, K]. Raises ModelError."""
         format = self._known_format(name)
         if len(shape) != 2:
             raise ModelError(
@@ -110,7 +110,7 @@ class Quantized:
 
 
 def _finite(codes: Codes, name: str) -> Codes:
-    """Raises ModelError where a scale is so large that weights are infinite."""
+    """Return the codes. Raises ModelError where a scale is so large that weights are infinite."""
     reach = float(np.nanmax(np.abs(codes.meanings.astype(np.float32))))
     reach += 0 if codes.zeros is None else float(np.abs(codes.zeros).max())
     largest = float(np.abs(codes.scales).max())

@@ -36,7 +36,7 @@ _LARGEST = 2**63  # of a dimension or an offset
 
 
 class TensorEntry(Struct, frozen=True):
-    """What the header says of one tensor. `begin` and `end` are bytes from the start of the file."""
+    """A tensor's entry in the header. `begin` and `end` are bytes from the start of the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -45,10 +45,10 @@ class TensorEntry(Struct, frozen=True):
 
 
 class SafetensorsFile:
-    """Read-only tensors of one file. Views stay valid as long as somebody holds them."""
+    """Read-only tensors of one file. A view stays valid after the file object is gone."""
 
     def __init__(self, path: str | Path) -> None:
-        """Maps the file and checks its header. Raises ModelError for a file that is not whole or not this format."""
+        """Map the file and check its header. Raises ModelError for a file that is truncated or not safetensors."""
         self.path = Path(path)
         try:
             with self.path.open("rb") as file:
@@ -62,7 +62,7 @@ class SafetensorsFile:
         return name in self.entries
 
     def tensor(self, name: str) -> Array:
-        """A read-only view of one tensor: uint16 for BF16, float16, or float32.
+        """Return a read-only view of one tensor: uint16 for BF16, float16, or float32.
 
         Raises KeyError for an unknown name and ModelError for a tensor that is no floating-point weight.
         """
@@ -75,7 +75,7 @@ class SafetensorsFile:
         return self.stored(name)
 
     def stored(self, name: str) -> Array:
-        """A read-only view of one tensor, whatever it is a part of: as `tensor`, or whole numbers of its own type, or
+        """Return a read-only view of one tensor of any readable type: as `tensor`, or whole numbers of its own type, or
         uint8 for F8_E4M3 and F8_E8M0. Raises KeyError for an unknown name and ModelError for any other dtype."""
         entry = self.entries[name]
         if entry.dtype not in _STORED:
@@ -84,11 +84,11 @@ class SafetensorsFile:
                 f"read; known are {', '.join(_STORED)}."
             )
         array = np.frombuffer(self._map, _STORED[entry.dtype], math.prod(entry.shape), entry.begin)
-        # The format does not promise alignment; kernels expect it.
+        # The format does not guarantee alignment; kernels expect it.
         return (array if array.flags.aligned else array.copy()).reshape(entry.shape)
 
     def release(self, name: str) -> None:
-        """Gives the pages of one tensor back to the kernel; a view that is read again fetches them from the file.
+        """Return the pages of one tensor to the kernel; a view that is read again fetches them from the file.
 
         Whole pages are dropped, those that a neighbour shares included: they are clean, so nothing is lost.
         """
@@ -99,7 +99,7 @@ class SafetensorsFile:
 
 
 def _read_header(path: Path, file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
-    """The parsed header, and the byte at which data begins."""
+    """Return the parsed header, and the byte at which data begins."""
     prefix = file.read(8)
     if len(prefix) < 8:
         raise ModelError(f"{path} is truncated: {size} bytes cannot hold a safetensors header; download it again.")
@@ -124,10 +124,10 @@ def _read_header(path: Path, file: BinaryIO, size: int) -> tuple[dict[str, Any],
 def _checked_entries(path: Path, header: tuple[dict[str, Any], int], size: int) -> dict[str, TensorEntry]:
     tensors, data_begin = header
     entries = {name: _entry(path, name, fields, data_begin) for name, fields in tensors.items()}
-    promised = max((entry.end for entry in entries.values()), default=data_begin)
-    if promised > size:
+    data_end = max((entry.end for entry in entries.values()), default=data_begin)
+    if data_end > size:
         raise ModelError(
-            f"{path} is truncated: its header promises {promised} bytes, but the file has {size}; download it again."
+            f"{path} is truncated: its header describes {data_end} bytes, but the file has {size}; download it again."
         )
     expected = data_begin
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):

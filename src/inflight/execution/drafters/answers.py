@@ -38,7 +38,7 @@ class Answers:
         return self._indexes * self._kind.bytes_alone + self._tokens * self._kind.bytes_per_token
 
     def of(self, salt: str) -> SuffixIndex | None:
-        """What may draft for the sequences of a salt."""
+        """Return the index of a salt's answers; None where there is none."""
         shelf = self._shelves.get(salt)
         return shelf.index if shelf is not None else None
 

@@ -21,7 +21,7 @@ from inflight.execution.backends.protocol import Device, KVCache, KVShape, Pendi
 
 class DraftKV:
     """Over the tables of the first KV group, whose layers see all positions. cache: of the device, with as many blocks
-    as the model's has. padding_row: of the slots, nobody's."""
+    as the model's has. padding_row: the slots' row for padding."""
 
     def __init__(self, backend: Device, shape: KVShape, capacity: Capacity) -> None:
         self.cache: KVCache = backend.kv_cache(shape, capacity.num_blocks + 1, capacity.host_blocks)
@@ -34,8 +34,8 @@ class DraftKV:
         self._void: set[int] = set()  # rows whose blocks are not theirs
 
     def begin(self, plan: BatchPlan) -> None:
-        """The model computes these chunks: what was kept behind the first position of each is nothing any more, and
-        nothing of what is brought from elsewhere."""
+        """Begin a plan: positions that its chunks compute, and blocks that come from elsewhere, have no draft keys and
+        values any more."""
         for transfer in plan.transfers:
             if transfer.kind in ("load", "receive") and transfer.tier != HOST:
                 self._filled[list(transfer.blocks)] = 0
@@ -65,7 +65,7 @@ class DraftKV:
         return end if not len(short) else min(end, int(short[0]) * self._block_size + int(filled[short[0]]))
 
     def computes(self, row: int, end: int) -> None:
-        """The drafter computes all up to position `end` that the row lacks."""
+        """Note that the drafter computes the row's missing positions up to `end`."""
         if row in self._void:
             return
         count = -(-end // self._block_size)
@@ -74,7 +74,7 @@ class DraftKV:
         self._filled[table] = np.maximum(self._filled[table], held)
 
     def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
-        """What is filled meanwhile may not be copied, and counts for nothing there."""
+        """Copy blocks, with the number of filled positions at this moment; later ones do not count in the copy."""
         for source, destination in zip(sources, destinations, strict=True):
             self._filled[destination] = self._filled[source]
         return self._backend.copy_blocks(self.cache, sources, destinations)

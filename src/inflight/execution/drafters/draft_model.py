@@ -25,7 +25,7 @@ from inflight.execution.pass_decoder import PassDecoder, sample
 from inflight.execution.passes import passes
 from inflight.execution.warm_up import CapturesAhead
 
-PATIENCE = 1024  # steps in which nobody is drafted for, before prompts are no longer computed
+PATIENCE = 1024  # steps without a request for drafts, before prompts are no longer computed
 
 
 class DraftModel:
@@ -34,7 +34,7 @@ class DraftModel:
     def __init__(self, decoder: PassDecoder, backend: Device, kv: DraftKV) -> None:
         """decoder: of the draft model, made for the model's backend."""
         self._decoder, self._backend, self._kv = decoder, backend, kv
-        self._idle = 0  # steps since somebody was drafted for
+        self._idle = 0  # steps since a draft was last asked for
 
     def capture_ahead(self, slots: RequestSlots, seconds: float) -> None:
         if isinstance(self._decoder, CapturesAhead):
@@ -57,7 +57,7 @@ class DraftModel:
         return drawn(pending, len(chunks))
 
     def computed(self, batch: Any, chunks: Sequence[Chunk], slots: RequestSlots) -> None:
-        """Of the model's hidden states a model of its own has no use."""
+        """Do nothing: a draft model reads no hidden states of the model."""
 
     def follow(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[PendingPass]:
         """Prompts, as far as nothing before them is lacking."""
@@ -78,9 +78,9 @@ class DraftModel:
         batch.finish().result()
 
     def _behind(self, chunks: Sequence[Chunk]) -> list[Chunk]:
-        """What the draft model has not computed of each sequence, up to its last known token, numbered as `chunks`;
-        together as much as one pass takes, beginning with those that lack least. Who lacks more catches up over several
-        steps, and is drafted for then."""
+        """Return what the draft model has not computed of each sequence, up to its last known token, numbered as
+        `chunks`; together as much as one pass takes, beginning with those that lack least. The others catch up over
+        several steps, and are drafted for then."""
         lacking = []
         for number, chunk in enumerate(chunks):
             known = _end(chunk) - chunk.num_drafts
@@ -118,5 +118,5 @@ def _is_prompt(chunk: Chunk) -> bool:
 
 
 def _bare(chunk: Chunk) -> Chunk:
-    """The same tokens, of whose computation nothing is told."""
+    """Return the same tokens, without blocks or samples."""
     return Chunk(chunk.sequence_id, chunk.row, chunk.start, chunk.length, (), 0)

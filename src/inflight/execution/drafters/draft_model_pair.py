@@ -34,6 +34,6 @@ def check_pair(model: ModelSpec, draft: ModelSpec, windows: tuple[int, ...]) -> 
 
 
 def draft_kv_shape(draft: ModelSpec, shape: KVShape) -> KVShape:
-    """Of the draft model's keys and values in blocks of the model's shape: all layers in those of the first KV group,
-    which keep every position, so that what was not computed can be at any time."""
+    """Return the shape of the draft model's keys and values in blocks of the model's shape: all layers in those of the
+    first KV group, which keep every position, so that missing positions can be computed at any time."""
     return kv_shape(draft, shape.block_size, shape.quantized, one_group(draft))

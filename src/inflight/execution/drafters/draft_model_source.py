@@ -52,7 +52,7 @@ class DraftModelSource:
         return f"{self.computed.spec.name}, {self.computed.parameters / 1e6:,.1f} M parameters"
 
     def load(self, backend: Backend, decoder: PassDecoder, progress: Progress | None) -> LoadedDraftModel:
-        """What is packed counts in progress by itself."""
+        """Load the draft model; its packing has a progress of its own."""
         own = self.computed.decoder(backend, self.max_positions, self.max_tokens, self.max_logit_rows, progress)
         return LoadedDraftModel(own, backend, self.shape)
 

@@ -26,7 +26,7 @@ class LoadedDrafter(Protocol):
 
 
 class DrafterSource(Protocol):
-    """Whose shapes go together with the model's. name: as the drafter's. reason: what drafts, in words."""
+    """A drafter whose shapes fit the model's. name: as the drafter's. reason: a description of the drafter."""
 
     @property
     def name(self) -> str: ...
@@ -35,4 +35,5 @@ class DrafterSource(Protocol):
     def reason(self) -> str: ...
 
     def load(self, backend: Backend, decoder: PassDecoder, progress: Progress | None) -> LoadedDrafter:
-        """decoder: of the model. Raises ModelError for weights that are not there, are others, or do not fit."""
+        """Load the drafter. decoder: of the model. Raises ModelError for weights that are missing, others', or too
+        large."""

@@ -1,4 +1,4 @@
-"""What the passes of a drafter have drawn, as drafts. Knows results of passes; not who made them."""
+"""Collects the draws of a drafter's passes as drafts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from inflight.execution.backends.protocol import PendingPass
 
 
 def drawn(pending: Sequence[PendingPass], count: int) -> list[tuple[int, ...]]:
-    """Waits for the passes. What was drawn for each of so many chunks, whose numbers stand for sequences, up to where
-    nothing could be drawn."""
+    """Wait for the passes, and return the tokens drawn for each of `count` chunks, numbered as sequences, up to the
+    first draw that failed."""
     found: list[list[int]] = [[] for _ in range(count)]
     ended = set[int]()
     for one in pending:

@@ -24,8 +24,8 @@ class StepDrafter(Protocol):
         rows of padding; none begins when the seconds are over."""
 
     def begin(self, plan: BatchPlan, slots: RequestSlots) -> None:
-        """A step begins, behind its copies: rows and blocks change hands, and the model writes the positions of the
-        plan's chunks anew. The slots are still as the step before left them."""
+        """Begin a step, behind its copies: rows and blocks change owners, and the model overwrites the positions of the
+        plan's chunks. The slots are still as the step before left them."""
 
     def draft(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[tuple[int, ...]]:
         """Drafts for each of these chunks of the plan, at most its `num_drafts`; fewer, or none, where it has no idea.
@@ -34,15 +34,16 @@ class StepDrafter(Protocol):
         which writes it over."""
 
     def computed(self, batch: Any, chunks: Sequence[Chunk], slots: RequestSlots) -> None:
-        """The model's layers have computed a pass over these chunks, which may be pieces of the plan's: its hidden
-        states are the decoder's until the next pass."""
+        """Read the model's hidden states: its layers have computed a pass over these chunks, which may be pieces of the
+        plan's. The decoder keeps the states until the next pass."""
 
     def follow(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[PendingPass]:
-        """That pass has ended, and its slots have its tokens. Passes of the drafter's own, which belong to the step."""
+        """Submit the drafter's own passes behind a pass of the step, whose tokens the slots have; they belong to the
+        step."""
 
     def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
-        """The model's blocks are copied, in order; those of the host are numbered behind the device's. What is under
-        way of the drafter's own (`Device.copy_blocks`)."""
+        """Copy the drafter's blocks as the model's are copied, in order; those of the host are numbered behind the
+        device's. Returns the copy in flight (`Device.copy_blocks`)."""
 
     def discard(self, rows: Sequence[int]) -> None:
-        """A step of these rows failed: their blocks are not theirs until they are taken anew."""
+        """Note that a step of these rows failed: their blocks are not theirs until a new sequence starts in them."""

@@ -1,7 +1,7 @@
 """Drafting in a runner's steps: the plan's chunks with drafts in them, and the end of drafting where it fails.
 
 Knows that a chunk may have fewer drafts than the plan gives it: it then is as much shorter, and yields the fewer
-tokens. So a drafter that is broken, whatever it does, ends nobody's request. Drafts are made by a `StepDrafter`.
+tokens. So a broken drafter, whatever it does, ends no request. Drafts are made by a `StepDrafter`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StepDrafting:
     sequences for which it made none of those that it was to make."""
 
     def __init__(self, drafter: StepDrafter, backend: Device, slots: RequestSlots, kv_cache: KVCache) -> None:
-        """The model's backend, slots and cache."""
+        """Draft over the model's backend, slots and cache."""
         self._drafter: StepDrafter | None = drafter
         self._backend, self._slots, self._kv_cache = backend, slots, kv_cache
         self.seconds = 0.0
@@ -36,7 +36,7 @@ class StepDrafting:
         self._ask(lambda drafter: drafter.capture_ahead(self._slots, seconds), None)
 
     def drafted(self, plan: BatchPlan) -> tuple[Chunk, ...]:
-        """The plan's chunks as they are to be computed. What has drafts was told its blocks, and is told none again."""
+        """Return the plan's chunks with drafts filled in. Blocks of drafted chunks are in the tables, and left out."""
         self.seconds, self.undrafted = 0.0, ()
         self._ask(lambda drafter: drafter.begin(plan, self._slots), None)
         if not any(map(_is_open, plan.chunks)):
@@ -49,7 +49,7 @@ class StepDrafting:
         return tuple(_filled(one, drafts.get(one.row)) if _is_open(one) else one for one in plan.chunks)
 
     def _drafts(self, plan: BatchPlan) -> dict[int, tuple[int, ...]]:
-        """By row, of those that have been told their blocks."""
+        """Draft for the open chunks, by row, once their blocks are in the tables."""
         new = {one.row for one in plan.new_requests}  # the slots do not have these yet
         asked = [one for one in plan.chunks if _is_open(one) and one.row not in new]
         if self._drafter is None or not asked:
@@ -73,7 +73,7 @@ class StepDrafting:
         self._ask(lambda drafter: drafter.discard(rows), None)
 
     def _ask(self, question: Callable[[StepDrafter], T], otherwise: T) -> T:
-        """What the drafter answers; once it has failed, the other answer."""
+        """Return the drafter's answer; once it has failed, the other answer."""
         if self._drafter is None:
             return otherwise
         try:
@@ -90,7 +90,7 @@ def _is_open(chunk: Chunk) -> bool:
 
 
 def _filled(chunk: Chunk, token_ids: tuple[int, ...] | None) -> Chunk:
-    """With these drafts, and its blocks told; None: with none, and its blocks still to be told."""
+    """Fill in drafts, of a chunk whose blocks are in the tables; None: no drafts, and the blocks are still to come."""
     drafts = token_ids or ()
     shorter = structs.replace(
         chunk,

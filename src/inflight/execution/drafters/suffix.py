@@ -1,10 +1,10 @@
 """The suffix drafter: what followed a sequence's last tokens where they stood before, in itself or in an answer.
 
 Knows which sequences it has read and how far, and how much memory all of that and the answers take; not how drafts are
-found (`suffix_index`). Answers draft for sequences of their own salt alone, as the prefix cache shares: what somebody
-else was told shows neither in drafts nor in how often they are right.
+found (`suffix_index`). Answers draft for sequences of their own salt alone, as the prefix cache shares: another
+tenant's answers show neither in drafts nor in how often they are right.
 
-An answer waits until drafts are asked for, since learning a token takes up to a microsecond: where nobody asks, it
+An answer waits until drafts are asked for, since learning a token takes up to a microsecond: without drafts, it
 costs nothing, and where many end in one step, they are learned over several. Were they learned by a thread of its own,
 what is drafted, and with it every plan, would depend on how far it is.
 """
@@ -97,7 +97,7 @@ class SuffixDrafter:
         return salt, token_ids
 
     def _bytes_of(self, tokens: int) -> int:
-        """What an index of so many tokens takes at most."""
+        """Return the bytes that an index of so many tokens takes at most."""
         return self._kind.bytes_alone + tokens * self._kind.bytes_per_token
 
     def _has_room(self, nbytes: int) -> bool:

@@ -1,4 +1,4 @@
-"""What an index over token ids offers to the suffix drafter, and which one there is: the compiled one, or its twin.
+"""The interface of an index over token ids, for the suffix drafter; the compiled one, or its reference in Python.
 
 What each operation does is documented in `suffix_reference`; how it is made fast, in the repository's `native/`.
 """
@@ -34,7 +34,7 @@ class IndexKind(Protocol):
 
 
 def best_kind() -> IndexKind:
-    """The compiled one; the one in Python where nothing is compiled."""
+    """Return the compiled index; the one in Python where nothing is compiled."""
     try:
         compiled: IndexKind = module().SuffixIndex
     except ImportError:

@@ -26,7 +26,7 @@ BOUNDARY = NOWHERE = -1
 
 
 def chance_of(count: int, places: int, alike: int) -> float:
-    """That a token is right with which `count` of the places go on, all of which are alike for so many tokens.
+    """Return the chance that a token is right: `count` of the places go on with it, all alike for `alike` tokens.
 
     Counts with a doubt of 3 / alike, and a third of a place discounted where they disagree (absolute discounting, Ney,
     Essen and Kneser 1994). Over English prose, Python and edits of it, a chance was never more than 0.1 off: a single
@@ -68,7 +68,7 @@ class ReferenceIndex:
         return self.bytes_alone + self.bytes_per_token * len(self)
 
     def append(self, token_ids: Sequence[int]) -> None:
-        """The last text goes on. ValueError: more tokens than there is room for."""
+        """Extend the last text. Raises ValueError for more tokens than there is room for."""
         if len(token_ids) > self.room:
             raise ValueError(
                 f"{len(token_ids)} tokens are too many for an index that takes {self.room} more in its life; "
@@ -82,7 +82,7 @@ class ReferenceIndex:
         self._size += len(token_ids)
 
     def end_text(self) -> None:
-        """What is appended next begins another text."""
+        """End the last text: tokens that are appended later begin another one."""
         if self._text < self._end:
             self._tokens.append(BOUNDARY)
             self._before.append(())
@@ -104,8 +104,8 @@ class ReferenceIndex:
         return position - start
 
     def propose(self, others: ReferenceIndex | None, most: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """What may follow the last text's last token, at most `most` tokens, and of each the chance that it is right if
-        those before it are: from what followed it in this index and in `others`."""
+        """Return at most `most` tokens that may follow the last text's last token, and for each the chance that it is
+        right if those before it are: from what followed that token in this index and in `others`."""
         places = [*self._places(self), *(others._places(self) if others is not None else ())]
         alike = max((place.alike for place in places), default=0)
         places = [place for place in places if place.alike == alike]
@@ -137,7 +137,7 @@ class ReferenceIndex:
         return self._tokens[position - self._dropped]
 
     def _runs(self, position: int, start: int) -> list[tuple[int, ...]]:
-        """Those that end at a position of the text that begins at `start`, the shortest first."""
+        """Return the runs that end at a position of the text that begins at `start`, the shortest first."""
         end = position + 1 - self._dropped
         return [tuple(self._tokens[end - level : end]) for level in LEVELS if position + 1 - start >= level]
 
@@ -163,7 +163,7 @@ class ReferenceIndex:
         return next((back for back, (one, other) in enumerate(pairs) if one != other), most)
 
     def _follows(self, place: Place, drafts: Sequence[int]) -> int:
-        """What stands so far behind a place; behind the text's end stands what was drafted."""
+        """Return the token so far behind a place; behind the text's end stand the drafts."""
         position, end = place.position + 1 + len(drafts), place.source._end
         if position < end:
             return place.source._token(position)

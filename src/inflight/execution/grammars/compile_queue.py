@@ -181,7 +181,7 @@ class _Process:
         decided: Callable[[Verdict], None],
         ended: Callable[[_Process], None],
     ) -> None:
-        """Raises OSError or RuntimeError where the system gives no process, descriptor or thread."""
+        """Start the process. Raises OSError or RuntimeError where the system gives no process, descriptor or thread."""
         self._decided, self._ended = decided, ended
         self._vocabulary = vocabulary
         self._socket, theirs = socket.socketpair()

@@ -255,7 +255,7 @@ def main() -> int:
 
 
 def _serve(engine: socket.socket, children: _Children) -> None:
-    """Raises EOFError or OSError where the engine has closed its side."""
+    """Serve the engine until it closes its side, when EOFError or OSError is raised."""
     while True:
         for ready in _readable([engine.fileno(), *children.pipes]):
             if ready != engine.fileno():

@@ -264,7 +264,7 @@ class CompiledGrammars:
             self._refuse(entry, GrammarNotNow(f"cannot be compiled: {type(error).__name__}; see the server's log"))
 
     def _decided(self, entry: _Entry, verdict: Verdict) -> None:
-        """The limited process has come to a verdict; in the thread that reads it."""
+        """Take in the limited process's verdict, in the thread that reads it."""
         with self._lock:
             self.tally.compile_seconds += verdict.seconds
         if verdict.source is None:

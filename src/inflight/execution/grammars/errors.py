@@ -22,7 +22,7 @@ def is_unsatisfiable(error: GrammarError) -> bool:
 
 
 def client_sentence(sentence: str) -> str:
-    """The library's error, for a client: one line, which holds the reason."""
+    """Return the library's error for a client: one line, which holds the reason."""
     lines = sentence.strip().split("\n")
     first = lines[0]
     if "NoExtensionBias" in first:

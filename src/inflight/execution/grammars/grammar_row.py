@@ -1,7 +1,7 @@
 """One running output under a grammar: where it stands, and what that lets be drawn next.
 
 Knows its tokens so far, drafts that are taken for right, and the library's matcher; not passes. A mask depends on the
-tokens alone, however they came to be, so that a row that begins anew behind some output goes on as the old one would.
+tokens alone, however they came to be, so that a preempted row goes on behind its output as before.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class GrammarRow:
         self._forced: list[int] = []  # what follows the tokens that the last masks were asked behind
 
     def append(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """These were drawn, and count. What alone may follow them, as far as it was found when their masks were."""
+        """Add tokens that were drawn; return the tokens that alone may follow, as far as their masks showed it."""
         self.num_tokens += len(token_ids)
         self._untaken += token_ids
         forced, self._forced = self._forced, []

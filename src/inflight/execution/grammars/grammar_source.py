@@ -79,7 +79,7 @@ def _source(grammar: Grammar, vocabulary: Vocabulary, is_wide: bool) -> GrammarS
         case "structural_tag":
             return _of_structural_tag(_parsed(source), vocabulary, is_wide)
         case "none":
-            raise GrammarError("binds nothing; leave it out")
+            raise GrammarError("allows everything; leave it out")
 
 
 def _parsed(source: str) -> Any:

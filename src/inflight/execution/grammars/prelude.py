@@ -1,4 +1,4 @@
-"""What comes before a grammar begins: reasoning, up to the tokens that end it, with a budget.
+"""The output before a grammar begins: reasoning, up to the tokens that end it, with a budget.
 
 Where the prompt has not opened it, the output's first tokens decide: those that open reasoning, or others, and then
 there is none. Knows output tokens alone, one after the other.
@@ -17,7 +17,7 @@ class Prelude:
     complete; where the output turns out to have none, all that is the grammar's."""
 
     def __init__(self, grammar: Grammar) -> None:
-        """It is over at once where nothing is known that ends it."""
+        """Begin; it is over at once where no tokens are known that end it."""
         self._opening, self._end, self._most = (
             grammar.opening_token_ids,
             grammar.after_token_ids,
@@ -59,6 +59,6 @@ class Prelude:
         return copy(self)
 
     def _shorter(self, matched: int) -> int:
-        """The next shorter beginning of the end that so many of its tokens end with."""
+        """Return the next shorter beginning of the end that so many of its tokens end with."""
         seen = self._end[:matched]
         return next(length for length in range(matched - 1, -1, -1) if seen[matched - length :] == self._end[:length])

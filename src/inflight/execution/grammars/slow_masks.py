@@ -39,7 +39,7 @@ class SlowMask(Struct, eq=False):
     is_reported: bool = False
 
     def set_done(self, filling: Future[None]) -> None:
-        """Called when they are filled. Where that broke, nothing can be drawn: a free draw would not be an answer."""
+        """Finish filling. After a fault nothing can be drawn: a free draw would not be an answer."""
         fault = None if filling.cancelled() else filling.exception()
         if fault is not None:
             log.error("the mask of a grammar could not be filled", exc_info=fault)

@@ -14,7 +14,7 @@ class BlockMemory(Struct, frozen=True):
     block_bytes: int
 
     def views(self, blocks: Sequence[int], start: int = 0, end: int | None = None) -> list[memoryview]:
-        """Of each, or of its bytes from `start` to `end`. Raises IndexError for a block that is not there."""
+        """View each block, or its bytes from `start` to `end`. Raises IndexError for a block that does not exist."""
         size = self.block_bytes
         end = size if end is None else min(end, size)
         if any(not 0 <= block < len(self.memory) // size for block in blocks):

@@ -1,4 +1,4 @@
-"""What an engine's blocks are, so that two engines can tell whether one's mean anything to the other.
+"""Describes an engine's blocks, so that two engines find out whether they can exchange them.
 
 Knows what must be equal, and a sentence for each that is not. Does not know how it comes to be known.
 """

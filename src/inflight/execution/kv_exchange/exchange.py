@@ -1,7 +1,7 @@
 """The exchange of one engine: sends and receives of its plans, carried out beside the steps.
 
 Joins what is held for others, who gives it to them, and what is pulled from others; one place of transfers for the
-executor. Knows how the places of transfers are written; whose blocks they are, nobody here does.
+executor. Knows how the places of transfers are written; requests are not known here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from inflight.peer_secret import PeerSecret
 
 log = logging.getLogger(__name__)
 
-HELD_SHARE = 0.5  # of all blocks, for others; the oldest give way
+HELD_SHARE = 0.5  # of all blocks, for peers; the oldest exports end first
 
 
 class ExchangeError(RuntimeError):
@@ -77,15 +77,15 @@ class KVExchange:
 
     # -- blocks that a step computes, on the thread that runs the steps ---------------------------------------------
     def computing(self, sends: Sequence[EarlySend]) -> None:
-        """The step that begins is to complete these."""
+        """Note that the step that begins completes these blocks."""
         self._exports.computing((_export_id(one.tier), one.remote_blocks, one.blocks) for one in sends)
 
     def have(self, nbytes: int) -> None:
-        """Of each of the step's blocks so many bytes are there, from their beginnings on."""
+        """Note that the first `nbytes` of each of the step's blocks are computed."""
         self._exports.have(nbytes)
 
     def broken_off(self) -> None:
-        """The step was."""
+        """Discard the blocks of the current step, which was broken off."""
         self._exports.broken_off()
 
     # -- transfers --------------------------------------------------------------------------------------------------
@@ -103,12 +103,12 @@ class KVExchange:
             return None
         return (*(Transferred(transfer_id) for transfer_id in given or ()), *(pulled or ()))
 
-    def when_wanted(self, told: Callable[[str], None]) -> None:
-        """Has it told of each export that a peer asks for before it has begun, in a thread of the exchange's."""
-        self._exports.wanted = told
+    def when_wanted(self, report: Callable[[str], None]) -> None:
+        """Call `report` with each export that a peer asks for before it has begun, in a thread of the exchange's."""
+        self._exports.wanted = report
 
     def withdraw(self, export_id: str) -> None:
-        """No peer is to have it any more, or ever; whoever waits for it is told. Called in any thread."""
+        """End an export, now or before it begins; waiting peers get an error. Called in any thread."""
         self._exports.withdraw(export_id)
 
     def abandon(self) -> None:

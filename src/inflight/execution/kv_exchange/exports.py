@@ -2,8 +2,8 @@
 
 An export grows by a transfer with each chunk that is computed, until its prompt is whole. What a step is computing can
 be read as far as its layers are done; it counts once a transfer holds it, and not if the step fails. An export ends
-when a peer has taken it, when nobody has come in time, or when too much is held and it is the oldest, of those that
-nobody reads if there are any; then its transfers end. As long as somebody reads from it, nothing that a transfer holds
+when a peer has taken it, when no peer has come in time, or when too much is held and it is the oldest, of unread
+exports if there are any; then its transfers end. As long as a peer reads from it, nothing that a transfer holds
 ends: blocks must not be written anew under a reader. Knows names and numbers of blocks, no sockets. Used by the
 engine's thread and by those of the provider.
 """
@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 
 from inflight.core.types.kv_transfer import KVExportStats
 
-_REMEMBERED = 4096  # exports that are over, so that who comes late is told at once
+_REMEMBERED = 4096  # exports that are over, so that late peers get an error at once
 
 
 class NotHeld(RuntimeError):
-    """What is asked for is not to be had; the sentence says why."""
+    """Blocks that a peer asked for are not available; the message says why."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """ready: bytes of each block that it computes which are there, from the beginning on."""
+    """A step's progress. ready: computed bytes of each of its blocks, from the beginning on."""
 
     ready: int = 0
     is_broken: bool = False
@@ -73,7 +73,8 @@ class Exports:
 
     # -- the engine's side ----------------------------------------------------------------------------------------
     def add(self, transfer_id: int, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> None:
-        """Computed blocks, which the transfer holds. None at all: the prompt is whole, or nothing more will come."""
+        """Add computed blocks, which the transfer holds. None at all: the prompt is whole, or nothing more will
+        come."""
         with self._changed:
             if self._is_closed or export_id in self._over:
                 self._ended.append(transfer_id)
@@ -112,13 +113,13 @@ class Exports:
             self._changed.notify_all()
 
     def have(self, nbytes: int) -> None:
-        """Of each of the step's blocks, from their beginnings on."""
+        """Note that the first `nbytes` of each of the step's blocks are computed."""
         with self._changed:
             self._step.ready = nbytes
             self._changed.notify_all()
 
     def broken_off(self) -> None:
-        """The step was: what was read of it counts for nothing."""
+        """Discard the blocks of the current step, which was broken off."""
         with self._changed:
             self._step.is_broken = True
             for export in self._exports.values():
@@ -139,13 +140,13 @@ class Exports:
             return ended
 
     def withdraw(self, export_id: str) -> None:
-        """It ends, or will not begin. In any thread."""
+        """End an export, or keep it from beginning. Called in any thread."""
         with self._changed:
             self._end(export_id, self._exports.get(export_id), "withdrawn")
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Nobody holds these blocks any more: everything ends, once nobody reads any more."""
+        """End all exports, once no peer reads any more: their blocks have no owner now."""
         with self._changed:
             for export_id, export in tuple(self._exports.items()):
                 self._end(export_id, export, "withdrawn")
@@ -157,7 +158,7 @@ class Exports:
             return KVExportStats(held=held, **self._counts)
 
     def close(self) -> None:
-        """Everything ends, once nobody reads any more."""
+        """End all exports, and wait until no peer reads any more."""
         with self._changed:
             self._is_closed = True
             self.abandon()
@@ -166,7 +167,7 @@ class Exports:
     # -- the readers' side ----------------------------------------------------------------------------------------
     @contextmanager
     def reading(self, export_id: str, seconds: float) -> Iterator[Reading]:
-        """Waits for its beginning, if it has not begun. Raises NotHeld."""
+        """Open an export for reading; waits for its beginning. Raises NotHeld."""
         with self._changed:
             is_there = self._may_not_come(export_id) or export_id in self._exports
         if not is_there:
@@ -191,12 +192,12 @@ class Exports:
 
     def _absence(self, export_id: str) -> str:
         if export_id in self._over:
-            return f"The blocks of {export_id!r} are held no more: they were taken, or nobody came for them in time."
+            return f"The blocks of {export_id!r} are held no more: they were taken, or no peer came for them in time."
         return f"Nothing is held for {export_id!r}."
 
     def _end(self, export_id: str, export: _Export | None, outcome: str, read: int = 0) -> None:
-        """At once, or when its last reader has left. None: it has not begun. outcome: of its blocks, but for those that
-        were read by whoever has taken it."""
+        """End an export at once, or when its last reader has left. None: it has not begun. outcome: of its blocks, but
+        for those that its taker has read."""
         self._over[export_id] = None
         while len(self._over) > _REMEMBERED:
             self._over.popitem(last=False)
@@ -253,7 +254,7 @@ class Reading:
             return step.ready
 
     def settle(self, read: Mapping[int, int], seconds: float) -> None:
-        """Waits until blocks that were read, by their names, are computed, and held. Raises NotHeld where they are not,
+        """Wait until blocks that were read, by their names, are computed, and held. Raises NotHeld where they are not,
         or others are."""
         with self._exports._changed:
             self._wait(lambda: read.items() <= self._export.blocks.items(), seconds)
@@ -261,14 +262,15 @@ class Reading:
                 raise NotHeld(f"What was read of {self._id!r} was not computed to its end.")
 
     def _wait(self, is_there: Callable[[], bool], seconds: float) -> None:
-        """Until it is, or no more will come. Raises NotHeld where the export is over."""
+        """Wait until it is, or no more will come. Raises NotHeld where the export is over."""
         exports, export = self._exports, self._export
         exports._changed.wait_for(lambda: is_there() or export.is_whole or export.is_over, seconds)
         if export.is_over:
             raise NotHeld(exports._absence(self._id))
 
     def taken(self, blocks: int) -> bool:
-        """The peer has what it wants, so many blocks; whether all of it was held until now."""
+        """End the export, of which the peer has all it wants, so many blocks; return whether all of it was held until
+        now."""
         exports = self._exports
         with exports._changed:
             held = not self._export.is_over

@@ -1,7 +1,7 @@
-"""The handshake: both prove that they know the secret, then whoever listens compares what the two engines are.
+"""The handshake: both sides prove that they know the secret, then the listener compares the two engines.
 
-Knows what is said in which order, on either side; nothing of blocks. Nothing of an engine is told to somebody who has
-proved nothing, but the version of the protocol.
+Before the other side has proved that it knows the secret, it receives nothing of an engine but the version of the
+protocol.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PeerRefused(PeerError):
 
 
 def call(channel: Channel, secret: PeerSecret, here: KVDescription, way: str, ways_data: bytes = b"") -> Welcome:
-    """Of who connects. Raises PeerError."""
+    """Run the handshake of the connecting side. Raises PeerError."""
     nonce = os.urandom(NONCE)
     channel.send(Hello(PROTOCOL, nonce), SECONDS)
     challenge = _answer(channel, MAX_UNKNOWN)
@@ -50,7 +50,7 @@ def call(channel: Channel, secret: PeerSecret, here: KVDescription, way: str, wa
 
 
 def answer(channel: Channel, secret: PeerSecret, here: KVDescription) -> Introduction:
-    """Of who listens; the welcome is left to the caller. Raises PeerError, when the other is told, too."""
+    """Run the handshake of the listening side, up to the welcome. Raises PeerError, and sends the refusal."""
     hello = channel.receive(SECONDS, MAX_UNKNOWN)
     if not isinstance(hello, Hello):
         raise PeerError(f"{channel.peer} did not say hello first.")
@@ -70,10 +70,10 @@ def answer(channel: Channel, secret: PeerSecret, here: KVDescription) -> Introdu
 
 
 def _answer(channel: Channel, most: int) -> object:
-    told = channel.receive(SECONDS, most)
-    if isinstance(told, Refused):
-        raise PeerRefused(f"{channel.peer} refuses: {told.why}")
-    return told
+    message = channel.receive(SECONDS, most)
+    if isinstance(message, Refused):
+        raise PeerRefused(f"{channel.peer} refuses: {message.why}")
+    return message
 
 
 def _refuse(channel: Channel, why: str) -> None:

@@ -1,10 +1,9 @@
 """Blocks by NIXL, where its wheel is installed: the receiver reads them out of the sender's memory by itself.
 
 Over what networks, UCX knows. Blocks are read into places of the receiver's own and copied from there, so that a read
-that cannot be called off any more touches no block that is somebody else's by then. That what was read was still held
-is told at the end, as on every way. A peer that may read by NIXL may read all blocks: its secret is what keeps others
-away.
-"""
+that cannot be cancelled any more touches no block that another request has by then. That what was read was still held
+is confirmed at the end, as on every way. A peer that may read by NIXL may read all blocks: its secret is what keeps
+others away."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ class NixlUnusable(RuntimeError):
     """NIXL is installed, and does not work here; the sentence says why."""
 
 
-class _Told(msgspec.Struct, frozen=True, array_like=True):
-    """Of a sender: its agent's metadata, where its blocks begin, and how many there are."""
+class _SenderInfo(msgspec.Struct, frozen=True, array_like=True):
+    """A sender's agent metadata, the address of its first block, and its number of blocks."""
 
     metadata: bytes
     address: int
@@ -42,7 +41,7 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
 
 
 def installed() -> str | None:
-    """The package, if it is; it is not imported."""
+    """Return the name of the package if it is installed, without importing it."""
     return next((one for one in _PACKAGES if importlib.util.find_spec(one) is not None), None)
 
 
@@ -50,7 +49,7 @@ class NixlAgent:
     """One of an engine; its memory is what blocks are in. Used by several threads."""
 
     def __init__(self, package: str, memory: BlockMemory):
-        """Raises NixlUnusable."""
+        """Create the agent and register the blocks. Raises NixlUnusable."""
         try:
             api = importlib.import_module(f"{package}._api")
             safe = api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
@@ -59,8 +58,8 @@ class NixlAgent:
             metadata = self.api.get_agent_metadata()
         except Exception as fault:  # whatever a foreign library raises
             raise NixlUnusable(f"NIXL ({package}) does not work here ({type(fault).__name__}: {fault}).") from fault
-        told = _Told(metadata, _address(memory.memory), len(memory.memory) // memory.block_bytes)
-        self.told = msgspec.msgpack.encode(told)
+        own = _SenderInfo(metadata, _address(memory.memory), len(memory.memory) // memory.block_bytes)
+        self.introduction = msgspec.msgpack.encode(own)
         self._lock = threading.Lock()
         self._lost: list[bytearray] = []  # that a read which did not end may still be written to
 
@@ -76,13 +75,13 @@ class NixlAgent:
                 self.api.deregister_memory(registered)
 
     def know(self, metadata: bytes) -> str:
-        """The name of a peer's agent."""
+        """Add a peer's agent and return its name."""
         with self._lock:
             name = self.api.add_remote_agent(metadata)
         return name.decode() if isinstance(name, bytes) else str(name)
 
     def read(self, peer: str, sources: Sequence[int], into: Sequence[int], size: int) -> None:
-        """Runs of `size` bytes, by their addresses there and here. Raises PeerError."""
+        """Read runs of `size` bytes, by their addresses there and here. Raises PeerError."""
         try:
             there = self.api.get_xfer_descs([(address, size, 0) for address in sources], "DRAM")
             here = self.api.get_xfer_descs([(address, size, 0) for address in into], "DRAM")
@@ -102,28 +101,28 @@ class NixlAgent:
 
 
 class NixlSender:
-    """Tells which blocks are there; they are read without it."""
+    """Announces available blocks; the receiver reads them without it."""
 
     def __init__(self, channel: Channel, block_bytes: int):
         self._channel, self._most = channel, places(block_bytes)
 
     def send(self, run: Run) -> None:
         for some in run.cut(self._most):
-            self._channel.send(some.told(list(some.blocks)), PROGRESS)
+            self._channel.send(some.message(list(some.blocks)), PROGRESS)
 
     def copied(self, message: Copied) -> None:
-        """Nothing is to be given back."""
+        """Do nothing: no buffer is reused."""
 
     def close(self) -> None:
         pass
 
 
 class NixlReceiver:
-    def __init__(self, channel: Channel, memory: BlockMemory, agent: NixlAgent, told: bytes):
-        """told: by the sender, of itself. Raises PeerError."""
+    def __init__(self, channel: Channel, memory: BlockMemory, agent: NixlAgent, introduction: bytes):
+        """introduction: of the sender's agent. Raises PeerError."""
         self._channel, self._memory, self._agent = channel, memory, agent
         try:
-            self._there = msgspec.msgpack.decode(told, type=_Told)
+            self._there = msgspec.msgpack.decode(introduction, type=_SenderInfo)
             self._peer = agent.know(self._there.metadata)
             self._own = bytearray(places(memory.block_bytes) * memory.block_bytes)
             self._registered = agent.register(self._own)

@@ -75,7 +75,7 @@ class Provider:
     _is_closed: bool = False
 
     def listen(self, host: str, port: int) -> None:
-        """Raises OSError for an address that cannot be had."""
+        """Listen. Raises OSError for an address that cannot be used."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         by_network = socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
         self._listeners.append(by_network)
@@ -164,7 +164,7 @@ class Provider:
 
     def _introduced(self, channel: Channel) -> Sender:
         introduction = answer(channel, self.secret, self.describe())
-        data = b"" if self.agent is None else self.agent.told
+        data = b"" if self.agent is None else self.agent.introduction
         channel.send(Welcome(this_host(), self._local, data), SECONDS)
         return self._sender(channel, introduction)
 

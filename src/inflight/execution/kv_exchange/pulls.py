@@ -129,7 +129,7 @@ class Pulls:
         self._is_closed, self._abandoned = False, 0.0  # when pulls were abandoned last
 
     def begin(self, transfer_id: int, place: PeerAddress, names: tuple[int, ...], blocks: tuple[int, ...]) -> None:
-        self._memory.views(blocks)  # a number that is none is told here
+        self._memory.views(blocks)  # raises for a number of no block
         with self._lock:
             self._out += 1
             if self._out > len(self._threads) and len(self._threads) < MAX_AT_ONCE:
@@ -139,7 +139,7 @@ class Pulls:
         self._waiting.put(_Wanted(transfer_id, place, names, blocks, time.monotonic() + self._timeout))
 
     def poll(self) -> tuple[Transferred, ...] | None:
-        """Those that have ended since the last call; None: none is under way."""
+        """Return the pulls that have ended since the last call; None: none is in flight."""
         with self._lock:
             if not self._out and not self._ended:
                 return None
@@ -147,14 +147,14 @@ class Pulls:
             return ended
 
     def abandon(self) -> None:
-        """What was begun until now fails as soon as can be."""
+        """Make pulls begun until now fail as soon as possible."""
         with self._lock:
             self._abandoned, busy = time.monotonic(), tuple(self._busy)
         for channel in busy:
             channel.close()
 
     def close(self) -> None:
-        """Pulls under way are broken off; afterwards nothing touches a block."""
+        """Break off pulls in flight; afterwards no block is touched."""
         with self._lock:
             self._is_closed = True
             threads = tuple(self._threads)
@@ -176,7 +176,7 @@ class Pulls:
                 self._ended.append(Transferred(wanted.transfer_id, error))
 
     def _end(self, wanted: _Wanted) -> str | None:
-        """Pulls; returns why not."""
+        """Pull, and return the error message, if any."""
         began, error = time.monotonic(), None
         try:
             self._pull(wanted)
@@ -215,19 +215,19 @@ class Pulls:
         self._keep(address, connection)
 
     def _fetch(self, connection: _Connection, wanted: _Wanted) -> None:
-        # The peer gives up first, and says why.
+        # The peer times out first, and says why.
         channel, patience = connection.channel, 0.8 * (wanted.until - time.monotonic())
         names = [name.to_bytes(NAME_BYTES, "big") for name in wanted.names]
         channel.send(Pull(wanted.place.export_id, names, max(0, int(1e3 * patience))), PROGRESS)
         arrivals = Arrivals(len(names), self._memory.block_bytes)
         while not arrivals.is_whole:
-            message = _told(channel, wanted.until)
+            message = _answered(channel, wanted.until)
             if not isinstance(message, Blocks) or not arrivals.fits(message):
                 raise PeerError(f"{channel.peer} sent something else than the blocks that were asked for.")
             connection.receiver.receive(message, wanted.blocks[message.first : message.first + message.count])
             arrivals.came(message)
         channel.send(Taken(), PROGRESS)
-        released = _told(channel, wanted.until)  # once the step that has computed the last of them is done
+        released = _answered(channel, wanted.until)  # once the step that has computed the last of them is done
         if not isinstance(released, Released) or not released.were_held:
             raise PeerError(f"{channel.peer} no longer held the blocks when they were read.")
 
@@ -309,8 +309,8 @@ class NothingThere(PeerError):
     """The peer does not hold what was asked for; the connection is as good as before."""
 
 
-def _told(channel: Channel, until: float) -> Message:
-    """Raises NothingThere where the peer says that there is nothing, or no more."""
+def _answered(channel: Channel, until: float) -> Message:
+    """Receive a message. Raises NothingThere where the peer says that there is nothing, or no more."""
     message = channel.receive(until - time.monotonic())
     if isinstance(message, Refused):
         raise NothingThere(f"{channel.peer} says: {message.why}")

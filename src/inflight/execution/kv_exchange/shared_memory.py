@@ -25,7 +25,7 @@ def places(block_bytes: int) -> int:
 
 class SharedSender:
     def __init__(self, channel: Channel, memory: BlockMemory):
-        """Takes the peer's memory. Raises PeerError."""
+        """Map the peer's memory. Raises PeerError."""
         self._channel, self._memory = channel, memory
         self._places = places(memory.block_bytes)
         self._free, self._next = self._places, 0
@@ -44,7 +44,7 @@ class SharedSender:
                 self._wait()
             some = run.some(at, count)
             self._fill(some)
-            self._channel.send(some.told([self._next]), PROGRESS)
+            self._channel.send(some.message([self._next]), PROGRESS)
             self._free -= count
             self._next = (self._next + count) % self._places
             at += count
@@ -74,7 +74,7 @@ class SharedSender:
 
 class SharedReceiver:
     def __init__(self, channel: Channel, memory: BlockMemory):
-        """Raises PeerError; OSError where the system gives no memory."""
+        """Create the shared memory and send it. Raises PeerError; OSError where the system gives no memory."""
         self._channel, self._memory = channel, memory
         self._places = places(memory.block_bytes)
         self._descriptor = os.memfd_create("inflight-kv-exchange", os.MFD_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Blocks in the connection's own stream, behind the message that tells of them: between hosts, by TCP.
+"""Blocks in the connection's own stream, behind the message that announces them: between hosts, by TCP.
 
 From a block's memory to the socket and from there into a block, without a copy in between.
 """
@@ -21,10 +21,10 @@ class StreamSender:
 
     def send(self, run: Run) -> None:
         for some in run.cut(max(1, _AT_ONCE // run.part)):
-            self._channel.send(some.told(), PROGRESS, self._memory.views(some.blocks, some.start, some.end))
+            self._channel.send(some.message(), PROGRESS, self._memory.views(some.blocks, some.start, some.end))
 
     def copied(self, message: Copied) -> None:
-        """Nothing is to be given back."""
+        """Do nothing: no buffer is reused."""
 
     def close(self) -> None:
         pass

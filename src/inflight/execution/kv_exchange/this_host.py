@@ -1,4 +1,4 @@
-"""Which machine this is, so that two processes can tell whether they share memory."""
+"""Identifies this machine, so that two processes can find out whether they share memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def this_host() -> str:
-    """The same for all processes on this machine since it was started, and for no others."""
+    """Return an id of this machine since it was started, the same for all its processes; empty where unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,6 +1,6 @@
 """How blocks travel once a connection stands: one interface for all ways.
 
-A way has two ends. The sender is told which blocks are there, or which bytes of them, in the order in which they were
+A way has two ends. The sender gets the blocks that are there, or which bytes of them, in the order in which they were
 asked for; the receiver is handed each `Blocks` message, and puts them into blocks of its own. Knows neither exports nor
 transfers.
 """
@@ -34,27 +34,27 @@ class Run:
         return Run(self.blocks[first : first + count], self.first + first, self.start, self.end)
 
     def cut(self, most: int) -> Iterator[Run]:
-        """Of so many blocks at most."""
+        """Cut into runs of so many blocks at most."""
         for first in range(0, len(self.blocks), most):
             yield self.some(first, most)
 
-    def told(self, at: list[int] | None = None) -> Blocks:
+    def message(self, at: list[int] | None = None) -> Blocks:
         return Blocks(len(self.blocks), at or [], self.first, self.start, self.end)
 
 
 class Sender(Protocol):
     def send(self, run: Run) -> None:
-        """Raises PeerError."""
+        """Send a run of blocks. Raises PeerError."""
 
     def copied(self, message: Copied) -> None:
-        """The receiver has said so."""
+        """Note the receiver's message that it has copied blocks."""
 
     def close(self) -> None: ...
 
 
 class Receiver(Protocol):
     def receive(self, message: Blocks, into: Sequence[int]) -> None:
-        """What the message tells of, into as many blocks; when it returns, or raises, nothing touches them any more.
-        Raises PeerError."""
+        """Receive the announced blocks into as many of this side's; afterwards, or after an error, they are not touched
+        any more. Raises PeerError."""
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What is said on a connection between peers, and how it is read: in frames of bounded length, by their types.
+"""Messages between peers and how they are read: in frames of bounded length, by their types.
 
 A frame is its length in 4 bytes and one message, in MessagePack. Bytes of blocks follow some of them, outside of
 frames. Knows sockets and deadlines; whatever a peer sends that is no message ends the connection with a sentence.
@@ -20,7 +20,7 @@ from inflight.execution.kv_exchange.description import KVDescription
 
 PROTOCOL = 2
 NONCE = 32  # bytes
-MAX_UNKNOWN = 4096  # bytes of a frame from somebody who has proved nothing
+MAX_UNKNOWN = 4096  # bytes of a frame from a peer that has not proved the secret yet
 MAX_BYTES = 4 << 20  # of a frame: names of a prompt of a million tokens
 NAME = 64  # bytes of a block's name, at most
 _PIECES = 512  # at once; what systems take
@@ -37,21 +37,22 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Hello(_Message, frozen=True):
-    """Who connects says it first."""
+    """The first message, of the connecting side."""
 
     protocol: int
     nonce: Nonce
 
 
 class Challenge(_Message, frozen=True):
-    """proof: of the secret, for the nonce of whoever connects."""
+    """The listener's answer. proof: of the secret, for the connecting side's nonce."""
 
     nonce: Nonce
     proof: Proof
 
 
 class Introduction(_Message, frozen=True):
-    """proof: for the nonce of whoever listens. way: by which blocks are wanted; ways_data: what that needs to know."""
+    """The connecting side's answer. proof: for the listener's nonce. way: how to send blocks; ways_data: of that
+    way."""
 
     proof: Proof
     description: KVDescription
@@ -99,7 +100,7 @@ class Copied(_Message, frozen=True):
 
 
 class Taken(_Message, frozen=True):
-    """All that was asked for is there; nobody needs to hold it any more."""
+    """All blocks that were asked for have arrived; they need not be held any more."""
 
 
 class Released(_Message, frozen=True):
@@ -112,7 +113,7 @@ Message = Hello | Challenge | Introduction | Welcome | Refused | Pull | Blocks |
 
 
 class PeerError(RuntimeError):
-    """The peer is gone, too slow, or says what makes no sense; the sentence tells."""
+    """The peer is gone, too slow, or sends an invalid message; the error message says which."""
 
 
 class Channel:
@@ -132,7 +133,7 @@ class Channel:
         self._send([memoryview(len(content).to_bytes(4, "big") + content), *blocks], time.monotonic() + seconds)
 
     def receive(self, seconds: float, most: int = MAX_BYTES) -> Message:
-        """The next message, once all of it is there. Raises PeerError."""
+        """Return the next message, once all of it is there. Raises PeerError."""
         deadline = time.monotonic() + seconds
         head = bytearray(4)
         self._fill(memoryview(head), deadline)
@@ -147,7 +148,7 @@ class Channel:
             raise PeerError(f"{self.peer} sent what is no message ({error}).") from None
 
     def receive_bytes(self, into: Sequence[memoryview], seconds: float) -> None:
-        """What follows a message. seconds: for all of it. Raises PeerError."""
+        """Receive the bytes behind a message. seconds: for all of them. Raises PeerError."""
         deadline = time.monotonic() + seconds
         for view in into:
             self._fill(view, deadline)
@@ -161,7 +162,7 @@ class Channel:
             raise self._lost(error) from None
 
     def receive_descriptor(self, seconds: float) -> int:
-        """Raises PeerError. The caller closes it."""
+        """Receive a file descriptor, which the caller closes. Raises PeerError."""
         self._until(time.monotonic() + seconds, socket.SO_RCVTIMEO)
         try:
             _, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
@@ -212,7 +213,7 @@ class Channel:
             view = view[got:]
 
     def _until(self, deadline: float, limit: int) -> None:
-        """Of the next call alone. limit: the socket's option, for what comes or for what goes."""
+        """Set the timeout of the next call. limit: the socket's option, for receiving or for sending."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise PeerError(f"{self.peer} took too long.")

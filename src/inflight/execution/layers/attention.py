@@ -28,8 +28,8 @@ _RELATIVE = "model.relative_attention_bias.weight"  # one for all layers
 
 
 def kv_layer(spec: Attention, layer: int) -> int:
-    """Whose keys and values the layer reads: its own, or an earlier one's. Of whole texts nothing is kept: every layer
-    writes to the first one's place what it reads next."""
+    """Return the layer whose keys and values this one reads: its own, or an earlier one's. An encoder keeps none: every
+    layer writes to the first one's blocks what it reads next."""
     if not spec.causal:
         return 0
     return layer if spec.kv_layer is None else spec.kv_layer

@@ -1,4 +1,4 @@
-"""What is made of tokens before the first layer: their vectors, those of their places, and a norm.
+"""Embeds tokens before the first layer: their vectors, those of positions and token types, and a norm.
 
 Knows the order in which they are added up. Most models have vectors of tokens alone, and turn queries and keys by their
 positions instead (`attention`).

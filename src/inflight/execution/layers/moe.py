@@ -22,7 +22,7 @@ class MoEWeights(Struct, frozen=True):
     experts: Experts
     shared: DenseWeights | None
     shared_gate: Linear | None  # [1, E]
-    apart: ApartNorms | None
+    separate_norms: SeparateNorms | None
 
     @classmethod
     def load(cls, packer: Packer, spec: MoE, layer: int, after: str | None = None) -> MoEWeights:
@@ -37,12 +37,14 @@ class MoEWeights(Struct, frozen=True):
             experts=_experts(packer, spec, at),
             shared=DenseWeights.load(packer, shared, layer, None, "mlp.shared_experts") if shared else None,
             shared_gate=packer.router((at + "shared_expert_gate.weight", (1, hidden))) if spec.shared_gate else None,
-            apart=ApartNorms.load(packer, layer, after) if spec.apart and after is not None else None,
+            separate_norms=SeparateNorms.load(packer, layer, after)
+            if spec.separate_shared and after is not None
+            else None,
         )
 
     def bind(self, workspace: Workspace, hidden_size: int) -> Part:
-        if self.apart is not None:
-            return self._beside(self.apart, workspace, hidden_size)
+        if self.separate_norms is not None:
+            return self._beside(self.separate_norms, workspace, hidden_size)
         router, experts, gate = self.router, self.experts, self.shared_gate
         logits = workspace.take("router_logits", self.spec.experts, "float32")  # [T, X]
         shared = self.shared.bind(workspace, hidden_size) if self.shared and gate is None else None
@@ -55,16 +57,16 @@ class MoEWeights(Struct, frozen=True):
 
         return run if self.shared is None or gate is None else _with_gated(run, self.shared, gate, workspace)
 
-    def _beside(self, norms: ApartNorms, workspace: Workspace, hidden_size: int) -> Part:
-        """The shared MLP reads what the layer's norm made, experts and router the residual stream by their own norms;
-        what both yield is normed, added up, and normed again."""
+    def _beside(self, norms: SeparateNorms, workspace: Workspace, hidden_size: int) -> Part:
+        """Build steps in which the shared MLP reads what the layer's norm made, and experts and router the residual
+        stream by their own norms; both outputs are normed, added up, and normed again."""
         router, experts, shared = self.router, self.experts, self.shared
         assert shared is not None
         gate_up, down, activation = shared.gate_up, shared.down, ACTIVATIONS[self.spec.activation]
         inner = workspace.take("inner", shared.spec.width)  # [T, F]
         logits = workspace.take("router_logits", self.spec.experts, "float32")  # [T, X]
         product, total = (workspace.take(name, hidden_size, "float32") for name in ("product", "both"))  # [T, E]
-        own = workspace.take("read_apart", hidden_size)
+        own = workspace.take("experts_read", hidden_size)
         eps, scale = norms.eps, norms.scale
 
         def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
@@ -83,9 +85,9 @@ class MoEWeights(Struct, frozen=True):
         return run
 
 
-class ApartNorms(Struct, frozen=True):
-    """Around a shared MLP and experts that stand side by side, each float32[E]; and the factor of their sum. That of
-    the router is of its own weight times E^-0.5."""
+class SeparateNorms(Struct, frozen=True):
+    """Norms around a shared MLP and experts that stand side by side, float32[E] each. scale: the factor of
+    their sum. The router's norm has its own weight times E^-0.5."""
 
     after_shared: Vector
     before_router: Vector
@@ -96,7 +98,7 @@ class ApartNorms(Struct, frozen=True):
     scale: float
 
     @classmethod
-    def load(cls, packer: Packer, layer: int, after: str) -> ApartNorms:
+    def load(cls, packer: Packer, layer: int, after: str) -> SeparateNorms:
         at, hidden = f"model.layers.{layer}.", packer.model.hidden_size
         return cls(
             after_shared=packer.norm(at + "post_feedforward_layernorm_1.weight", hidden),
@@ -110,7 +112,7 @@ class ApartNorms(Struct, frozen=True):
 
 
 def _with_gated(routed: Part, shared: DenseWeights, gate: Linear, workspace: Workspace) -> Part:
-    """What `routed` does, and the shared expert times the sigmoid of the token's gate."""
+    """Return steps that run `routed`, and add the shared expert times the sigmoid of the token's gate."""
     gate_up, down, activation = shared.gate_up, shared.down, ACTIVATIONS[shared.spec.activation]
     inner = workspace.take("inner", shared.spec.width)  # [T, F]
     weight = workspace.take("shared_gate", 1, "float32")  # [T, 1]

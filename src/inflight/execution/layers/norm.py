@@ -1,7 +1,7 @@
 """Norms of the residual stream before a mixer or an MLP, and what becomes of their results after it.
 
-Weights that a checkpoint stores less 1 get it back in float32 when they are loaded; nobody after that knows.
-"""
+Weights that a checkpoint stores less 1 get it back in float32 when they are loaded; later code does not see the
+difference."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class NormWeights(Struct, frozen=True):
         return lambda batch: batch.rms_norm(x, weight, eps, out)
 
     def bind_sum(self, hidden: Activation, normed: Activation) -> Callable[[ForwardPass], None]:
-        """The residual stream float32[T, E] becomes its layer norm, and normed act[T, E] what the next part reads."""
+        """Norm the residual stream float32[T, E] in place, and copy it to normed act[T, E], which the next part
+        reads."""
         weight, bias, eps = self.weight, self.bias, self.eps
         assert self.is_layer_norm, "refused before"
         return lambda batch: batch.layer_norm_sum(hidden, weight, bias, eps, normed)

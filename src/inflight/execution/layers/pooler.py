@@ -1,4 +1,4 @@
-"""From the last hidden states of texts to what is told of them: one token's, or the mean of all, through a few
+"""Pools the last hidden states of texts to vectors or scores: one token's, or the mean of all, through a few
 products.
 
 Knows one text's tokens as a range of the pass's; not what becomes of the numbers (`backends.results`).
@@ -72,7 +72,7 @@ class PoolerWeights(Struct, frozen=True):
     def _bind_states(
         self, workspace: Workspace, backend: Backend, hidden: Activation, gathered: Activation, width: int, rows: int
     ) -> Callable[[ForwardPass, Sequence[range]], None]:
-        """A state of each text → gathered."""
+        """Gather the state of each text → gathered."""
         norm, last = self.final_norm, self.spec.pooling == "last"
         if self.spec.pooling == "mean":
             normed = hidden if norm is None else workspace.take("last states", width, "float32")

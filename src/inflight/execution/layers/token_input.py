@@ -1,4 +1,4 @@
-"""What layers are told of each token beside the residual stream (Gemma 4's per-layer embeddings).
+"""Adds per-layer embeddings of tokens to the residual stream (Gemma 4).
 
 Before the first layer, for all layers at once: rows of a table, and numbers projected from the embedding and normed
 layer by layer, added up. In each layer, behind its MLP: a gate that reads the residual stream weighs the layer's share,
@@ -23,7 +23,7 @@ _NAME = "token_inputs"  # of the activation float32[T, L·P]
 
 
 class TokenInputTable(Struct, frozen=True):
-    """Of all L layers. width: P, of a layer's share."""
+    """Per-layer embeddings of all L layers. width: P, of a layer's share."""
 
     width: int
     table: Table  # [V, L·P]

@@ -1,7 +1,7 @@
 """The activations of a pass, which all layers share.
 
 Knows names and widths. Layers run one after the other, so that those of one kind use the same memory; what a layer
-leaves there is nobody's after it, but for the residual stream, which the decoder owns.
+leaves there is not read after it, but for the residual stream, which the decoder owns.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the same bits, and draws the same tokens from them, so that nothing waits for th
 ranks have drawn is compared when a step is done, and where it differs they stop.
 
 A rank that lacks memory in a step goes through all of its sums (`backends.torch.summing`), and says so with its result:
-then the step has failed on all, for want of memory, and what was in flight behind it is for nobody, whatever was drawn.
+then the step has failed on all, for want of memory, and results of steps behind it are discarded, whatever was drawn.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from inflight.execution.parallel.worker import token_ids
 from inflight.execution.parallel.workers import Workers
 from inflight.execution.runner import InFlight, ModelRunner, step_failure
 
-_AGAIN = "Ranks are no longer at the same step; start the engine anew"  # whoever tells it ends the sentence
-_TICK = 0.001  # seconds between two looks at what ranks tell of transfers
+_AGAIN = "Ranks are no longer at the same step; start the engine again"  # the readers of `lost` end the sentence
+_TICK = 0.001  # seconds between two polls of ranks' transfers
 _PATIENCE = 5.0  # seconds for the others to say what they know, once this rank has failed
 
 
 class ParallelExecutor:
-    """Of the first rank. Where a rank is lost, or a step fails on one, that step's `result` raises RanksLost, or
-    `poll`, and so does every `submit` after it: this is no failed step but the executor's end, and the engine ends with
-    the sentence."""
+    """The first rank's executor. Where a rank is lost, or a step fails on one, that step's `result` or `poll` raises
+    RanksLost, and so does every later `submit`: this is no failed step but the executor's end, and the engine ends with
+    the error message."""
 
     def __init__(self, runner: ModelRunner, workers: Workers) -> None:
         self._runner, self._workers = runner, workers
@@ -54,7 +54,7 @@ class ParallelExecutor:
         return _InFlight(self, flight, None if fault is None else step_failure(plan, fault))
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
-        """A transfer has ended when all ranks have done their own. Raises RanksLost."""
+        """Return transfers that have ended on all ranks. Raises RanksLost."""
         last = time.monotonic() + seconds
         while self.lost is None and self._transfers:
             self._hear()
@@ -68,9 +68,9 @@ class ParallelExecutor:
         self._runner.close()
 
     def finished(self, result: StepResult, fault: Exception | None, short: str | None) -> StepResult:
-        """A step of this rank, once the others are done with it, too. fault: what it failed by. short: a sentence where
-        it lacked memory. Raises RanksLost."""
-        if self.lost is not None:  # it was under way beside the one that has raised
+        """Finish a step of this rank, once the others have finished it, too. fault: what it failed by. short: an error
+        message where it lacked memory. Raises RanksLost."""
+        if self.lost is not None:  # it was in flight beside the one that has raised
             return StepResult(result.step, (), result.seconds, error=self.lost)
         others = self._others(result, fault)
         shortages = [(rank, one) for rank, one in enumerate((short, *(other.short for other in others))) if one]
@@ -83,18 +83,18 @@ class ParallelExecutor:
         return result
 
     def _hear(self) -> None:
-        """What ranks tell of transfers. Raises RanksLost."""
+        """Collect ended transfers of all ranks. Raises RanksLost."""
         limit = self._workers.seconds
         try:
             for rank, ended in enumerate((self._runner.poll() or (), *self._workers.ended())):
-                self._transfers.told(rank, ended)
+                self._transfers.add_ended(rank, ended)
             if late := self._transfers.overdue(limit):
                 raise WorkerFault(f"Rank {min(late)} has not copied the blocks of a transfer for {limit:g} s.")
         except WorkerFault as cause:
             self.lose(str(cause), cause)
 
     def _others(self, result: StepResult, fault: Exception | None) -> list[Computed]:
-        """What the others have made of a step. Raises RanksLost where one cannot go on."""
+        """Collect the other ranks' results of a step. Raises RanksLost where one cannot go on."""
         if fault is not None and not isinstance(fault, PeerLost):
             self.lose(str(result.error))
         try:
@@ -106,7 +106,7 @@ class ParallelExecutor:
         return others
 
     def _compare(self, result: StepResult, others: Sequence[Computed]) -> None:
-        """Raises RanksLost where not all have drawn the same."""
+        """Raise RanksLost where not all ranks have drawn the same tokens."""
         drawn = token_ids(result)
         for rank, other in enumerate(others, start=1):
             if (other.step, other.token_ids) != (result.step, drawn):
@@ -116,7 +116,7 @@ class ParallelExecutor:
                 )
 
     def lose(self, why: str, cause: WorkerFault | DeviceLost | None = None) -> NoReturn:
-        """Raises RanksLost."""
+        """End the executor: raise RanksLost."""
         self.lost = f"{why} {_AGAIN}"
         raise RanksLost(self.lost) from cause
 

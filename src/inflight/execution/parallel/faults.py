@@ -1,4 +1,4 @@
-"""What can become of ranks: sentences for those who wait for one that is gone, or has failed."""
+"""Errors of ranks that are gone, or have failed."""
 
 from __future__ import annotations
 

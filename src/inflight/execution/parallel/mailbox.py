@@ -1,4 +1,4 @@
-"""What a worker says, as the engine's process hears it: answers in their order, and transfers that end in between.
+"""A worker's messages, received in the engine's process: answers in their order, and ended transfers in between.
 
 Knows messages, the pipe that they come over, and how long an answer is waited for; not what was asked.
 """
@@ -25,7 +25,7 @@ class Mailbox:
         self._answers = deque[FromWorker]()  # that came while transfers alone were asked for
         self._ended: list[Transferred] = []
 
-    def told(self, kind: type[Message], seconds: float) -> Message:
+    def receive(self, kind: type[Message], seconds: float) -> Message:
         """Its next answer. Raises WorkerFault where that is another one, or none comes within so many seconds."""
         last = time.monotonic() + seconds
         while not self._answers:
@@ -37,7 +37,7 @@ class Mailbox:
         return message
 
     def ended(self) -> list[Transferred]:
-        """Transfers that it has told of since the last call. Raises WorkerFault where it is gone."""
+        """Return transfers that the worker has reported since the last call. Raises WorkerFault where it is gone."""
         while self._hears(0.0):
             pass
         ended, self._ended = self._ended, []

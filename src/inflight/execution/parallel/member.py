@@ -22,6 +22,6 @@ class Member(Struct, frozen=True):
 
 
 def device_of(first: str, rank: int) -> str:
-    """Where a rank computes: GPUs stand side by side from the first rank's on, a CPU is everybody's."""
+    """Return a rank's device: consecutive GPUs from the first rank's on; all ranks share a CPU."""
     kind, _, number = first.partition(":")
     return first if kind == "cpu" else f"{kind}:{int(number) + rank}"

@@ -1,8 +1,7 @@
-"""What the engine's process and its workers say to each other.
+"""Messages between the engine's process and its workers.
 
-Knows shapes only. A worker's setup is pickled, by the process that has started it, into a pipe that nobody else can
-reach; after that it is msgpack, each side checking types.
-"""
+Knows shapes only. A worker's setup is pickled, by the process that has started it, into a pipe that no other process
+can reach; after that it is msgpack, each side checking types."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ class Setup:
 
 # -- to a worker ------------------------------------------------------------------------------------------------------
 class Begin(Struct, frozen=True, tag=True):
-    """What all ranks have room for."""
+    """The capacity for which all ranks have memory."""
 
     capacity: Capacity
 
@@ -57,7 +56,7 @@ class Ready(Struct, frozen=True, tag=True):
 
 class Computed(Struct, frozen=True, tag=True):
     """token_ids: all that was drawn, in the plan's order. short: a sentence where memory was, so that what the step
-    has computed is for nobody."""
+    has computed is discarded."""
 
     step: int
     token_ids: tuple[int, ...]

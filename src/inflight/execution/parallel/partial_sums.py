@@ -21,7 +21,7 @@ Product = TypeVar("Product", DeviceLinear, DeviceExperts)
 
 
 def with_partial_sums(weights: ModelWeights) -> ModelWeights:
-    """The weights of one device among several, with these products marked."""
+    """Return the weights of one device among several, with these products marked."""
     return replace(weights, layers=tuple(_marked_layer(layer) for layer in weights.layers))
 
 

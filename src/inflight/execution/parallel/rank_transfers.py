@@ -1,6 +1,6 @@
 """Transfers of blocks that every rank does for itself, and which of them have ended on all.
 
-Knows transfers and ranks; not how ranks tell of them.
+Knows transfers and ranks; not how ranks report them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from inflight.core.types.plan import Transfer, Transferred
 @dataclass(slots=True)
 class _UnderWay:
     begun: float
-    ranks: set[int]  # that have not told of it
+    ranks: set[int]  # that have not reported its end
     error: str | None = None
 
 
@@ -25,15 +25,15 @@ class RankTransfers:
         self._under_way: dict[int, _UnderWay] = {}
 
     def __bool__(self) -> bool:
-        """Whether any is under way."""
+        """Return whether any transfer is in flight."""
         return bool(self._under_way)
 
     def begin(self, transfers: Iterable[Transfer]) -> None:
         for one in transfers:
             self._under_way[one.transfer_id] = _UnderWay(time.monotonic(), set(range(self._ranks)))
 
-    def told(self, rank: int, ended: Iterable[Transferred]) -> None:
-        """What failed on one rank has failed: its blocks hold something else there."""
+    def add_ended(self, rank: int, ended: Iterable[Transferred]) -> None:
+        """Add a rank's ended transfers. One that failed on a rank has failed: its blocks hold something else there."""
         for one in ended:
             state = self._under_way[one.transfer_id]
             state.ranks.discard(rank)

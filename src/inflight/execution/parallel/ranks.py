@@ -26,7 +26,7 @@ class Ranks:
     """The group, from one of its ranks."""
 
     def __init__(self, member: Member, device: str) -> None:
-        """Waits for all others. Raises PeerLost."""
+        """Join the group; wait for all others. Raises PeerLost."""
         self._rank, self._count = member.shard.rank, member.shard.ranks
         self._on_gpu = device != "cpu"
         self._is_alone = False
@@ -51,10 +51,10 @@ class Ranks:
     def sum_of(self, part: Tensor) -> Tensor:
         """float32[S, N] of each rank → their sum: the first rank's, plus the second's, and so on.
 
-        Everybody gets all parts and adds them up in this order, so that ranks have the same bits, and a row has the
+        Every rank gets all parts and adds them up in this order, so that ranks have the same bits, and a row has the
         same whatever else is in the batch: a ring, as an all-reduce may run it, adds in an order that depends on where
         a number lies in the tensor. That costs N - 1 parts to receive for a ring's 2 · (N - 1) / N: no more for two
-        ranks, and twice as many for four. Raises PeerLost; on a GPU whoever waits for the device learns it."""
+        ranks, and twice as many for four. Raises PeerLost; on a GPU, waiting for the device raises it."""
         parts = torch.empty((self._count, *part.shape), dtype=part.dtype, device=part.device)
         try:
             if not self._is_alone:
@@ -68,8 +68,8 @@ class Ranks:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While entered, sums take the memory that they will, of parts that nobody sends: others may still be loading.
-        What this rank lacked memory for meanwhile is raised at the end."""
+        """While entered, sum this rank's parts alone, in the memory that sums take: others may still be loading. A
+        shortage of memory meanwhile is raised at the end."""
         self._is_alone = True
         try:
             yield
@@ -83,13 +83,13 @@ class Ranks:
         self._shortage = self._shortage or fault
 
     def shortage(self) -> Exception | None:
-        """What was the first since the last call."""
+        """Return the first shortage of memory since the last call."""
         fault, self._shortage = self._shortage, None
         return fault
 
     def abandon(self) -> None:
-        """Ends what this rank is waiting for on a GPU: another one is gone, which kernels would wait for without end.
-        (gloo sees that by itself.)"""
+        """Abort this rank's waiting kernels on a GPU: another rank is gone, for which they would wait without end.
+        (gloo notices by itself.)"""
         if self._on_gpu:
             self._group.abort()
 

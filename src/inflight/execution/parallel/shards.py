@@ -1,4 +1,4 @@
-"""Who of several devices holds what of a model: its shape on each, and where each tensor is cut.
+"""Cuts a model for several devices: its shape on each, and where each tensor is cut.
 
 Knows specs and names of tensors; no weights, no device. Cut are the heads of attention and the width of MLPs and
 experts: the first matrices of both by their outputs, the last ones by their inputs, whose products are then parts of a
@@ -54,7 +54,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Shard:
-    """What one of `ranks` devices holds of a model. Raises ModelError where it cannot be cut so."""
+    """The part of a model that one of `ranks` devices holds. Raises ModelError where it cannot be cut so."""
 
     whole: ModelSpec
     rank: int
@@ -66,7 +66,7 @@ class Shard:
         return cut_model(self.whole, self.ranks)
 
     def cut_of(self, name: str) -> Cut | None:
-        """Of a tensor, by the name that a layer asks for; None: it is whole everywhere."""
+        """Return the cut of a tensor, by the name that a layer asks for; None: it is whole everywhere."""
         found = _NAMED.fullmatch(name)
         if found is None:
             return None
@@ -86,7 +86,7 @@ class Shard:
 
 
 def cut_model(model: ModelSpec, ranks: int) -> ModelSpec:
-    """A model as each of so many devices computes it. Raises ModelError where they cannot share it evenly."""
+    """Return a model as each of so many devices computes it. Raises ModelError where they cannot share it evenly."""
     if reason := _why_not(model, ranks):
         others = [f"{count}" for count in range(2, MAX_RANKS + 1) if not _why_not(model, count)]
         do = f"it can be {_one_of(others)}" if others else "leave it out"
@@ -102,13 +102,13 @@ def is_cut(mixer: Mixer) -> bool:
 
 
 def kept_whole(model: ModelSpec) -> tuple[str, ...]:
-    """Mixers of the model that every device computes alone, in words."""
+    """Describe the model's mixers that every device computes alone."""
     mixers = {layer.mixer: None for layer in model.layers if not is_cut(layer.mixer)}
     return tuple(dict.fromkeys(_WHOLE[type(mixer)] for mixer in mixers))
 
 
 def _why_not(model: ModelSpec, ranks: int) -> str | None:
-    """What of the model is no multiple of the devices, in words."""
+    """Describe sizes of the model that are no multiple of the devices; None where all are."""
     for layer in dict.fromkeys(model.layers):
         mixer = layer.mixer
         if isinstance(mixer, Attention) and is_cut(mixer):

@@ -44,9 +44,9 @@ from inflight.execution.states import states_of
 from inflight.models.gguf.gguf_model import gguf_at
 
 Inbox = queue.SimpleQueue[ToWorker]
-Tell = Callable[[FromWorker], None]
+Send = Callable[[FromWorker], None]
 Shortage = Callable[[], Exception | None]
-_TICK = 0.001  # seconds between two looks at transfers under way
+_TICK = 0.001  # seconds between two polls of transfers in flight
 
 
 def main() -> None:
@@ -57,54 +57,54 @@ def main() -> None:
     inbox = Inbox()
     threading.Thread(target=_listen, args=(pipe, inbox), daemon=True).start()
 
-    def tell(message: FromWorker) -> None:
+    def send(message: FromWorker) -> None:
         pipe.send_bytes(encode(message))
 
     try:
-        work(setup, inbox, tell)
+        work(setup, inbox, send)
     except Exception as error:
         sentence = str(error) if str(error) else type(error).__name__
-        tell(Failed(sentence, isinstance(error, PeerLost)))
+        send(Failed(sentence, isinstance(error, PeerLost)))
     os._exit(1)  # at once: others may be waiting for this one
 
 
-def work(setup: Setup, inbox: Inbox, tell: Tell) -> None:
+def work(setup: Setup, inbox: Inbox, send: Send) -> None:
     """Until a step fails: then ranks are no longer at the same place, and none of them can go on."""
     model = setup.model
     assert isinstance(model.files, Path)
     model = replace(model, files=gguf_at(model.files) or model.files)
-    tell(Joining())
+    send(Joining())
     assert model.member is not None
     ranks = Ranks(model.member, model.device)
     model = replace(model, ranks=ranks)
     backend = model.open_backend(setup.dtype, setup.threads, ANYWHERE)
     assert isinstance(backend, Backend)
     decoder = model.decoder(backend, setup.max_positions, setup.max_tokens, setup.max_logit_rows, None)
-    tell(Loaded(memory_of(backend).available))
+    send(Loaded(memory_of(backend).available))
     begin = inbox.get()
     assert isinstance(begin, Begin)
     capacity, kinds = begin.capacity, states_of(model.held)
     kv_cache = backend.kv_cache(setup.kv_shape, capacity.num_blocks + 1, capacity.host_blocks)
     states = backend.state_cache(kinds, capacity.max_rows + 1, capacity.state_snapshots) if kinds else None
     runner = ModelRunner(decoder, backend, kv_cache, capacity, states)
-    tell(Ready())
-    compute(runner, backend.depth, inbox, tell, ranks.shortage)
+    send(Ready())
+    compute(runner, backend.depth, inbox, send, ranks.shortage)
 
 
-def compute(runner: ModelRunner, depth: int, inbox: Inbox, tell: Tell, shortage: Shortage) -> None:
-    """Plans as they come, up to `depth` of them under way, and transfers beside them. shortage(): of memory, since the
-    last call, with which a step went on to its end. Raises what a step failed by otherwise."""
+def compute(runner: ModelRunner, depth: int, inbox: Inbox, send: Send, shortage: Shortage) -> None:
+    """Compute plans as they come, up to `depth` of them in flight, and transfers beside them. shortage(): of memory
+    since the last call, with which a step went on to its end. Raises the fault of a step that failed otherwise."""
     flights = deque[tuple[InFlight, str | None]]()
     while True:
         ended = runner.poll()
         if ended:
-            tell(Copied(ended))
+            send(Copied(ended))
         if flights and (len(flights) == depth or inbox.empty()):
             flight, short = flights.popleft()
             result = flight.result()
             if flight.fault is not None:
                 raise flight.fault
-            tell(Computed(result.step, token_ids(result), short))
+            send(Computed(result.step, token_ids(result), short))
             continue
         try:
             message = inbox.get(timeout=None if ended is None else _TICK)
@@ -121,7 +121,7 @@ def token_ids(result: StepResult) -> tuple[int, ...]:
 
 
 def _listen(pipe: Connection, inbox: Inbox) -> None:
-    """The pipe's end is the process's: nobody needs what it computes."""
+    """Receive messages. The process ends with its pipe: no other process needs its results."""
     try:
         while True:
             inbox.put(decode_to_worker(pipe.recv_bytes()))

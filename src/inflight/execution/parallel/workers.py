@@ -57,15 +57,15 @@ class Worker:
         command = [sys.executable, "-m", "inflight.execution.parallel.worker", str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        with contextlib.suppress(OSError):  # it has ended: whoever asks it for something is told
+        with contextlib.suppress(OSError):  # it has ended: the next request to it raises
             self._pipe.send(setup)
 
-    def tell(self, message: Begin | Step) -> None:
+    def send(self, message: Begin | Step) -> None:
         with contextlib.suppress(OSError):
             self._pipe.send_bytes(encode(message))
 
-    def told(self, kind: type[Message], seconds: float) -> Message:
-        return self._mailbox.told(kind, seconds)
+    def receive(self, kind: type[Message], seconds: float) -> Message:
+        return self._mailbox.receive(kind, seconds)
 
     def ended(self) -> list[Transferred]:
         return self._mailbox.ended()
@@ -86,7 +86,7 @@ class Worker:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(_CLOSE_SECONDS)
             if code < 0:
-                return f"was killed ({signal.Signals(-code).name}); if nobody did that, memory may have run out"
+                return f"was killed ({signal.Signals(-code).name}); memory may have run out"
             return f"has ended with exit code {code}; what it said stands above"
         return "has closed its pipe"
 
@@ -95,8 +95,8 @@ class Workers:
     """All ranks but the first, which is this process."""
 
     def __init__(self, setup: Setup, ranks: int, seconds: float = SECONDS) -> None:
-        """setup: of the whole model, whose device is the first rank's. They load while this process does. seconds: as
-        of `Member`."""
+        """Start the workers. setup: of the whole model, whose device is the first rank's. They load while this process
+        does. seconds: as of `Member`."""
         model, self.seconds, self._closed = setup.model, seconds, False
         self._folder = tempfile.mkdtemp(prefix="inflight-ranks-")
         files = model.files.path if isinstance(model.files, GGUFModel) else model.files
@@ -122,48 +122,48 @@ class Workers:
         return len(self._workers)
 
     def join(self) -> KernelModel:
-        """Waits until all are about to join the group, and joins it: the model as this process computes it. Raises
+        """Join the group once all workers are about to, and return the model as this process computes it. Raises
         WorkerFault or PeerLost."""
         from inflight.execution.parallel.ranks import Ranks  # PyTorch, while they bring theirs
 
         for worker in self._workers:
-            worker.told(Joining, START_SECONDS)
+            worker.receive(Joining, START_SECONDS)
         assert self._first.member is not None
         self._ranks = Ranks(self._first.member, self._first.device)
         return replace(self._first, ranks=self._ranks)
 
     def await_loaded(self) -> int:
         """Bytes that are free on the one that has least, when all have loaded. Raises WorkerFault."""
-        return min(worker.told(Loaded, LOAD_SECONDS).available for worker in self._workers)
+        return min(worker.receive(Loaded, LOAD_SECONDS).available for worker in self._workers)
 
     def begin(self, capacity: Capacity) -> None:
-        """Raises WorkerFault."""
+        """Allocate the capacity on all ranks. Raises WorkerFault."""
         for worker in self._workers:
-            worker.tell(Begin(capacity))
+            worker.send(Begin(capacity))
         for worker in self._workers:
-            worker.told(Ready, START_SECONDS)
+            worker.receive(Ready, START_SECONDS)
 
     def alone(self) -> AbstractContextManager[None]:
         """While entered, this process's rank waits for none of the others."""
         return nullcontext() if self._ranks is None else self._ranks.alone()
 
     def shortage(self) -> Exception | None:
-        """Of memory, on this process's rank, since the last call."""
+        """Return the shortage of memory on this process's rank since the last call."""
         return None if self._ranks is None else self._ranks.shortage()
 
     def step(self, plan: BatchPlan) -> None:
         message = Step(plan)
         for worker in self._workers:
-            worker.tell(message)
+            worker.send(message)
 
     def computed(self, seconds: float) -> list[Computed]:
-        """What each has made of the oldest step that was not asked for. Raises WorkerFault, of the one that is the
-        cause."""
+        """Return each worker's result of the oldest step not asked for yet. Raises WorkerFault, of the worker that is
+        the cause."""
         last = time.monotonic() + seconds
-        return self._of_each(lambda worker: worker.told(Computed, max(0.0, last - time.monotonic())))
+        return self._of_each(lambda worker: worker.receive(Computed, max(0.0, last - time.monotonic())))
 
     def ended(self) -> list[list[Transferred]]:
-        """Of each the transfers that have ended since the last call. Raises WorkerFault, as above."""
+        """Return each worker's transfers that have ended since the last call. Raises WorkerFault, as above."""
         return self._of_each(Worker.ended)
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class Workers:
         return found
 
     def _watch(self, worker: Worker) -> None:
-        """Until it has ended: by itself, others may wait for it where nothing tells them."""
+        """Wait for a worker's end: if it ends by itself, others may wait for it without notice."""
         worker.wait()
         if not self._closed and self._ranks is not None:
             self._ranks.abandon()

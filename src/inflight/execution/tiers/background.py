@@ -1,4 +1,5 @@
-"""Threads of a tier: they work where the steps leave cores idle, and one that hangs keeps nobody from ending.
+"""Threads of a tier: they work where the steps leave cores idle, and a thread that hangs does not keep the engine
+alive.
 
 Knows the system's priorities and futures; nothing of blocks.
 """
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-READING, WRITING = 5, 19  # niceness: somebody waits for what is read, nobody for what is written
+READING, WRITING = 5, 19  # niceness: requests wait for what is read, none for what is written
 
 Job = tuple[Future[None], Callable[[], None]]
 
@@ -32,25 +33,25 @@ class BackgroundThreads:
         return future
 
     def close(self, seconds: float) -> None:
-        """Waits so long for what is under way and what waits; a thread that takes longer is left to itself."""
+        """Wait so long for jobs in flight and in the queue; a thread that takes longer is left to itself."""
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join(seconds / len(self._threads))
 
     def _run(self, niceness: int) -> None:
-        _give_way(niceness)
+        _lower_priority(niceness)
         while (job := self._jobs.get()) is not None:
             future, call = job
             try:
                 call()
-            except BaseException as fault:  # whoever asked is told
+            except BaseException as fault:  # raised by the future
                 future.set_exception(fault)
             else:
                 future.set_result(None)
 
 
-def _give_way(niceness: int) -> None:
+def _lower_priority(niceness: int) -> None:
     try:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
     except (AttributeError, OSError):

@@ -2,8 +2,8 @@
 
 A file is a head, and behind it the bytes of the block: a mark, a digest of all that follows it, the identity of the
 engines that may use the block, its name, and how many bytes it has. It is written beside its place and moved there, so
-that nobody ever reads half of one; nothing waits for the disk, since what a power failure leaves is told by its digest.
-Whatever is not exactly what was asked for is damaged, and of no use to anybody. The digest (XXH3, 128 bits) tells
+so that half a file is never read; writing does not wait for the disk, since the digest shows what a power failure left.
+A file that is not exactly the requested block is damaged, and not used. The digest (XXH3, 128 bits) detects
 damage, at the speed of memory, since steps wait for the core that reads; who may write to the folder is believed, which
 is its owner alone. Knows bytes, not what a name is of.
 """
@@ -26,16 +26,16 @@ HEAD_BYTES = len(MARK) + _HEAD.size
 
 
 class DamagedFile(ValueError):
-    """It is not what its name says; the sentence tells in what."""
+    """The file is not the block that its name says; the message says how."""
 
 
 def file_bytes(block_bytes: int) -> int:
-    """Of a block's file, as a disk counts it."""
+    """Return the bytes of a block's file, as a disk counts it."""
     return -(-(HEAD_BYTES + block_bytes) // 4096) * 4096
 
 
 def write_block(path: Path, identity: bytes, name: bytes, content: memoryview) -> None:
-    """Raises OSError; then nothing is left of it."""
+    """Write a block's file. Raises OSError; then no part of it is left."""
     head = _HEAD.pack(_digest(identity, name, content), identity, name, len(content))
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -49,8 +49,8 @@ def write_block(path: Path, identity: bytes, name: bytes, content: memoryview) -
 
 
 def read_block(path: Path, identity: bytes, name: bytes, into: memoryview) -> None:
-    """The block's bytes, which are not to be used when this raises: OSError where there is no such file, or it cannot
-    be read; DamagedFile where it is not what it should be."""
+    """Read a block's bytes, which are not to be used when this raises: OSError where there is no such file, or it
+    cannot be read; DamagedFile where it is not that block."""
     head = bytearray(HEAD_BYTES)
     with open(path, "rb", buffering=0, opener=open_private) as file:
         size = os.fstat(file.fileno()).st_size
@@ -69,9 +69,9 @@ def read_block(path: Path, identity: bytes, name: bytes, into: memoryview) -> No
 
 
 def _digest(identity: bytes, name: bytes, content: memoryview) -> bytes:
-    told = xxh3_128(identity + name + len(content).to_bytes(8, "little"))
-    told.update(content)
-    return told.digest()
+    digest = xxh3_128(identity + name + len(content).to_bytes(8, "little"))
+    digest.update(content)
+    return digest.digest()
 
 
 def _write_all(file: int, parts: list[memoryview]) -> None:
@@ -89,7 +89,7 @@ def _read_all(file: int, parts: list[memoryview], path: Path) -> None:
 
 
 def _rest(parts: list[memoryview], done: int) -> list[memoryview]:
-    """What is left behind so many bytes."""
+    """Return what is left behind so many bytes."""
     while parts and done >= len(parts[0]):
         done -= len(parts[0])
         parts = parts[1:]

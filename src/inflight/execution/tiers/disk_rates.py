@@ -30,7 +30,7 @@ class DiskRates:
 
 
 def measured_rates(folder: Path, block_bytes: int) -> DiskRates:
-    """Raises OSError where nothing can be written there."""
+    """Measure how fast blocks are written and read. Raises OSError where nothing can be written there."""
     count = max(_FEWEST, _MAX_BYTES // max(1, block_bytes))
     names = [number.to_bytes(16) for number in range(1, count + 1)]
     content = memoryview(os.urandom(block_bytes))

@@ -1,8 +1,8 @@
-"""What is in the folder of a tier: which blocks, of how many bytes, and which of them were used last.
+"""Indexes the folder of a tier: its blocks, their bytes, and when each was used last.
 
 Read when the engine starts, and again from time to time, since other engines may write to the folder and take from it.
 Knows names, sizes and times; no content. The folder is kept below its bound by taking what was used longest ago,
-whoever wrote it and whichever model it is of; what somebody else has taken meanwhile is gone, and that is all. Between
+whichever engine wrote it for whichever model; blocks that another engine has deleted are simply gone. Between
 two looks others may have written what is not counted here: the bound holds for what each engine knows.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from inflight.private_files import check_private, make_folders
 
 _FILE = re.compile(r"[0-9a-f]{32}\.kv")
-_OLD_ASIDE = 600.0  # seconds after which a file that was never moved to its place is nobody's
+_OLD_ASIDE = 600.0  # seconds after which a file that was never moved to its name has no writer
 FOLDER = "blocks-1"  # of this layout of folders
 
 
@@ -36,7 +36,8 @@ class Entry:
 
 class FolderIndex:
     def __init__(self, folder: Path, identity: bytes, max_bytes: int):
-        """Raises OSError where the folder cannot be made or read, NotPrivate where another user may write to it."""
+        """Open the folder. Raises OSError where it cannot be made or read, NotPrivate where another user may write to
+        it."""
         self._root = folder / FOLDER
         self._mine = self._root / identity.hex()
         self.max_bytes = max_bytes
@@ -44,7 +45,7 @@ class FolderIndex:
         self._names: dict[int, Entry] = {}  # of this one
         self._bytes = 0
         self._lock = threading.Lock()
-        self.taken = 0  # blocks that gave way to others, so far
+        self.taken = 0  # blocks evicted so far
         for own in (self._root, self._mine):
             make_folders(own)
             check_private(own)
@@ -56,18 +57,18 @@ class FolderIndex:
 
     @property
     def blocks(self) -> int:
-        """Of this model."""
+        """Return the number of this model's blocks."""
         return len(self._names)
 
     def __contains__(self, name: int) -> bool:
         return name in self._names  # without the lock: one look-up
 
     def path(self, name: int) -> Path:
-        told = f"{name:032x}"
-        return self._mine / told[:2] / f"{told}.kv"
+        file = f"{name:032x}"
+        return self._mine / file[:2] / f"{file}.kv"
 
     def look(self) -> None:
-        """What there is now. Raises OSError."""
+        """Read the folder again. Raises OSError."""
         found: dict[Path, Entry] = {}
         for path, status in self._files():
             found[path] = Entry(path, -(-status.st_size // 4096) * 4096, status.st_mtime)
@@ -80,7 +81,7 @@ class FolderIndex:
             self._bytes = sum(entry.nbytes for entry in found.values())
 
     def used(self, names: tuple[int, ...]) -> None:
-        """They were read; the folder is told, too, for the others and for the next start."""
+        """Mark blocks as used now, in their files' times, too, for other engines and for the next start."""
         now = time.time()
         for name in names:
             entry = self._names.get(name)
@@ -94,7 +95,7 @@ class FolderIndex:
                     continue  # a folder that is read, and not written: its files serve all the same
 
     def wrote(self, name: int, nbytes: int) -> None:
-        """It is there."""
+        """Add a block that was written."""
         path = self.path(name)
         with self._lock:
             self._forget(path)
@@ -102,7 +103,7 @@ class FolderIndex:
             self._bytes += nbytes
 
     def lost(self, name: int) -> None:
-        """It is not there any more, or cannot be used."""
+        """Remove a block that is gone, or cannot be used."""
         with self._lock:
             self._forget(self.path(name))
 
@@ -135,7 +136,7 @@ class FolderIndex:
                 self._names.pop(int(path.stem, 16), None)
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Of all models; what a writer has left that was ended is taken away."""
+        """Yield all models' files; delete what interrupted writers have left."""
         now = time.time()
         for model in _folders(self._root):
             for part in _folders(model):
@@ -147,7 +148,7 @@ class FolderIndex:
                         elif entry.name.startswith(".") and now - found.st_mtime > _OLD_ASIDE:
                             os.unlink(entry.path)
                     except OSError:
-                        continue  # somebody else was faster
+                        continue  # another engine was faster
 
 
 def _folders(path: Path) -> list[Path]:
@@ -155,7 +156,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _entries(path: Path) -> list[os.DirEntry[str]]:
-    """None, where somebody has taken it away meanwhile."""
+    """List a folder; nothing where another engine has deleted it meanwhile."""
     try:
         with os.scandir(path) as found:
             return list(found)

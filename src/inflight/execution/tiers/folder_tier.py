@@ -39,7 +39,7 @@ _RESTS = 40 * READERS - 1  # times as long as a block took, while a step is comp
 _LONGEST_REST = 0.05  # seconds: a disk that is slow takes no core
 _PAUSE = 30.0  # seconds without it after a fault
 _LOOK = 20.0  # seconds between two looks at what others have written
-_CLOSING = 5.0  # seconds for what is under way, at the end
+_CLOSING = 5.0  # seconds for transfers in flight, at the end
 _MAX_ROOTS = 4096
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class FolderTier:
         self._roots: dict[SharedRoot, bytes | None] = {}
         self._writing: set[int] = set()  # names
         self._no_reads_before = self._no_writes_before = 0.0
-        self._told = False  # that nothing can be written
+        self._has_warned = False  # that nothing can be written
         self._looked = time.monotonic()
         self._came = {"load": 0.0, "store": 0.0}  # when the last block was read, or written
         self._turn = threading.Lock()  # of readers, while steps are computed
@@ -164,7 +164,7 @@ class FolderTier:
                 faults = [fault for part in one.parts if (fault := part.exception()) is not None]
                 ended.append(Transferred(transfer_id, str(faults[0]) or type(faults[0]).__name__ if faults else None))
             elif now - self._last_sign(one) > LIMIT:
-                one.copies.give_up()
+                one.copies.release()
                 self._stands_still(now)
                 ended.append(Transferred(transfer_id, f"The folder of blocks has not answered for {LIMIT:g} s."))
             else:
@@ -176,19 +176,19 @@ class FolderTier:
         return ended
 
     def close(self) -> None:
-        """What is being written is written, as far as that takes no longer than a moment."""
+        """End, after writing what is in flight if that takes no longer than a moment."""
         last = time.monotonic() + _CLOSING
         while self._out and time.monotonic() < last:
             self.poll()
             time.sleep(0.005)
         self._closed.set()
         for one in self._out.values():
-            one.copies.give_up()
+            one.copies.release()
         for threads in (self._readers, self._writer):
             threads.close(1.0)
 
     def _last_sign(self, one: _UnderWay) -> float:
-        """Of life: of a transfer's own blocks, or, while it waits for a thread, of others' that such a thread has."""
+        """Return when a transfer last made progress; while it waits for a thread, when another one did."""
         return one.copies.touched or max(one.began, self._came[one.kind])
 
     def _stands_still(self, now: float) -> None:
@@ -249,12 +249,12 @@ class FolderTier:
                 self._write_one(number, content)
                 copies.touch()
                 self._came["store"] = time.monotonic()
-            self._told = False
+            self._has_warned = False
         except OSError as error:
             self.counts.write_errors += 1
             self._no_writes_before = time.monotonic() + _PAUSE
-            if not self._told and not self._closed.is_set():
-                self._told = True
+            if not self._has_warned and not self._closed.is_set():
+                self._has_warned = True
                 log.warning(
                     "Blocks cannot be kept in %s (%s); the engine goes on without, and tries again every %g s.",
                     self.index.path(0).parent.parent,
@@ -297,7 +297,7 @@ class FolderTier:
 
 
 def _taken_away(path: Path) -> str:
-    """A damaged file, as far as that is possible; returns a sentence."""
+    """Delete a damaged file, if possible, and return the end of the error message."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

@@ -21,7 +21,7 @@ NAME = "inflight_paged"  # of this implementation, in the library's registry
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one layer keeps of a token: kv_heads keys of key_dim and values of value_dim."""
+    """One layer's keys and values of a token: kv_heads keys of key_dim and values of value_dim."""
 
     kv_heads: int
     key_dim: int
@@ -151,8 +151,8 @@ def paged_attention(
     paged: PagedAttention | ShapeProbe | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The function in the library's registry. paged: what the pass was called with. Raises ModelError for a module that
-    asks for what the paged cache has no place for."""
+    """Attend over the paged cache; registered in the library. paged: an argument of the pass. Raises ModelError for a
+    module that asks for what the paged cache does not have."""
     layer = getattr(module, "layer_idx", None)
     if paged is None or layer is None:
         raise ModelError(f"{type(module).__name__} does not pass on what its attention needs to find the paged cache")

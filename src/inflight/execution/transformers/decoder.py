@@ -1,6 +1,6 @@
 """Passes through the modules of a model: the decoder of `--backend transformers`.
 
-Knows how the library's causal language models are called. The layers and the projection to logits are asked apart, so
+Calls the library's causal language models. The layers and the projection to logits are called separately, so
 that logits are computed for the places that are wanted alone: the model's own `forward` is called a second time, over a
 base model that answers with those rows.
 """
@@ -31,7 +31,7 @@ class TransformersDecoder:
 
     @torch.inference_mode()
     def forward(self, batch: TransformersPass) -> None:
-        """Computes all layers for the pass's tokens and writes their keys and values. Raises ValueError for more tokens
+        """Compute all layers for the pass's tokens and write their keys and values. Raises ValueError for more tokens
         than the decoder was made for."""
         if batch.num_tokens > self.max_tokens:
             raise ValueError(f"a step of {batch.num_tokens} tokens does not fit a decoder made for {self.max_tokens}")
@@ -40,7 +40,7 @@ class TransformersDecoder:
         )
 
     def pooled(self, batch: TransformersPass, texts: Sequence[range]) -> Rows:
-        """What the last layer made of each text's last token, final norm applied: float32[S, E]."""
+        """Return the last layer's output for each text's last token, final norm applied: float32[S, E]."""
         return Rows(self._found.last_hidden_state[0, [text[-1] for text in texts]].float().numpy())
 
     @torch.inference_mode()

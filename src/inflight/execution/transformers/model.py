@@ -63,15 +63,16 @@ class TransformersModel:
     def decoder(
         self, backend: Device, max_positions: int, max_tokens: int, max_logit_rows: int, progress: Progress | None
     ) -> PassDecoder:
-        """Raises ModelError, too, for a model whose logits are others over a paged cache."""
+        """Try the model over a paged cache and return its decoder. Raises ModelError, too, where its logits differ
+        there."""
         assert isinstance(backend, TransformersBackend)
         try_out(self.modules, self.spec, backend)
         return TransformersDecoder(self.modules, max_tokens, max_logit_rows)
 
 
 def load(folder: Path, dtype: DType | Literal["auto"], load_format: LoadFormat, seed: int) -> TransformersModel:
-    """Raises ModelError for a folder that `transformers` cannot load, and for a model whose layers keep more than keys
-    and values."""
+    """Load a folder. Raises ModelError for one that `transformers` cannot load, and for a model whose layers keep more
+    than keys and values."""
     AttentionInterface.register(NAME, paged_attention)
     transformers.logging.set_verbosity_error()  # what is wrong, we say
     transformers.logging.disable_progress_bar()
@@ -83,7 +84,7 @@ def load(folder: Path, dtype: DType | Literal["auto"], load_format: LoadFormat, 
             torch.manual_seed(seed)
             modules = _from_config(config, dtype=found, attn_implementation=NAME)
         else:
-            modules, told = _from_pretrained(
+            modules, loading = _from_pretrained(
                 folder,
                 config=config,
                 dtype=found,
@@ -91,7 +92,7 @@ def load(folder: Path, dtype: DType | Literal["auto"], load_format: LoadFormat, 
                 use_safetensors=True,
                 output_loading_info=True,
             )
-            if missing := sorted(told["missing_keys"]):
+            if missing := sorted(loading["missing_keys"]):
                 raise KeyError(f"its files lack {counted(len(missing), 'tensor')}, {missing[0]} among them")
     except Exception as error:  # whatever the library and the model's own code raise
         if isinstance(error, KeyError) and NAME in str(error):

@@ -2,7 +2,7 @@
 
 Two sequences are computed in one go by the modules alone, and side by side in pieces over a cache; their logits must
 agree. They do not where a layer keeps state outside of attention, counts positions by itself, or looks back in a way
-that the attention interface is not told of.
+that it does not pass to the attention interface.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_ERROR = 0.05  # of the logits' norm: bf16 errs by a tenth of it
 
 
 def try_out(modules: Any, spec: ModelSpec, backend: TransformersBackend) -> None:
-    """Raises ModelError for a model whose logits over a paged cache are others, or that cannot be asked for them."""
+    """Raise ModelError for a model whose logits over a paged cache differ, or cannot be computed."""
     sequences = [
         [(31 * row + 7 * place) % spec.vocab_size for place in range(length)] for row, length in enumerate(_LENGTHS)
     ]

@@ -73,7 +73,7 @@ def test_the_engine_ends_with_a_sentence_and_so_do_all_requests(tiny: Path, dept
     ends = [one for event in engine.loop.run() if isinstance(event, FinishedEvent) for one in event.finishes]
     assert [one.reason for one in ends] == ["error"] * 3 and all("interrupted" in str(one.detail) for one in ends)
     engine.loop.add(asked(4))
-    with pytest.raises(DeviceLost, match="start the engine anew"):
+    with pytest.raises(DeviceLost, match="start the engine again"):
         engine.loop.run()
     engine.loop.close()
 
@@ -90,7 +90,7 @@ def test_who_serves_stops_and_says_why(tiny: Path) -> None:
         return bridge
 
     bridge = asyncio.run(asyncio.wait_for(served(), 60))
-    assert bridge.stopped is not None and "start the engine anew" in bridge.stopped
+    assert bridge.stopped is not None and "start the engine again" in bridge.stopped
     bridge.close()
 
 

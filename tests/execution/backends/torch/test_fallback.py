@@ -1,4 +1,4 @@
-"""Kernels with twins to fall back to."""
+"""Kernels with references to fall back to."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ pytest.importorskip("triton")
 from triton.errors import TritonError
 
 from inflight.execution.backends.torch import eager, kernels
-from inflight.execution.backends.torch.fallback import WithTwins
+from inflight.execution.backends.torch.fallback import WithFallback
 
 
 def made(**kernels_of: Any) -> tuple[Any, list[str]]:
-    """Two operations, one without a kernel if none is given; and what their twins were asked for."""
+    """Two operations, one without a kernel if none is given; and what their references were asked for."""
     asked: list[str] = []
-    twins: Any = SimpleNamespace(
+    references: Any = SimpleNamespace(
         __all__=["add", "scale"],
         add=lambda *given: asked.append(f"add {given}"),
         scale=lambda *given: asked.append(f"scale {given}"),
     )
-    return WithTwins(SimpleNamespace(**kernels_of), twins), asked  # type: ignore[arg-type]
+    return WithFallback(SimpleNamespace(**kernels_of), references), asked  # type: ignore[arg-type]
 
 
 def test_an_operation_without_a_kernel_is_its_twin() -> None:

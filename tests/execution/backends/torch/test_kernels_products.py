@@ -191,10 +191,10 @@ def test_parts_of_inputs_are_added_up_alike_by_one_program_and_by_many(
     weight = moved(matrices.linear([held("plain", 20, columns, act)], columns), device)
     found = []
     for programs in (256, 0):  # below which inputs are shared
-        monkeypatch.setattr(tiles, "APART", programs)
+        monkeypatch.setattr(tiles, "SEPARATE_BELOW", programs)
         matrix = weight.parts[0]
         parts = parts_for(matrix, tiles_for(matrix, act, 5, True), 5, 20, columns, True)
-        assert parts.number > 1 and parts.apart == (programs > 0)
+        assert parts.number > 1 and parts.separate == (programs > 0)
         found.append(torch.full((5, 20), torch.nan, device=device))
         linear(x, weight, found[-1], invariant=True)
     assert torch.equal(*found)

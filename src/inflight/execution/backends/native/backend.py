@@ -230,7 +230,8 @@ class NativeBackend(HostBackend[NativePass]):
 
     # -- probes -----------------------------------------------------------------------------------------------------
     def read_bandwidth_bytes_per_s(self, gib: float = 0.5, passes: int = 3) -> float:
-        """The best of a few passes of all threads over memory that no cache holds."""
+        """Measure reading by all threads, the best of a few passes over memory that no cache holds, in bytes per
+        second."""
         return float(self._kernels.read_bandwidth(int(gib * 2**30), passes))
 
     def peak_flops(self, kind: Literal["bf16", "f32", "int8"], seconds: float = 0.1) -> float:

@@ -1,4 +1,4 @@
-"""What layers keep of the tokens before, as the compiled module takes it: layouts, sizes, states.
+"""Layouts, sizes and states of layers' memory, as the compiled module takes them.
 
 Knows how shapes become tuples; the module owns the memory.
 """

@@ -56,8 +56,8 @@ def pieces(parts: Sequence[Matrix], hold: Hold, group: int) -> list[tuple[Any, .
 
 
 def taken_rows(rows: Rows, share: int) -> Any:
-    """Of a table, as the module takes them. share: columns that get one scale, 0 where rows are held as they are; what
-    begins within a block is read here."""
+    """Convert a table's rows to what the module takes. share: columns that get one scale, 0 where rows are stored as
+    they are; shares that begin within a block are read here."""
     if not isinstance(rows, BlockMatrix):
         return rows
     return rows.numbers() if share % rows.block_values else _blocks(rows)

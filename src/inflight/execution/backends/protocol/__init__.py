@@ -9,9 +9,9 @@ implement, and in which order it is called:
 - `forward_pass`: what `prepare` returns, a `ForwardPass`. Its methods are the `operations` of all layers, by kind, and
   those that draw tokens; `finish` ends it.
 
-And what these are told: `number_formats`, `layer_memory` (the KV cache's shape, states of recurrent layers), `metadata`
-(where a pass's tokens lie), `parameters` (functions, rotations, routing), `sampling`. Those are values that anybody may
-make; they know no backend.
+Their arguments are values that know no backend: `number_formats`, `layer_memory` (the KV cache's shape, states of
+recurrent layers), `metadata` (where a pass's tokens lie), `parameters` (functions, rotations, routing), `sampling`. Any
+caller may make; they know no backend.
 
 `reference` (numpy, slow and readable) is the definition of what is right, `native` (C++ kernels) the default on a CPU,
 and `null` computes nothing. A backend in the host's memory may take its slots and results from `host`.

@@ -1,4 +1,4 @@
-"""What an adapter changes: products of layers, by low-rank matrices (LoRA, https://arxiv.org/abs/2106.09685).
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685): matrices that are added to products of layers.
 
 Knows shapes; neither files nor which layer a matrix is of.
 """
@@ -23,7 +23,7 @@ class LowRank(NamedTuple):
 
 
 class Delta(Struct, frozen=True):
-    """What is added to a matrix's sums and bias before anything else is made of them, of a gated one to those of gate,
+    """Low-rank matrices to add to a matrix's sums and bias before any other step; of a gated one to the sums of gate,
     outputs 0 … F - 1, and of up, F … 2F - 1. No output is in two parts."""
 
     weight: Linear | GateUp

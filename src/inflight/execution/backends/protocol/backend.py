@@ -48,8 +48,8 @@ class DeviceMemory(NamedTuple):
 
 
 class Device(Protocol):
-    """What a runner needs of a backend, whatever computes between tokens and logits: the KV cache, request slots, and
-    passes over them."""
+    """The part of a backend that a runner needs, whatever computes between tokens and logits: the KV cache, request
+    slots, and passes over them."""
 
     name: str  # e.g. "reference", "native avx512_bf16"
     dtype: DType
@@ -65,14 +65,14 @@ class Device(Protocol):
         reads: they are copied to and from. On a CPU both are the same memory."""
 
     def block_memory(self, kv_cache: KVCache) -> memoryview | None:
-        """Of all blocks, one behind the other, where this machine's memory has them, to be read and written beside the
-        passes; None where it has not."""
+        """Return the memory of all blocks, one behind the other, to be read and written beside the passes; None where
+        this machine's memory does not hold them."""
 
     def own_memory(self) -> DeviceMemory | None:
         """None: it computes in the host's."""
 
     def peak_bytes(self, run: Callable[[], None]) -> int:
-        """Of the device's own memory, what `run` takes at most beside what is held already."""
+        """Return how many bytes of the device's own memory `run` takes at its peak, beside those in use before."""
 
     def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
         """`capacity.max_rows` slots, and one more whose tokens are padding: it writes to `padding_block` alone. states:
@@ -82,7 +82,7 @@ class Device(Protocol):
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
         """Copy whole blocks, in order, behind what was asked for before. None: what is asked for later waits for them.
         Where copies are asynchronous, passes that are asked for later do not: none may read or write these blocks, or
-        discard what they hold, before what is returned tells that they are copied. Other copies keep their order."""
+        discard what they hold, before the returned copy is done. Other copies keep their order."""
 
     def wait(self) -> None:
         """For all that the device was asked for."""
@@ -105,16 +105,16 @@ class Device(Protocol):
         starts."""
 
     def append_blocks(self, slots: RequestSlots, kv_cache: KVCache, chunks: Sequence[Chunk]) -> None:
-        """The new blocks of `chunks` come to their slots' tables, as `prepare` would bring them, which then is to be
-        told of none: for what computes something else of these slots first."""
+        """Append the new blocks of `chunks` to their slots' tables, as `prepare` would; `prepare` then gets none. For
+        work that computes something else of these slots first."""
 
     def place_adapter(self, slots: RequestSlots, slot: int, adapter: Adapter | None) -> None:
         """Rows that name this adapter slot are computed with it from the next pass on; None: with none. Passes before
-        it may still be under way."""
+        may still be in flight."""
 
     def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:
-        """The pass of these slots failed: what is computed for them before they are taken anew counts for nothing, and
-        reads and writes no block of anybody."""
+        """Mark the rows of a failed pass: until a new sequence starts in them, their results are ignored, and they read
+        and write no block of a request."""
 
 
 class WeightPacking(Protocol):
@@ -122,7 +122,7 @@ class WeightPacking(Protocol):
     maps. Plain numbers are packed as `hold` says: converted to `dtype`, or quantized to int8, or to int4 in groups of
     `group` inputs. What comes quantized is packed as it is. Packing copies, so that the source can be released at
     once: blocks and small matrices may be read later, up to `finish_packing` or the first pass, so that they must stay
-    as they are; whoever reads blocks of a map then gives their pages back."""
+    as they are; the reader of a map's blocks then returns their pages to the system."""
 
     packs_fp8: bool  # whether matrices may be held in fp8, and keys and values
 
@@ -147,9 +147,9 @@ class WeightPacking(Protocol):
     def pack_experts(
         self, gate_up: Sequence[GateUp], down: Sequence[Linear], routing: Routing, gating: Gating = "silu"
     ) -> Experts:
-        """Of X experts the matrices that this backend packed, all [F, E] and held alike, and all [E, F] likewise
-        (of int4 some may have offsets and others none, but codes stand for the same). Raises ValueError for others, and
-        for a routing that they do not fit."""
+        """Pack X experts' matrices that this backend packed: [F, E] and [E, F], each of one kind (in int4 some may have
+        offsets and others none, but codes must have one meaning). Raises ValueError for others, and for a routing that
+        does not fit them."""
 
     def pack_heads(self, weights: Sequence[Linear]) -> Heads:
         """Matrices without biases that this backend packed, all [N, K] and held alike. Raises ValueError for others."""
@@ -164,13 +164,13 @@ class WeightPacking(Protocol):
         divide a row."""
 
     def pack_adapter(self, deltas: Iterable[Delta]) -> Adapter:
-        """Of matrices that this backend packed, in memory of its own. It may be called beside passes, and lets them
-        through between two deltas; whoever yields these may wait in between. Raises ValueError for shapes that do not
-        go with a matrix."""
+        """Pack deltas of matrices that this backend packed, into memory of their own. May be called beside passes, and
+        lets them run between two deltas; the iterator may wait there. Raises ValueError for shapes that do not fit a
+        matrix."""
 
     def finish_packing(self) -> None:
-        """Returns when nothing is left to be read, and weights take the memory that they will. Raises MemoryError where
-        there is too little of it."""
+        """Finish packing: afterwards the source is not read any more, and weights have their final memory. Raises
+        MemoryError where there is too little memory."""
 
 
 @runtime_checkable
@@ -178,7 +178,7 @@ class Backend(Device, WeightPacking, Protocol):
     """A device that computes the operations of a decoder, too."""
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
-        """Of one state of all layers; None: a layer without."""
+        """Return the bytes of one state of all layers; None: a layer without."""
 
     def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> StateCache:
         """Live states of `rows` rows, that of padding included, and of so many snapshots."""
@@ -188,8 +188,8 @@ class Backend(Device, WeightPacking, Protocol):
         places that are named twice any row may stand there."""
 
     def spread(self, token_ids: Array, vocab_size: int, most: int) -> Callable[[Activation, int], Activation]:
-        """What puts logits float32[S, N] of few tokens, int64[N], at their places among all: float32[S, vocab_size],
-        -inf elsewhere, which its next call overwrites; S is `most` at most."""
+        """Return a function that puts logits float32[S, N] of few tokens, int64[N], at their ids: float32[S,
+        vocab_size], -inf elsewhere, which its next call overwrites; S is `most` at most."""
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Activation:
         """Memory for up to `rows` rows; pages that no pass reaches are never touched."""

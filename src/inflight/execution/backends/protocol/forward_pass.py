@@ -17,7 +17,7 @@ from inflight.execution.backends.protocol.operations import (
 
 
 class PassResult(NamedTuple):
-    """What one forward pass yielded, and when it was done (seconds of `time.perf_counter`)."""
+    """Results of one forward pass, and when it was done (seconds of `time.perf_counter`)."""
 
     sampled: Sequence[Sampled]
     scored: Sequence[Scored]
@@ -31,7 +31,7 @@ class PendingPass(Protocol):
 
 
 class Pass(Protocol):
-    """What a runner asks of a pass, whatever computed its logits and its last hidden states."""
+    """Sampling, scoring and pooling of a pass, whatever computed its logits and its last hidden states."""
 
     num_tokens: int
 
@@ -45,12 +45,12 @@ class Pass(Protocol):
         """Log-probabilities of the known tokens that follow those at `places`, which rise; logits as for `sample`."""
 
     def pool(self, vectors: Activation, places: Sequence[int]) -> None:
-        """What is told of the texts whose last tokens are at `places`, rows of act[S, N] or float32[S, N]: as their
-        slots want it."""
+        """Pool the texts whose last tokens are at `places`; vectors are rows of act[S, N] or float32[S, N]. Pooling
+        settings are the slots'."""
 
     def finish(self) -> PendingPass: ...
 
 
 class ForwardPass(RowOperations, ProductOperations, AttentionOperations, RecurrentOperations, Pass, Protocol):
-    """A pass with the operations over its tokens, in the order in which they are asked for. They may still be under way
-    when a call returns; what an activation holds is nobody's business before `finish`."""
+    """A pass with the operations over its tokens, in the order in which they are asked for. They may still be in flight
+    when a call returns: an activation's contents are not defined before `finish`."""

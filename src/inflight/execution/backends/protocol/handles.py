@@ -1,4 +1,4 @@
-"""What a backend gives out and takes back: its memory and packed weights, which nobody else looks into."""
+"""Opaque handles of a backend's memory and packed weights; only the backend reads them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class KVCache(Protocol):
 
     @property
     def num_blocks(self) -> int:
-        """Those in the host's memory, too."""
+        """Return the number of blocks, those in the host's memory included."""
 
     @property
     def nbytes(self) -> int: ...
 
 
 class StateCache(Protocol):
-    """What recurrent layers keep: a live state of all of them for each row, and snapshots, which are copies of such."""
+    """Recurrent layers' memory: a live state of all of them for each row, and snapshots, which are copies of states."""
 
     @property
     def nbytes(self) -> int: ...
 
     def begin(self, row: int, snapshot: int) -> None:
-        """The row's state becomes a copy of the snapshot."""
+        """Copy the snapshot to the row's live state."""
 
 
 class Activation(Protocol):

@@ -1,6 +1,6 @@
-"""What layers keep of the tokens before: keys and values in blocks, or a state of fixed size.
+"""Shapes of layers' memory of earlier tokens: keys and values in blocks, or a state of fixed size.
 
-Knows sizes in numbers; how many bytes they take is the backend's, who holds which block nobody's here.
+Knows sizes in numbers; how many bytes they take is the backend's. Which request uses a block is not known here.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from msgspec import Struct
 
 
 class KVLayer(Struct, frozen=True):
-    """What one layer keeps of a token in the blocks of its KV group: of each head a key of `key_dim` values and a value
-    of `value_dim`. value_dim 0: values are a part of the keys (latent attention: one head, of the compressed vector and
-    the rotated key), and none are kept."""
+    """One layer's keys and values of a token in the blocks of its KV group: for each head a key of `key_dim` values and
+    a value of `value_dim`. value_dim 0: values are a part of the keys (latent attention: one head, of the compressed
+    vector and the rotated key), and are not stored separately."""
 
     group: int
     kv_heads: int
@@ -22,14 +22,14 @@ class KVLayer(Struct, frozen=True):
 
     @property
     def elements(self) -> int:
-        """Of one token."""
+        """Return the numbers of one token."""
         return self.kv_heads * (self.key_dim + self.value_dim)
 
 
 class KVShape(Struct, frozen=True):
-    """What a block is: one contiguous run of bytes, which holds B positions of every layer of one KV group, each layer
-    at a place of its own with heads and widths of its own, one after the other in the order of the layers. A block of
-    any group takes the bytes of the largest, so that one pool serves all.
+    """The shape of a block: one contiguous run of bytes, which holds B positions of every layer of one KV group, each
+    layer at an offset of its own with heads and widths of its own, one after the other in the order of the layers. A
+    block of any group takes the bytes of the largest, so that one pool serves all.
 
     layers: of each layer of the model; None for one that takes no place in any block: it keeps a state of fixed size
     instead, or reads what an earlier layer has written.
@@ -58,7 +58,7 @@ class KVShape(Struct, frozen=True):
         quantized: bool = False,
         groups: Sequence[int] = (),
     ) -> KVShape:
-        """Of layers that all keep alike. groups: of each; none: one of all."""
+        """Return the shape of layers with equal heads and widths. groups: of each layer; none: one group of all."""
         return cls(
             block_size,
             tuple(KVLayer(group, kv_heads, head_dim, head_dim) for group in groups or [0] * layers),
@@ -70,7 +70,7 @@ class KVShape(Struct, frozen=True):
         return 1 + max((one.group for one in self.layers if one is not None), default=0)
 
     def of(self, layer: int) -> KVLayer:
-        """Raises ValueError for a layer that takes no place."""
+        """Return a layer's keys and values. Raises ValueError for a layer that has none in blocks."""
         found = self.layers[layer] if 0 <= layer < len(self.layers) else None
         if found is None:
             raise ValueError(f"layer {layer} is not in the KV cache")
@@ -88,8 +88,8 @@ class KVShape(Struct, frozen=True):
 
 
 class LayerState(Struct, frozen=True):
-    """What a recurrent layer keeps of a sequence, however long: the last `inputs` inputs of its convolution over
-    `channels` channels, in `act`, and of each of `heads` heads a float32 matrix [key_dim, value_dim]. Before any token
+    """The state of a recurrent layer for a sequence, however long: the last `inputs` inputs of its convolution over
+    `channels` channels, in `act`, and for each of `heads` heads a float32 matrix [key_dim, value_dim]. Before any token
     all of it is 0."""
 
     inputs: int

@@ -18,7 +18,7 @@ class RowOperations(Protocol):
     """On numbers one by one or row by row: tokens looked up, norms, activation functions, sums, gates."""
 
     def embed(self, table: Table, out: Activation) -> None:
-        """The pass's tokens → out float32[T, E]."""
+        """Look up the pass's tokens → out float32[T, E]."""
 
     def gather(self, x: Activation, places: Sequence[int], out: Activation) -> None:
         """Rows of x float32[T, E] at `places` (indices into the pass's tokens) → out float32[S, E]."""
@@ -196,8 +196,8 @@ class RecurrentOperations(Protocol):
         eps: float,
         out: Activation,
     ) -> None:
-        """The gated delta rule of H heads with a state S float32[key_dim, value_dim] each, token by token, and a gated
-        norm of what comes out (Yang et al., "Gated Delta Networks", 2024).
+        """Apply the gated delta rule of H heads with a state S float32[key_dim, value_dim] each, token by token, and a
+        gated norm of its outputs (Yang et al., "Gated Delta Networks", 2024).
 
         qkv float32[T, C]: queries and keys of `key_heads` heads, values of H. projected float32[T, C + H · value_dim]:
         behind its first C numbers the gate z of each value. gates float32[T, 2 · H]: b and a of each head. decay,

@@ -1,4 +1,4 @@
-"""What operations are told beside activations and weights, the same in every pass.
+"""Parameters of operations beside activations and weights, the same in every pass.
 
 Knows functions by their names, rotations as tables, and how tokens are routed to experts; not how any is computed.
 """

@@ -47,8 +47,8 @@ class SamplingBatch(NamedTuple):
 
 
 class SampledBatch(NamedTuple):
-    """What sampling yielded. Log-probabilities are valid only in rows that asked; alternatives beyond a row's count
-    are not meaningful. Alternatives come in order of falling log-probability (ties by rising id)."""
+    """Results of sampling. Log-probabilities are valid only in rows that asked for them; alternatives beyond a row's
+    count are not meaningful. Alternatives come in order of falling log-probability (ties by rising id)."""
 
     token_ids: Array  # int32[S]
     logprobs: Array  # float32[S], of the sampled token under the untouched logits

@@ -1,7 +1,7 @@
 """Activation rounding: where float32 becomes `act`, and bits are lost.
 
 Knows the two formats of `act` (bf16 as its upper halves, or float32 itself). Everything between two calls of `hold` is
-computed in float32, so that whoever looks for a difference between two backends finds the places here.
+computed in float32, so that a difference between two backends can only arise here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Act:
 
     @property
     def item(self) -> np.dtype[Any]:
-        """Of an array that holds it."""
+        """Return the numpy type of arrays of `act`."""
         return np.dtype(np.uint16 if self.dtype == "bfloat16" else np.float32)
 
     def hold(self, values: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What adapters add to products (`protocol.adapters`).
+"""Adds adapters' low-rank products to the sums of matrices (`protocol.adapters`).
 
 Knows which of a pass's rows are computed with which adapter, and each row's sums; not what is made of them.
 """
@@ -17,7 +17,7 @@ from inflight.execution.backends.row_settings import AdaptedRows
 
 
 class AddedRows:
-    """Of one pass."""
+    """Adapters' sums of one pass."""
 
     def __init__(self, adapted: Sequence[AdaptedRows], act: Act):
         self._adapted, self._act = adapted, act

@@ -38,14 +38,14 @@ def attend(
     rounded: Callable[[Array], Array],
     bias: Array | None = None,
 ) -> Array:
-    """queries float32[H / G, D], keys float32[P, D], values float32[P, M] → float32[H / G, M].
+    """Attend: queries float32[H / G, D], keys float32[P, D], values float32[P, M] → float32[H / G, M].
 
         s[p] = scale · q · k[p], soft-capped where there is a cap, plus bias[p] where there is one
         w[p] = exp(s[p] - m)            with m the largest of all s, and of the sink
         out  = Σ rounded(w[p]) · v[p] / (Σ w[p] + exp(sink - m))
 
     sinks float32[H / G]: a score without a value for each head (as in gpt-oss; Xiao et al., arXiv 2309.17453). rounded:
-    what becomes of probabilities before they meet the values; their sum is not rounded. bias float32[H / G, P].
+    rounding of probabilities before they meet the values; their sum is not rounded. bias float32[H / G, P].
     """
     scores = queries @ keys.T * np.float32(scale)
     scores = soft_capped(scores, soft_cap) if soft_cap else scores

@@ -1,6 +1,6 @@
 """A pass of the reference backend: its operations by kind, each over what it needs of the pass.
 
-Knows who is told what; nothing is computed here.
+Passes each kind the tensors that it needs; nothing is computed here.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def soft_capped(x: Array, cap: float) -> Array:
 
 
 def activated(x: Array, activation: Nonlinearity, parameters: Array | None = None) -> Array:
-    """The activation function of that name.
+    """Apply the activation function of that name.
 
     silu       x · sigmoid(x)                                                       arXiv 1702.03118
     gelu       x / 2 · (1 + erf(x / √2))                                            arXiv 1606.08415

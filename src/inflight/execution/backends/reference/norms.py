@@ -26,8 +26,8 @@ def layer_normed(x: Array, weight: Array, bias: Array | None, eps: float) -> Arr
 
 
 def parts_normed(x: Array, weight: Array | None, eps: float) -> Array:
-    """The RMS norm of equal parts of a row, each by itself: a weight float32[N / n] norms n of them, one float32[N] the
-    whole, which may be several heads. Rows without a weight stay as they are."""
+    """Apply the RMS norm to equal parts of a row, each by itself: a weight float32[N / n] norms n of them, one
+    float32[N] the whole, which may be several heads. Rows without a weight stay as they are."""
     return x if weight is None else rms_normed(x.reshape(-1, len(weight)), weight, eps).reshape(x.shape)
 
 

@@ -15,7 +15,8 @@ from inflight.execution.backends.reference.weights import Held
 
 
 def held(matrix: Matrix, act: Act, hold: Hold, group: int) -> Held:
-    """What comes quantized stays as it is, plain numbers are held as `hold` says. group: inputs to a scale, in int4."""
+    """Keep quantized matrices as they are, and convert plain numbers as `hold` says. group: inputs to a scale, in
+    int4."""
     if isinstance(matrix, BlockMatrix):
         return held(matrix.unpacked(), act, hold, group)
     if isinstance(matrix, Fp8Matrix):
@@ -30,6 +31,6 @@ def held(matrix: Matrix, act: Act, hold: Hold, group: int) -> Held:
 
 
 def converted(source: Array, act: Act) -> Array:
-    """A checkpoint's plain numbers → `act`, copied."""
+    """Copy a checkpoint's plain numbers to `act`."""
     is_act_already = source.dtype == np.uint16 and act.dtype == "bfloat16"
     return source.copy() if is_act_already else act.hold(dequantized(source))

@@ -13,7 +13,7 @@ from inflight.execution.backends.protocol import Array
 
 
 def convolved(inputs: Array, taps: Array) -> Array:
-    """A causal depthwise convolution: of each channel the sum over the last K inputs, the oldest first.
+    """Convolve causally and depthwise: for each channel the sum over the last K inputs, the oldest first.
 
         y[t, c] = Σ taps[i, c] · inputs[t + i, c]
 
@@ -27,8 +27,8 @@ def convolved(inputs: Array, taps: Array) -> Array:
 
 
 def delta_rule(state: Array, q: Array, k: Array, v: Array, beta: Array, decay: Array) -> Iterator[tuple[Array, Array]]:
-    """The gated delta rule (Yang et al., "Gated Delta Networks", arXiv 2412.06464), token by token: what each head
-    remembers under a key is moved towards a new value, after all of it has faded.
+    """Apply the gated delta rule (Yang et al., "Gated Delta Networks", arXiv 2412.06464), token by token: each head's
+    state fades, then the value stored under a key moves towards a new value.
 
         S ← d · S;    S ← S + k ⊗ β (v - k S);    o = q S
 

@@ -58,7 +58,7 @@ def _report(logits: Array, token_id: int, wanted: int, out: SampledBatch | Score
 
 
 def _penalised(logits: Array, batch: SamplingBatch, row: int) -> Array:
-    """The mask, bias, then repetition, frequency and presence penalties, each in float32."""
+    """Apply the mask, bias, then repetition, frequency and presence penalties, each in float32."""
     allowed = batch.allowed[row]
     if allowed is not None:
         marks = np.unpackbits(allowed.view(np.uint8), bitorder="little")[: len(logits)]
@@ -108,7 +108,7 @@ def _draw(logits: Array, batch: SamplingBatch, row: int) -> int:
 
 
 def uniform(seed: int, draw_index: int, sample_index: int) -> float:
-    """The documented draw in [0, 1): words 0 (low) and 1 (high) form 64 bits, the upper 53 are the fraction."""
+    """Return the documented draw in [0, 1): words 0 (low) and 1 (high) form 64 bits, the upper 53 are the fraction."""
     words = philox4x32_10((draw_index, sample_index, 0, 0), (seed & 0xFFFFFFFF, seed >> 32))
     return ((words[1] << 32 | words[0]) >> 11) * 2.0**-53
 

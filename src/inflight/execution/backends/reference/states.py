@@ -1,4 +1,4 @@
-"""What recurrent layers keep: live states of rows, snapshots of such, and which of them a pass reads and writes.
+"""Memory of recurrent layers: live states of rows, snapshots, and which of them a pass reads and writes.
 
 Knows places and copies; what a state means is known to `recurrence`.
 """
@@ -15,8 +15,8 @@ from inflight.execution.backends.reference.act import Act
 
 
 class ReferenceStates:
-    """Of each layer the kept inputs act[states, inputs, channels], and matrices [states, heads, key_dim, value_dim]: of
-    rows, then of snapshots."""
+    """States of each layer: inputs act[states, inputs, channels], and matrices [states, heads, key_dim, value_dim];
+    first those of rows, then of snapshots."""
 
     def __init__(self, layers: Sequence[LayerState | None], rows: int, snapshots: int, act: Act):
         count = rows + snapshots
@@ -53,7 +53,7 @@ class StateChunk(NamedTuple):
 
 
 def state_chunks(metadata: AttentionMetadata, moves: StateMetadata, first_snapshot: int) -> Iterator[StateChunk]:
-    """Of each chunk that has tokens."""
+    """Yield the states of each chunk that has tokens."""
     starts, entries = metadata.query_start.tolist(), moves.snapshot_start.tolist()
     for chunk, (row, context) in enumerate(zip(moves.rows.tolist(), metadata.context_len.tolist(), strict=True)):
         due = range(entries[chunk], entries[chunk + 1])

@@ -57,7 +57,7 @@ class ReferenceGateUp:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceExperts:
-    """Of each expert its gate and up projections, and the one back down [E, F]; and how tokens are routed to them."""
+    """Each expert's gate and up projections, and its down projection [E, F]; and how tokens are routed to them."""
 
     gate_up: tuple[ReferenceGateUp, ...]
     down: tuple[ReferenceLinear, ...]

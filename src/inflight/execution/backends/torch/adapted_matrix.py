@@ -1,4 +1,4 @@
-"""A packed matrix that adapters change (`protocol.adapters`), as operations on a device are told of it.
+"""A packed matrix that adapters change (`protocol.adapters`), as an argument of operations on a device.
 
 Knows what the adapters in memory add to it, and where; not how that is computed, nor which rows have which adapter.
 """
@@ -46,5 +46,5 @@ class AdaptedMatrix:
     extent: Extent
 
     def parts(self, slot: int) -> list[AdapterPart[Tensor]]:
-        """Of the adapter in that slot: down act[R, K], up act[outputs, R]."""
+        """Return the parts of the slot's adapter: down act[R, K], up act[outputs, R]."""
         return self.adapters[slot].of(self.weight)

@@ -1,7 +1,7 @@
 """Which of a pass's rows have an adapter, in tiles of rows that have the same one: the host's arithmetic.
 
 Knows slots of rows; not what an adapter adds. How many tiles there are follows from how many rows and slots: a captured
-graph launches the same programs for any rows, and those of tiles with nobody end at once.
+graph launches the same programs for any rows, and programs of empty tiles end at once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ TILE = 16  # rows; as few as tensor cores take, since an adapter has few rows of
 class AdapterRows(NamedTuple):
     """On the device."""
 
-    rows: Tensor  # int32[tiles · TILE], from 1; 0 is nobody
-    slots: Tensor  # int32[tiles], from 1; 0: a tile that nobody is in
+    rows: Tensor  # int32[tiles · TILE], from 1; 0 is no row
+    slots: Tensor  # int32[tiles], from 1; 0: an empty tile
 
 
 def tiled(slots: Array, num_slots: int) -> tuple[Array, Array]:

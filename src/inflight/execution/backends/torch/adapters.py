@@ -32,7 +32,7 @@ class AdapterTables:
         self._tables = torch.zeros(self._numbers.shape, dtype=torch.int64, device=device)
 
     def place(self, slot: int, adapter: PackedAdapter[Tensor] | None) -> None:
-        """None: the slot is empty, and its lines of the tables are nobody's."""
+        """Place an adapter in a slot. None: the slot is empty, and its lines of the tables are unused."""
         self._adapters.pop(slot, None)
         if adapter is None:
             return

@@ -58,7 +58,7 @@ from inflight.execution.backends.torch.weights import (
 
 
 class TorchBackend:
-    """depth: 2 on a GPU, where a pass is under way when `finish` returns."""
+    """depth: 2 on a GPU, where a pass is in flight when `finish` returns."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class TorchBackend:
         self.depth, self.batch_invariant = depth, batch_invariant
         self.packs_fp8 = packs_fp8
         self.device, self.buckets, self._operations = device, buckets, operations
-        self.graphs: Graphs | None = None  # how passes are captured, for whoever does
+        self.graphs: Graphs | None = None  # captures passes; set when a decoder first needs it
         self._act = torch.bfloat16 if dtype == "bfloat16" else torch.float32
         self._copies, self.asynchronous_copies = copies, copies is not None
         self._staging = Staging(copies) if copies is not None and device.type == "cuda" else None
@@ -240,7 +240,7 @@ class TorchBackend:
             for target, source in copies:
                 target.copy_(source)
             return None
-        self._copies.follow_steps()  # those under way may still write what is stored, or read what is loaded over
+        self._copies.follow_steps()  # steps in flight may still write what is stored, or read what is loaded over
         for target, source in copies:
             self._copies.copy(target, source)
         return self._copies.mark()
@@ -268,8 +268,8 @@ class TorchBackend:
         new: Sequence[NewRequest] = (),
         freed: Sequence[int] = (),
     ) -> Any:
-        """A `TorchPass`; Any, since that takes activations of this backend, where the protocol says that anybody's may
-        come."""
+        """Return a `TorchPass`; the type is Any, since its operations take this backend's activations only, where the
+        protocol allows any."""
         assert isinstance(kv_cache, DeviceKVCache)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # of this thread: kernels are launched on it

@@ -15,8 +15,8 @@ _STEP = 64  # beyond
 
 
 class Bucket(NamedTuple):
-    """What all passes of a graph have in common. tokens: that they are filled up to, in as many chunks. one_each:
-    each of these has one token; else any number, and some have none."""
+    """The shape of all passes of a graph. tokens: the number to which they are padded, in as many chunks. one_each:
+    each chunk has one token; else any number, and some have none."""
 
     tokens: int
     one_each: bool
@@ -36,11 +36,11 @@ class Buckets(NamedTuple):
     tokens: tuple[int, ...] = ()
 
     def of(self, chunks: Sequence[Chunk]) -> Bucket | None:
-        """The least that holds these chunks; None where none does."""
+        """Return the smallest bucket that holds these chunks; None where none does."""
         return self.of_lengths([chunk.length for chunk in chunks])
 
     def of_lengths(self, lengths: Sequence[int]) -> Bucket | None:
-        """The same, of chunks of so many tokens."""
+        """Return the smallest bucket that holds chunks of so many tokens; None where none does."""
         one_each, tokens = bool(self.rows) and all(length == 1 for length in lengths), sum(lengths)
         least = next((size for size in (self.rows if one_each else self.tokens) if size >= tokens), None)
         return None if least is None or not tokens else Bucket(least, one_each)

@@ -24,9 +24,9 @@ class CapturablePass(Protocol):
     adapters: 0 where no row has one; else a number for what is launched for those that are in memory, which rises when
     one comes that changes more than all before it. What a lower number launches is never asked for again.
 
-    Of two passes of one bucket and the same adapters, operations launch the same work at the same addresses: what they
-    are told of the pass lies in memory that stays. To gather all of its rows asks nothing of the host. A replay tells
-    no activation how many of its rows are written: to gather reads rows by their places alone."""
+    Of two passes of one bucket and the same adapters, operations launch the same work at the same addresses: their
+    tensors of the pass lie in memory that stays. Gathering all rows reads nothing on the host. A replay does not update
+    how many of an activation's rows are written: gathering reads rows by their places alone."""
 
     @property
     def bucket(self) -> Bucket | None: ...
@@ -42,7 +42,7 @@ class Logits(Protocol):
 
 
 class Passes(Protocol):
-    """What is wrapped: layers, and logits behind them."""
+    """The wrapped passes: layers, and logits behind them."""
 
     max_tokens: int
     max_logit_rows: int
@@ -63,19 +63,19 @@ class CapturedPassDecoder(Passes, Protocol):
 
 class Graph(Protocol):
     def replay(self) -> None:
-        """Launches all of what was captured, behind what the device has been asked for already."""
+        """Launch all captured work, behind the device's earlier work."""
 
 
 class Graphs(Protocol):
     """How a device captures. All graphs share one pool of memory: they run one after the other."""
 
     def capture(self, run: Callable[[], None]) -> Graph:
-        """Notes what `run` asks of the device, and computes none of it. Raises RuntimeError where the device cannot
-        capture that, or has no memory left for it."""
+        """Capture the device work of `run` without computing it. Raises RuntimeError where the device cannot capture
+        it, or has no memory left for it."""
 
 
 class _Key(NamedTuple):
-    """What is the same in all passes of a graph, as `CapturablePass` has it."""
+    """The key of a graph: the properties that its passes share, as `CapturablePass` has them."""
 
     bucket: Bucket
     adapters: int
@@ -91,19 +91,19 @@ class CapturedPasses:
     """
 
     def __init__(self, decoder: Passes, graphs: Graphs, buckets: Buckets, draws_ends: bool = False) -> None:
-        """buckets: that passes are filled up to. draws_ends: of chunks of several tokens nobody asks for more logits
-        than those of their ends, so that a graph has none."""
+        """buckets: sizes to which passes are padded. draws_ends: only the last logits of chunks of several tokens are
+        asked for, so that a graph has none of theirs."""
         self.max_tokens, self.max_logit_rows = decoder.max_tokens, decoder.max_logit_rows
         self._passes, self._graphs, self._buckets, self._draws_ends = decoder, graphs, buckets, draws_ends
         self._captured: dict[_Key, Graph] = {}
         self._logits: Logits | None = None  # where graphs leave logits: the decoder's one activation for them
-        self._has_logits = False  # of all rows of the pass, computed and handed out to nobody
+        self._has_logits = False  # of all rows of the pass, computed and not returned yet
         self.failure: str | None = None  # of the first that could not be made
         self._given_up: set[bool] = set()  # kinds of which none is tried any more, by whether chunks are single tokens
 
     @property
     def captured(self) -> tuple[Bucket, ...]:
-        """Those that have a graph, with adapters or without."""
+        """Return the buckets that have a graph, with adapters or without."""
         return tuple(sorted({key.bucket for key in self._captured}))
 
     def capture_ahead(
@@ -112,9 +112,9 @@ class CapturedPasses:
         seconds: float,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Captures the largest first, in whose memory the smaller ones find theirs, until so many seconds are over; the
-        rest is captured when it first comes, as all with adapters are: there are none yet. run: a pass of padding in
-        chunks of so many tokens."""
+        """Capture the largest bucket first, in whose memory the smaller ones find theirs, until so many seconds are
+        over; others are captured when they first come, as all with adapters are: there are none yet. run: a pass of
+        padding in chunks of so many tokens."""
         started = clock()
         for chunks in self._buckets.padding():
             if clock() - started >= seconds:
@@ -137,9 +137,9 @@ class CapturedPasses:
                 self._capture(batch, key)
 
     def logits(self, batch: CapturablePass, places: Sequence[int]) -> Any:
-        """Those of a graph, once, and before any others of this pass, which lie where they lie: whoever gets logits may
-        overwrite them. They are all rows', of which the first len(places) are asked for, in order; others are computed
-        from what the graph left of the last layer."""
+        """Return a graph's logits once, and before any others of this pass, without a copy: the caller may overwrite
+        them. They are all rows', of which the first len(places) are asked for, in order. Other logits are computed from
+        the last layer's output that the graph left."""
         has_logits, self._has_logits = self._has_logits, False
         if has_logits and self._logits is not None and all(place == row for row, place in enumerate(places)):
             self._logits.rows = len(places)
@@ -147,7 +147,7 @@ class CapturedPasses:
         return self._passes.logits(batch, places)
 
     def _holds_logits(self, bucket: Bucket) -> bool:
-        """Those of all rows, where they come at once: others are computed for those alone that are asked for."""
+        """Return whether a graph computes all rows' logits: where they fit, and are not asked for row by row."""
         return bucket.tokens <= self.max_logit_rows and (bucket.one_each or not self._draws_ends)
 
     def _compute(self, batch: CapturablePass, bucket: Bucket) -> None:
@@ -157,8 +157,8 @@ class CapturedPasses:
             self._has_logits = True
 
     def _capture(self, batch: CapturablePass, key: _Key) -> None:
-        """Graphs of adapters as they were before are given up behind it, when none of them is under way any more: a
-        capture waits for the device."""
+        """Capture a graph. Graphs of earlier sets of adapters are released behind it, when none of them is in flight
+        any more: a capture waits for the device."""
         try:
             self._captured[key] = self._graphs.capture(lambda: self._compute(batch, key.bucket))
         except RuntimeError as error:

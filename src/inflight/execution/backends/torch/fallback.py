@@ -1,7 +1,7 @@
-"""Kernels of our own, and in the place of one that a GPU does not take, its twin in PyTorch's operations.
+"""Kernels of our own with a fallback: where a GPU does not take one, its reference in PyTorch's operations.
 
 Knows names and errors; not what is computed. A kernel is compiled when it is first called, for the GPU that is there,
-which may be one that nobody has tried.
+which may be a model of GPU that was never tested.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from inflight.execution.backends.torch.device import first_line
 log = logging.getLogger(__name__)
 
 
-class WithTwins:
-    """The operations that `twins` has (its `__all__`), each by its kernel, if there is one."""
+class WithFallback:
+    """The operations of `references` (its `__all__`), each by its kernel, if there is one."""
 
-    def __init__(self, kernels: ModuleType, twins: ModuleType) -> None:
-        for name in twins.__all__:
-            kernel, twin = getattr(kernels, name, None), getattr(twins, name)
-            setattr(self, name, twin if kernel is None else self._guarded(name, kernel, twin))
+    def __init__(self, kernels: ModuleType, references: ModuleType) -> None:
+        for name in references.__all__:
+            kernel, reference = getattr(kernels, name, None), getattr(references, name)
+            setattr(self, name, reference if kernel is None else self._guarded(name, kernel, reference))
 
-    def _guarded(self, name: str, kernel: Callable[..., Any], twin: Callable[..., Any]) -> Callable[..., Any]:
+    def _guarded(self, name: str, kernel: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             try:
                 return kernel(*arguments)
@@ -39,8 +39,8 @@ class WithTwins:
                     name,
                     first_line(error),
                 )
-                setattr(self, name, twin)
-                return twin(*arguments)
+                setattr(self, name, reference)
+                return reference(*arguments)
 
         return call
 

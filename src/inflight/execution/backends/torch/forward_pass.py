@@ -1,6 +1,6 @@
 """A pass on a device: its operations by kind, and what comes of it.
 
-Knows which tensors of a pass, of slots and of memory each kind is told; what is computed is the operations' own
+Passes each kind its tensors of the pass, of slots and of memory; the operations compute
 (`operations`). Nothing here waits for the device.
 """
 
@@ -102,7 +102,7 @@ class TorchPass:
         return (self._layout.positions >= second[self._layout.chunk_of]).astype(np.int32)
 
     def _placed(self, places: Sequence[int]) -> tuple[Array, Array, Array]:
-        """Of these tokens of the pass the chunks, the rows and the positions."""
+        """Return the chunks, the rows and the positions of these tokens of the pass."""
         at = np.fromiter(places, np.int32, len(places))
         of = self._layout.chunk_of[at]
         return of, self._layout.rows[of], self._layout.positions[at]

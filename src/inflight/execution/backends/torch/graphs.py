@@ -19,7 +19,8 @@ class CudaGraphs:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
 
     def capture(self, run: Callable[[], None]) -> Graph:
-        """What other threads ask of the device meanwhile, such as whether an event has passed, breaks nothing off."""
+        """Capture in thread-local mode: other threads may query the device meanwhile, as whether an event has
+        passed."""
         graph = torch.cuda.CUDAGraph()
         with (
             torch.cuda.device(self._device),

@@ -1,7 +1,7 @@
 """Operations whose bits for a row do not depend on how many rows there are.
 
 Knows that some have a form of which that holds (`invariant` among their parameters), which is slower where rows are
-few or cuBLAS would be faster; of the others it holds anyway. None has a twin to fall back to: what PyTorch computes in
+few or cuBLAS would be faster; of the others it holds anyway. None has a fallback: what PyTorch computes in
 its place would be cuBLAS's, which adds up in another order for another number of rows.
 """
 
@@ -18,7 +18,8 @@ from inflight.execution.backends.torch.fallback import is_of_compiling
 
 
 class InvariantOperations:
-    """Those of a module (its `__all__`). A call raises RuntimeError where this GPU does not take the kernel."""
+    """The operations of a module (its `__all__`). A call raises RuntimeError where this GPU does not take the
+    kernel."""
 
     def __init__(self, operations: ModuleType) -> None:
         for name in operations.__all__:

@@ -65,14 +65,14 @@ class DeviceKVCache:
         return int(self._memory.nbytes + self._host.nbytes)
 
     def layer(self, layer: int) -> LayerKV:
-        """Raises ValueError for a layer that takes no place."""
+        """Return a layer's keys and values. Raises ValueError for a layer that has none in blocks."""
         self.shape.of(layer)
         found = self._layers[layer]
         assert found is not None
         return found
 
     def host_memory(self) -> memoryview | None:
-        """Of all blocks, where they lie in one piece of the host's memory."""
+        """Return the memory of all blocks, where they lie in one piece of the host's memory; None otherwise."""
         if self._memory.device.type != "cpu" or len(self._host):
             return None
         return self._memory.numpy().data.cast("B")
@@ -159,7 +159,7 @@ class DeviceStates:
         return int(self._memory.nbytes)
 
     def layer(self, layer: int) -> LayerStates:
-        """Raises ValueError for a layer that keeps none."""
+        """Return a layer's states. Raises ValueError for a layer that has none."""
         found = self._layers[layer] if 0 <= layer < len(self._layers) else None
         if found is None:
             raise ValueError(f"layer {layer} keeps no recurrent state")
@@ -181,7 +181,7 @@ def bytes_per_state(layers: Sequence[LayerState | None], act: torch.dtype) -> in
 
 
 def _state_bytes(one: LayerState, act: torch.dtype) -> int:
-    """Filled up, so that what comes behind begins where vectors of 16 bytes may."""
+    """Return the bytes of a state, padded so that the next one is aligned for vectors of 16 bytes."""
     exact = 4 * one.heads * one.key_dim * one.value_dim + one.inputs * one.channels * act.itemsize
     return -(-exact // 16) * 16
 

@@ -57,11 +57,11 @@ def open_device(
         torch.set_num_threads(threads)
         return TorchBackend(dtype, torch.device(device), _summing(cast(DeviceOperations, eager), ranks), threads)
     from inflight.execution.backends.torch import kernels
-    from inflight.execution.backends.torch.fallback import WithTwins
+    from inflight.execution.backends.torch.fallback import WithFallback
     from inflight.execution.backends.torch.invariant import InvariantOperations
 
     torch.cuda.set_device(device)
-    ours = InvariantOperations(kernels) if batch_invariant else WithTwins(kernels, eager)
+    ours = InvariantOperations(kernels) if batch_invariant else WithFallback(kernels, eager)
     gpu = torch.device(device)
     operations = _summing(with_library(cast(DeviceOperations, ours), attention, gpu), ranks)
     buckets = graph_buckets(graphs, batch_invariant)
@@ -78,7 +78,7 @@ def graph_buckets(limits: GraphLimits, batch_invariant: bool) -> Buckets:
 
 
 def with_library(operations: DeviceOperations, name: AttentionBackend, device: torch.device) -> DeviceOperations:
-    """Raises ValueError where the library cannot be imported: whether it is there was looked at before."""
+    """Put a library's attention in. Raises ValueError where it cannot be imported; that it is installed was checked."""
     if name == "auto":
         return operations
     try:
@@ -104,7 +104,7 @@ def captured_passes(decoder: Passes, backend: Backend) -> CapturedPasses:
 
 
 def _graphs(backend: Backend) -> tuple[Graphs, Buckets]:
-    """Those of all decoders of a backend have their memory from one pool."""
+    """Return the graphs, created once: those of all decoders of a backend have their memory from one pool."""
     from inflight.execution.backends.torch.graphs import CudaGraphs
 
     assert isinstance(backend, TorchBackend)

@@ -1,4 +1,4 @@
-"""What a pass asks of a device, over tensors: operations that exist twice, plainly and as kernels of our own.
+"""Protocol of a device's operations over tensors; each exists twice, plainly and as a kernel of our own.
 
 Knows shapes; `protocol.operations` has the meaning of each, by the same name, and what is rounded where. Modules
 implement this: `eager`, in PyTorch's own operations, runs anywhere, is readable, and is what everything is tested
@@ -70,7 +70,7 @@ class ProductOperations(Protocol):
     def gate_up(self, x: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor) -> None: ...
 
     def gate_both(self, both: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor) -> None:
-        """The end of `gate_up`, from its sums on: both float32[S, 2F], to which something was added meanwhile."""
+        """Finish `gate_up` from its sums on: both float32[S, 2F], to which something was added meanwhile."""
 
     def add_low_rank(self, x: Tensor, adapted: AdaptedMatrix, rows: AdapterRows, out: Tensor) -> None:
         """To the sums out float32[S, N] of x is added what each row's adapter makes of it."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from inflight.execution.backends import matrices
-from inflight.execution.backends.matrices import INT8_GROUP, Matrix, ReorderedMatrix, taken_apart
+from inflight.execution.backends.matrices import INT8_GROUP, Matrix, ReorderedMatrix, unpacked
 from inflight.execution.backends.protocol import Array, Hold
 from inflight.execution.backends.torch import int4
 from inflight.execution.backends.torch.eager.products import quantize_fp8, quantize_int8
@@ -39,9 +39,9 @@ class Packer:
     staging: Staging | None = None
 
     def tensor(self, values: Array, dtype: torch.dtype | None = None) -> Tensor:
-        """A copy on the device. uint16 are the upper halves of float32, which is bf16."""
+        """Copy to the device. uint16 are the upper halves of float32, which is bf16."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of memory that may not be written, which nobody does
+            warnings.simplefilter("ignore", UserWarning)  # of memory that may not be written, which no code here does
             given = torch.from_numpy(values)
         given = given.view(torch.bfloat16) if values.dtype == np.uint16 else given
         if self.staging is not None and values.nbytes >= _STAGED and values.flags.c_contiguous:
@@ -57,9 +57,9 @@ class Packer:
         return self.tensor(values).to(self.act if act else torch.float32)
 
     def held(self, matrix: Matrix, hold: Hold = "act", group: int = 32) -> HeldMatrix:
-        """What comes quantized stays as it is, plain numbers are held as `hold` says. group: inputs to a scale, in
+        """Keep quantized matrices as they are, and convert plain numbers as `hold` says. group: inputs to a scale, in
         int4."""
-        matrix = taken_apart(matrix)
+        matrix = unpacked(matrix)
         if isinstance(matrix, ReorderedMatrix):
             return replace(self._grouped(matrix.matrix), permutation=self.tensor(matrix.order, torch.int32))
         if isinstance(matrix, matrices.Int8Matrix) and matrix.scales.shape[1] == 1 and matrix.offsets is None:
@@ -96,7 +96,7 @@ class Packer:
         return GroupedMatrix(codes, scales, offsets, matrix.group, None, meanings, is_e2m1)
 
     def _in_pieces(self, values: Array, rule: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """A rule for rows of float32, some rows at a time."""
+        """Apply a rule to rows of float32, some rows at a time."""
         pieces = [rule(self.plain(values[at : at + _ROWS], act=False)) for at in range(0, len(values), _ROWS)]
         return tuple(torch.cat(every) for every in zip(*pieces, strict=True))
 
@@ -172,7 +172,7 @@ def _equal(first: Tensor | None, other: Tensor | None) -> bool:
 
 
 def _joined(parts: Sequence[HeldMatrix], join: Join) -> HeldMatrix:
-    """Of matrices that are held alike."""
+    """Join matrices of one kind."""
     first = parts[0]
     if isinstance(first, PlainMatrix):
         return PlainMatrix(join([one.values for one in parts if isinstance(one, PlainMatrix)]))

@@ -46,7 +46,7 @@ class RowOperations:
         self._operations.mean(x.written, ranges, out.take(len(ranges)))
 
     def gather(self, x: DeviceActivation, places: Sequence[int], out: DeviceActivation) -> None:
-        """By places alone: who replayed a graph told no activation what was written."""
+        """Gather by places alone: a replayed graph does not update how many rows of an activation are written."""
         if places == range(len(places)) or list(places) == list(range(len(places))):
             out.take(len(places)).copy_(x.tensor[: len(places)])
             return

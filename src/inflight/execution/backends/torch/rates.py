@@ -1,4 +1,4 @@
-"""What a device does at best: bytes that it reads and operations that it multiplies with per second, by PyTorch's own.
+"""Measures a device's peak rates by PyTorch's operations: bytes read, and operations multiplied with, per second.
 
 Knows clocks and probes; what a model takes of that, `execution.roofline` computes. The best of some tries, from memory
 that no cache holds, on random numbers, which take more power than zeros.
@@ -32,7 +32,7 @@ class DeviceRates:
 
 
 def device_rates(device: str) -> DeviceRates:
-    """Of a GPU that is there, in about a second."""
+    """Measure a GPU, in about a second."""
     gpu = torch.device(device)
     memory = gpu_memory(gpu)
     read = read_bytes_per_s(gpu, min(_READ, memory.free // 2))
@@ -46,7 +46,7 @@ def read_bytes_per_s(device: torch.device, nbytes: int) -> float:
 
 
 def flops_per_s(device: torch.device, side: int, fp8: bool) -> dict[str, float]:
-    """Of products of square matrices."""
+    """Measure products of square matrices, in operations per second by data type."""
     found = {}
     for name, product in _products(torch.randn(side, side, device=device), fp8).items():
         found[name] = 2 * side**3 / _min_seconds(device, product)
@@ -67,7 +67,7 @@ def _products(values: Tensor, fp8: bool) -> dict[str, Callable[[], object]]:
 
 
 def _min_seconds(device: torch.device, run: Callable[[], object]) -> float:
-    """The first call, which loads what it needs, does not count."""
+    """Return the least seconds of some runs; the first run, which loads what it needs, does not count."""
     _wait(device, run)
     found = []
     for _ in range(_TRIES):

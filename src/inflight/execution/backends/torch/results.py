@@ -1,4 +1,4 @@
-"""What comes back of a pass: tensors on their way to the host, then the plan's types.
+"""Results of a pass: tensors on their way to the host, then the plan's types.
 
 Knows pinned memory, events and the arrays of draws, scores and vectors; not how they were computed. `result` waits for
 the pass's own event alone, while the device may be at the next pass.
@@ -96,7 +96,7 @@ def fetched_draws(drawn: Drawn) -> Drawn:
 
 def _draw(chunks: Sequence[Chunk], rows: DrawnRows, into: ChunkDraws) -> None:
     drawn = rows.drawn
-    told = None if drawn.logprobs is None else _told(drawn.logprobs, drawn.top_ids, drawn.top_logprobs)
+    scores = None if drawn.logprobs is None else _host_scores(drawn.logprobs, drawn.top_ids, drawn.top_logprobs)
     all_of = zip(
         rows.of.tolist(),
         rows.positions.tolist(),
@@ -109,8 +109,8 @@ def _draw(chunks: Sequence[Chunk], rows: DrawnRows, into: ChunkDraws) -> None:
         chunk = chunks[at]
         if not is_sound:
             one = results.unsound(chunk.sequence_id, position + 1, bool(drawn.was_banned[row]))
-        elif wants and told is not None:
-            entry = results.token_logprob(told, row, token, int(rows.top_logprobs[row]))
+        elif wants and scores is not None:
+            entry = results.token_logprob(scores, row, token, int(rows.top_logprobs[row]))
             one = Sampled(chunk.sequence_id, (token,), (entry,))
         else:
             one = Sampled(chunk.sequence_id, (token,))
@@ -118,14 +118,14 @@ def _draw(chunks: Sequence[Chunk], rows: DrawnRows, into: ChunkDraws) -> None:
 
 
 def _scored(chunks: Sequence[Chunk], rows: ScoredRows) -> Iterator[Scored]:
-    told = _told(rows.scores.logprobs, rows.scores.top_ids, rows.scores.top_logprobs)
+    scores = _host_scores(rows.scores.logprobs, rows.scores.top_ids, rows.scores.top_logprobs)
     placed = zip(rows.of.tolist(), rows.positions.tolist(), rows.token_ids.tolist(), strict=True)
     for row, (at, position, token) in enumerate(placed):
-        entry = results.token_logprob(told, row, token, int(rows.top_logprobs[row]))
+        entry = results.token_logprob(scores, row, token, int(rows.top_logprobs[row]))
         yield results.scored(chunks[at], position, entry)
 
 
-def _told(logprobs: Tensor, top_ids: Tensor | None, top_logprobs: Tensor | None) -> ScoredBatch:
+def _host_scores(logprobs: Tensor, top_ids: Tensor | None, top_logprobs: Tensor | None) -> ScoredBatch:
     none = np.zeros((len(logprobs), 0), np.float32)
     return ScoredBatch(
         logprobs.numpy(),

@@ -1,4 +1,4 @@
-"""Draws on a device: what they are told, and what they yield. `protocol.SamplingBatch` has the meanings and the rules.
+"""Inputs and results of draws on a device. `protocol.SamplingBatch` has the meanings and the rules.
 
 Knows shapes. Settings lie in the slots' tensors and are gathered by row; what a step has of its own is small.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class DrawSettings(NamedTuple):
-    """Of all slots, on the device; written when a row is taken."""
+    """Draw settings of all slots, on the device; written when a row is taken."""
 
     temperature: Tensor  # float32[slots]
     top_p: Tensor  # float32[slots]
@@ -26,7 +26,7 @@ class DrawSettings(NamedTuple):
 
 
 class Bias(NamedTuple):
-    """Of the draws of a pass: draw s adds values[start[s]:start[s + 1]] at those token ids; -inf bans."""
+    """Biases of a pass's draws: draw s adds values[start[s]:start[s + 1]] at those token ids; -inf bans."""
 
     start: Tensor  # int32[S + 1]
     token_ids: Tensor  # int32[…]
@@ -66,7 +66,7 @@ class Draws(NamedTuple):
 
 class Drawn(NamedTuple):
     """is_sound: the drawn token's logit, penalties and biases included, is finite. Log-probabilities are None where
-    nobody wants any."""
+    no row wants any."""
 
     token_ids: Tensor  # int32[S]
     is_sound: Tensor  # bool[S]

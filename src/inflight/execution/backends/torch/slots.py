@@ -2,7 +2,7 @@
 changes there.
 
 Knows plans, and which numbers go where; not what is computed of them. Values live on the device alone: the host keeps
-how many blocks a row has, which rows are nobody's, and what a draw's shape depends on. What is drawn is put behind the
+how many blocks a row has, which rows are unused, and what a draw's shape depends on. What is drawn is put behind the
 position that it was drawn at, by the device itself, so that the next pass finds it there; drafts that were wrong are
 written over so, too.
 """
@@ -56,9 +56,9 @@ class DeviceSlots:
         upload: Upload,
         buckets: Buckets = NO_BUCKETS,
     ) -> None:
-        """padding_block: where padding writes its keys and values; nobody reads them. states: of a model with recurrent
-        layers, where buckets are of rows alone. buckets: sizes that passes are filled up to. Raises ValueError for more
-        tokens than whole numbers of 32 bits count."""
+        """padding_block: the block to which padding writes its keys and values; it is never read. states: of a model
+        with recurrent layers, where buckets are of rows alone. buckets: sizes to which passes are padded. Raises
+        ValueError for more tokens than whole numbers of 32 bits count."""
         rows, length = capacity.max_rows + 1, capacity.max_model_len + 1
         if rows * length >= 2**31:
             raise ValueError(
@@ -93,7 +93,7 @@ class DeviceSlots:
 
     # -- between passes ---------------------------------------------------------------------------------------------
     def discard(self, rows: Sequence[int]) -> None:
-        """What is computed for these rows from now on is padding, until they are taken anew."""
+        """Treat these rows as padding until a new sequence starts in them."""
         if not rows:
             return
         self._void.update(rows)
@@ -122,7 +122,7 @@ class DeviceSlots:
         return self._send(layout, moves, appended, self._token_writes(chunks, new), new, bucket)
 
     def append_blocks(self, chunks: Sequence[Chunk], num_blocks: int) -> None:
-        """The chunks' new blocks come to their tables, before a pass begins over them."""
+        """Append the chunks' new blocks to their tables, before a pass begins over them."""
         appended = self._append(chunks, num_blocks)
         if len(appended):
             group, row, place, block = self._upload.send([np.ascontiguousarray(one) for one in appended.T])
@@ -162,7 +162,7 @@ class DeviceSlots:
         return appended
 
     def _check(self, chunks: Sequence[Chunk], layout: PassLayout) -> None:
-        """An index that is out of bounds would end the device's context, and with it everybody."""
+        """Check indices: one that is out of bounds would end the device's context, and all requests with it."""
         ends = layout.context_len + layout.lengths
         if len(chunks) and (layout.context_len.min() < 0 or ends.max() > self._capacity.max_model_len):
             raise ValueError(
@@ -201,8 +201,8 @@ class DeviceSlots:
         new: Sequence[NewRequest],
         bucket: Bucket | None,
     ) -> PassStart:
-        """In one copy. What passes of one bucket are told of tokens, chunks and states lies at the same addresses, and
-        behind it, if any row has an adapter, which has which."""
+        """Send all inputs in one copy. Tokens, chunks and states of passes of one bucket lie at the same addresses;
+        behind them, if any row has an adapter, which row has which."""
         of_states: list[Array] = []
         if moves is not None and self.states is not None:
             spare = np.zeros(0 if bucket is None else bucket.tokens - len(moves.slots), np.int32)  # so that none moves
@@ -212,9 +212,9 @@ class DeviceSlots:
         of_pass = [token_ids, layout.positions, layout.chunk_of, layout.rows, layout.query_start, layout.context_len]
         slots_of = self.adapters.slots_of(self.settings.adapter_slot[layout.row_of])
         of_adapters = () if slots_of is None else tiled(slots_of, self.adapters.num_slots)
-        told = [*of_pass, *of_states, *of_adapters]
+        of_start = [*of_pass, *of_states, *of_adapters]
         changed = [*writes, *_SettingsTensors.lines([one.row for one in new], self.settings)] if new else [*writes]
-        sent = iter(self._upload.send([*told, appended.ravel(), *changed], len(told)))
+        sent = iter(self._upload.send([*of_start, appended.ravel(), *changed], len(of_start)))
         tensors = PassTensors(
             token_ids=next(sent),
             positions=next(sent),
@@ -277,11 +277,11 @@ class DeviceSlots:
         )
 
     def keep(self, draws: Draws, token_ids: Tensor) -> None:
-        """What was drawn becomes known."""
+        """Store drawn tokens behind the tokens that they were drawn from."""
         self.tokens[draws.rows.long(), draws.num_tokens.long()] = token_ids
 
     def following(self, rows: Array, positions: Array) -> Tensor:
-        """The tokens behind positions int32[S] of rows int32[S]: int32[S]."""
+        """Return the tokens behind positions int32[S] of rows int32[S]: int32[S]."""
         (places,) = self._upload.send([rows * np.int32(self.tokens.shape[1]) + positions + np.int32(1)])
         return self.tokens.view(-1).index_select(0, places)
 

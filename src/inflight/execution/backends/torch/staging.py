@@ -1,7 +1,7 @@
 """Weights on their way to a device: read by several threads into pinned memory, copied from there while more is read.
 
 Knows pieces, buffers and their events; not what the bytes are. A file that is mapped into memory is read page by page
-as somebody touches it: one thread waits for each page, several keep a disk busy. Of a tensor no more is in host memory
+as it is touched: one thread waits for each page, several keep a disk busy. Of a tensor no more is in host memory
 than the pieces that are on their way.
 """
 
@@ -64,7 +64,7 @@ class Staging:
         return self._buffers[place % len(self._buffers)]
 
     def _copy(self, place: int, starts: Sequence[int], reading: Sequence[Future[None]], into: Tensor) -> None:
-        """A piece, once it is read."""
+        """Copy a piece to the device, once it is read."""
         reading[place].result()
         buffer, piece = self._buffer(place), into[starts[place] : starts[place] + self._piece]
         self._stream.copy(piece, buffer.memory[: len(piece)])

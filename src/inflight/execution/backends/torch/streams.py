@@ -18,21 +18,21 @@ class Event(Protocol):
         """Whether all before it is done."""
 
     def synchronize(self) -> None:
-        """Waits for that."""
+        """Wait until all before it is done."""
 
 
 class CopyStream(Protocol):
     def copy(self, target: Tensor, source: Tensor) -> None:
-        """Of the same sizes and type, contiguous; host memory is pinned, or the call waits."""
+        """Copy tensors of equal sizes and type, contiguous; host memory is pinned, or the call waits."""
 
     def mark(self) -> Event:
         """Behind all that was copied until now."""
 
     def follow_steps(self) -> None:
-        """What is copied from now on waits for what the steps were asked for until now."""
+        """Make later copies wait for the steps' work so far."""
 
     def hold_steps(self) -> None:
-        """What the steps are asked for from now on waits for what was copied until now."""
+        """Make the steps' later work wait for the copies so far."""
 
 
 class CudaCopyStream:

@@ -4,8 +4,8 @@ Knows which operations have such products, and what is written where; how tensor
 `Summing`, everything else to the operations that are wrapped.
 
 Where memory is short for an operation, what it should have written stays as it was, and the pass goes on with that:
-the others would wait for this device's part of each sum that is to come. What came of such a pass is for nobody
-(`parallel.executor`). A graph that is captured would keep the gap, and is given up instead.
+the others would wait for this device's part of each sum that is to come. The results of such a pass are discarded
+(`parallel.executor`). A graph that is captured would keep the gap, and is abandoned instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Summing(Protocol):
         the same bits whatever stands in others."""
 
     def lacks(self, fault: Exception) -> None:
-        """This one had no memory for what is to be added up."""
+        """Report that this device had no memory for its part of a sum."""
 
     def abandon(self) -> None:
         """Another one is gone: what this one waits for it with ends."""

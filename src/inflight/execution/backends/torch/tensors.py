@@ -1,4 +1,4 @@
-"""What operations on a device are told beside activations and weights: of the pass, of a layer cache, of states.
+"""Tensors that operations on a device read beside activations and weights: of the pass, of a layer cache, of states.
 
 Knows shapes and meanings. Everything that differs from step to step is a tensor on the device at an address that does
 not change, so that a captured graph finds it there; the few whole numbers beside them are fixed for a graph.
@@ -22,7 +22,7 @@ class PassTensors(NamedTuple):
 
     longest_chunk, longest_context: no chunk has more tokens, none ends behind more positions (where a graph is captured
     1, or T if its passes have chunks of several tokens; and the longest sequence). layout: of chunks, on the host, for
-    whoever plans there; not for a graph.
+    libraries that plan there; not for a graph.
     """
 
     token_ids: Tensor  # int32[T]
@@ -65,7 +65,7 @@ class RopeTensors(NamedTuple):
 
 
 class LayerStates(NamedTuple):
-    """What one recurrent layer keeps: of rows, then of snapshots."""
+    """States of one recurrent layer: of rows, then of snapshots."""
 
     inputs: Tensor  # act[states, K - 1, C]
     matrices: Tensor  # float32[states, H, key_dim, value_dim]

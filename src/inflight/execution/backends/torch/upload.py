@@ -1,6 +1,6 @@
-"""What a step tells a device: arrays of whole numbers, side by side in one piece of host memory, copied in one go.
+"""Uploads a step's inputs: arrays of whole numbers, side by side in one piece of host memory, copied in one go.
 
-Knows sizes and places; not what the numbers mean. On a GPU the host's memory is pinned, so that nobody waits for the
+Knows sizes and places; not what the numbers mean. On a GPU the host's memory is pinned, so that no thread waits for the
 copy; PyTorch gives such memory out again only when the copies from it have passed.
 """
 

@@ -1,6 +1,6 @@
 """Blocks of GGUF's types as numbers: exactly the values that the format defines, in float32.
 
-Knows how each type lays its codes and scales within a block (`ggml-quants.c`). `codes` takes blocks apart into whole
+Knows how each type lays its codes and scales within a block (`ggml-quants.c`). `codes` splits blocks into whole
 numbers, scales and offsets by groups, of which both `dequantize` and the packed forms (`packing`) are made. Does not
 know files or tensors.
 
@@ -25,7 +25,8 @@ _LOW, _TWO_BITS = np.uint8(15), np.uint8(3)
 
 
 class Codes(Struct, frozen=True):
-    """Some blocks taken apart: value = meanings[code] · scale + offset, or code · scale + offset without meanings.
+    """Blocks split into their codes: value = meanings[code] · scale + offset, or code · scale + offset without
+    meanings.
 
     codes: [blocks, groups, values of a group], uint8 where they have meanings, else int8. scales, offsets: float32
     [blocks, groups]; offsets None where the type has none.
@@ -70,7 +71,7 @@ def dequantize(kind: str, blocks: Array, block_values: int) -> Array:
 
 # -- pieces ------------------------------------------------------------------------------------------------------------
 def _halves(blocks: Array, begin: int) -> Array:
-    """The float16 at byte `begin` of each block, as float32 [blocks, 1]."""
+    """Read the float16 at byte `begin` of each block, as float32 [blocks, 1]."""
     return np.ascontiguousarray(blocks[:, begin : begin + 2]).view(np.float16).astype(np.float32)
 
 
@@ -134,7 +135,7 @@ def _iq4_nl(blocks: Array) -> Codes:
 
 
 def _mxfp4(blocks: Array) -> Codes:
-    """The scale is a power of two (E8M0, bias 127), halved, as the meanings are doubled."""
+    """Split blocks of MXFP4. The scale is a power of two (E8M0, bias 127), halved, as the meanings are doubled."""
     exponents = blocks[:, :1].astype(np.int32)
     scales = np.ldexp(np.float32(1), exponents - 128).astype(np.float32)
     return Codes(_grouped(_nibbles(blocks[:, 1:], 16), 1), scales, None, MXFP4_MEANINGS)
@@ -170,7 +171,7 @@ def _scales_and_offsets(packed: Array) -> tuple[Array, Array]:
 
 
 def _k_scales(blocks: Array) -> tuple[Array, Array]:
-    """Of Q4_K and Q5_K: scales and offsets, float32 [blocks, 8]."""
+    """Return scales and offsets of Q4_K and Q5_K, float32 [blocks, 8]."""
     scales, offsets = _scales_and_offsets(blocks[:, 4:16])
     return _halves(blocks, 0) * scales, -(_halves(blocks, 2) * offsets)
 

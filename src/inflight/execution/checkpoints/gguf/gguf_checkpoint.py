@@ -53,12 +53,12 @@ class GGUFCheckpoint:
         if learnt is not None:
             return np.array(learnt, np.float32).reshape(tuple(shape))
         place, file, entry = self._place(name, tuple(shape))
-        if place.undo == "apart":
+        if place.undo == "separate":
             return self._joined(place, tuple(shape))
         return self._undone(place, self._values(place, file, entry).reshape(tuple(shape)))
 
     def pieces(self, name: str, shape: tuple[int, int]) -> Iterator[Rows]:
-        """The rows of `tensor`, some at a time, or the blocks that stand for them."""
+        """Yield the rows of `tensor`, some at a time, or the blocks that stand for them."""
         place, file, entry = self._place(name, shape)
         if entry.type.is_plain or place.undo != "none":
             yield self.tensor(name, shape)
@@ -73,7 +73,8 @@ class GGUFCheckpoint:
             yield piece.reshape(-1, shape[1])
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
-        """[outputs, inputs] as the file holds it, or rounded to a form that is packed (`packing`). Errors as above."""
+        """Return a matrix [outputs, inputs] as stored, or rounded to a form that is packed (`packing`). Errors as
+        above."""
         place, file, entry = self._place(name, shape)
         if entry.type.is_plain or place.undo not in ("none", "rotated pairs", "value heads"):
             return self.tensor(name, shape)
@@ -84,7 +85,7 @@ class GGUFCheckpoint:
         return held if order is None else rows_of(held, order)
 
     def release(self, name: str) -> None:
-        """Gives the memory that reading a tensor took back. Its views stay valid."""
+        """Release the memory that reading a tensor took. Its views stay valid."""
         found = self._find(name)
         if found is not None:
             file, entry = self._model.tensors[found.name]
@@ -98,7 +99,7 @@ class GGUFCheckpoint:
         return self._places[name]
 
     def _learnt(self, name: str) -> float | None:
-        """A number of a layer that the metadata hold."""
+        """Return a layer's learnt number that the metadata hold."""
         key, layer = learnt_number(name) or ("", 0)
         numbers = self._model.metadata.numbers(key) if key else ()
         return numbers[layer] if layer < len(numbers) else None
@@ -113,7 +114,7 @@ class GGUFCheckpoint:
                 "again, or take a complete file."
             )
         file, entry = self._model.tensors[place.name]
-        if place.undo == "apart":  # whose shape follows from both
+        if place.undo == "separate":  # whose shape follows from both
             return place, file, entry
         held = entry.shape if place.expert is None else entry.shape[1:]
         if place.half is not None and held[0] % 2 == 0:
@@ -136,7 +137,7 @@ class GGUFCheckpoint:
         return dequantize(entry.type.name, raw, entry.type.values)
 
     def _raw(self, place: Place, file: GGUFFile, entry: TensorEntry) -> Array:
-        """The tensor's bytes, or those of one expert, or of half its rows: uint8 [blocks, bytes of one]."""
+        """Return the tensor's bytes, or those of one expert, or of half its rows: uint8 [blocks, bytes of one]."""
         begin, end = _span(place, entry)
         return np.frombuffer(file.map, np.uint8, end - begin, begin).reshape(-1, entry.type.nbytes)
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-Undo = Literal["rotated pairs", "added one", "log of negated", "value heads", "value columns", "apart", "none"]
+Undo = Literal["rotated pairs", "added one", "log of negated", "value heads", "value columns", "separate", "none"]
 
 
 class Place(Struct, frozen=True):
@@ -22,7 +22,7 @@ class Place(Struct, frozen=True):
 
     rotated pairs: rows of each head as the kernels of llama.cpp rotate them, neighbours in pairs, where Hugging Face
     has halves. added one: a norm's weight, stored as 1 + w. value heads, value columns: heads of values dealt out one
-    to each key head in turn, where Hugging Face has those of a key head together. apart: keys and values of latent
+    to each key head in turn, where Hugging Face has those of a key head together. separate: keys and values of latent
     attention in two tensors, keys turned; `name` is that of the keys, `attn_k_b`, beside which lies `attn_v_b`.
     """
 
@@ -173,12 +173,12 @@ def place_of(name: str, architecture: str, there: Container[str]) -> Place | Non
     if stem == "post_attention_layernorm" and architecture in _POST_ATTENTION:
         leaf = "post_attention_norm"
     if leaf == "attn_kv_b" and f"{prefix}attn_k_b.{kind}" in there:
-        return Place(f"{prefix}attn_k_b.{kind}", undo="apart")
+        return Place(f"{prefix}attn_k_b.{kind}", undo="separate")
     return _found(f"{prefix}{leaf}.{kind}", leaf, architecture)
 
 
 def learnt_number(name: str) -> tuple[str, int] | None:
-    """What xIELU has learnt stands among the metadata, a list over all layers: its key, and the layer's number."""
+    """Return the metadata key of a number that xIELU has learnt, a list over all layers, and the layer's number."""
     found = _LEARNT.fullmatch(name)
     return None if found is None else (f"xielu.{found['part']}", int(found["layer"]))
 

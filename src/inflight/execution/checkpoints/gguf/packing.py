@@ -60,7 +60,7 @@ class GGUFBlocks(BlockMatrix):
 
 @lru_cache
 def _codes_of_type(kind: str, nbytes: int) -> Codes:
-    """Of one empty block: what all blocks of the type have in common, asked for each of a thousand experts."""
+    """Split one empty block, for what all blocks of the type share; cached, since it is needed for each expert."""
     return codes(kind, np.zeros((1, nbytes), np.uint8))
 
 

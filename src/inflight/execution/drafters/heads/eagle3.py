@@ -41,7 +41,7 @@ class BesideTokenAttention(AttentionWeights, frozen=True):
         return cls(**asdict(own), of_token=of_token)
 
     def bind(self, workspace: Workspace, hidden_size: int) -> Part:
-        """The normed embedding is what the head's decoder holds as `token`."""
+        """Build the steps; the normed embedding is the `token` activation of the head's decoder."""
         token, qkv = workspace.take("token", hidden_size), self.projected(workspace)
         of_hidden, of_token = self.qkv, self.of_token
         attend = self.bind_attention(workspace, hidden_size)
@@ -63,9 +63,9 @@ def load_eagle3(
     quantization: Quantization = "none",
     group_size: int = 32,
 ) -> HeadWeights:
-    """The head in a folder, its matrices held as those of the model's layers. weights: of the model. max_positions: of
-    the longest sequence. Raises ModelError for what is no such head, one of another model, and a tensor that is not
-    there."""
+    """Load the head in a folder, its matrices in the types of the model's layers. weights: of the model. max_positions:
+    of the longest sequence. Raises ModelError for a folder without such a head, a head of another model, and a missing
+    tensor."""
     spec = read_eagle3(folder, model)
     checkpoint = Checkpoint(folder)
     source = HeadTensors(checkpoint, lambda name: _place(name, checkpoint))
@@ -140,7 +140,8 @@ def _place(name: str, checkpoint: Checkpoint) -> InputPart:
 
 
 def _token_ids(checkpoint: Checkpoint, spec: Eagle3Spec, model: ModelSpec, folder: Path) -> Array | None:
-    """The model's token of each of the head's. Raises ModelError for one that the model does not have, or twice."""
+    """Return the model's token of each of the head's. Raises ModelError for one that is missing there, or named
+    twice."""
     count = spec.draft_vocab_size
     if "d2t" not in checkpoint:
         if count == model.vocab_size:

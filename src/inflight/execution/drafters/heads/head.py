@@ -40,7 +40,7 @@ class HeadWeights:
     token_ids: Array | None  # int64, the model's token of each of the head's; None: the same
 
     def kv_shape(self, block_size: int, quantized: bool) -> KVShape:
-        """Of its blocks, which lie beside the model's."""
+        """Return the shape of the head's blocks, which lie beside the model's."""
         place: KVLayer | None = kept(self.layer.spec.mixer)
         assert place is not None, "a head's layer attends"
         return KVShape(block_size, (None,) * self.layer_index + (place,), quantized)

@@ -44,7 +44,7 @@ class HeadDecoder:
             self._spread = backend.spread(head.token_ids, head.vocab_size, max_logit_rows)
 
     def take_taps(self, batch: ForwardPass, taps: Sequence[Activation], places: Sequence[int]) -> None:
-        """The hidden states that the pass reads are the model's: rows `places` of each tap, float32[…, M]."""
+        """Take the model's hidden states, rows `places` of each tap, float32[…, M], as input of the next pass."""
         places = _for_all(batch, places)
         if not self.head.combine:
             batch.gather(taps[0], places, self._tapped)
@@ -60,7 +60,7 @@ class HeadDecoder:
         self._hold(batch, self._own, self.head.own_norm)
 
     def forward(self, batch: ForwardPass) -> None:
-        """Computes the pass, behind one of the above, and writes the head's keys and values."""
+        """Compute the pass, behind one of the above, and write the head's keys and values."""
         head = self.head
         batch.embed(head.table, self._embedded)
         if head.embedding_scale != 1:
@@ -76,7 +76,7 @@ class HeadDecoder:
             step(batch)
 
     def last_hidden(self, batch: ForwardPass, places: Sequence[int]) -> Activation:
-        """Of the tokens at `places`, normed as logits are made of it: act[S, E]."""
+        """Return the last hidden states of the tokens at `places`, normed as for logits: act[S, E]."""
         batch.gather(self._hidden, places, self._gathered)
         self._final_norm(batch)
         return self._final_normed
@@ -98,5 +98,5 @@ class HeadDecoder:
 
 
 def _for_all(batch: ForwardPass, places: Sequence[int]) -> list[int]:
-    """For tokens that a pass is filled up with, too, of which nobody asks what they read."""
+    """Extend places to a padded pass; which states padding tokens read does not matter."""
     return [*places, *[0] * (batch.num_tokens - len(places))]

@@ -6,7 +6,7 @@ shared block is of the sequence that computed it first, and whose next token may
 now and then. Drafts are drawn as the model will draw: with the request's settings, and the random words of that place.
 
 The model's hidden states come once. Those of prompts are read at once, those of decodes when drafts are wanted or when
-they become many (`recent_hidden`), and what is left when a row is given up, then; where nobody has been drafted for in
+they become many (`recent_hidden`), and what is left when a row is freed, then; where no draft has been asked for in
 a long time, none are. A sequence that comes back from the host may lack a few, too. Nothing replaces them, and that
 costs drafts alone.
 """
@@ -28,7 +28,7 @@ from inflight.execution.pass_decoder import LogitDecoder, sample
 from inflight.execution.passes import passes
 from inflight.execution.warm_up import CapturesAhead
 
-PATIENCE = 1024  # steps in which nobody is drafted for, before hidden states are no longer read
+PATIENCE = 1024  # steps without a request for drafts, before hidden states are no longer read
 
 
 class _Run(NamedTuple):
@@ -63,7 +63,7 @@ class HeadDrafter:
         self._first = [0] * capacity.max_rows  # position of each row from which on hidden states were kept
         self._read = [0] * capacity.max_rows  # and up to which the head has read them
         self._certain = [0] * capacity.max_rows  # up to which the token behind a position is known
-        self._idle = 0  # steps since somebody was drafted for
+        self._idle = 0  # steps since a draft was last asked for
 
     def capture_ahead(self, slots: RequestSlots, seconds: float) -> None:
         if isinstance(self._passes, CapturesAhead):
@@ -114,14 +114,14 @@ class HeadDrafter:
         self._recent.keep(chunks)
 
     def follow(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[PendingPass]:
-        """What the head reads it has read while the hidden states were there."""
+        """Return no passes: the head reads hidden states while they are there."""
         return []
 
     def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
         return self._backend.copy_blocks(self._cache, sources, destinations)
 
     def discard(self, rows: Sequence[int]) -> None:
-        """What is computed for them goes where padding goes, as the slots have it."""
+        """Do nothing: by the slots, results of these rows go where padding goes."""
 
     # -- inside -----------------------------------------------------------------------------------------------------
     def _catch_up(self, ends: Sequence[tuple[int, int]], slots: RequestSlots) -> None:
@@ -150,7 +150,7 @@ class HeadDrafter:
         return _Run(Chunk(0, chunk.row, start, end - start, (), 0), places)
 
     def _pieces(self, runs: Sequence[_Run]) -> list[list[_Run]]:
-        """Runs as passes take them."""
+        """Split runs into pieces that fit a pass."""
         all_places = {one.chunk.row: one for one in runs}
         found = []
         for chunks in passes([one.chunk for one in runs], self._decoder.max_tokens):
@@ -175,7 +175,7 @@ class HeadDrafter:
         return batch.finish()
 
     def _drafted(self, runs: Sequence[_Run], most: Sequence[int], slots: RequestSlots) -> list[PendingPass]:
-        """The passes that draft behind some rows, of each so many tokens as `most` has at its number."""
+        """Submit the passes that draft behind some rows, of each as many tokens as `most` has at its number."""
         pending = [self._submit(runs, slots)]
         ends = np.cumsum([one.chunk.length for one in runs]).tolist()
         going = [(one.chunk, end - 1) for one, end in zip(runs, ends, strict=True) if one.chunk.sample]

@@ -44,7 +44,7 @@ class HeadTensors:
         return self._source.pieces(self._place(name).name, shape)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
-        """What comes quantized is cut as plain numbers."""
+        """Return a part of a stored matrix. A quantized one is cut as plain numbers."""
         stored, part, parts = self._place(name)
         if parts == 1:
             return self._source.matrix(stored, shape)

@@ -87,7 +87,7 @@ class HeadsSource:
         return LoadedHeads(own, passes, recent, backend, head.kv_shape(self.shape.block_size, self.shape.quantized))
 
     def _checkpoint(self) -> Checkpoint:
-        """The model's. Raises ModelError for weights that can have no heads."""
+        """Open the model's checkpoint. Raises ModelError for weights that can have no heads."""
         how = self.computed
         if how.load_format == "dummy" or not isinstance(how.files, Path):
             what = "random weights" if how.load_format == "dummy" else "a GGUF file"

@@ -57,8 +57,8 @@ def load_mtp(
     quantization: Quantization = "none",
     group_size: int = 32,
 ) -> HeadWeights:
-    """The head in the model's own checkpoint, its matrices held as those of the model's layers. weights: of the model.
-    Raises ModelError where there is none, or one that is not read, and for a tensor that it lacks."""
+    """Load the head in the model's own checkpoint, its matrices in the types of the model's layers. weights: of the
+    model. Raises ModelError where there is no head, an unknown one, or a missing tensor."""
     layers = len(model.layers)
     layout = _layout(model, source)
     at = f"model.layers.{layers}."
@@ -96,7 +96,7 @@ def load_mtp(
 
 
 def check_mtp(model: ModelSpec, source: TensorSource) -> None:
-    """Raises ModelError where the checkpoint has no head, or one that is not read."""
+    """Raise ModelError where the checkpoint has no head, or one that is not read."""
     _layout(model, source)
 
 

@@ -1,6 +1,6 @@
 """The model's hidden states at the last positions of each row, until a head reads them.
 
-A head that nobody asks for drafts need not compute: what it will read is kept, and read together, by one pass over as
+A head without requests for drafts need not compute: its input is kept, and read together, by one pass over as
 many positions as there are, when a draft is wanted or when no more can be kept. Knows rows and positions, in the
 backend's memory; not what a head makes of a hidden state.
 """
@@ -30,7 +30,7 @@ class RecentHidden:
         self.taps = [backend.activation(self._whole + max_tokens, width, "float32") for _ in taps]
 
     def keep(self, chunks: Sequence[Chunk]) -> None:
-        """The last positions of each chunk of the pass that was computed last."""
+        """Keep the last positions of each chunk of the pass that was computed last."""
         layout = laid_out(chunks)
         ends = (layout.context_len + layout.lengths)[layout.chunk_of]
         at = np.flatnonzero(ends - layout.positions <= KEPT).astype(np.int32)  # of a row there is one chunk
@@ -43,7 +43,7 @@ class RecentHidden:
         return self._whole
 
     def places(self, row: int | Array, positions: Array) -> Array:
-        """Of kept positions of a row, or of as many rows."""
+        """Return the places of kept positions of a row, or of as many rows."""
         found: Array = np.int32(KEPT) * row + positions % KEPT
         return found
 

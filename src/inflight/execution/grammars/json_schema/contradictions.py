@@ -33,7 +33,7 @@ def contradiction(schema: Any) -> str | None:
 def _impossible_part(
     schema: dict[str, Any], definitions: dict[str, Any], trials: Iterator[int]
 ) -> tuple[dict[str, Any], str] | None:
-    """A part that must be satisfied and cannot be."""
+    """Return a part that must be satisfied and cannot be."""
     for step, part in _needed(schema, definitions):
         if isinstance(part, dict) and next(trials, None) is not None and _is_impossible(part, definitions):
             return part, step

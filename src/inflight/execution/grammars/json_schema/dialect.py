@@ -172,7 +172,7 @@ def _settled(read: dict[str, Any]) -> dict[str, Any]:
 
 
 def _draft(document: Any) -> int:
-    """The number of the draft that the document names, the newest where it names none."""
+    """Return the number of the draft that the document names, the newest where it names none."""
     named = document.get("$schema") if isinstance(document, dict) else None
     found = _DRAFT.match(named) if isinstance(named, str) else None
     return max(int(found.group(1)), 4) if found else _NEWEST

@@ -39,7 +39,7 @@ class Facts:
 
 
 def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The types that the keyword `type` allows; a number may be whole."""
+    """Return the types that the keyword `type` allows; a number may be whole."""
     given = schema.get("type")
     if given is None:
         return ALL_TYPES
@@ -107,7 +107,7 @@ def _gathered(schema: Schema, definitions: Mapping[str, Schema], facts: Facts, s
 
 
 def key_of(value: Any) -> str:
-    """A text that equal values share: 1 and 1.0, objects whatever their order."""
+    """Return a text that equal values share: 1 and 1.0, objects whatever their order."""
     return json.dumps(_plain(value), sort_keys=True)
 
 
@@ -164,7 +164,7 @@ def negated(schema: Schema, depth: int = 0) -> Schema | None:
 
 
 def _other_objects(schema: dict[str, Any], depth: int) -> Schema | None:
-    """An object without one of the names, or with another value of one of the properties."""
+    """Return an object without one of the names, or with another value of one of the properties."""
     ways: list[Schema] = []
     for name in schema.get("required", ()):
         ways.append({"type": "object", "properties": {name: False}})

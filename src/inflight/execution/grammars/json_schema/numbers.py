@@ -50,7 +50,7 @@ def _is_near(bound: float) -> bool:
 
 
 def _step(step: float) -> int | None:
-    """The digits of a step, where the library finds the same and they are few."""
+    """Return the digits of a step, where the library finds the same and they are few."""
     exact = Decimal(repr(step)).normalize()
     if exact > MAX_STEP:  # also what no float holds
         return None
@@ -66,7 +66,7 @@ def _step(step: float) -> int | None:
 
 
 def _edges(given: dict[str, Any]) -> tuple[float | None, bool, float | None, bool]:
-    """The lower and upper bound that bind, each with whether it is excluded."""
+    """Return the tighter lower and upper bound, each with whether it is excluded."""
     low, low_out = given.get("minimum"), False
     if "exclusiveMinimum" in given and (low is None or given["exclusiveMinimum"] >= low):
         low, low_out = given["exclusiveMinimum"], True
@@ -116,7 +116,7 @@ def _moved(given: dict[str, Any]) -> list[str]:
 
 
 def _just(bound: float) -> float:
-    """A distance that numbers of this size have digits for, as the library reads them."""
+    """Return a distance that numbers of this size have digits for, as the library reads them."""
     return float(f"1e{len(str(int(abs(bound)))) - DIGITS}") if bound else MIN_BOUND
 
 

@@ -156,7 +156,7 @@ def _counted(schema: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     if not optional:
         return _counted_others(kept, low, high)
     if low == len(required) + 1 and high is None and len(optional) <= MAX_CHOICES:
-        return _at_least_one(kept, optional, is_closed)
+        return _with_one_of(kept, optional, is_closed)
     if high == len(required) and not (required and schema.get("patternProperties")):
         others = schema.get("additionalProperties", True)
         closed = {name: properties.get(name, others) for name in [*properties, *required] if name in required}
@@ -176,10 +176,10 @@ def _counted_others(kept: dict[str, Any], low: int, high: int | None) -> tuple[l
     return [kept | bounds], left
 
 
-def _at_least_one(
+def _with_one_of(
     schema: dict[str, Any], optional: list[str], is_closed: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The first of the optional properties that is there: each way leaves out those before it."""
+    """Require one of the optional properties, by the first that is there: each way leaves out those before it."""
     ways: list[Schema] = [
         {"type": "object", "properties": dict.fromkeys(optional[:place], False), "required": [name]}
         for place, name in enumerate(optional)

@@ -1,6 +1,6 @@
 """Patterns, formats and lengths of texts, as the library can follow them.
 
-The library knows no look-around, and gives up on some patterns together with a length. What it does not take is left
+The library knows no look-around, and abandons some patterns together with a length. What it does not take is left
 out step by step, and the whole answer is checked at its end.
 """
 
@@ -21,7 +21,7 @@ _COUNTED = re.compile(r"\{\d*,?\d+\}")
 LENGTHS = ("minLength", "maxLength")
 _IN_CLASS = re.compile(r"([\\\]\[^&~\-])")
 MAX_LENGTH = 2**16  # a text that is longer ends nearly any answer by its tokens
-MANY = 64  # characters, which a pattern that counts has as many states for each of; the library gives up in silence
+MANY = 64  # characters, which a pattern that counts has as many states for each of; the library abandons it in silence
 MAX_EXCLUDED = 400  # characters of texts that a pattern excludes
 MAX_NAMES = 256  # texts of a pattern that are listed
 

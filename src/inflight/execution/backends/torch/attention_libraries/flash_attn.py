@@ -1,7 +1,7 @@
 """Attention by flash-attn (Dao-AILab, version 2): decodes by `flash_attn_with_kvcache`, all else by
 `flash_attn_varlen_func`, both over paged keys and values.
 
-Knows what these two are told: pages of a multiple of 256 positions, contiguous in their last dimension alone; tables of
+Both take pages of a multiple of 256 positions, contiguous in their last dimension alone; tables of
 chunks, int32; lengths on the device. Neither asks the host for anything, so that a graph may hold both.
 """
 
@@ -28,7 +28,7 @@ class FlashAttention:
     def attend(
         self, q: Tensor, cached: LayerKV, scale: float, window: int, soft_cap: float, pass_: PassTensors, out: Tensor
     ) -> None:
-        told: dict[str, Any] = {
+        options: dict[str, Any] = {
             "softmax_scale": scale,
             "causal": True,
             "window_size": (window - 1, 0) if window else (-1, -1),  # how many before, itself not counted
@@ -38,7 +38,7 @@ class FlashAttention:
         queries = heads(q, cached)
         if pass_.longest_chunk == 1:
             found = self._module.flash_attn_with_kvcache(
-                queries.unsqueeze(1), cached.keys, cached.values, cache_seqlens=pass_.context_len + 1, **told
+                queries.unsqueeze(1), cached.keys, cached.values, cache_seqlens=pass_.context_len + 1, **options
             )
         else:
             found = self._module.flash_attn_varlen_func(
@@ -49,7 +49,7 @@ class FlashAttention:
                 cu_seqlens_k=_ends(pass_),
                 max_seqlen_q=pass_.longest_chunk,
                 max_seqlen_k=pass_.longest_context,
-                **told,
+                **options,
             )
         out.view(queries.shape).copy_(found.view(queries.shape))
 

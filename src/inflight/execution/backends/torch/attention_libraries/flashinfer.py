@@ -1,6 +1,6 @@
 """Attention by FlashInfer (0.2 and later): prompts, and decodes beside them, by `BatchPrefillWithPagedKVCacheWrapper`.
 
-Knows what its plan is told: of each chunk on the host how many queries, pages and positions of the last page; on the
+A plan takes, of each chunk, how many queries, pages and positions of the last page on the host; on the
 device which pages. A plan is made once for each pass and each kind of layers, by the host, which no graph can hold:
 passes that only decode, which are graphs here, are left to our own kernels.
 """
@@ -93,8 +93,8 @@ def _page_numbers(group: int, starts: np.ndarray, pages: np.ndarray, pass_: Pass
     """int32[all pages], chunk by chunk, of tables that only the device has."""
     chunk_of = np.repeat(np.arange(len(pages), dtype=np.int32), pages)
     places = np.arange(starts[-1], dtype=np.int32) - starts[chunk_of]
-    told = torch.from_numpy(np.stack([chunk_of, places]))
+    indices = torch.from_numpy(np.stack([chunk_of, places]))
     if pass_.rows.device.type == "cuda":
-        told = told.pin_memory()
-    chunk, place = told.to(pass_.rows.device, non_blocking=True).long()
+        indices = indices.pin_memory()
+    chunk, place = indices.to(pass_.rows.device, non_blocking=True).long()
     return pass_.block_tables[group, pass_.rows.long()[chunk], place]

@@ -1,4 +1,4 @@
-"""What logits go through before a draw, in place: the mask, biases, sequences that may not end, penalties.
+"""Changes logits before a draw, in place: the mask, biases, sequences that may not end, penalties.
 
 Knows which tokens stand before a draw, from the pool on the device; not how one is drawn. Entries of all draws lie one
 behind the other: whose an entry is follows from where its draw's begin, without a count that the host would wait for.
@@ -28,7 +28,7 @@ def unpacked(allowed: Tensor, vocabulary: int) -> Tensor:
 
 
 def add_biases(logits: Tensor, draws: Draws) -> None:
-    """Sums of one token's biases do not depend on their order: all but one of them are -inf."""
+    """Add the biases. The order of one token's biases does not matter: all but one of them are -inf."""
     if draws.bias is not None:
         _add(logits, _owners(draws.bias.start, len(draws.bias.values)), draws.bias)
     if draws.bad is not None:

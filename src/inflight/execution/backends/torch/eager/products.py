@@ -173,7 +173,7 @@ def _inverse(largest: Tensor, most: float) -> Tensor:
 
 
 def _scales(largest: Tensor, most: float) -> Tensor:
-    """Of rows whose largest magnitudes are known: what stands for nothing has scale 0, what is broken NaN."""
+    """Return scales of rows with these largest magnitudes: 0 where all is (nearly) 0, NaN where one is not finite."""
     scales = torch.where(largest >= _SMALLEST, largest / most, 0.0)
     return torch.where(torch.isfinite(largest), scales, torch.nan)
 

@@ -98,8 +98,8 @@ class _Chunks:
 
 
 def _convolved(inputs: Tensor, states: Tensor, weight: Tensor, pass_: PassTensors, moves: StateTensors) -> Tensor:
-    """inputs act[T, C] → float32[T, C]: y[t] = Σ taps[i] · inputs[t - (K - 1) + i], the oldest input first. The last
-    K - 1 inputs of each chunk are left in its state."""
+    """Convolve inputs act[T, C] → float32[T, C]: y[t] = Σ taps[i] · inputs[t - (K - 1) + i], the oldest input first.
+    The last K - 1 inputs of each chunk are left in its state."""
     chunks, kept = _Chunks(pass_, moves), states.shape[1]
     before = states[chunks.rows]
     before[chunks.are_first] = 0

@@ -31,8 +31,8 @@ def sample(logits: Tensor, draws: Draws) -> Drawn:
 
 
 def uniform(draws: Draws) -> Tensor:
-    """The documented draws in [0, 1): words 0 (low) and 1 (high) form 64 bits, the upper 53 are the fraction.
-    float64[S]."""
+    """Return the documented draws in [0, 1), float64[S]: words 0 (low) and 1 (high) form 64 bits, the upper 53 are the
+    fraction."""
     settings, rows = draws.settings, draws.rows
     draw_index = (draws.num_tokens - settings.prompt_length[rows]).long() & _WORD
     low, high, _, _ = philox4x32_10(draw_index, settings.sample_index[rows] & _WORD, settings.seed[rows])

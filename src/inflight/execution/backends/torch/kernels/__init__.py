@@ -1,5 +1,5 @@
 """Every operation of `torch.operations` as Triton kernels: static grids and shapes, so that graphs can replay them. Two
-that only passes without graphs have are PyTorch's own: whole texts have none."""
+that only passes without graphs have are PyTorch's own: encoder-only passes have no graphs."""
 
 from inflight.execution.backends.torch.eager.rows import add_rows, mean
 from inflight.execution.backends.torch.kernels.adapters import add_low_rank

@@ -1,11 +1,11 @@
-"""What adapters add to a product, as two kernels for all of a pass's adapters (as Punica's SGMV, arXiv 2310.18547, and
+"""Adds adapters to a product, by two kernels for all of a pass's adapters (as Punica's SGMV, arXiv 2310.18547, and
 S-LoRA's, arXiv 2311.03285): x · Aᵀ to few ranks, then · Bᵀ, added to the outputs of each part.
 
 Knows tiles of rows that have one adapter, and how A and B are found by the tile's slot in a table of addresses: neither
-A nor B is copied together with another's, and rows without an adapter are touched by nobody.
+A nor B is copied together with another's, and rows without an adapter are not touched.
 
 A row's bits follow from its own adapter alone. Tiles have one size for any number of rows. The inputs are cut into
-parts that follow from the matrix; what each sums up is kept apart, and whoever reads it adds up in the order of parts.
+parts that follow from the matrix; their sums are stored separately, and the reader adds them up in the order of parts.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def add_low_rank(x: Tensor, adapted: AdaptedMatrix, rows: AdapterRows, out: Tens
 @triton.jit(do_not_specialize=["num_parts", "rank_tiles"])
 def shrink_kernel(
     x,  # act[T, K]
-    rows,  # int32[tiles · BLOCK_M], from 1; 0 is nobody
+    rows,  # int32[tiles · BLOCK_M], from 1; 0 is no row
     slots,  # int32[tiles], from 1; 0 is none
     table,  # int64[slots, num_parts, FIELDS]
     sums,  # float32[CUTS, tiles · BLOCK_M, parts · rank_tiles · BLOCK_R]
@@ -84,7 +84,7 @@ def shrink_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """A tile of rows by some ranks of a part, over one cut of the inputs."""
+    """Multiply a tile of rows by some ranks of a part, over one cut of the inputs."""
     tile, column_tile, cut = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     slot = tl.load(slots + tile) - 1
     if slot < 0:
@@ -133,7 +133,7 @@ def expand_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """A tile of rows by some outputs of a part, over all of its ranks."""
+    """Multiply a tile of rows by some outputs of a part, over all of its ranks."""
     tile, part = tl.program_id(0), tl.program_id(1) // output_tiles
     slot = tl.load(slots + tile) - 1
     if slot < 0:

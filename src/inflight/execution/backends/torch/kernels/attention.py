@@ -4,7 +4,7 @@ Knows shapes alone, so that a graph can hold the launches: short chunks go to th
 out among programs, long ones to the one that shares out its queries. Which it is follows from a chunk's own length, and
 a pass with decodes beside prompts has both.
 
-The bits of the form for long chunks depend on nobody else in a pass; those of the other on whether chunks are few or
+The bits of the form for long chunks depend on no other chunk of a pass; those of the other on whether chunks are few or
 many, which decides the size of splits. Where a token's must depend on neither, nor on the length of its chunk (a
 sequence that was preempted is computed again as a prompt), all of it is done in the form for long chunks.
 """
@@ -35,7 +35,7 @@ def attention(
 ) -> None:
     """invariant: a token's bits do not depend on its chunk. Long decodes take much longer."""
     call = AttentionCall(q, cached, scale, window, soft_cap, sinks, causal, pass_, out, position_bias)
-    # Whole texts are all in one form: one token may be as many as another.
+    # Encoder-only input takes one form: one token may see as many positions as another.
     short, longest = 0 if invariant or not causal else short_tokens(call.group), pass_.longest_chunk
     if short and (longest <= short or call.chunks > 1):
         attend_short(call)

@@ -1,6 +1,6 @@
 """One call of the operation `attention`, as the launchers of its kernels see it.
 
-Knows what kernels are told of a call, and in which parts they take a key; not what they do with it.
+Derives kernels' arguments from a call, and the parts in which they take a key; not what they do with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AttentionCall(NamedTuple):
     causal: bool
     pass_: PassTensors
     out: Tensor  # act[T, H·M]
-    position_bias: Tensor | None = None  # float32[H · (2·L + 63)], of whole texts alone
+    position_bias: Tensor | None = None  # float32[H · (2·L + 63)], of encoder-only input alone
 
     @property
     def kv_heads(self) -> int:
@@ -46,7 +46,7 @@ class AttentionCall(NamedTuple):
         return self.out.shape[1] // (self.kv_heads * self.group)
 
     def by_key_bytes(self, table: Mapping[int, Choice]) -> Choice:
-        """The first entry whose key is no less than the bytes of a key as it is multiplied, or the last."""
+        """Return the first entry whose key is no less than the bytes of a key as it is multiplied, or the last."""
         taken = self.cached.keys.shape[3] * self.q.element_size()
         return table[next((most for most in table if taken <= most), max(table))]
 

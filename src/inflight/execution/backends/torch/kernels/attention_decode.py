@@ -3,9 +3,8 @@ programs attend to, and what comes of them is combined.
 
 What counts here is that memory is read as fast as it can be, by enough programs at once, and once for all query heads
 of a key/value head. The size of a split follows from a chunk's position and, roughly, from how many chunks there are:
-many need few programs each, and combining costs. What comes of each is kept apart until all are combined in one order,
-however many programs share them.
-"""
+many need few programs each, and combining costs. Splits' results are stored separately until all are combined in one
+order, however many programs share them."""
 
 from __future__ import annotations
 
@@ -126,7 +125,7 @@ def _tile(call: AttentionCall) -> Tile:
 
 
 def splits_at_most(longest_context: int, window: int, split: int) -> int:
-    """Of any chunk in a pass."""
+    """Return an upper bound of the splits of any chunk in a pass."""
     found: int = triton.cdiv(longest_context, split)
     if window:
         found = min(found, triton.cdiv(window + SLACK.value, split) + 1)
@@ -136,8 +135,8 @@ def splits_at_most(longest_context: int, window: int, split: int) -> int:
 
 @triton.jit
 def splits_of(context, count, WINDOW: tl.constexpr, SPLIT: tl.constexpr):
-    """The size of a chunk's splits, the first that one of its tokens sees, and how many they see. Those of a window may
-    begin anywhere, so that one more is needed."""
+    """Return the size of a chunk's splits, the first that one of its tokens sees, and how many they see. A window's
+    splits may begin anywhere, so that one more is needed."""
     size = SPLIT
     for _ in tl.static_range(16):
         enough = context + SLACK <= SPLITS * size
@@ -204,7 +203,8 @@ def split_kernel(
 def attend_splits(
     q, factor, sums_out, norms_out, index, at, size, first_split, seen_splits, chunk, cached, form
 ):  # fmt: skip
-    """A tile of queries, each split that is this program's by itself. at int64[ROWS]: where a row's splits are kept."""
+    """Attend a tile of queries to each split of this program by itself. at int64[ROWS]: where a row's splits are
+    stored."""
     queries = load_queries(q, factor, chunk, index, cached.head, form)
     end, oldest = chunk.context + chunk.count, 0
     if form.WINDOW:
@@ -219,7 +219,7 @@ def attend_splits(
 
 @triton.jit
 def keep(state, at, real, sums_out, norms_out, VALUE: tl.constexpr):
-    """What came of a split, apart from the others'."""
+    """Store the state of a split, separately from those of other splits."""
     tl.store(norms_out + 2 * at, state.top, mask=real)
     tl.store(norms_out + 2 * at + 1, state.total, mask=real)
     column = tl.arange(0, padded(VALUE))

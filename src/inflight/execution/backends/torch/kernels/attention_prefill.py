@@ -93,8 +93,8 @@ def _tile(call: AttentionCall) -> Tile:
 
 @triton.jit
 def tile_of(number, query_start, chunks, GROUP: tl.constexpr, ROWS: tl.constexpr):
-    """The chunk and the number in it of a tile. Chunk c's begin at query_start[c] · GROUP // ROWS + c: as many rows may
-    be in one as would fill each tile up, and one more is left over for each chunk."""
+    """Return a tile's chunk and its number in it. Chunk c's tiles begin at query_start[c] · GROUP // ROWS + c: as many
+    rows may be in one as would fill each tile up, and one more is left over for each chunk."""
     before, begin = 0, 0
     for first in range(0, chunks, _CHUNKS):
         chunk = first + tl.arange(0, _CHUNKS)
@@ -140,7 +140,7 @@ def prefill_kernel(
 
 @triton.jit
 def attend_tile(q, factor, sinks, position_bias, bias_width, out, begin, chunk, cached, form, ROWS: tl.constexpr):
-    """A tile of queries from `begin` on, from its first position to its last."""
+    """Attend a tile of queries from `begin` on, from its first position to its last."""
     index = begin + tl.arange(0, ROWS)
     queries = load_queries(q, factor, chunk, index, cached.head, form)
     bias = None

@@ -3,8 +3,8 @@ are made of.
 
 Knows how keys and values lie in blocks, and the softmax that goes along (Milakov and Gimelshein, arXiv 1805.02867; Dao
 et al., arXiv 2205.14135); not which queries and positions a program has. Tiles of positions begin at multiples of their
-size, and one in which a query sees nothing changes no bit of what is kept for it. So what comes of a query depends on
-its own positions alone, whoever else is in its tile.
+size, and one in which a query sees nothing changes no bit of what is kept for it. So a query's result depends on its
+own positions alone, whatever other queries are in its tile.
 
 A key has two parts, each filled up to a power of two by itself: 576 numbers are 512 and 64. Where no values are kept,
 the first part is the value. Exponents are of 2.
@@ -22,7 +22,7 @@ NOTHING = tl.constexpr(-1.0e30)  # below every score, and finite: its difference
 
 
 class Form(NamedTuple):
-    """What a kernel is compiled for.
+    """Constants that a kernel is compiled for.
 
     CAUSAL: nothing is seen behind a position. WINDOW: how many positions are seen, the own and those before it, and as
     many behind it where that is not so; 0: all. GROUP: query heads of a key/value head. FIRST, REST, VALUE: numbers of
@@ -117,8 +117,8 @@ def load_part(rows, real, WIDTH: tl.constexpr, ALL_REAL: tl.constexpr):
 
 @triton.jit
 def load_queries(q, factor, chunk, index, head, form):
-    """Of a chunk in q act[T, G · GROUP · (FIRST + REST)]. index int32[ROWS]: token · GROUP + query head among those of
-    KV head `head`."""
+    """Load queries of a chunk from q act[T, G · GROUP · (FIRST + REST)]. index int32[ROWS]: token · GROUP + query head
+    among those of KV head `head`."""
     real = index < chunk.count * form.GROUP
     own = tl.where(real, chunk.context + index // form.GROUP, -1)
     last = own
@@ -161,7 +161,7 @@ def exponents(product, factor, SOFT_CAP: tl.constexpr):
 
 @triton.jit
 def nothing_seen(queries, form):
-    """The state before the first position."""
+    """Return the state before the first position."""
     ROWS: tl.constexpr = queries.own.shape[0]
     top, total = tl.full([ROWS], NOTHING, tl.float32), tl.zeros([ROWS], tl.float32)
     return SoftmaxState(top, total, tl.zeros([ROWS, padded(form.VALUE)], tl.float32))
@@ -169,8 +169,8 @@ def nothing_seen(queries, form):
 
 @triton.jit
 def attend(queries, state, span, cached, form):
-    """The positions of `span` → the state gone on. Those that all queries see are taken in a loop of their own, in a
-    fifth less of instructions."""
+    """Fold the positions of `span` into the state. Those that all queries see have a loop of their own, with a fifth
+    fewer instructions."""
     for part in tl.static_range(1 if span.edge is None else 0, 2):
         begin = span.edge if part == 1 and span.edge is not None else span.start
         following = load_blocks(cached.table, begin, span, form)
@@ -184,7 +184,7 @@ def attend(queries, state, span, cached, form):
 
 @triton.jit
 def online_softmax(queries, state, first, block, span, cached, form, ALL_SEEN: tl.constexpr):
-    """The state gone on by one tile of positions from `first` on, which lie in blocks int64[POSITIONS]."""
+    """Fold one tile of positions from `first` on, which lie in blocks int64[POSITIONS], into the state."""
     position = first + tl.arange(0, form.POSITIONS)
     real = (position >= span.seen_from) & (position < span.seen_to)
     place = (position % form.BLOCK) * form.KV_HEADS + cached.head
@@ -223,7 +223,7 @@ def online_softmax(queries, state, first, block, span, cached, form, ALL_SEEN: t
 
 @triton.jit
 def products(queries, block, place, real, cached, form, ALL_SEEN: tl.constexpr):
-    """The first part of keys act[POSITIONS, padded FIRST], and products of queries and whole keys float32[ROWS,
+    """Return the first part of keys act[POSITIONS, padded FIRST], and products of queries and whole keys float32[ROWS,
     POSITIONS]."""
     at = block * cached.block_stride + place * (form.FIRST + form.REST)
     key = load_part(cached.key_numbers + at, real, form.FIRST, ALL_SEEN).to(queries.first.dtype)

@@ -1,4 +1,4 @@
-"""What a step does on the device before its layers, as a kernel: new blocks enter the tables, tokens are looked up.
+"""Begins a step on the device, in one kernel: new blocks enter the tables, tokens are looked up.
 
 Knows the slots' tables and tokens. One launch for both, since a step begins hundreds of times a second.
 """

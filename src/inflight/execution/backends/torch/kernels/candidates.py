@@ -38,7 +38,7 @@ REMAINS = tl.constexpr(-1)  # as a token: the row is left to `selection`
 
 
 def draw_filtered(scaled: Tensor, blocks: Blocks, draws: Draws, token_ids: Tensor) -> None:
-    """Of rows with filters that are drawn by chance, the token → token_ids int32[S]."""
+    """Draw the tokens of rows with filters that are drawn by chance → token_ids int32[S]."""
     rows, vocabulary = scaled.shape
     settings = draws.settings
     counts = torch.zeros(rows, BINS.value + 1, dtype=torch.int32, device=scaled.device)  # and how many were gathered
@@ -65,7 +65,7 @@ def draw_filtered(scaled: Tensor, blocks: Blocks, draws: Draws, token_ids: Tenso
 
 @triton.jit
 def _row_of(draw, rows, temperature, top_k, top_p, min_p, best, COUNT: tl.constexpr, TILE: tl.constexpr):
-    """The largest scaled logit, and whether the row is one for these kernels."""
+    """Return the largest scaled logit, and whether these kernels draw the row."""
     row = tl.load(rows + draw)
     peak, by_chance = peak_of(best_of(best, draw, COUNT, TILE), tl.load(temperature + row))
     return peak, by_chance & is_filtered(tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row))
@@ -73,7 +73,7 @@ def _row_of(draw, rows, temperature, top_k, top_p, min_p, best, COUNT: tl.conste
 
 @triton.jit
 def _bin_of(scaled, peak):
-    """Of a distance in float32, which falls where the logit rises: rounding changes no order."""
+    """Return the bin of a distance in float32, which falls where the logit rises: rounding changes no order."""
     bits = (peak - scaled).to(tl.int32, bitcast=True)
     return tl.minimum(tl.maximum((bits >> 17) - _FIRST, 0), BINS - 1)
 
@@ -117,7 +117,7 @@ def _gather(
 
 @triton.jit
 def _rank(gathered, counts, ranked, CANDIDATES: tl.constexpr, RANKED: tl.constexpr):
-    """Puts each candidate behind those that are larger."""
+    """Put each candidate behind those that are larger."""
     draw = tl.program_id(0).to(tl.int64)
     number = tl.load(counts + draw * (BINS + 1) + BINS)
     places = tl.program_id(1) * RANKED + tl.arange(0, RANKED)
@@ -158,7 +158,7 @@ def _draw_ranked(
 
 @triton.jit
 def _mass_of(best, mass, draw, peak, temperature, COUNT: tl.constexpr, TILE: tl.constexpr):
-    """Of all tokens of a row."""
+    """Return the mass of all tokens of a row."""
     blocks = tl.arange(0, TILE)
     inside = blocks < COUNT
     keys = tl.load(best + draw * COUNT + blocks, mask=inside, other=0)

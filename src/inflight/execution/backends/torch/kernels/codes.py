@@ -62,7 +62,7 @@ _E2M1_HIGH = tl.constexpr(_E2M1.format(sign=8, number=2))
 
 
 def coding_of(matrix: GroupedMatrix) -> str:
-    """What its codes mean, as `widened` is told."""
+    """Return the meaning of its codes, as the CODING of `widened`."""
     if matrix.bits == 8:
         return "whole"
     if matrix.meanings is not None:

@@ -1,4 +1,4 @@
-"""What the kernels of a draw share: tokens as sortable keys, the generator, the settings of a row.
+"""Functions that the kernels of a draw share: tokens as sortable keys, the generator, the settings of a row.
 
 Knows rules of `SamplingBatch` that concern one token or one row; no logits' memory. A key orders tokens by falling
 logit, ties by rising id, in one comparison of whole numbers: the logit's bits, made monotone, above the complement of
@@ -34,7 +34,7 @@ def logit_of(key):
 
 @triton.jit
 def value_of(place):
-    """The number that `ordered` made this of."""
+    """Return the number from which `ordered` made this."""
     return (place ^ ((place >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
@@ -45,7 +45,7 @@ def id_of(key):
 
 @triton.jit
 def best_of(best, row, COUNT: tl.constexpr, TILE: tl.constexpr):
-    """The largest of a row's COUNT keys."""
+    """Return the largest of a row's COUNT keys."""
     at = tl.arange(0, TILE)
     return tl.max(tl.load(best + row * COUNT + at, mask=at < COUNT, other=LOWEST), axis=0)
 
@@ -57,7 +57,7 @@ def is_finite(x):
 
 @triton.jit
 def peak_of(key, temperature):
-    """The largest scaled logit, and whether the row is drawn by chance at all."""
+    """Return the largest scaled logit, and whether the row is drawn by chance at all."""
     peak = tl.div_rn(logit_of(key), tl.where(temperature > 0, temperature, 1.0))
     return peak, (temperature > 0) & is_finite(peak)
 
@@ -69,13 +69,13 @@ def is_filtered(top_k, top_p, min_p):
 
 @triton.jit
 def weight_of(scaled, peak):
-    """A probability, as a multiple of the likeliest token's: float64."""
+    """Return a probability as a multiple of the likeliest token's: float64."""
     return tl.exp(scaled.to(tl.float64) - peak.to(tl.float64))
 
 
 @triton.jit
 def uniform(seed, draw_index, sample_index):
-    """The documented draw in [0, 1): words 0 (low) and 1 (high) form 64 bits, the upper 53 are the fraction."""
+    """Return the documented draw in [0, 1): words 0 (low) and 1 (high) form 64 bits, the upper 53 are the fraction."""
     low, high, _, _ = tl.philox(seed, draw_index, sample_index.to(tl.uint32), 0, 0)
     fraction = (high.to(tl.int64) << 21) | (low >> 11).to(tl.int64)
     return fraction.to(tl.float64) * 1.1102230246251565e-16

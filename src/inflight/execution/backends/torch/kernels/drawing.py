@@ -85,8 +85,8 @@ def _in_order(
     scaled, best, mass, draw, peak, temperature, u, vocabulary,
     COUNT: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The first token whose mass, added to that of all before it, passes u times that of all; where rounding lets none,
-    the last that has any."""
+    """Return the first token whose mass, added to that of all before it, passes u times that of all; where rounding
+    lets none, the last that has any."""
     blocks = tl.arange(0, TILE)
     inside = blocks < COUNT
     keys = tl.load(best + draw * COUNT + blocks, mask=inside, other=0)

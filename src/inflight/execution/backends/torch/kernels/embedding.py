@@ -55,7 +55,7 @@ def _embed(values, scales, token_ids, out, width, share, shares, BLOCK: tl.const
 
 @triton.jit
 def _embed_groups(
-    codes,  # int8[V, groups · GROUP]; or uint8[V, groups · GROUP / 2], the two of a byte half a group apart
+    codes,  # int8[V, groups · GROUP]; or uint8[V, groups · GROUP / 2], the two of a byte half a group from each other
     scales,  # float32[V, groups]
     offsets,  # the same, or None
     meanings,  # act[16] or None

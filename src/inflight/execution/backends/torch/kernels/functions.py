@@ -23,7 +23,8 @@ def times_sigmoid(x, y):
 
 @triton.jit
 def activated(x, ACTIVATION: tl.constexpr, above, below):
-    """The function of that name (`Nonlinearity`). above, below: p and n of xielu, which no other looks at."""
+    """Apply the function of that name (`Nonlinearity`). above, below: p and n of xielu; no other function reads
+    them."""
     if ACTIVATION == "silu":
         return times_sigmoid(x, x)
     elif ACTIVATION == "gelu_tanh":
@@ -60,7 +61,7 @@ def expm1(x):
 
 @triton.jit
 def nearest(x):
-    """The nearest whole number, ties to even, of |x| ≤ 2²²; a sum that only float32's rounding can make."""
+    """Round to the nearest whole number, ties to even, for |x| ≤ 2²²; relies on float32's rounding of the sum."""
     return (x + _WHOLE) - _WHOLE
 
 

@@ -30,7 +30,7 @@ def multiply(
     meanings,  # act[16] or None
     bias,  # float32[N] or None
     out,  # float32, or act if GATING or heads
-    sorted_rows,  # int32[num_rows]: pairs of token and rank, from 1, by expert; 0 is nobody. None: rows as they are
+    sorted_rows,  # int32[num_rows]: pairs of token and rank, from 1, by expert; 0 is no pair. None: rows as they are
     matrices,  # int32[num_rows / BLOCK_M]: the expert of a tile, from 1; 0 is none
     partial,  # float32 or int32 [PARTS, num_rows, N]: sums for `finish` to add up; None where one program has all parts
     num_rows,
@@ -113,7 +113,7 @@ def finish(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """What `multiply` left of a product that several programs had a part of each, added up in order of the inputs."""
+    """Add up the partial sums that several programs of `multiply` left of a product, in order of the inputs."""
     row_tile, output_tile = _tile(num_rows, N, BLOCK_M, BLOCK_N)
     rows = row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     outputs = _outputs(output_tile, N, GATING, BLOCK_N)
@@ -142,8 +142,8 @@ def _tile(num_rows, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def _outputs(tile, N, GATING: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The tile's outputs int32[BLOCK_N], N and more where there are none; of gate and up in turns, each pair side by
-    side."""
+    """Return the tile's outputs int32[BLOCK_N], N and more where there are none; gate and up alternate, each pair side
+    by side."""
     places = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     if GATING == "":
         return places
@@ -156,7 +156,7 @@ def _sums_of(
     GROUP: tl.constexpr, CODING: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Of a part of the inputs [BLOCK_M, BLOCK_N]."""
+    """Return sums over a part of the inputs [BLOCK_M, BLOCK_N]."""
     if GROUP:
         return _sums_of_codes(
             x_at, is_row, weight_at, scales_at, offsets_at, permutation, meanings, K, part,
@@ -179,7 +179,7 @@ def _sums(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Of numbers that are multiplied as they lie: float32[BLOCK_M, BLOCK_N], of int8 int32."""
+    """Return sums of numbers that are multiplied as they are stored: float32[BLOCK_M, BLOCK_N], of int8 int32."""
     KIND: tl.constexpr = tl.int32 if x_at.dtype.element_ty == tl.int8 else tl.float32
     EXACT: tl.constexpr = min(BLOCK_K, 128)  # of fp8: inputs after which sums are kept in float32, not in tensor cores
     inputs = tl.arange(0, BLOCK_K)
@@ -205,8 +205,8 @@ def _sums_of_codes(
     GROUP: tl.constexpr, CODING: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Of codes of groups: float32[BLOCK_M, BLOCK_N]. Codes meet x as whole numbers, which `act` holds exactly; the sum
-    of a group is scaled as one."""
+    """Return sums of codes of groups: float32[BLOCK_M, BLOCK_N]. Codes meet x as whole numbers, which `act` holds
+    exactly; the sum of a group is scaled as one."""
     KIND: tl.constexpr = x_at.dtype.element_ty
     HALVES: tl.constexpr = halves_of(CODING)
     BYTES: tl.constexpr = GROUP // HALVES
@@ -255,7 +255,7 @@ def _sums_of_codes(
 
 @triton.jit
 def _meant(sums, x_scales, rows, is_row, scales, bias, outputs):
-    """Sums → numbers float32: of 8 bits times the scales of row and output; plus the bias where there is one."""
+    """Scale sums to float32 numbers: of 8 bits times the scales of row and output; plus the bias where there is one."""
     if x_scales is not None:
         sums = sums.to(tl.float32) * tl.load(x_scales + rows, mask=is_row, other=0.0)[:, None]
         sums = sums * tl.load(scales + outputs)[None, :]
@@ -276,7 +276,7 @@ def _write(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """sums float32[BLOCK_M, BLOCK_N] of the tile's outputs → out."""
+    """Write sums float32[BLOCK_M, BLOCK_N] of the tile's outputs → out."""
     if GATING != "":
         gate, up = sums.reshape(BLOCK_M, BLOCK_N // 2, 2).split()
         found = _gated(gate, up, GATING)

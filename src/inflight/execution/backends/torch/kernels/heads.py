@@ -15,7 +15,8 @@ from inflight.execution.backends.torch.kernels.functions import e4m3_bits, neare
 def places(
     heads, COUNT: tl.constexpr, FIRST: tl.constexpr, END: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Places [heads, BLOCK] of columns FIRST to END - 1 of COUNT heads that lie STRIDE apart, and which there are."""
+    """Return offsets [heads, BLOCK] of columns FIRST to END - 1 of COUNT heads at a distance STRIDE, and which
+    exist."""
     columns = tl.arange(0, BLOCK)
     inside = (heads < COUNT)[:, None] & (columns >= FIRST)[None, :] & (columns < END)[None, :]
     return heads[:, None] * STRIDE + columns[None, :], inside
@@ -40,9 +41,9 @@ def heads_of(
     NORMS_LAST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Some of COUNT heads of WIDTH numbers that lie side by side → float32[heads, BLOCK], 0 where there is nothing:
-    the first NORMED numbers normed where there is a weight, the 2 · HALF from FIRST on rotated where there are angles.
-    Each number meets the one that it is rotated with, so both are read, normed and scaled."""
+    """Load some of COUNT heads of WIDTH numbers that lie side by side → float32[heads, BLOCK], 0 outside: the first
+    NORMED numbers normed where there is a weight, the 2 · HALF from FIRST on rotated where there are angles. Each
+    number meets the one that it is rotated with, so both are read, normed and scaled."""
     columns = tl.arange(0, BLOCK)
     at, inside = places(heads, COUNT, 0, WIDTH, WIDTH, BLOCK)
     x, root = tl.load(source + at, mask=inside, other=0.0), 1.0

@@ -1,4 +1,4 @@
-"""The launch of a product: what the kernel in `gemm` is told of a matrix, of x, and of where things lie.
+"""Launches a product: the arguments of `gemm`'s kernels for a matrix, x, and where things lie.
 
 Knows which tensors each way to hold a matrix has, and quantizes x for it; not what a product is for.
 """
@@ -36,7 +36,7 @@ class Operands(NamedTuple):
 class SortedRows(NamedTuple):
     """Pairs of a token and one of its experts, in tiles that have one expert each."""
 
-    rows: Tensor  # int32[tiles · rows of a tile]: pairs from 1; 0 is nobody
+    rows: Tensor  # int32[tiles · rows of a tile]: pairs from 1; 0 is no pair
     experts: Tensor  # int32[tiles]: from 1; 0 is none
 
 
@@ -88,12 +88,12 @@ def launch(
         return
     count = triton.cdiv(shape.rows, tiles.rows) * triton.cdiv(shape.outputs, tiles.outputs)
     partial = None
-    if parts.apart:
+    if parts.separate:
         kind = torch.int32 if of.x.dtype == torch.int8 else torch.float32
         partial = torch.empty(parts.number, shape.rows, shape.outputs, dtype=kind, device=out.device)
     ends = {"GATING": ending.gating or "", "ADD": ending.add, "PARTS": parts.number}
     options = {"enable_fp_fusion": of.x.dtype != torch.int8}  # what is exact is rounded where the definition rounds
-    multiply[count, max(shape.heads, 1), parts.number if parts.apart else 1](
+    multiply[count, max(shape.heads, 1), parts.number if parts.separate else 1](
         *of,
         ending.bias,
         out,

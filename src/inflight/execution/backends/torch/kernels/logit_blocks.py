@@ -22,7 +22,7 @@ _OF_PROMPT = tl.constexpr(1 << 30)  # of a count: the token stands in the prompt
 
 
 class Blocks(NamedTuple):
-    """Of each block of a row its best tokens (keys, `draw_functions`), and Σ exp of its logits relative to the best."""
+    """Each block's best tokens of a row (keys, `draw_functions`), and Σ exp of its logits relative to the best."""
 
     best: Tensor  # int64[S, blocks, top]
     mass: Tensor  # float64[S, blocks]
@@ -38,7 +38,7 @@ class Blocks(NamedTuple):
 
 
 def read_untouched(logits: Tensor, top: int) -> Blocks:
-    """Of logits float32[S, V] as they are the `top` best of each block, one at least."""
+    """Return the `top` best, one at least, of each block of logits float32[S, V] as they are."""
     blocks = _empty(logits, max(top, 1))
     _read[_grid(logits)](
         logits, None, None, 0, None, None, None, None, None, *blocks, logits.shape[1], blocks.best.shape[2], BLOCK,
@@ -48,8 +48,8 @@ def read_untouched(logits: Tensor, top: int) -> Blocks:
 
 
 def read_for_draw(logits: Tensor, draws: Draws) -> Blocks:
-    """Of logits float32[S, V] with their biases the best of each block once they are masked and penalised; they become
-    what is drawn from, scaled by temperature, except where all rows are greedy, which need no mass either."""
+    """Return the best of each block of logits float32[S, V] once they are biased, masked and penalised. The logits are
+    changed in place, and scaled by temperature, except where all rows are greedy, which need no mass either."""
     settings, rows, allowed = draws.settings, draws.rows, draws.allowed
     blocks = _empty(logits, 1)
     _read[_grid(logits)](

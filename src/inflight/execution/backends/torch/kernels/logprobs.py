@@ -20,7 +20,7 @@ def score(logits: Tensor, token_ids: Tensor, top_logprobs: int) -> Scores:
 
 
 def report(logits: Tensor, blocks: Blocks, token_ids: Tensor, top: int) -> Scores:
-    """Of token_ids int32[S], and the `top` likeliest tokens, all where there are no more."""
+    """Return log-probabilities of token_ids int32[S], and of the `top` likeliest tokens (or all, if fewer)."""
     rows, vocabulary = logits.shape
     top = min(top, vocabulary)
     logprobs = torch.empty(rows, dtype=torch.float32, device=logits.device)

@@ -107,7 +107,7 @@ def _of_parts(x: Tensor, weight: DeviceLinear, out: Tensor, add: bool, invariant
 
 
 def _is_cublas(matrix: HeldMatrix, x: Tensor, invariant: bool) -> TypeGuard[PlainMatrix | GroupedMatrix]:
-    """Of a matrix that is held in `act`, or soon is."""
+    """Return whether cuBLAS computes this product: of a matrix in `act`, or one that is widened to it."""
     if invariant or x.dtype == torch.float32 or not isinstance(matrix, PlainMatrix | GroupedMatrix):
         return False
     return len(x) > OURS[kind_of(matrix, x.dtype)]

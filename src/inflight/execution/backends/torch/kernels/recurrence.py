@@ -195,7 +195,7 @@ def _keep(
     KEPT: tl.constexpr,
     GATED: tl.constexpr,
 ):
-    """The last inputs after `done` tokens of a chunk, to `target`: the oldest first, so that it may be `state`."""
+    """Store the last inputs after `done` tokens of a chunk to `target`: the oldest first, so that it may be `state`."""
     for slot in tl.static_range(KEPT):
         seen = _seen(x, width, state, start, before, done - KEPT + slot, channel, there, CHANNELS, KEPT, GATED)
         tl.store(target + slot * CHANNELS + channel, seen, mask=there)
@@ -285,7 +285,7 @@ def _token(
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
 ):
-    """Of one token and head: q and k float32[keys], v float32[columns], b and a; zeros where there is none."""
+    """Load one token and head: q and k float32[keys], v float32[columns], b and a; zeros where there is none."""
     PART: tl.constexpr = HEADS // SHARED * KEY_DIM
     numbers = qkv + token.to(tl.int64) * (2 * PART + HEADS * VALUE_DIM)
     of_keys, of_values = is_there & (key < KEY_DIM), is_there & (column < VALUE_DIM)

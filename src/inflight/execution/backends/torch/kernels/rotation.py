@@ -33,7 +33,7 @@ def rope_and_write_kv(
 ) -> None:
     kv_heads, width = cached.keys.shape[2:]
     queries = q_out.shape[1] // width
-    written = qkv.shape[1] // width - queries  # heads of keys, and of values where these stand apart
+    written = qkv.shape[1] // width - queries  # heads of keys, and of values where these are separate
     of_all_q, of_all_k = (norm is not None and len(norm) != width for norm in (q_norm, k_norm))
     block, most = triton.next_power_of_2(width), triton.next_power_of_2(max(queries, kv_heads))
     heads = most if of_all_q or of_all_k else min(most, max(1, NUMBERS // block))
@@ -137,8 +137,8 @@ def _rope_and_write_kv(
     NORMS_LAST: tl.constexpr, STAGES: tl.constexpr, Q_FACTOR: tl.constexpr, K_FACTOR: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A grid over tokens, and tiles of HEADS heads: those of the queries, then of the keys, then of the values. STAGES:
-    of the mixing of channels; 0: none."""
+    """Run a grid over tokens, and tiles of HEADS heads: those of the queries, then of the keys, then of the values.
+    STAGES: of the mixing of channels; 0: none."""
     token, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     q_tiles: tl.constexpr = (QUERIES + HEADS - 1) // HEADS
     kv_tiles: tl.constexpr = (KV_HEADS + HEADS - 1) // HEADS
@@ -187,7 +187,7 @@ def _rope_and_write_latent(
     QUERIES: tl.constexpr, NOPE: tl.constexpr, RANK: tl.constexpr, HALF: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_KEY: tl.constexpr,
 ):  # fmt: skip
-    """A grid over tokens, and tiles of HEADS heads of queries, and one more for the key."""
+    """Run a grid over tokens, and tiles of HEADS heads of queries, and one more for the key."""
     token, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     q_tiles: tl.constexpr = (QUERIES + HEADS - 1) // HEADS
     width: tl.constexpr = NOPE + 2 * HALF

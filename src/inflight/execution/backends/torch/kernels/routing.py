@@ -72,7 +72,7 @@ def route_kernel(
     GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, GROUP_BEST: tl.constexpr, PER_GROUP: tl.constexpr,
     G: tl.constexpr, S: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """A token: its experts lie in a tile [G, S] of groups, filled up to powers of two."""
+    """Route a token: its experts lie in a tile [G, S] of groups, padded to powers of two."""
     token = tl.program_id(0)
     groups, members = tl.arange(0, G)[:, None], tl.arange(0, S)[None, :]
     is_expert = (groups < GROUPS) & (members < PER_GROUP)
@@ -129,7 +129,7 @@ def _scores(x, is_expert, SCORES: tl.constexpr):
 def sort_kernel(
     experts, places, counts, rows, tile_experts, pairs, count, TILE: tl.constexpr, PAIRS: tl.constexpr, X: tl.constexpr
 ):
-    """Puts pairs, from 1, into the tiles of their experts; the first of each tile says whose it is."""
+    """Put pairs, from 1, into the tiles of their experts; the first pair of each tile writes its expert."""
     pair, numbers = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS), tl.arange(0, X)
     is_pair = pair < pairs
     expert = tl.load(experts + pair, mask=is_pair, other=0)
@@ -167,7 +167,7 @@ def _in_best_groups(
 
 @triton.jit
 def _first(values, numbers, among, none: tl.constexpr):
-    """The number of the largest value, on a tie the lowest, `none` if there is nothing."""
+    """Return the number of the largest value, on a tie the lowest, `none` if there is nothing."""
     most = tl.max(tl.max(tl.where(among, values, _NEVER), axis=1), axis=0)
     return tl.min(tl.min(tl.where(among & (values == most), numbers, none), axis=1), axis=0)
 

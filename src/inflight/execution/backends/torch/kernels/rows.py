@@ -64,12 +64,12 @@ def gate(gate: Tensor, x: Tensor) -> None:
 
 
 def warps_of(block: int) -> int:
-    """Of a program that holds so many numbers: 16 a thread, up to 16 warps."""
+    """Return the warps of a program over so many numbers: 16 a thread, up to 16 warps."""
     return max(1, min(block // 512, 16))
 
 
 def _tiles(rows: int, width: int) -> tuple[int, int]:
-    """A grid over rows, and pieces of each."""
+    """Return a grid over rows, and pieces of each."""
     return rows, triton.cdiv(width, COLUMNS)
 
 
@@ -105,7 +105,7 @@ def _layer_norm(x, weight, bias, out, eps, WIDTH: tl.constexpr, BLOCK: tl.conste
 
 @triton.jit
 def _piece(width, BLOCK: tl.constexpr):
-    """A program's place in a grid over rows and pieces of them: the row, its columns, and which of these there are."""
+    """Return a program's row, its columns, and which of these exist, in a grid over rows and pieces of them."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     return tl.program_id(0).to(tl.int64), columns, columns < width
 

@@ -29,7 +29,7 @@ _SMALLEST = tl.constexpr(1e-300)  # a limit that any mass passes
 
 
 def draw_remaining(scaled: Tensor, blocks: Blocks, draws: Draws, token_ids: Tensor) -> None:
-    """Of rows whose token is negative."""
+    """Draw the tokens of rows whose token is negative."""
     settings = draws.settings
     _draw[len(scaled),](
         scaled, draws.rows, settings.temperature, settings.top_k, settings.top_p, settings.min_p, blocks.best,
@@ -59,7 +59,7 @@ def _draw(
 
 @triton.jit
 def _kept(logits, vocabulary, peak, floor, top_k, top_p, BLOCK: tl.constexpr):
-    """The lowest place that is kept, how many tokens there, and the mass of all that are."""
+    """Return the lowest place that is kept, how many tokens are there, and the mass of all that are kept."""
     place, before = tl.full((), 0, tl.int64), tl.full((), 0.0, tl.float64)
     if top_k > 0:
         place, before = _select(logits, vocabulary, peak, floor, place, (top_k - 1).to(tl.float64), True, BLOCK)
@@ -81,7 +81,7 @@ def _kept(logits, vocabulary, peak, floor, top_k, top_p, BLOCK: tl.constexpr):
 
 @triton.jit
 def _drawn(logits, vocabulary, peak, floor, least, ties, target, BLOCK: tl.constexpr):
-    """The token whose mass, added to that of all that are likelier, passes the target. least, ties: of `_kept`."""
+    """Return the token whose mass, added to that of all likelier ones, passes the target. least, ties: of `_kept`."""
     place, above = _select(logits, vocabulary, peak, floor, least, target, False, BLOCK)
     _, there = _measured(logits, vocabulary, peak, floor, place, BLOCK)
     there = tl.where(place == least, tl.minimum(ties, there), there)
@@ -99,8 +99,8 @@ def _drawn(logits, vocabulary, peak, floor, least, ties, target, BLOCK: tl.const
 
 @triton.jit
 def _select(logits, vocabulary, peak, floor, least, limit, COUNTS: tl.constexpr, BLOCK: tl.constexpr):
-    """The place at which the sum over tokens from the likeliest on passes the limit (or the last, if it never does),
-    and the sum above it. COUNTS: of their number, else of their mass. Tokens below `floor` and `least` do not count."""
+    """Return the place at which the sum over tokens from the likeliest on passes the limit (or the last), and the sum
+    above it. COUNTS: sums their number, else their mass. Tokens below `floor` and `least` do not count."""
     digits = tl.arange(0, 16)
     place, above = tl.full((), 0, tl.int64), tl.full((), 0.0, tl.float64)
     for step in range(8):
@@ -128,7 +128,7 @@ def _select(logits, vocabulary, peak, floor, least, limit, COUNTS: tl.constexpr,
 
 @triton.jit
 def _measured(logits, vocabulary, peak, floor, place, BLOCK: tl.constexpr):
-    """The mass above a place, and the number of tokens at it."""
+    """Return the mass above a place, and the number of tokens at it."""
     mass, number = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     for start in range(0, vocabulary, BLOCK):
         ids = start + tl.arange(0, BLOCK)

@@ -74,11 +74,11 @@ _SOME = 64
 
 
 class Parts(NamedTuple):
-    """How the inputs of an output are divided: a number of runs of blocks, whose sums are added up in order. apart: a
-    program for each, and another kernel that adds up."""
+    """How the inputs of an output are divided: a number of runs of blocks, whose sums are added up in order. separate:
+    a program for each, and another kernel that adds up."""
 
     number: int
-    apart: bool
+    separate: bool
 
 
 WHOLE = Parts(1, False)
@@ -88,7 +88,7 @@ _MAX_PARTS = 8
 # Where parts may not depend on the rows: outputs of a program of few rows, how many programs are enough then, and how
 # many of all rows for each to have all parts.
 _INVARIANT_OUTPUTS, _INVARIANT_PROGRAMS = 64, 256
-APART = 256
+SEPARATE_BELOW = 256
 
 
 def tiles_for(matrix: HeldMatrix, dtype: torch.dtype, rows: int, invariant: bool) -> Tiles:
@@ -111,7 +111,8 @@ def parts_for(matrix: HeldMatrix, tiles: Tiles, rows: int, outputs: int, columns
         most = min(_INVARIANT_PROGRAMS // of_outputs, columns // _MIN_INPUTS, _MAX_PARTS)
         count = _divisor(blocks, most)
         programs: int = triton.cdiv(rows, tiles.rows) * triton.cdiv(outputs, tiles.outputs)
-        return Parts(count, count > 1 and (is_codes or programs < APART))  # two sums and codes take too many registers
+        # Codes and two sums together need too many registers.
+        return Parts(count, count > 1 and (is_codes or programs < SEPARATE_BELOW))
     if tiles.rows > _SOME:
         return WHOLE
     warps: int = triton.cdiv(outputs, tiles.outputs) * tiles.warps
@@ -133,12 +134,12 @@ def _shared_of(gpu: int) -> int:
 
 
 def _divisor(blocks: int, most: int) -> int:
-    """The largest by which blocks can be shared out equally."""
+    """Return the largest number of equal runs into which blocks divide, at most `most`."""
     return next((count for count in range(most, 1, -1) if blocks % count == 0), 1)
 
 
 def _of_groups(matrix: GroupedMatrix, most: int) -> int:
-    """Inputs of a block of whole groups: as many as divide a row's, so that no block has less than the others."""
+    """Return the inputs of a block of whole groups: as many as divide a row's, so that all blocks are equal."""
     groups = matrix.scales.shape[-1]
     counts = (count for count in (4, 2) if groups % count == 0 and count * matrix.group <= most)
     return matrix.group * next(counts, 1)

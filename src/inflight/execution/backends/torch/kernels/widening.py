@@ -19,7 +19,7 @@ _BYTES = 1024  # of one output's codes, by one program
 
 
 def widen(matrix: GroupedMatrix, columns: int, act: torch.dtype) -> Tensor:
-    """What it means, rounded to act[N, columns]."""
+    """Return the matrix's numbers, rounded to act[N, columns]."""
     outputs, taken = matrix.codes.shape
     out = torch.empty(outputs, columns, dtype=act, device=matrix.codes.device)
     widen_kernel[outputs, triton.cdiv(taken, _BYTES)](
@@ -34,7 +34,7 @@ def widen(matrix: GroupedMatrix, columns: int, act: torch.dtype) -> Tensor:
         GROUP=matrix.group,
         CODING=coding_of(matrix),
         BLOCK=_BYTES,
-        enable_fp_fusion=False,  # rounded as its twin is
+        enable_fp_fusion=False,  # rounded as the reference is
     )
     return out
 
