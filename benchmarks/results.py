@@ -60,7 +60,7 @@ SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the content
         "What the server costs, and what it bears",
         (
             *("http_cost", "body_validation", "attack", "serve_overload", "soak", "kill_loop"),
-            *("live_viewers", "live_page", "long_record"),
+            *("server_kills", "live_viewers", "live_page", "long_record"),
         ),
     ),
     "simulator": Subject("How true the simulator is", ("simulation_accuracy", "decision", "simulator")),

@@ -18,7 +18,7 @@ from inflight.frontend.prompts import PromptEncoder
 from inflight.server.common.prepared import Limits, PreparedAnswer, PreparedChat, PreparedCompletion
 from inflight.server.errors import ApiError
 from inflight.server.preprocessing import pool as pool_module
-from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingError, PreprocessingPool
+from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingError, PreprocessingPool, ReadingProcess
 from inflight.server.preprocessing.worker import Preprocessor
 from inflight.text import ChatTemplate, Tokenizer
 
@@ -146,6 +146,9 @@ def test_a_body_that_is_too_complex_is_refused_for_what_it_lacked(monkeypatch: p
         assert error.code == "body_too_complex"
         assert "memory" in error.message and " s of computing" not in error.message
 
+        error = await refusal(pool, b" " * (3 * MEMORY))
+        assert error.code == "body_too_complex" and "memory" in error.message, "it has no room as it comes"
+
     async def computing(pool: PreprocessingPool) -> None:
         error = await refusal(pool, chat("Hello, " * 200_000))
         assert error.code == "body_too_complex"
@@ -171,15 +174,38 @@ def test_a_long_text_is_tokenized_whole(text: str) -> None:
     run(work)
 
 
-def test_a_process_that_is_killed_is_made_anew() -> None:
+def test_a_process_that_is_killed_between_two_bodies_is_made_anew() -> None:
     async def work(pool: PreprocessingPool) -> None:
         await pool.prepare("chat", chat())
         first = pool._process.pid
         for also_the_first in (False, True):
             for process in [first] * also_the_first + children_of(pool):
                 os.kill(process, signal.SIGKILL)
-            await _answers_again(pool)
+            assert isinstance(await pool.prepare("chat", chat()), PreparedChat)
         assert pool._process.pid != first
+
+    run(work)
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_a_body_whose_process_is_killed_is_read_by_another_once(kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: set[int] = set()
+    read = ReadingProcess.read
+
+    async def killed_at_work(process: ReadingProcess, endpoint: str, body: bytes, history: bytes) -> bytes:
+        if len(killed) < kills:
+            killed.add(process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+        return await read(process, endpoint, body, history)
+
+    monkeypatch.setattr(ReadingProcess, "read", killed_at_work)
+
+    async def work(pool: PreprocessingPool) -> None:
+        if kills == 2:
+            error = await refusal(pool, chat())
+            assert (error.status, error.code) == (503, "body_not_read")
+        assert isinstance(await pool.prepare("chat", chat()), PreparedChat)
+        assert len(killed) == kills
 
     run(work)
 
@@ -226,15 +252,6 @@ def test_a_first_process_that_stands_still_is_started_anew(monkeypatch: pytest.M
         assert pool._process.pid != stopped
 
     run(work)
-
-
-async def _answers_again(pool: PreprocessingPool) -> None:
-    """The one body that found the process dead may get an error; the next may not."""
-    try:
-        await pool.prepare("chat", chat())
-    except ApiError as error:
-        assert error.code == "body_too_complex"
-    assert isinstance(await pool.prepare("chat", chat()), PreparedChat)
 
 
 def test_a_folder_that_is_no_model_is_told(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from inflight.server.errors import ApiError, invalid
 from inflight.server.ignored_field_log import IgnoredFieldLog
 from inflight.server.openai.completions import is_little
 from inflight.server.preprocessing.worker import (
+    ABORTED,
     LONG,
     PID_BYTES,
     READY,
@@ -120,8 +121,12 @@ class PreprocessingPool:
         self._lane(takes_long).put(waiting)
         try:
             answer: Outcome = decode_outcome(await waiting.outcome)
-        except ProcessEnded as ended:
-            raise self._too_complex(ended, takes_long) from None
+        except ProcessAborted:
+            raise out_of_memory(memory_of_body(self._limits, takes_long)) from None
+        except BodyTimeout:
+            raise self._out_of_time() from None
+        except ProcessKilled:
+            raise _not_read("Two processes that read this body were killed") from None
         except StalledError:
             seconds = STALLED_LOOKS * LOOK_SECONDS
             raise _not_read(f"Two processes stood still for {seconds:g} s with this body") from None
@@ -147,15 +152,16 @@ class PreprocessingPool:
 
     def _lane(self, takes_long: bool) -> Lane:
         if self._lanes is None:
-            short = Lane(partial(self._child, SHORT), self._is_gone, 1)
-            self._lanes = short, Lane(partial(self._child, LONG), self._is_gone, self._long_processes)
+            assert self._setup is not None, "loaded before it is asked"
+            short, long = (
+                Lane(partial(self._child, role), self._setup.cpu_seconds, processes)
+                for role, processes in ((SHORT, 1), (LONG, self._long_processes))
+            )
+            self._lanes = short, long
         return self._lanes[takes_long]
 
-    def _too_complex(self, ended: ProcessEnded, takes_long: bool) -> ApiError:
-        """Return why a process has ended itself: before it can have used its time it was for want of memory."""
+    def _out_of_time(self) -> ApiError:
         assert self._setup is not None, "loaded before it is asked"
-        if ended.seconds < self._setup.cpu_seconds:
-            return out_of_memory(memory_of_body(self._limits, takes_long))
         return invalid(
             f"Reading the body took more than {self._setup.cpu_seconds:g} s of computing; send less in one body, or a "
             "shorter conversation.",
@@ -180,16 +186,11 @@ class PreprocessingPool:
             ) from None
         self._control.setblocking(False)
 
-    async def _is_gone(self) -> bool:
-        """Return whether the first process was killed, which says nothing about a body."""
-        await asyncio.sleep(0.05)
-        return not self.is_alive
-
     async def _child(self, role: bytes) -> ReadingProcess:
         """Return a fresh process. Raises PreprocessingError, StalledError, OSError, EOFError."""
         try:
             return await self._forked(role)
-        except StalledError:  # of the process that forks, which is started again: no fault of a body
+        except (StalledError, OSError, EOFError):  # of the process that forks, which is started again
             return await self._forked(role)
 
     async def _forked(self, role: bytes) -> ReadingProcess:
@@ -213,6 +214,7 @@ class PreprocessingPool:
                 ours.close()
                 if isinstance(error, StalledError):
                     log.warning("The process that reads requests makes no progress, and is killed.")
+                if isinstance(error, StalledError | OSError | EOFError):
                     self._process.kill()
                     await asyncio.to_thread(self._process.wait)  # from here on it is known to be gone
                 raise
@@ -241,12 +243,16 @@ class StalledError(RuntimeError):
     """The process makes no progress."""
 
 
-class ProcessEnded(EOFError):
-    """A body ended the process that read it. seconds: from its begin."""
+class ProcessAborted(EOFError):
+    """A library has ended the process, for want of memory."""
 
-    def __init__(self, seconds: float):
-        super().__init__()
-        self.seconds = seconds
+
+class BodyTimeout(RuntimeError):
+    """A body has used the CPU time that it may use."""
+
+
+class ProcessKilled(RuntimeError):
+    """Two processes that read this body were killed from outside."""
 
 
 class ReadingProcess:
@@ -261,7 +267,13 @@ class ReadingProcess:
         return self._reader.at_eof()
 
     async def read(self, endpoint: str, body: bytes, history: bytes) -> bytes:
-        """Return the process's answer. Raises EOFError where the process ends, StalledError where it stalls."""
+        """Return the process's answer.
+
+        Raises:
+            ProcessAborted: The body needs more memory than the process may take.
+            EOFError: The process ended without a word: it used its CPU time up, or was killed.
+            StalledError: It makes no progress.
+        """
         return await progressing(self._answer(endpoint, body, history), self.pid)
 
     def end(self) -> None:
@@ -275,8 +287,10 @@ class ReadingProcess:
         for piece in job_frame(endpoint, body, history):
             self._writer.write(piece)
         await self._writer.drain()
-        length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
-        return await self._reader.readexactly(length)
+        head = await self._reader.readexactly(LENGTH_BYTES)
+        if head == ABORTED:
+            raise ProcessAborted
+        return await self._reader.readexactly(int.from_bytes(head, "big"))
 
 
 async def progressing(work: Awaitable[T], pid: int) -> T:
@@ -326,17 +340,17 @@ class Lane:
     def __init__(
         self,
         start: Callable[[], Awaitable[ReadingProcess]],
-        was_orphaned: Callable[[], Awaitable[bool]],
+        cpu_seconds: float,
         processes: int,
     ):
         """Start processes when there are bodies for them.
 
         Args:
             start: Returns a fresh process. Raises PreprocessingError, StalledError, OSError, EOFError.
-            was_orphaned: Returns whether a process ended with the one that forks, which says nothing about its body.
+            cpu_seconds: Of one body, after which its process ends itself.
             processes: At work at once, at most.
         """
-        self._start, self._was_orphaned = start, was_orphaned
+        self._start, self._cpu_seconds = start, cpu_seconds
         self._waiting: dict[str, deque[WaitingBody]] = {}  # by owner; the one whose turn is next comes first
         self._processes: list[ReadingProcess | None] = [None] * processes
         self._idle = list(range(processes))[::-1]  # the last is taken next: what was never needed is not started
@@ -384,23 +398,25 @@ class Lane:
             self._idle.append(slot)
 
     async def _outcome(self, slot: int, waiting: WaitingBody) -> bytes | Exception:
-        """Return an encoded outcome; or ProcessEnded where the body ended its process, StalledError where two processes
-        stalled, PreprocessingError where none can be started."""
+        """Return an encoded outcome, or why there is none. That a process stalls or is killed from outside says nothing
+        about the body that it reads, and another process reads it, once."""
         fault: Exception = StalledError()
         for _ in range(2):
             began = time.monotonic()
             try:
                 return await self._read(slot, waiting)
-            except StalledError as error:
-                self._drop(slot)
-                fault = error
             except PreprocessingError as error:
                 return error
-            except (OSError, EOFError):
+            except StalledError as error:
+                fault = error
+            except ProcessAborted as error:
                 self._drop(slot)
-                fault = ProcessEnded(time.monotonic() - began)
-                if not await self._was_orphaned():
-                    break
+                return error
+            except (OSError, EOFError):
+                fault = ProcessKilled()
+            self._drop(slot)
+            if isinstance(fault, ProcessKilled) and time.monotonic() - began >= self._cpu_seconds:
+                return BodyTimeout()
         return fault
 
     async def _read(self, slot: int, waiting: WaitingBody) -> bytes:

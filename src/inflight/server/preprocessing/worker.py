@@ -12,6 +12,7 @@ process that a hostile template has taken over can send wrong token ids, and no 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import socket
@@ -168,6 +169,7 @@ class Preprocessor:
 NAMES = tuple(ENDPOINTS)
 READY = b"ready"  # the first process has loaded what it needs
 PID_BYTES = 4  # of a child's process id, with which the first process answers a socket
+ABORTED = b"Fatal Python error"[:LENGTH_BYTES]  # instead of an answer's length; no answer is that long
 KEEP, RENEW = b"k", b"r"  # before an answer: whether the child that gave it goes on
 SHORT, LONG = b"s", b"l"  # with a socket: what the child will read
 # That a process may take for a short body, beyond what it has; the limits have that for a long one.
@@ -303,19 +305,28 @@ def loaded(folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
 def serve(jobs: socket.socket, preprocessor: Preprocessor, max_bytes: int, cpu_seconds: float) -> None:
     """Read bodies; never return. A job that exceeds its time ends the process. max_bytes: of memory, beyond what it has
     now."""
+    # A library that gets no memory aborts the process, which then says so; a process that is killed says nothing.
+    faulthandler.enable(jobs.fileno())
     limit_memory(max_bytes)
     rest = resident_bytes()
-    while True:
-        try:
+    try:
+        while True:
             frame = receive(jobs)
-        except (EOFError, OSError):
-            os._exit(0)
-        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF kills, wherever the process is
-        answer = encode(_outcome(preprocessor, frame, max_bytes))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        grown = resident_bytes() - rest > GROWN_BYTES
+            signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF kills, wherever the process is
+            answer = encode(_outcome(preprocessor, frame, max_bytes))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            grown = resident_bytes() - rest > GROWN_BYTES
+            with contextlib.suppress(OSError):
+                send(jobs, (RENEW if grown else KEEP) + answer)
+    except MemoryError:
         with contextlib.suppress(OSError):
-            send(jobs, (RENEW if grown else KEEP) + answer)
+            jobs.sendall(ABORTED)
+            while jobs.recv(1 << 16):  # the server reads that when it has sent the body
+                pass
+    except (EOFError, OSError):
+        pass
+    finally:
+        os._exit(0)
 
 
 def _outcome(preprocessor: Preprocessor, frame: bytearray, max_bytes: int) -> Outcome:
