@@ -44,7 +44,7 @@ SETUP = Setup(
     server=SERVER,
     keys=(),
     tenants=("",),
-    place=0,
+    index=0,
     serial=1,
     early=True,
     listening=8,
@@ -159,7 +159,7 @@ def test_a_call_waits_for_this_process_to_connect(monkeypatch: pytest.MonkeyPatc
 
 
 async def refused_as_broken(rig: Rig, call: asyncio.Task[Any]) -> None:
-    with pytest.raises(ApiError, match="has broken down") as error:
+    with pytest.raises(ApiError, match="has crashed") as error:
         await call
     assert error.value.code == "model_failed" and isinstance(rig.sent[-1], Release)
 

@@ -198,7 +198,7 @@ def test_a_killed_process_costs_its_own_connections_only(start: Callable[..., Se
     assert server.settled(lambda: server.metric("inflight_sequences_running") == 0)
     assert server.metric("inflight_http_requests_total") > requests, "counts outlive the process"
     log = "".join(server.log)
-    assert "ended by signal 9; its calls in flight" in log and "is started anew" in log
+    assert "ended by signal 9; its calls in flight" in log and "is started again" in log
     assert server.stop() == 0 and "Traceback" not in log
 
 
@@ -207,7 +207,7 @@ def test_a_signal_while_a_killed_process_is_not_back_yet_ends_all(start: Callabl
     """A process that has ended gets no message, and all others do."""
     server = start("--api-processes", "2")
     os.kill(children(server)[0], signal.SIGKILL)
-    assert server.settled(lambda: "is started anew" in "".join(server.log))
+    assert server.settled(lambda: "is started again" in "".join(server.log))
     assert server.stop() == 0, "".join(server.log)
     assert "has not ended in time" not in "".join(server.log) and "Traceback" not in "".join(server.log)
 
@@ -497,7 +497,7 @@ SETUP = Setup(
     ),
     keys=((b"\0\xff", Tenant(name="acme", weight=2.0, max_concurrent=3)),),
     tenants=("acme",),
-    place=1,
+    index=1,
     serial=7,
     early=True,
     listening=8,

@@ -10,7 +10,7 @@ State = Literal["unloaded", "loading", "loaded", "draining", "unloading", "faile
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """nbytes: of memory that it takes, or would take. under_way: calls that have it; waiting: that wait for it.
+    """nbytes: of memory that it takes, or would take. in_flight: calls that have it; waiting: that wait for it.
     seconds: until it is loaded, as far as is known; 0.0 where it is, and for one that failed until it is tried again.
     failure: why it could not be loaded."""
 
@@ -18,7 +18,7 @@ class ModelStatus:
     state: State
     nbytes: int
     is_pinned: bool
-    under_way: int
+    in_flight: int
     waiting: int
     seconds: float
     failure: str = ""

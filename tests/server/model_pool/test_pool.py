@@ -117,12 +117,12 @@ def test_calls_that_waited_for_a_model_that_stays_have_it() -> None:
         await until(lambda: pool.status("a").waiting == 1)
         of_b.cancel()
         lease = await asyncio.wait_for(of_a, 1)
-        assert lease.name == first.name and pool.status("a").under_way == 2
+        assert lease.name == first.name and pool.status("a").in_flight == 2
         assert loader.began == ["a"]
         lease.release()
         lease.release()
         first.release()
-        assert pool.status("a").under_way == 0
+        assert pool.status("a").in_flight == 0
 
     run(test)
 
@@ -159,11 +159,11 @@ def test_a_lease_of_a_call_that_has_gone_is_released() -> None:
         loader.gate.set()
         while pool.status("a").state != "loaded":
             await asyncio.sleep(0)
-        assert not asking.done() and pool.status("a").under_way == 1
+        assert not asking.done() and pool.status("a").in_flight == 1
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert pool.status("a").under_way == 0 and pool.status("a").waiting == 0
+        assert pool.status("a").in_flight == 0 and pool.status("a").waiting == 0
 
     run(test)
 
@@ -240,7 +240,7 @@ def test_leases_and_waiting_calls_of_an_api_process_that_ends_are_released() -> 
         await until(lambda: pool.status("b").waiting == 2)
         first.client_lost("0")
         await until(lambda: pool.status("b").waiting == 1)
-        assert pool.status("a").under_way == 1 and loader.models["a"].clients_lost == ["0"]
+        assert pool.status("a").in_flight == 1 and loader.models["a"].clients_lost == ["0"]
         assert waiting[0].cancelled() and not waiting[1].done()
         first.heard("1", Release(3))
         assert await asyncio.wait_for(waiting[1], 5) == Acquired(4, "b", 7)

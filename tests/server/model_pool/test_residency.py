@@ -45,7 +45,7 @@ def test_a_model_is_loaded_when_somebody_waits_for_it() -> None:
     assert residency.decide(0) == [Load("a")] and residency.state("a") == "loading"
     assert residency.decide(0.5) == []
     residency.loaded("a", GIB, 2)
-    residency.waits_no_more("a")
+    residency.end_wait("a")
     assert residency.enter("a", 2) and residency.seconds_until("a", 2) == 0
 
 
@@ -88,7 +88,7 @@ def test_it_stays_if_whoever_it_makes_room_for_has_gone() -> None:
     residency.wait("b", at)
     residency.decide(at + 100)
     assert residency.state("a") == "draining"
-    residency.waits_no_more("b")
+    residency.end_wait("b")
     assert residency.decide(at + 101) == [] and residency.state("a") == "loaded"
 
 
@@ -139,7 +139,7 @@ def test_an_operator_loads_and_unloads() -> None:
     residency.ended("a", at + 1)
     residency.load("b", at + 1)
     residency.wait("b", at + 1)
-    residency.waits_no_more("b")  # the call that waited beside the operator has gone
+    residency.end_wait("b")  # the call that waited beside the operator has gone
     assert residency.decide(at + 1) == [Load("b")]
     with pytest.raises(ResidencyError, match="being loaded"):
         residency.unload("b")
@@ -244,9 +244,9 @@ def test_one_that_stays_after_all_has_those_that_wait_for_it() -> None:
     assert residency.state("a") == "draining"
     residency.wait("a", at + 100)  # its next turn
     residency.left("a", 100, at + 101)
-    residency.waits_no_more("b")
+    residency.end_wait("b")
     assert residency.decide(at + 200) == [] and residency.state("a") == "loaded"
-    residency.waits_no_more("a")
+    residency.end_wait("a")
     assert residency.enter("a", at + 200)
 
 
@@ -257,7 +257,7 @@ def test_an_operators_wish_ends_when_it_is_fulfilled() -> None:
     residency.wait("b", at)
     residency.decide(at + 100)
     residency.load("a", at + 100)  # which is being drained
-    residency.waits_no_more("b")
+    residency.end_wait("b")
     residency.decide(at + 101)
     assert residency.state("a") == "loaded"
     residency.unload("a")
@@ -295,7 +295,7 @@ class World:
                 self.at(self.now + self.load_seconds, "loaded", decision.name)
             else:
                 status = self.residency.status(decision.name, self.now)
-                assert not status.under_way and not status.is_pinned
+                assert not status.in_flight and not status.is_pinned
                 self.at(self.now + 0.1, "ended", decision.name)
         assert self.residency.nbytes <= self.residency.budget
         for name in [one for one in self.waiting if self.residency.state(one) == "loaded"]:
@@ -307,7 +307,7 @@ class World:
 
     def lend(self, name: str, seconds: float) -> None:
         for _ in self.waiting.pop(name, ()):
-            self.residency.waits_no_more(name)
+            self.residency.end_wait(name)
             assert self.residency.enter(name, self.now)
             self.begin(name, seconds)
 

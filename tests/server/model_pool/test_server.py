@@ -250,11 +250,11 @@ def test_a_model_that_breaks_down_is_loaded_anew(start: Callable[..., Server], t
     asking = Asking(server, body={**ENDLESS, "model": "a"})
     os.kill(of_a, signal.SIGKILL)
     *_, error, done = asking.ended()
-    assert done == "data: [DONE]" and "The model 'a' has broken down" in json.loads(error[6:])["error"]["message"]
+    assert done == "data: [DONE]" and "The model 'a' has crashed" in json.loads(error[6:])["error"]["message"]
     assert server.settled(lambda: states(server)["a"] == "unloaded")
     assert states(server)["b"] == "loaded" and ask(server, "b").status_code == 200
     assert ask(server, "a").status_code == 200
-    assert "works no more" in "".join(server.log)
+    assert "has crashed" in "".join(server.log)
 
 
 @pytest.mark.wide
@@ -306,7 +306,7 @@ def test_calls_that_wait_are_told_when_the_server_ends(room_for_one: Server, tmp
 
 @pytest.mark.wide
 def test_the_server_ends_though_calls_do_not(tmp_path: Path) -> None:
-    """And a pinned model is not loaded anew because its process ends."""
+    """And a pinned model is not loaded again because its process ends."""
     models = write(tmp_path / "models.toml", f"memory = 2\n[models.a]\npin = true\n{SMALL}[models.b]\n{SMALL}")
     server = Server("--models", models, "--drain-timeout", "0.5").ready()
     with ThreadPoolExecutor(3) as threads:
@@ -316,5 +316,5 @@ def test_the_server_ends_though_calls_do_not(tmp_path: Path) -> None:
         assert server.stop() == 0
         assert {one.result().status_code for one in asked} <= {200, 503}
     log = "".join(server.log)
-    assert "works no more" not in log and "Traceback" not in log and log.count("'a' is being loaded") == 1
+    assert "has crashed" not in log and "Traceback" not in log and log.count("'a' is being loaded") == 1
     assert not workers(server)

@@ -161,9 +161,9 @@ class ModelKeeper:
             return
         del self.loaded[name]
         why = ended.result() or "The model's process has ended."
-        log.error(f"The model {name!r} works no more, and is loaded anew when it is called: {why}")
+        log.error(f"The model {name!r} has crashed, and is loaded again when it is called: {why}")
         self._ended(name)
-        loaded.lose(f"The model {name!r} has broken down: {why} Ask again.")
+        loaded.lose(f"The model {name!r} has crashed: {why} Send the request again.")
         now = time.monotonic()
         self._residency.ended(name, now, why)
         if self._residency.refusal(name, now) is not None:

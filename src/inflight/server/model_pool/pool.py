@@ -134,7 +134,7 @@ class ModelPool:
     def serve_waiting(self, name: str) -> None:
         """Give the model to those that wait for it, in their order."""
         for call in self._waiting.take(name):
-            self._residency.waits_no_more(name)
+            self._residency.end_wait(name)
             if not call.done():
                 lease = self._leased(name)
                 assert lease is not None, "nothing can have evicted it meanwhile"
@@ -191,7 +191,7 @@ class ModelPool:
             raise
         finally:
             if self._waiting.leave(name, call):
-                self._residency.waits_no_more(name)
+                self._residency.end_wait(name)
                 self._keeper.look()
         self._counts.waited(name, time.monotonic() - began)
         return lease

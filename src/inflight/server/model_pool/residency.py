@@ -78,14 +78,14 @@ class Residency:
         one = self._models[name]
         if one.state != "loaded":
             return False
-        one.under_way += 1
+        one.in_flight += 1
         one.last_used = now
         return True
 
     def left(self, name: str, seconds: float, now: float) -> None:
         """Take note that a call has ended. seconds: that it took."""
         one = self._models[name]
-        one.under_way -= 1
+        one.in_flight -= 1
         one.last_used = now
         one.call_seconds += LATELY * (seconds - one.call_seconds)
 
@@ -95,7 +95,7 @@ class Residency:
         one.waiting += 1
         one.since = now if one.since is None else one.since
 
-    def waits_no_more(self, name: str) -> None:
+    def end_wait(self, name: str) -> None:
         """Count one call less, which has gone, or enters."""
         one = self._models[name]
         one.waiting -= 1
@@ -152,7 +152,7 @@ class Residency:
         one.failures += 1
         one.state, one.failure = "failed", why
         one.retry_at = now + min(FIRST_RETRY * 2 ** (one.failures - 1), LAST_RETRY)
-        one.waiting, one.since, one.is_asked, one.under_way = 0, None, False, 0
+        one.waiting, one.since, one.is_asked, one.in_flight = 0, None, False, 0
 
     def ended(self, name: str, now: float, why: str = "") -> None:
         """Take note that it is not in memory any more. why: of a crash."""
@@ -161,7 +161,7 @@ class Residency:
             return self.failed(name, why, now)
         if not why:
             one.failures = 0
-        one.state, one.under_way = "unloaded", 0
+        one.state, one.in_flight = "unloaded", 0
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ def _seconds_until(
     for one in models:
         if one.state == "loading":
             time = loaded_at[one.name] = max(one.began + one.load_seconds, now + _OF_A_LOAD * one.load_seconds)
-        elif one.state == "draining" and one.under_way:
+        elif one.state == "draining" and one.in_flight:
             time = max(time, now + one.call_seconds)
     ahead = line[: line.index(asked)] if asked in line else line
     for one in () if asked in stays else (*ahead, asked):
@@ -311,6 +311,6 @@ def _loaded_at(one: Resident, time: float, stays: list[Resident], loaded_at: dic
             if victim.name in loaded_at:
                 time = max(time, victim.protected_until(one, loaded_at[victim.name]) + victim.call_seconds)
             else:
-                time = max(time, victim.evictable_at(one) + (victim.call_seconds if victim.under_way else 0.0))
+                time = max(time, victim.evictable_at(one) + (victim.call_seconds if victim.in_flight else 0.0))
     stays.append(one)
     return time + one.load_seconds

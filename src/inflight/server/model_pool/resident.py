@@ -50,7 +50,7 @@ class Resident:
     waiting: int = 0
     is_asked: bool = False
     since: float | None = None
-    under_way: int = 0
+    in_flight: int = 0
     call_seconds: float = 0.0
     last_used: float = -math.inf
     began: float = -math.inf
@@ -74,7 +74,7 @@ class Resident:
 
     @property
     def is_busy(self) -> bool:
-        return self.under_way > 0 or self.waiting > 0
+        return self.in_flight > 0 or self.waiting > 0
 
     @property
     def is_needed(self) -> bool:
@@ -83,7 +83,7 @@ class Resident:
 
     @property
     def is_drained(self) -> bool:
-        return self.state == "draining" and not self.under_way
+        return self.state == "draining" and not self.in_flight
 
     @property
     def idle_at(self) -> float:
@@ -102,7 +102,7 @@ class Resident:
     def status(self, seconds: float) -> ModelStatus:
         """seconds: as `ModelStatus` has them."""
         pinned, failure = self.needs.is_pinned, self.failure
-        return ModelStatus(self.name, self.state, self.nbytes, pinned, self.under_way, self.waiting, seconds, failure)
+        return ModelStatus(self.name, self.state, self.nbytes, pinned, self.in_flight, self.waiting, seconds, failure)
 
     def evictable_at(self, other: Resident) -> float:
         """Return the time from which it may be evicted for the other."""

@@ -205,7 +205,7 @@ def _residency(status: ModelStatus) -> dict[str, Any]:
     return {
         "memory_bytes": status.nbytes,
         "pinned": status.is_pinned,
-        "calls": status.under_way,
+        "calls": status.in_flight,
         "waiting": status.waiting,
         "seconds_until_loaded": None if status.state == "failed" else round(status.seconds, 1),
         "error": status.failure or None,

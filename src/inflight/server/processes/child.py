@@ -98,7 +98,7 @@ class _Child:
         self._control = Control(control, decode_to_child)
         self._send = self._control.send
         self._tenants = Tenants(setup.keys)
-        self._counts = counts = SharedCallCounts(setup.counts, setup.tenants, settings.api_processes, setup.place)
+        self._counts = counts = SharedCallCounts(setup.counts, setup.tenants, settings.api_processes, setup.index)
         self._service = Service(settings, lambda ended: log_call(ended, self._refused), counts)
         self._tracer = open_tracer(settings, setup.server.version)
         self._jobs = make_jobs(self._service, self._tenants, is_claimed=True)

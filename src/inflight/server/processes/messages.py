@@ -66,7 +66,7 @@ class Setup(Struct, frozen=True, tag=True, kw_only=True):
     Attributes:
         keys: Digests, and the tenant of each.
         tenants: Names in the order in which the table of calls has them.
-        place: Which of the processes it is.
+        index: Of the process among those that serve at once.
         serial: Of the process; no other one, before or after it, has the same.
         early: Answer while there is no engine; else others do.
         listening: Descriptor of the socket that all listen on.
@@ -77,7 +77,7 @@ class Setup(Struct, frozen=True, tag=True, kw_only=True):
     server: ServerSetup
     keys: tuple[tuple[bytes, Tenant], ...]
     tenants: tuple[str, ...]
-    place: int
+    index: int
     serial: int
     early: bool
     listening: int

@@ -222,7 +222,7 @@ class PooledModels:
 def _broken(name: str, why: str) -> ApiError:
     return ApiError(
         503,
-        f"The model {name!r} has broken down: {why} Ask again: it is loaded anew.",
+        f"The model {name!r} has crashed: {why} Send the request again: the model is loaded again.",
         type="server_error",
         code="model_failed",
         retry_after=1.0,

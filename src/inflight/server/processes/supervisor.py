@@ -119,7 +119,7 @@ class Supervisor:
         self._counts = SharedCallCounts(self._table, tenants.names, settings.api_processes)
         self._children: dict[int, _Child] = {}
         self._lives = [ShortLives() for _ in range(settings.api_processes)]
-        self._news: list[ToChild] = []  # that one which is started now has missed
+        self._missed: list[ToChild] = []  # by a process that is started now
         self._serial = self._signals = self._code = 0
         self._is_ending = self._has_begun = False
         self._manager = ServiceManager()
@@ -143,8 +143,8 @@ class Supervisor:
         if not self._claim_data():
             return
         self._engines = self._make_engines(self._folder, self._announce, self._dropped)
-        for place in range(self._settings.api_processes):
-            self._spawn(place)
+        for index in range(self._settings.api_processes):
+            self._spawn(index)
         if self._data is not None:
             self._start(self._prepare_data(self._data))
         keeping = self._start(self._keep_engines())
@@ -187,19 +187,19 @@ class Supervisor:
 
     # -- processes ------------------------------------------------------------------------------------------------
 
-    def _spawn(self, place: int) -> None:
+    def _spawn(self, index: int) -> None:
         inherited = [self._bound.fileno(), self._table]
         if self._data is not None and self._data.lock is not None:
             inherited.append(self._data.lock)
-        child = self._children[place] = _Child(place, self._serial, inherited)
+        child = self._children[index] = _Child(index, self._serial, inherited)
         self._serial += 1
-        self._lives[place].begin()
+        self._lives[index].begin()
         child.send(
             Setup(
                 server=self._server,
                 keys=self._tenants.keys,
                 tenants=self._counts.names,
-                place=place,
+                index=index,
                 serial=child.serial,
                 early=not self._has_begun,
                 listening=self._bound.fileno(),
@@ -207,7 +207,7 @@ class Supervisor:
                 folder=self._folder,
             )
         )
-        for message in self._news:
+        for message in self._missed:
             child.send(message)
         self._start(self._watch(child))
 
@@ -215,26 +215,26 @@ class Supervisor:
         """Follow a process from its start to its end, and start another one."""
         await child.listen(partial(self._heard, child))
         code = await child.ended()
-        left = self._counts.clear(child.place)
+        left = self._counts.clear(child.index)
         self._engines.client_lost(child.name)
-        del self._children[child.place]
+        del self._children[child.index]
         if self._is_ending:
             return self._end_if_last()
         if code == NO_SUCCESSOR:
             return self._fail()
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         log.error(
-            f"API process {child.place} ended {how}; its calls in flight ({left}) are aborted, and it is started anew."
+            f"API process {child.index} ended {how}; its calls in flight ({left}) are aborted, and it is started again."
         )
-        if (pause := self._lives[child.place].end(was_ready=child.is_up)) is None:
+        if (pause := self._lives[child.index].end(was_ready=child.is_up)) is None:
             log.error(
-                f"API process {child.place} ended {MAX_SHORT_LIVES} times soon after its start; see its messages above."
+                f"API process {child.index} ended {MAX_SHORT_LIVES} times soon after its start; see its messages above."
             )
             return self._fail()
         await asyncio.sleep(pause)
         if self._is_ending:
             return self._end_if_last()
-        self._spawn(child.place)
+        self._spawn(child.index)
 
     def _heard(self, child: _Child, message: FromChild) -> None:
         if isinstance(message, Up):
@@ -275,9 +275,9 @@ class Supervisor:
                 for child in self._children.values():
                     child.is_up = False
         model = _model_of(message)
-        self._news = [one for one in self._news if not (isinstance(one, replaced) and _model_of(one) == model)]
+        self._missed = [one for one in self._missed if not (isinstance(one, replaced) and _model_of(one) == model)]
         if not isinstance(message, Lost):
-            self._news.append(message)
+            self._missed.append(message)
         for child in self._children.values():
             child.send(message)
 
@@ -324,7 +324,7 @@ class Supervisor:
     async def _kill_late(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         for child in self._children.values():
-            log.error(f"API process {child.place} has not ended in time, and is killed.")
+            log.error(f"API process {child.index} has not ended in time, and is killed.")
             child.kill()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -352,10 +352,10 @@ class _Child(ControlledProcess[FromChild]):
         name: By which engines know it; no other one has the same.
     """
 
-    def __init__(self, place: int, serial: int, inherited: Sequence[int]):
+    def __init__(self, index: int, serial: int, inherited: Sequence[int]):
         """Start the process. inherited: descriptors."""
         super().__init__("inflight.server.processes.child", decode_from_child, inherited, {**MALLOC, **os.environ})
-        self.place, self.serial, self.name = place, serial, str(serial)
+        self.index, self.serial, self.name = index, serial, str(serial)
         self.is_up = False
         self.send = self._control.send
 
@@ -364,7 +364,7 @@ class _Child(ControlledProcess[FromChild]):
         try:
             await self._control.listen(heard)
         except ValueError as error:
-            log.error(f"API process {self.place} sent what is no message ({error}), and is killed.")
+            log.error(f"API process {self.index} sent what is no message ({error}), and is killed.")
             self.kill()
 
     async def ended(self) -> int:

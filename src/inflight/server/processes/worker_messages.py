@@ -53,7 +53,7 @@ class ClientLost(Struct, frozen=True, tag=True):
 
 
 class Failed(Struct, frozen=True, tag=True):
-    """It could not be loaded, or works no more; the last message."""
+    """It could not be loaded, or the engine has stopped; the last message."""
 
     sentence: str
 
