@@ -141,9 +141,9 @@ class EngineProcess(ABC):
     async def load(self) -> HostedEngine:
         """Load the engine. Any exception ends the process, with its sentence."""
 
-    @abstractmethod
     async def change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterChanged:
-        """Load or unload an adapter."""
+        """Load or unload an adapter; refuse it where adapters are those of the start."""
+        return AdapterChanged(message.question, error="Adapters of replicas are named at the start.", param="lora_name")
 
     @property
     def adapters(self) -> tuple[Adapter, ...]:

@@ -27,7 +27,7 @@ from inflight.ray.replicated_engine import ReplicatedEngine
 from inflight.server.engine_description import EngineDescription
 from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.metrics.pool_page import PoolMetrics
-from inflight.server.processes.messages import AdapterChanged, LoadAdapter, Loading, Model, UnloadAdapter
+from inflight.server.processes.messages import Loading, Model
 
 if TYPE_CHECKING:
     from inflight.ray.replica_handle import ReplicaHandle
@@ -106,10 +106,6 @@ class _ReplicasProcess(EngineProcess):
             setup = with_core_share(setup, replicas)
         setups = pool_setups(setup, replicas.prefill is not None, is_local)
         return OwnRay(replicas.address, replicas.limit).run(*pools(*setups, replicas))
-
-    async def change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterChanged:
-        """Refuse: replicas have the adapters of their start."""
-        return AdapterChanged(message.question, error="Adapters of replicas are named at the start.", param="lora_name")
 
 
 def main(control: socket.socket) -> int:
