@@ -1,9 +1,10 @@
-"""Prefilling: prompts sent to prefill replicas, and the fallback to the decode replica on any failure."""
+"""Prompts sent to prefill replicas, which wait there until their blocks are requested, and the fallback on failure."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from inflight.core.types.sampling import PoolingParams
 from inflight.core.types.timings import Timings
 from inflight.engine.remote.messages import Accepted, Happened, Open, Refused, decode_to_engine, encode
 from inflight.ray import prefilling, replica_links
-from inflight.ray.prefilling import Prefilling
+from inflight.ray.prefilling import Prefilling, WantedPrompts
 from inflight.ray.replica_links import Links, ReplicaLost
 from inflight.ray.routing_board import RoutedFrame, RoutingBoard
 
@@ -174,3 +175,51 @@ def test_ending_a_prefill_aborts_it_at_its_replica(monkeypatch: pytest.MonkeyPat
         assert prefill.left == [one.request_id for one in prefill.asked]
 
     run(lambda: Prefill(computes=False), use)
+
+
+class Exchange:
+    """Requests exports in a thread of its own, as a peer does."""
+
+    def when_wanted(self, callback: Callable[[str], None]) -> None:
+        self._callback = callback
+
+    def ask(self, export_id: str) -> None:
+        thread = threading.Thread(target=self._callback, args=(export_id,))
+        thread.start()
+        thread.join()
+
+
+def wait_for(use: Callable[[WantedPrompts, Exchange], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(use(prompts, exchange), 20)
+
+    exchange = Exchange()
+    prompts = WantedPrompts(exchange)  # before there is an event loop
+    asyncio.run(main())
+
+
+def test_an_export_requested_before_or_after_is_started() -> None:
+    async def use(prompts: WantedPrompts, exchange: Exchange) -> None:
+        exchange.ask("early")
+        await asyncio.sleep(0.01)
+        assert await prompts.wait("early", 5)
+        waits = asyncio.create_task(prompts.wait("late", 5))
+        other = asyncio.create_task(prompts.wait("other", 5))
+        await asyncio.sleep(0.01)
+        exchange.ask("late")
+        assert await waits and not other.done()
+        prompts.abandon("other")
+        prompts.abandon("unknown")
+        assert not await other
+
+    wait_for(use)
+
+
+def test_a_request_counts_for_one_prompt() -> None:
+    async def use(prompts: WantedPrompts, exchange: Exchange) -> None:
+        exchange.ask("one")
+        await asyncio.sleep(0.01)
+        assert await prompts.wait("one", 5)
+        assert not await prompts.wait("one", 0.02)
+
+    wait_for(use)
