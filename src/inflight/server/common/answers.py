@@ -240,8 +240,7 @@ class ResponseBuilder:
                 for index, finish in enumerate(event.finishes, first):
                     if index not in self._ended:  # it ended without a last token
                         self._ended.add(index)
-                        self._add(changes.setdefault(index, Change(index, collector)), index - first)
-                        changes[index].finish = finish
+                        changes.setdefault(index, Change(index, collector)).finish = finish
             elif isinstance(event, TokensEvent):
                 index = first + sample
                 if (change := changes.get(index)) is None:
@@ -250,17 +249,14 @@ class ResponseBuilder:
                 change.token_ids += event.token_ids
                 if self._call.parsing is None:
                     change.logprobs += event.logprobs or ()
-                self._add(change, sample)
                 if event.finish is not None:
                     self._ended.add(index)
                     change.finish = event.finish
-        return list(changes.values())
-
-    def _add(self, change: Change, sample: int) -> None:
         if self._call.parsing is not None:
-            added = change.collector.added(sample)
-            change.deltas += added.deltas
-            change.logprobs += added.logprobs
+            for change in changes.values():
+                added = change.collector.added(change.index % self._call.n)
+                change.deltas, change.logprobs = added.deltas, added.logprobs
+        return list(changes.values())
 
     def _usage(self, output_tokens: int) -> TokenUsage:
         collectors = self._collectors.values()
