@@ -96,7 +96,7 @@ def test_unloading_ends_nobody(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "param", "told"),
+    ("body", "param", "message"),
     [
         ({"lora_name": "x"}, None, "lora_path"),
         ({"lora_name": "x", "lora_path": 3}, "lora_path", "lora_path"),
@@ -111,15 +111,15 @@ def test_unloading_ends_nobody(server: Server) -> None:
         ({"lora_name": "a", "lora_path": "a"}, "lora_name", "is already loaded"),
     ],
 )
-def test_what_cannot_be_loaded_is_told(server: Server, body: dict[str, Any], param: str | None, told: str) -> None:
+def test_faults_of_loading_are_reported(server: Server, body: dict[str, Any], param: str | None, message: str) -> None:
     answer = server.post(LOAD, body)
     error = answer.json()["error"]
-    assert answer.status_code == 400 and told in error["message"], error
+    assert answer.status_code == 400 and message in error["message"], error
     assert param is None or error["param"] == param
 
 
 def test_unknown_names_are_told(server: Server) -> None:
-    answer = server.post(UNLOAD, {"lora_name": "nobody"})
+    answer = server.post(UNLOAD, {"lora_name": "unknown"})
     assert answer.status_code == 404 and "there are a, b" in answer.json()["error"]["message"]
 
 

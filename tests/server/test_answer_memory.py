@@ -1,4 +1,4 @@
-"""What answers may hold: the largest call is ended, small ones are not, and lines of jobs wait their turn."""
+"""Memory of answers: the largest call is ended, small ones are not, and lines of jobs wait their turn."""
 
 from __future__ import annotations
 

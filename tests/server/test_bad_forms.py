@@ -97,8 +97,8 @@ def test_a_grammar_that_is_too_much_while_it_is_written_is_the_clients(server: S
     _, sentence = refusal(server, *ask(WIDE))
     assert "dead end" in sentence
     path, body = ask(WIDE)
-    told = server.post(path, {**body, "stream": True})
-    assert "dead end" in told.text and "server_error" not in told.text and "api_error" not in told.text
+    refused = server.post(path, {**body, "stream": True})
+    assert "dead end" in refused.text and "server_error" not in refused.text and "api_error" not in refused.text
     assert server.post(*ask({"type": "integer"})).status_code == 200
 
 

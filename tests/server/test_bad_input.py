@@ -1,4 +1,4 @@
-"""What is wrong is told in OpenAI's shape, with the field to blame, and harms nobody."""
+"""Mistakes are reported in OpenAI's shape, with the field to blame, and harm no other request."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_bodies_that_are_no_objects(server: Server, content: str) -> None:
 
 
 def test_half_a_character_is_told_as_what_it_is(server: Server) -> None:
-    for body, told in (({"half\ud800": 1}, "name of the field"), ({"slo": {"\ud800": 1}}, "slo holds half")):
+    for body, named in (({"half\ud800": 1}, "name of the field"), ({"slo": {"\ud800": 1}}, "slo holds half")):
         content = json.dumps({"prompt": "x", **body})
         answer = httpx.post(
             server.url + "/v1/completions", content=content, headers={"content-type": "application/json"}, timeout=30
         )
         message = answer.json()["error"]["message"]
-        assert told in message and "lone surrogate" in message and "JSON object" not in message
+        assert named in message and "lone surrogate" in message and "JSON object" not in message
 
 
 def test_template_variables_named_as_arguments_are_variables(server: Server) -> None:
@@ -139,8 +139,8 @@ def test_priority_without_a_policy_that_reads_it(start: Callable[..., Server], s
 def test_bodies_that_are_too_large(start: Callable[..., Server]) -> None:
     server = start("--max-body-mb", "0.01")
     large = {"prompt": "x" * 20_000}
-    told = server.post("/v1/completions", large)
-    assert told.status_code == 413 and "10,485" in told.json()["error"]["message"]
+    refused = server.post("/v1/completions", large)
+    assert refused.status_code == 413 and "10,485" in refused.json()["error"]["message"]
 
     def pieces() -> Any:
         yield b'{"prompt": "'

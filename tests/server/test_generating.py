@@ -1,4 +1,4 @@
-"""What a call holds while it is answered, and where its answer is put together."""
+"""Memory of a call while it is answered, and where its answer is put together."""
 
 from __future__ import annotations
 

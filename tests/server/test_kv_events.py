@@ -50,7 +50,7 @@ def ask(server: Server, prompt: str, **settings: object) -> int:
 
 
 def replayed(subscriber: Subscriber) -> Mirror:
-    """What all messages from the first on make a subscriber believe."""
+    """Return the state of a subscriber that has read all messages."""
     mirror = Mirror()
     for _, payload in subscriber.ask(0):
         mirror.hear(payload)
@@ -78,7 +78,7 @@ def test_a_subscriber_follows_and_closes_a_gap(
     assert {salt for (salt, _, _), _ in mirror.contents} == {"", "mine"}
     lengths = {len(tokens) for (salt, _, tokens), _ in mirror.contents if salt == ""}
     found = ask(server, STORY, max_tokens=1)
-    assert found in lengths and max(lengths) >= found + 32, "the answer's blocks are told, too"
+    assert found in lengths and max(lengths) >= found + 32, "the answer's blocks are published, too"
 
 
 @pytest.mark.wide
@@ -103,7 +103,7 @@ def test_replicas_name_the_same_content_alike_and_evictions_are_told(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--no-prefix-caching", *given()], "--no-prefix-caching leaves it empty"),
         (["--kv-events-config", '{"enable": true}'], "known are enable_kv_cache_events"),
@@ -111,9 +111,9 @@ def test_replicas_name_the_same_content_alike_and_evictions_are_told(
         (given(endpoint="*:5557"), "write it like tcp://*:5557"),
     ],
 )
-def test_what_cannot_be_is_told_at_the_start(options: list[str], told: str) -> None:
+def test_what_cannot_be_is_reported_at_the_start(options: list[str], message: str) -> None:
     ended = run("--port", "0", *options)
-    assert ended.returncode == 1 and told in ended.stderr and "Traceback" not in ended.stderr
+    assert ended.returncode == 1 and message in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_an_address_in_use_is_told_before_anything_is_loaded() -> None:

@@ -95,9 +95,9 @@ def test_a_stream_tells_it_in_its_last_frame_and_goes_on_elsewhere(servers: tupl
     body = {"prompt": prompt(2), **DRAWN, "stream": True}
     first = prefill.post(COMPLETIONS, {**body, "max_tokens": 1, "kv_transfer_params": FIRST})
     frames = [json.loads(line[6:]) for line in first.text.splitlines() if line.startswith("data: {")]
-    told = [frame["kv_transfer_params"] for frame in frames if "kv_transfer_params" in frame]
-    assert len(told) == 1 and "kv_transfer_params" in frames[-1]
-    with_usage = {**body, "stream_options": {"include_usage": True}, "kv_transfer_params": told[0]}
+    shown = [frame["kv_transfer_params"] for frame in frames if "kv_transfer_params" in frame]
+    assert len(shown) == 1 and "kv_transfer_params" in frames[-1]
+    with_usage = {**body, "stream_options": {"include_usage": True}, "kv_transfer_params": shown[0]}
     second = decode.post(COMPLETIONS, with_usage)
     frames = [json.loads(line[6:]) for line in second.text.splitlines() if line.startswith("data: {")]
     assert frames[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0

@@ -89,9 +89,9 @@ def test_what_is_not_done_in_time_is_told_so_and_ended(start: Callable[..., Serv
         waiting.start()  # now: were it the first, this one would have no token before it is through
         assert server.settled(lambda: "2 calls" in server.get("/health").json()["detail"])
         server.process.send_signal(signal.SIGTERM)
-        told = [line for line in lines if line]
+        sent = [line for line in lines if line]
     waiting.join(30)
-    assert json.loads(told[-2].removeprefix("data: "))["error"]["code"] == "draining" and told[-1] == "data: [DONE]"
+    assert json.loads(sent[-2].removeprefix("data: "))["error"]["code"] == "draining" and sent[-1] == "data: [DONE]"
     assert whole[0].status_code == 503 and whole[0].json()["error"]["code"] == "draining"
     assert server.process.wait(20) == 0
     log = "".join(server.log)

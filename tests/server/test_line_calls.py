@@ -1,4 +1,4 @@
-"""Lines as calls: what the engine's refusals and faults mean where nobody waits for the answer."""
+"""Lines as calls: what the engine's refusals and faults mean where no client waits for the answer."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_says_nothing_about_the_line_is_no_answer(place: str, status: int, 
     assert reason.value.retry_after == 3.0
 
 
-def test_an_engine_that_ends_is_told_as_one_where_the_line_was_in_flight() -> None:
+def test_an_engine_that_ends_is_reported_as_one_where_the_line_was_in_flight() -> None:
     stopped = ApiError(500, "Killed.", code="engine_stopped")
     with pytest.raises(EngineEnded, match="Killed"):
         ask(serving(answered=stopped))
@@ -96,11 +96,11 @@ def test_an_engine_that_ends_is_told_as_one_where_the_line_was_in_flight() -> No
             ask(serving(**{place: stopped}))
 
 
-def test_a_failed_step_is_told_as_one() -> None:
-    told = ApiError(500, "The step failed.", code="step_failed")
+def test_a_failed_step_is_reported_as_one() -> None:
+    failed = ApiError(500, "The step failed.", code="step_failed")
     with pytest.raises(StepFailed) as failure:
-        ask(serving(answered=told))
-    assert failure.value.answer is told
+        ask(serving(answered=failed))
+    assert failure.value.answer is failed
 
 
 @pytest.mark.parametrize("place", ["prepared", "opened", "answered"])

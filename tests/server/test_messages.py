@@ -129,17 +129,17 @@ def test_errors_are_told_in_anthropics_words(
     server: Server, fields: dict[str, Any], status: int, kind: str, param: str
 ) -> None:
     refused = ask(server, **fields)
-    told = refused.json()
-    assert refused.status_code == status and told["type"] == "error" and told["error"]["type"] == kind
-    assert told["error"]["details"]["param"].startswith(param), told
-    assert told["request_id"] == refused.headers["request-id"]
+    shown = refused.json()
+    assert refused.status_code == status and shown["type"] == "error" and shown["error"]["type"] == kind
+    assert shown["error"]["details"]["param"].startswith(param), shown
+    assert shown["request_id"] == refused.headers["request-id"]
 
 
 def test_who_asks_for_a_thread_is_told_so_in_its_clients_code(server: Server) -> None:
     """Anthropic's tool runner asks for one first, and goes on without at this code."""
     for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
-        told = ask(server, thread=thread).json()["error"]
-        assert told["details"] == {"error_code": "thread_unsupported_request", "param": "thread"}
+        shown = ask(server, thread=thread).json()["error"]
+        assert shown["details"] == {"error_code": "thread_unsupported_request", "param": "thread"}
     assert ask(server, thread=None).status_code == 200
 
 

@@ -56,7 +56,7 @@ limits: dict[str, Any] = {"concurrency": 1, "max_file_mb": 1, "max_stored_mb": 1
 jobs = JobService(DataDirectory(folder), NoAnswerer(), Tenants().named, **limits)
 storing = ServerSettings(data_dir=folder, store_responses=True)
 app = make_app(Service(storing, lambda ended: None), Tenants(), no_metrics, "0", jobs=jobs)
-# What breaks a bound may break the bound of bodies, too, which is told first: 413.
+# What breaks a bound may break the bound of bodies, too, which is reported first: 413.
 refused = {"expected-statuses": [400, 401, 403, 404, 405, 413, 429, "5xx"]}
 # Thousands of cases that are made beforehand, by every worker.
 every_case = {"coverage": {"enabled": settings.default.max_examples > 100}}  # with ./check --all

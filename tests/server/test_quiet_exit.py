@@ -1,4 +1,4 @@
-"""A server that ends says nothing but its log: whoever reads that as JSON can read all of it."""
+"""A server that ends writes nothing but its log, all of which is JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from breadth import first_of
 ENDLESS = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
 
 
-class Told:
+class Written:
     """A server whose standard error is a file, which is whole when the process has ended."""
 
     def __init__(self, folder: Path):
@@ -41,32 +41,32 @@ class Told:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[Told]:
-    running = Told(tmp_path)
+def written(tmp_path: Path) -> Iterator[Written]:
+    running = Written(tmp_path)
     yield running
     running.process.kill()
     running.process.wait(30)
 
 
-def idle(told: Told, url: str) -> None:
-    told.process.send_signal(signal.SIGTERM)
+def idle(written: Written, url: str) -> None:
+    written.process.send_signal(signal.SIGTERM)
 
 
-def with_a_stream_under_way(told: Told, url: str) -> None:
+def with_a_stream_in_flight(written: Written, url: str) -> None:
     with httpx.stream("POST", url + "/v1/completions", json={**ENDLESS, "n": 8}, timeout=60) as response:
         lines = response.iter_lines()  # kept: the stream is closed with it
         next(lines)
-        told.process.send_signal(signal.SIGINT)
+        written.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
-        told.process.send_signal(signal.SIGINT)
-        told.process.wait(30)
+        written.process.send_signal(signal.SIGINT)
+        written.process.wait(30)
 
 
-@pytest.mark.parametrize("stop", first_of([with_a_stream_under_way, idle]))
-def test_a_stopped_server_has_written_nothing_but_log_lines(told: Told, stop: Callable[[Told, str], None]) -> None:
-    url = told.url()
+@pytest.mark.parametrize("stop", first_of([with_a_stream_in_flight, idle]))
+def test_a_stopped_server_writes_log_lines_alone(written: Written, stop: Callable[[Written, str], None]) -> None:
+    url = written.url()
     assert httpx.post(url + "/v1/completions", json={"prompt": "x", "max_tokens": 3}, timeout=60).status_code == 200
-    stop(told, url)
-    assert told.process.wait(30) == 0
-    entries = [json.loads(line) for line in told.lines()]
+    stop(written, url)
+    assert written.process.wait(30) == 0
+    entries = [json.loads(line) for line in written.lines()]
     assert len(entries) >= 3 and all(entry["message"] and entry["logger"] for entry in entries)

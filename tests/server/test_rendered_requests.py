@@ -53,8 +53,8 @@ def test_a_completion_becomes_a_request_for_each_prompt(server: Server) -> None:
     for one in requests:
         assert one["request_id"].startswith("cmpl-") and one["model"] == "built-in"
         assert (one["priority"], one["cache_salt"], one["stream"], one["stream_options"]) == (3, "mine", False, None)
-        told = one["sampling_params"]
-        assert (told["max_tokens"], told["temperature"], told["stop"], told["n"]) == (7, 0.5, ["\n"], 1)
+        rendered = one["sampling_params"]
+        assert (rendered["max_tokens"], rendered["temperature"], rendered["stop"], rendered["n"]) == (7, 0.5, ["\n"], 1)
     assert requests[0]["request_id"] != requests[1]["request_id"]
 
 
@@ -74,11 +74,11 @@ def test_the_tokens_are_those_that_the_engine_gets(server: Server) -> None:
 
 def test_what_is_left_out_is_told_as_the_engine_takes_it(server: Server) -> None:
     chat = server.post(f"{CHAT}/render", {"messages": HI, "stream": True, "stream_options": {"include_usage": True}})
-    told = chat.json()
+    rendered = chat.json()
     length = server.get("/v1/models").json()["data"][0]["max_model_len"]
-    assert told["sampling_params"]["max_tokens"] == length - len(told["token_ids"])
-    assert told["stream"] and told["stream_options"]["include_usage"]
-    assert told["sampling_params"]["seed"] is None
+    assert rendered["sampling_params"]["max_tokens"] == length - len(rendered["token_ids"])
+    assert rendered["stream"] and rendered["stream_options"]["include_usage"]
+    assert rendered["sampling_params"]["seed"] is None
     assert server.post(f"{COMPLETIONS}/render", {"prompt": "Hi"}).json()[0]["sampling_params"]["max_tokens"] == 16
 
 

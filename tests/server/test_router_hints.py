@@ -1,4 +1,4 @@
-"""What routers say of a request in headers: its targets, whose share it is, its lane."""
+"""Hints of routers in headers: its targets, whose share it is, its lane."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_target_that_is_none_is_told_by_its_header(value: bytes) -> None:
 
 
 def placed(hints: RouterHints, tenant: Tenant = ANYONE, **fields: Any) -> tuple[Request, str]:
-    """The request of a body with these fields, and the tier that its answer tells."""
+    """The request of a body with these fields, and the tier that its answer names."""
     translator = RequestTranslator(
         encoder=PromptEncoder(None, None, 0),
         models=(),

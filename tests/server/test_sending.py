@@ -1,4 +1,4 @@
-"""What a request leaves behind: nothing of its body while it is answered, and what was refused is gone with its answer.
+"""Requests leave little behind: nothing of its body while it is answered, and what was refused is gone with its answer.
 And those who do not read what they asked for."""
 
 from __future__ import annotations

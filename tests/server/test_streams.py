@@ -1,4 +1,4 @@
-"""What goes over the wire: frames, signs of life, clients that leave, readers that are slow."""
+"""Streams over the wire: frames, signs of life, clients that leave, readers that are slow."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_client_that_waits_for_a_whole_answer_and_goes_away_frees_it_too(serve
 
 @pytest.mark.wide
 def test_signs_of_life_while_a_request_waits(start: Callable[..., Server]) -> None:
-    """One row, taken by somebody else."""
+    """One row, taken by another call."""
     server = start("--max-num-seqs", "1", "--keep-alive", "0.05", "--max-model-len", "1024")
     holder = raw_stream(server, ENDLESS)
     assert b"200" in holder.recv(64)

@@ -92,12 +92,12 @@ def test_reranking(reranker: Server, path: str) -> None:
     assert {one["index"]: one["document"]["text"] for one in answer["results"]} == dict(enumerate(TEXTS))
     few = reranker.post(path, {**body, "top_n": 2, "return_documents": False}).json()["results"]
     assert few == [{"index": one["index"], "relevance_score": one["relevance_score"]} for one in answer["results"][:2]]
-    told = reranker.post("/v1/score", {"text_1": "who waits?", "text_2": TEXTS}).json()["data"]
-    assert {one["index"]: one["score"] for one in told} == {
+    scored = reranker.post("/v1/score", {"text_1": "who waits?", "text_2": TEXTS}).json()["data"]
+    assert {one["index"]: one["score"] for one in scored} == {
         one["index"]: one["relevance_score"] for one in answer["results"]
     }
     raw = reranker.post("/score", {"queries": "who waits?", "documents": TEXTS, "activation": False}).json()["data"]
-    np.testing.assert_allclose(1 / (1 + np.exp([-one["score"] for one in raw])), [one["score"] for one in told], 1e-5)
+    np.testing.assert_allclose(1 / (1 + np.exp([-one["score"] for one in raw])), [one["score"] for one in scored], 1e-5)
 
 
 def test_classes(classifier: Server) -> None:
@@ -161,8 +161,8 @@ def test_a_chat_model_tells_no_vectors_unless_it_is_to(server: Server, tiny: Pat
 
 def test_models_tell_what_they_do(embedder: Server, classifier: Server, server: Server) -> None:
     def abilities(of: Server) -> set[str]:
-        told = of.get("/v1/models").json()["data"][0]["capabilities"]
-        return {name for name, can in told.items() if can}
+        listed = of.get("/v1/models").json()["data"][0]["capabilities"]
+        return {name for name, can in listed.items() if can}
 
     assert abilities(embedder) == {"embeddings", "scores"} and abilities(classifier) == {"classes"}
     assert "chat" in abilities(server) and not {"embeddings", "scores", "classes"} & abilities(server)
@@ -194,7 +194,7 @@ def test_pairs_by_a_template_and_the_next_token(tmp_path: Path) -> None:
     template.write_text("Q: {{ messages[0].content }} D: {{ messages[1].content }} A:")
     server = Server("--score-tokens", "a", "b", "--score-template", str(template)).ready()
     try:
-        body = {"query": "Who waits?", "documents": ["The batch.", "Nobody <|end|> at all."]}
+        body = {"query": "Who waits?", "documents": ["The batch.", "No one <|end|> at all."]}
         ranked = server.post("/v1/rerank", body).json()["results"]
         with LLM(score_tokens=("a", "b"), score_template=str(template)) as llm:
             wanted = [one.outputs.score for one in llm.score(body["query"], body["documents"])]

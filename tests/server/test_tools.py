@@ -102,15 +102,15 @@ def test_stop_strings_end_the_answer_and_not_the_reasoning(scripted: Server, sto
 def test_the_model_says_what_it_can_do(
     scripted: Server, server: Server, start: Callable[..., Server], tmp_path: Path
 ) -> None:
-    def told(of: Server) -> Any:
+    def capabilities_of(of: Server) -> Any:
         return of.get("/v1/models").json()["data"][0]["capabilities"]
 
-    assert told(scripted).items() >= {"chat": True, "tools": True, "reasoning": True}.items()
+    assert capabilities_of(scripted).items() >= {"chat": True, "tools": True, "reasoning": True}.items()
     generates = {"chat": True, "completions": True, "reasoning": False, "structured_output": True}
     generates |= {"embeddings": False, "scores": False, "classes": False}
-    assert told(server) == {**generates, "tools": True}
+    assert capabilities_of(server) == {**generates, "tools": True}
     plain = start(str(write_toolless(tmp_path / "plain")), "--served-model-name", "plain")
-    assert told(plain) == {**generates, "tools": False}
+    assert capabilities_of(plain) == {**generates, "tools": False}
     refused = plain.post("/v1/chat/completions", ask("Hi", tools=TOOLS) | {"model": "plain"})
     assert refused.status_code == 400 and "shows no tools" in refused.json()["error"]["message"]
 

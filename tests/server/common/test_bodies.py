@@ -36,7 +36,7 @@ def test_null_is_not_set_in_every_field_but_the_prompt() -> None:
 
 @pytest.mark.parametrize("decoder", [RESPONSES, MESSAGES])
 def test_where_a_prompt_lies_is_a_hint_to_endpoints_that_take_none_over(decoder: Any) -> None:
-    """Those that do read it."""
+    """Return the decoders that read it."""
     least = {"input": "x"} if decoder is RESPONSES else {**HELLO, "model": "m", "max_tokens": 1}
     decoder.decode(json.dumps(least | {"kv_transfer_params": {"do_remote_decode": True}}).encode())
     assert refused(CHAT, HELLO | {"kv_transfer_params": {"remote_port": "x"}}).param == "kv_transfer_params.remote_port"
@@ -154,7 +154,7 @@ CLIENTS: list[tuple[Any, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
     (RESPONSES, {"think": True, "n_predict": 3}, {"enable_thinking": True, "max_output_tokens": 3}, ()),
     (MESSAGES, {"repeat_penalty": 1.5, "top_a": 1}, {"repetition_penalty": 1.5}, ("top_a",)),
 ]
-LEAST: dict[Any, dict[str, Any]] = {
+MIN_BODIES: dict[Any, dict[str, Any]] = {
     CHAT: HELLO,
     COMPLETION: {"prompt": "x"},
     RESPONSES: {"input": "x"},
@@ -166,7 +166,7 @@ LEAST: dict[Any, dict[str, Any]] = {
 def test_fields_of_other_servers_are_mapped_or_ignored(
     decoder: Any, more: dict[str, Any], fields: dict[str, Any], ignored: tuple[str, ...]
 ) -> None:
-    body, unknown = json.dumps(LEAST[decoder] | more).encode(), UnknownFields()
+    body, unknown = json.dumps(MIN_BODIES[decoder] | more).encode(), UnknownFields()
     decoded = decoder.decode(body, unknown)
     assert {name: getattr(decoded, name) for name in fields} == fields
     assert unknown.names == ignored
