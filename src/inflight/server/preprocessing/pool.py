@@ -102,14 +102,11 @@ class PreprocessingPool:
     async def prepare(
         self, endpoint: EndpointName, body: bytes, owner: str = "", history: bytes = b""
     ) -> Prepared | PreparedAnswer:
-        """Return what the engine is to be asked for a body.
+        """Return what the engine is to be asked for a body. Raises ApiError.
 
         Args:
             owner: Of the body; owners take turns.
             history: The items before the body, as JSON, where answers are stored.
-
-        Raises:
-            ApiError: The body is refused, or could not be read.
         """
         assert self._in_place is not None, "configured before it is asked"
         if endpoint == "completion" and len(body) <= INLINE:
@@ -124,7 +121,11 @@ class PreprocessingPool:
         except ProcessAborted:
             raise out_of_memory(memory_of_body(self._limits, takes_long)) from None
         except BodyTimeout:
-            raise self._out_of_time() from None
+            assert self._setup is not None, "loaded before it is asked"
+            sentence = (
+                f"Reading the body took more than {self._setup.cpu_seconds:g} s of computing; send less in one body"
+            )
+            raise invalid(f"{sentence}, or a shorter conversation.", code="body_too_complex") from None
         except ProcessKilled:
             raise _not_read("Two processes that read this body were killed") from None
         except StalledError:
@@ -153,20 +154,9 @@ class PreprocessingPool:
     def _lane(self, takes_long: bool) -> Lane:
         if self._lanes is None:
             assert self._setup is not None, "loaded before it is asked"
-            short, long = (
-                Lane(partial(self._child, role), self._setup.cpu_seconds, processes)
-                for role, processes in ((SHORT, 1), (LONG, self._long_processes))
-            )
-            self._lanes = short, long
+            short = Lane(partial(self._child, SHORT), self._setup.cpu_seconds, 1)
+            self._lanes = short, Lane(partial(self._child, LONG), self._setup.cpu_seconds, self._long_processes)
         return self._lanes[takes_long]
-
-    def _out_of_time(self) -> ApiError:
-        assert self._setup is not None, "loaded before it is asked"
-        return invalid(
-            f"Reading the body took more than {self._setup.cpu_seconds:g} s of computing; send less in one body, or a "
-            "shorter conversation.",
-            code="body_too_complex",
-        )
 
     def _spawn(self) -> None:
         self._control, theirs = socket.socketpair()
@@ -267,13 +257,8 @@ class ReadingProcess:
         return self._reader.at_eof()
 
     async def read(self, endpoint: str, body: bytes, history: bytes) -> bytes:
-        """Return the process's answer.
-
-        Raises:
-            ProcessAborted: The body needs more memory than the process may take.
-            EOFError: The process ended without a word: it used its CPU time up, or was killed.
-            StalledError: It makes no progress.
-        """
+        """Return the process's answer. Raises ProcessAborted; EOFError where the process ended without a message: it
+        used its CPU time up, or was killed; StalledError where it makes no progress."""
         return await progressing(self._answer(endpoint, body, history), self.pid)
 
     def end(self) -> None:
@@ -337,12 +322,7 @@ class Lane:
     """Processes that read one body at a time each. Owners take turns: no body waits behind all that another owner has
     sent. Bodies whose client has left are skipped."""
 
-    def __init__(
-        self,
-        start: Callable[[], Awaitable[ReadingProcess]],
-        cpu_seconds: float,
-        processes: int,
-    ):
+    def __init__(self, start: Callable[[], Awaitable[ReadingProcess]], cpu_seconds: float, processes: int):
         """Start processes when there are bodies for them.
 
         Args:
