@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from inflight.server.jobs.files import Content, Files
 from inflight.server.jobs.storage import StorageError
 from inflight.server.tenants import ANYONE
 
-from .rig import Rig, jsonl, refused, request_line, snapshot, until
+from .rig import Rig, jsonl, live, refused, request_line, snapshot, until
 
 LINES = jsonl(request_line("a"))
 
@@ -93,6 +94,29 @@ def test_a_crash_at_any_step_of_an_upload(tmp_path: Path, monkeypatch: pytest.Mo
         assert not (tmp_path / "unknown").exists()
 
     asyncio.run(test())
+
+
+def test_an_upload_that_is_cancelled_while_its_content_is_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makes, begun, goes_on = Content.__init__, threading.Event(), threading.Event()
+
+    def slow(*given: Any) -> None:
+        begun.set()
+        assert goes_on.wait(30)
+        makes(*given)
+
+    async def test(rig: Rig) -> None:
+        monkeypatch.setattr(Content, "__init__", slow)
+        upload = asyncio.create_task(rig.upload(LINES))
+        assert await asyncio.to_thread(begun.wait, 30)
+        upload.cancel()
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await upload
+        await until(lambda: rows(tmp_path, "SELECT * FROM files") == [] and not any((tmp_path / "partial").iterdir()))
+
+    live(tmp_path, test)
 
 
 async def no_forgetting(files: Files, ids: Any) -> None:

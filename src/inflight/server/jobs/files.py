@@ -227,11 +227,18 @@ class Files:
             )
 
         await self._database.write(work)
+        making = asyncio.create_task(asyncio.to_thread(Content, self._data, file_id))
         try:
-            return await asyncio.to_thread(Content, self._data, file_id)
-        except Exception:  # cancelled, the content may be there in a moment: the next start removes both
-            await asyncio.shield(self._forget([file_id]))
+            return await asyncio.shield(making)
+        except BaseException:
+            await asyncio.shield(self._take_back(making, file_id))
             raise
+
+    async def _take_back(self, making: asyncio.Task[Content], file_id: str) -> None:
+        """Remove a file whose content could not be made, or is made although its upload was cancelled."""
+        with contextlib.suppress(StorageError):
+            await asyncio.to_thread((await making).discard)
+        await self._forget([file_id])
 
     def described(self, content: Content, tenant: str, filename: str, purpose: str) -> StoredFile:
         """Return the row of a file whose content is written."""
