@@ -27,7 +27,7 @@ from inflight.server.jobs.storage import Retries, StorageError
 from inflight.server.jobs.store import ENDED, Job, Jobs, LineAnswer
 
 MAX_ENDING = 2  # jobs whose input is being read at their end
-POLL_SECONDS = 0.5  # between two looks whether another process has created or cancelled a job, or the worker is gone
+POLL_SECONDS = 0.5  # between two looks at the clock, and for jobs that other processes create and cancel
 _WHY_UNANSWERED = {
     "expired": ("batch_expired", "The line was not answered before the completion window ended."),
     "cancelled": ("batch_cancelled", "The line was not answered before the job was cancelled."),
@@ -129,15 +129,22 @@ class Worker:
         if count := await self._attempts.resume():
             lines = counted(count, "line of batch jobs was", "lines of batch jobs were")
             log.warning(f"{lines} in flight when the server ended uncleanly: such lines are tried one at a time.")
+        version = -1
         while True:
+            is_changed = self._changed.is_set()
             self._changed.clear()
-            version = await self._retries.run(self._jobs.data_version)
-            for job in await self._retries.run(self._jobs.running):
-                self._take_up(job)
+            with contextlib.suppress(StorageError):  # what cannot be read now is read the next time
+                before, version = version, await self._jobs.data_version()
+                is_changed = is_changed or version != before
+            if is_changed:
+                for job in await self._retries.run(self._jobs.running):
+                    self._take_up(job)
             self._end_overdue()
             self.counts.jobs(Counter(one.job.status for one in self._active.values()))
             await self._save_time()
-            await self._wait(version)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._changed.wait()
 
     def _has_slot(self) -> bool:
         """Take the slot, if no other process has it."""
@@ -148,20 +155,6 @@ class Worker:
                 log.error("batch jobs wait, because %s cannot be locked: %s", error.filename, error.strerror)
             self._is_slot_logged = True
             return False
-
-    async def _wait(self, version: int) -> None:
-        """Until there may be something to do: here, in another process, or by the clock."""
-        while not self._changed.is_set():
-            left = [one.job.due - self._clock.now() for one in self._active.values() if one.end is None]
-            seconds = min([POLL_SECONDS, *(due for due in left if due > 0)])
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._changed.wait()
-            if any(due <= 0 for due in left) or (self._clock.now() - self._saved_at >= SAVE_SECONDS and self._active):
-                return
-            with contextlib.suppress(StorageError):
-                if await self._jobs.data_version() != version:
-                    return
 
     async def _save_time(self) -> None:
         """Save the clock now and then: what is not saved, a boot of the machine costs jobs of their windows."""
