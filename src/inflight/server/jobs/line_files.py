@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Container, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from io import BufferedReader
@@ -160,42 +160,41 @@ class Outputs:
     lines: int = 0  # written
     failed: int = 0  # of them without an answer
 
-    async def write(self, jobs: Jobs, rest: Callable[[], Awaitable[list[BadLine] | None]]) -> dict[str, StoredFile]:
+    async def write(self, jobs: Jobs, rest: AsyncIterator[BadLine]) -> dict[str, StoredFile]:
         """Write each line in its order into one of the two files.
 
         Args:
-            rest: Gives the next lines without an answer; None behind the last.
+            rest: The lines without an answer, in order.
 
         Returns:
             The files by kind (output, error), on the disk, whose rows `Jobs.end` stores.
         """
-        after, answers, bad = 0, list[LineAnswer](), list[LineAnswer]()
-        has_answers, has_rest = True, True
-        while True:
-            if not answers and has_answers:
-                answers = list(await jobs.answers(self.job, after, _OUTPUT_LINES, _OUTPUT_BYTES))
-                has_answers = bool(answers)
-                after = answers[-1].line if answers else after
-            if not bad and has_rest:
-                page = await rest()
-                has_rest = page is not None
-                bad = [line_error(self.job, line) for line in page or ()]
-                self.failed += len(bad)
-                if has_rest and not bad:
-                    continue
-            if not answers and not bad:
-                break
-            # As far as both are known; behind that, lines of the other come first.
-            end = min(one[-1].line for one in (answers, bad) if one)
-            now = [one for one in (*answers, *bad) if one.line <= end]
-            answers, bad = ([one for one in page if one.line > end] for page in (answers, bad))
-            await self._write(sorted(now, key=lambda one: one.line))
+        entries, nbytes = list[LineAnswer](), 0
+        async for entry in _merged(self._answers(jobs), self._errors(rest)):
+            entries.append(entry)
+            nbytes += len(entry.payload)
+            if len(entries) >= _OUTPUT_LINES or nbytes >= _OUTPUT_BYTES:
+                await self._write(entries)
+                entries, nbytes = [], 0
+        await self._write(entries)
         for content in self.contents.values():
             await asyncio.to_thread(content.seal)
         return {
             kind: self.files.described(content, self.job.tenant, f"{self.job.id}_{kind}.jsonl", "batch_output")
             for kind, content in self.contents.items()
         }
+
+    async def _answers(self, jobs: Jobs) -> AsyncIterator[LineAnswer]:
+        after = 0
+        while page := await jobs.answers(self.job, after, _OUTPUT_LINES, _OUTPUT_BYTES):
+            for answer in page:
+                yield answer
+            after = page[-1].line
+
+    async def _errors(self, rest: AsyncIterator[BadLine]) -> AsyncIterator[LineAnswer]:
+        async for bad in rest:
+            self.failed += 1
+            yield line_error(self.job, bad)
 
     async def publish(self) -> None:
         """After the rows of the files are stored."""
@@ -216,6 +215,19 @@ class Outputs:
     def _write_lines(self, lines: list[tuple[str, bytes]]) -> None:
         for kind, line in lines:
             self.contents[kind].write(line)
+
+
+async def _merged(first: AsyncIterator[LineAnswer], second: AsyncIterator[LineAnswer]) -> AsyncIterator[LineAnswer]:
+    """Yield the entries of both in the order of their lines."""
+    one, other = await anext(first, None), await anext(second, None)
+    while one is not None or other is not None:
+        if other is None or (one is not None and one.line < other.line):
+            assert one is not None
+            yield one
+            one = await anext(first, None)
+        else:
+            yield other
+            other = await anext(second, None)
 
 
 def line_error(job: Job, bad: BadLine) -> LineAnswer:

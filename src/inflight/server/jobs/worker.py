@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -327,7 +327,7 @@ class Worker:
             try:
                 files, errors = {}, [] if status != "failed" or active.fault is None else [active.fault.error]
                 if job.in_progress_at is not None:
-                    files = await outputs.write(self._jobs, await self._rest(active, status))
+                    files = await outputs.write(self._jobs, self._rest(active, status))
                 if (left := job.total - outputs.lines) > 0:
                     why = (
                         f"{left} of {job.total} lines could not be read or kept, and stand in no file; send them again."
@@ -346,33 +346,24 @@ class Worker:
         job = active.job
         return await self._retries.run(write)
 
-    async def _rest(self, active: _ActiveJob, status: str) -> Callable[[], Awaitable[list[BadLine] | None]]:
-        """Return a function that gives pages of the lines without an answer, as far as the input can be read."""
+    async def _rest(self, active: _ActiveJob, status: str) -> AsyncIterator[BadLine]:
+        """Yield the lines without an answer, as far as the input can be read; the job's errors count the others."""
         fault = "server_error" if active.fault is None else active.fault.code
         code, message = _WHY_UNANSWERED.get(status, (fault, _WHY_FAILED))
         job, without = active.job, await self._jobs.answered(active.job)
-        source: JobInput | None = None
         left = 0 if status == "completed" else job.total - len(without)
-
-        async def page() -> list[BadLine] | None:
-            nonlocal left, source
-            try:
-                source = source or (await self._input(job) if left > 0 else None)
-                if source is None or source.is_at_end or left <= 0:
-                    return None
-                lines = (await source.page(without, checked=False))[:left]
-            except InputGone:
-                return None  # how many lines that leaves out, the job's errors say
-            except Exception as error:  # what made the job fail may be in its file
-                log.error("lines of batch job %s cannot be read", job.id, exc_info=error)
-                return None
-            left -= len(lines)
-            return [
-                line if isinstance(line, BadLine) else BadLine(line.number, code, message, line.custom_id)
-                for line in lines
-            ]
-
-        return page
+        try:
+            source = await self._input(job) if left > 0 else None
+            while source is not None and left > 0 and not source.is_at_end:
+                for line in (await source.page(without, checked=False))[:left]:
+                    left -= 1
+                    if not isinstance(line, BadLine):
+                        line = BadLine(line.number, code, message, line.custom_id)
+                    yield line
+        except InputGone:
+            return
+        except Exception as error:  # what made the job fail may be in its file
+            log.error("lines of batch job %s cannot be read", job.id, exc_info=error)
 
 
 class _Failed(Exception):
