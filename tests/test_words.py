@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "inflight"
 FINISHED = (
     *("bench", "build", "cli", "config", "engine", "metrics", "planning", "records", "report", "routing", "simulate"),
-    *("testing", "workload", "core", "launch", "ray", "live", "frontend", "text", "api.py"),
+    *("testing", "workload", "core", "launch", "ray", "live", "frontend", "text", "execution", "models", "api.py"),
     *("server/anthropic", "server/common", "server/ingress", "server/metrics", "server/model_pool", "server/openai"),
     *("server/preprocessing", "server/processes"),
     *(f"server/{path.name}" for path in sorted((SOURCE / "server").glob("*.py")) if path.name != "loading.py"),

@@ -19,7 +19,7 @@ AttentionBackend = Literal["auto", "flash-attn", "flashinfer"]
 
 
 class AttentionRequirements(Struct, frozen=True):
-    """What an attention library requires. module: to import. package: to install. pages: block sizes are multiples of
+    """Requirements of an attention library. module: to import. package: to install. pages: block sizes are multiples of
     so many tokens. head_dims: a description of the head sizes. passes: the passes in which it attends."""
 
     module: str

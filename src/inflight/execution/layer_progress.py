@@ -32,7 +32,7 @@ class StepReader(Protocol):
 
 class LayerProgress:
     def __init__(self, ends: Sequence[int], reader: StepReader):
-        """ends: bytes of a block that are done after each layer, from `layer_ends`."""
+        """Report to a reader. ends: bytes of a block that are done after each layer, from `layer_ends`."""
         self._ends, self._reader = ends, reader
         self._is_read, self._counts = False, False
 

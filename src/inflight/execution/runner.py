@@ -65,12 +65,12 @@ class ModelRunner:
         layers: LayerProgress | None = None,
         steps: StepActivity | None = None,
     ):
-        """The cache holds the capacity's blocks, then one that padding writes to, then the host blocks. states: where
+        """Run plans over a cache of the capacity's blocks, one block for padding, then the host blocks. states: where
         the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots. drafter: of the
-        drafts that plans leave to the executor. grammars: of rows that have one; None: no plan has any.
-        adapters: which of the model's matrices those may change; None: no plan loads any. places: to which blocks go
-        beside the steps, and from which they come. layers: gets a step's progress, for readers of its blocks
-        meanwhile. steps: notes when a step is computed, for work beside it."""
+        drafts that plans leave to the executor. grammars: of rows that have one; None: no plan has any. adapters: which
+        of the model's matrices those may change; None: no plan loads any. places: to which blocks go beside the steps,
+        and from which they come. layers: gets a step's progress, for readers of its blocks meanwhile. steps: notes when
+        a step is computed, for work beside it."""
         self._decoder = decoder
         self._backend = backend
         self._kv_cache = kv_cache

@@ -101,7 +101,7 @@ class _Ups:
     """Each B of an adapter, where a checkpoint has the whole matrix."""
 
     def __init__(self, files: LoraFiles, reads: bool) -> None:
-        """reads: whether matrices are read; else all are zeros."""
+        """Hold an adapter's files. reads: whether matrices are read; else all are zeros."""
         self._files, self._reads = files, reads
 
     def __contains__(self, name: str) -> bool:

@@ -32,7 +32,7 @@ class DraftModel:
     name = "draft-model"
 
     def __init__(self, decoder: PassDecoder, backend: Device, kv: DraftKV) -> None:
-        """decoder: of the draft model, made for the model's backend."""
+        """Draft with a decoder of the draft model, made for the model's backend."""
         self._decoder, self._backend, self._kv = decoder, backend, kv
         self._idle = 0  # steps since a draft was last asked for
 

@@ -1,7 +1,7 @@
 """KV exchange: keys and values of a prompt that one engine has computed, taken over by another beside its steps.
 
-One engine hands over (prefill), the other pulls (decode); either may be both. How a prompt's blocks travel:
 One engine sends (prefill), the other pulls (decode); either may be both. How a prompt's blocks travel:
+
     the engine that computes it                               the engine that goes on with it
     plan: send, with a transfer   ─▶ exports                  plan: receive, with a transfer ─▶ pulls
                                        │  names ─▶ blocks       a thread, with a connection that it keeps

@@ -18,7 +18,7 @@ class Released(RuntimeError):
 
 class BlockCopies:
     def __init__(self, views: Sequence[memoryview]):
-        """views: of the transfer's blocks."""
+        """Copy to or from views of the transfer's blocks."""
         self._views = views
         self._lock = threading.Lock()
         self._is_released = False

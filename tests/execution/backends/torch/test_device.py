@@ -99,7 +99,7 @@ def test_a_gpu_of_amds_is_taken_and_said_to_be_untried(
     monkeypatch.setattr(torch.version, "hip", "7.0")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: found)
     name, reason = choose("auto", driven)
-    assert name == "cuda:0" and reason.endswith("MI300X, 192 GiB, gfx942, by ROCm, on which nobody has tried this yet")
+    assert name == "cuda:0" and reason.endswith("MI300X, 192 GiB, gfx942, by ROCm, on which this was never tried")
     assert not has_fp8("cuda:0")
 
 

@@ -36,8 +36,8 @@ class Chosen(NamedTuple):
 
 
 def choose(asked: str, root: Path = Path("/")) -> Chosen:
-    """What computes where `asked` is auto, cpu, cuda or cuda:N. `root` stands in for the file system's root in tests.
-    Raises DeviceError for a GPU that is asked for and not to be had."""
+    """Choose the device for auto, cpu, cuda or cuda:N. `root` stands in for the file system's root in tests. Raises
+    DeviceError for a GPU that is asked for and cannot be used."""
     if asked == "cpu":
         return Chosen("cpu", "as set")
     if asked == "auto":
@@ -57,7 +57,7 @@ def choose(asked: str, root: Path = Path("/")) -> Chosen:
 
 
 def check_ranks(first: str, ranks: int) -> None:
-    """Raises DeviceError where there are not so many GPUs from the first one on."""
+    """Raise DeviceError where there are not so many GPUs from the first one on."""
     number, count = int(first.partition(":")[2]), int(_cuda(first).device_count())
     if number + ranks > count:
         raise DeviceError(
@@ -77,7 +77,7 @@ def check_fp8(device: str, option: str) -> None:
 
 
 def has_fp8(device: str | torch.device) -> bool:
-    """Of a GPU that is there: whether it multiplies floats of 8 bits as NVIDIA's are (some of AMD's have others)."""
+    """Return whether a GPU multiplies floats of 8 bits of NVIDIA's format (some of AMD's have another)."""
     import torch
 
     return torch.version.hip is None and bool(torch.cuda.get_device_capability(device) >= (8, 9))
@@ -102,8 +102,8 @@ def _check_shown(root: Path) -> None:
 
 
 def gpu_memory(device: torch.device) -> DeviceMemory:
-    """What PyTorch keeps for later counts as free. What CUDA itself takes (a context, the code of kernels) is neither
-    free nor held."""
+    """Return a GPU's memory. PyTorch's cache counts as free. CUDA's own memory (a context, the code of kernels) is
+    neither free nor held."""
     import torch
 
     free, total = torch.cuda.mem_get_info(device)
@@ -112,7 +112,7 @@ def gpu_memory(device: torch.device) -> DeviceMemory:
 
 
 def gpu_peak_bytes(device: torch.device, run: Callable[[], None]) -> int:
-    """What `run` has PyTorch take at most beside what was allocated before; pieces used in part count whole."""
+    """Return PyTorch's peak of allocated bytes in `run`, beside those before; partly used pieces count whole."""
     import torch
 
     torch.cuda.synchronize(device)
@@ -128,7 +128,7 @@ def gpu_peak_bytes(device: torch.device, run: Callable[[], None]) -> int:
 
 
 def first_line(error: Exception) -> str:
-    """What kind of error it is, and how it begins: what follows is advice for who writes kernels."""
+    """Return the kind of error and its first line; the lines behind are advice for authors of kernels."""
     return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0][:300]}"
 
 
@@ -149,7 +149,7 @@ def _architecture(of: Any) -> str:
 
     if torch.version.hip is None:
         return f"sm_{of.major}{of.minor}"
-    return f"{of.gcnArchName}, by ROCm, on which nobody has tried this yet"
+    return f"{of.gcnArchName}, by ROCm, on which this was never tried"
 
 
 def _runtime(of: Any) -> str:
@@ -168,7 +168,7 @@ def _cuda(asked: str) -> Any:
         )
     if not torch.cuda.is_available():
         raise DeviceError(
-            f"--device {asked}: PyTorch {torch.__version__} finds no GPU that it can use; nvidia-smi tells whether the "
+            f"--device {asked}: PyTorch {torch.__version__} finds no GPU that it can use; nvidia-smi shows whether the "
             f"driver runs, and whether it is new enough for {_runtime(torch.version)}."
         )
     if importlib.util.find_spec("triton") is None:

@@ -54,8 +54,8 @@ class HeadDrafter:
         cache: KVCache,
         capacity: Capacity,
     ) -> None:
-        """passes: the decoder's own, or around it. recent: hidden states of the model, of the capacity's rows and one
-        of padding. cache: of the head's layer, with the model's number of blocks."""
+        """Draft with a head. passes: the decoder's own, or around it. recent: hidden states, of the capacity's rows and
+        one of padding. cache: of the head's layer, with the model's number of blocks."""
         self.name = decoder.head.name
         self._decoder, self._passes, self._recent = decoder, passes, recent
         self._backend, self._cache = backend, cache

@@ -1,4 +1,4 @@
-"""What adapters add to a product (LoRA, https://arxiv.org/abs/2106.09685), in PyTorch's own operations: one adapter
+"""Adds adapters to a product (LoRA, https://arxiv.org/abs/2106.09685), in PyTorch's own operations: one adapter
 after the other, part by part.
 
 Knows what is rounded where, and which rows meet which matrices; not what becomes of the sums.

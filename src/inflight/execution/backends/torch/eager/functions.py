@@ -14,7 +14,8 @@ from inflight.execution.backends.protocol import Gating, Nonlinearity
 
 
 def activated(x: Tensor, activation: Nonlinearity, parameters: Tensor | None = None) -> Tensor:
-    """The function of that name (`protocol.Nonlinearity`) of float32 numbers. parameters: float32[2], of xielu."""
+    """Apply the function of that name (`protocol.Nonlinearity`) to float32 numbers. parameters: float32[2], of
+    xielu."""
     if activation == "silu":
         return times_sigmoid(x, x)
     if activation == "gelu_tanh":

@@ -14,7 +14,7 @@ from inflight.execution.backends.torch.sampling_tensors import Scores
 
 
 class Alternatives(NamedTuple):
-    """Of S rows. normalizer: what is subtracted from a logit, log Σ exp over the row."""
+    """The likeliest tokens of S rows. normalizer: subtracted from a logit, log Σ exp over the row."""
 
     normalizer: Tensor  # float64[S, 1]
     top_ids: Tensor  # int32[S, top], in order of falling log-probability, ties by rising id
@@ -32,7 +32,7 @@ def without_nan(logits: Tensor) -> Tensor:
 
 
 def alternatives(logits: Tensor, top: int) -> Alternatives:
-    """Of logits float32[S, V] without NaN the `top` likeliest tokens, all where there are no more."""
+    """Return the `top` likeliest tokens of logits float32[S, V] without NaN, or all if there are fewer."""
     normalizer = torch.logsumexp(logits.double(), 1, keepdim=True)
     if not top:
         empty = logits[:, :0]
@@ -42,5 +42,5 @@ def alternatives(logits: Tensor, top: int) -> Alternatives:
 
 
 def logprobs_of(logits: Tensor, token_ids: Tensor, normalizer: Tensor) -> Tensor:
-    """Of a token id a row, int32[S], → float32[S]."""
+    """Return the log-probability of one token id a row, int32[S] → float32[S]."""
     return (logits.gather(1, token_ids.long()[:, None]).double() - normalizer)[:, 0].float()
