@@ -163,7 +163,7 @@ def _until(is_so: Callable[[], bool], seconds: float, otherwise: str) -> None:
 
 
 def test_settings_that_cannot_be_served_so_are_refused(python: str, single: Server, tmp_path: Path) -> None:
-    nobodys, other = f"127.0.0.1:{_free_port()}", single.url.removeprefix("http://")
+    unused, other = f"127.0.0.1:{_free_port()}", single.url.removeprefix("http://")
     for arguments, said in (
         (("--replicas", "0"), "--replicas is 0; give a number from 1"),
         (("--replicas", "2", "--max-replicas", "1"), "--max-replicas is 1"),
@@ -172,7 +172,7 @@ def test_settings_that_cannot_be_served_so_are_refused(python: str, single: Serv
         (("--replicas", "2", "--record", str(tmp_path / "r")), "--record is for one engine"),
         (("--replicas", "1", "--model", str(tmp_path / "nowhere")), "nowhere"),
         (("--replicas", "1", "--ray-address", "ray://there:10001"), "give HOST:PORT of a head"),
-        (("--replicas", "1", "--ray-address", nobodys), f"{nobodys} cannot be reached"),
+        (("--replicas", "1", "--ray-address", unused), f"{unused} cannot be reached"),
         (("--replicas", "1", "--ray-address", other), f"{other} is not a Ray head"),
     ):
         command = [python, "-m", "inflight.cli", "serve", "--port", "0", *arguments]

@@ -214,7 +214,9 @@ def test_a_signal_while_a_killed_process_is_not_back_yet_ends_all(start: Callabl
 
 @pytest.mark.wide
 @pytest.mark.parametrize("seconds", [0.3, 0.9])
-def test_an_engine_that_dies_while_a_process_loads_leaves_nobody(start: Callable[..., Server], seconds: float) -> None:
+def test_an_engine_that_dies_while_a_process_loads_leaves_no_process(
+    start: Callable[..., Server], seconds: float
+) -> None:
     server = start("--api-processes", "2")
     before = set(children(server))
     os.kill(min(before), signal.SIGKILL)
@@ -346,7 +348,7 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
 
 
 @pytest.mark.wide
-def test_told_to_stop_while_it_loads_it_stops(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_signal_while_it_loads_stops_it(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start("--api-processes", "2", ready=False)
     assert server.settled(lambda: len(children(server)) == 2)
     time.sleep(0.2)
@@ -386,13 +388,13 @@ def test_connections_are_shared_out(pair: Server) -> None:
         client.close()
 
 
-def test_a_taken_port_is_told_at_once(pair: Server) -> None:
+def test_a_port_in_use_is_an_error_at_once(pair: Server) -> None:
     """Also where its owner shares it among its processes."""
     result = run("--api-processes", "2", "--port", pair.url.rpartition(":")[2])
     assert result.returncode == 1 and "cannot be used" in result.stderr and "Traceback" not in result.stderr
 
 
-def test_the_port_is_nobody_elses(pair: Server) -> None:
+def test_no_other_server_can_have_the_port(pair: Server) -> None:
     """Nor a second server's of the same user, whose processes would share it."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -426,20 +428,20 @@ def test_nothing_but_sockets_lies_in_folders(start: Callable[..., Server], tmp_p
 
 def test_folders_of_the_dead_are_removed_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    dead, somebodys = tmp_path / "inflight-api-dead", tmp_path / "inflight-api-work"
-    for folder in (dead, somebodys):
+    dead, other = tmp_path / "inflight-api-dead", tmp_path / "inflight-api-work"
+    for folder in (dead, other):
         folder.mkdir()
-    (somebodys / "thesis.tex").write_text("mine")
+    (other / "thesis.tex").write_text("mine")
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(dead / "engine"))
     with private_folder() as living:
-        assert not dead.exists() and (somebodys / "thesis.tex").exists()
+        assert not dead.exists() and (other / "thesis.tex").exists()
         with private_folder() as second:
             assert living.exists() and second != living
-    assert set(tmp_path.iterdir()) == {somebodys}
+    assert set(tmp_path.iterdir()) == {other}
 
 
-def test_who_does_not_read_stops_nobody() -> None:
+def test_a_process_that_does_not_read_stops_no_other() -> None:
     """And a message is one piece."""
 
     async def main() -> None:
@@ -463,7 +465,7 @@ def test_who_does_not_read_stops_nobody() -> None:
     asyncio.run(main())
 
 
-def test_a_folder_too_long_for_sockets_is_told(tmp_path: Path) -> None:
+def test_a_folder_too_long_for_sockets_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 20)
     folder.mkdir()
     result = run("--api-processes", "1", "--port", "0", env={"TMPDIR": str(folder)})

@@ -38,7 +38,7 @@ def load(residency: Residency, name: str, now: float, seconds: float = 1.0) -> f
     return now + seconds
 
 
-def test_a_model_is_loaded_when_somebody_waits_for_it() -> None:
+def test_a_model_is_loaded_when_a_call_waits_for_it() -> None:
     residency = pool(2, needs("a"), needs("b"))
     assert residency.decide(0) == [] and not residency.enter("a", 0)
     residency.wait("a", 0)
@@ -81,7 +81,7 @@ def test_a_busy_one_stays_for_several_switches_and_is_drained() -> None:
     assert residency.decide(due + 1) == [Unload("a")]
 
 
-def test_it_stays_if_whoever_it_makes_room_for_has_gone() -> None:
+def test_a_model_stays_if_the_calls_it_makes_room_for_have_gone() -> None:
     residency = pool(1, needs("a"), needs("b"))
     at = load(residency, "a", 0)
     residency.enter("a", at)
@@ -103,7 +103,7 @@ def test_those_used_longest_ago_give_way_and_no_more_than_need_be() -> None:
     assert residency.decide(at + 100) == [Unload("b"), Unload("c")]
 
 
-def test_a_pinned_model_gives_way_to_nobody() -> None:
+def test_a_pinned_model_is_never_evicted() -> None:
     residency = pool(2, needs("a", pin=True), needs("b"), needs("c"))
     assert residency.decide(0) == [Load("a")]
     residency.loaded("a", GIB, 1)
@@ -197,7 +197,7 @@ def test_a_model_larger_than_was_thought_still_has_its_turn() -> None:
     assert residency.decide(at + 51) == [Load("a")]
 
 
-def test_the_wait_is_told_beforehand() -> None:
+def test_the_wait_is_estimated_beforehand() -> None:
     residency = pool(1, needs("a"), needs("b"), needs("c"))
     at = load(residency, "a", 0, seconds=2)
     residency.enter("a", at)
@@ -219,7 +219,7 @@ def first_guess() -> float:
     return Residency([needs("x")], GIB).seconds_until("x", 0)
 
 
-def test_who_was_told_to_come_again_is_not_forgotten() -> None:
+def test_a_call_that_is_to_come_again_is_not_forgotten() -> None:
     """However long the wait is expected to be: no call waits, and the model is loaded in its order."""
     residency = pool(1, needs("a"), needs("b"))
     at = load(residency, "a", 0, seconds=65)
@@ -343,7 +343,7 @@ class World:
     rate=st.sampled_from([0.2, 1.0, 5.0]),
     seed=st.integers(0, 2**16),
 )
-def test_everybody_is_served_within_the_budget(sizes: list[float], budget: float, rate: float, seed: int) -> None:
+def test_all_calls_are_served_within_the_budget(sizes: list[float], budget: float, rate: float, seed: int) -> None:
     chance = random.Random(seed)
     names = [f"m{place}" for place in range(len(sizes))]
     idle = chance.choice([None, 3.0])

@@ -186,7 +186,7 @@ def test_metrics_are_of_each_model_and_of_the_server(room_for_one: Server) -> No
 
 
 @pytest.mark.wide
-def test_who_would_wait_too_long_is_told_when_to_come(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_call_that_would_wait_too_long_is_refused_with_seconds(start: Callable[..., Server], tmp_path: Path) -> None:
     text = f"memory = 1.5\nmax-wait = 1\n[models.a]\npin = true\n{SIZE}{SMALL}[models.b]\nsize = 0.4\n{SMALL}"
     text += f"[models.c]\nsize = 0.4\n{SMALL}"
     server = start("--models", write(tmp_path / "models.toml", text))
@@ -280,7 +280,7 @@ def test_calls_that_wait_count_among_their_tenants(start: Callable[..., Server],
 
 
 @pytest.mark.wide
-def test_a_model_that_is_not_there_is_told_at_the_start(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_missing_model_is_an_error_at_the_start(start: Callable[..., Server], tmp_path: Path) -> None:
     models = write(tmp_path / "models.toml", f'memory = 2\n[models.a]\nmodel = "{tmp_path}/nothing"\n')
     server = start("--models", models, ready=False)
     assert server.process.wait(60) == 1
@@ -289,7 +289,7 @@ def test_a_model_that_is_not_there_is_told_at_the_start(start: Callable[..., Ser
 
 
 @pytest.mark.wide
-def test_calls_that_wait_are_told_when_the_server_ends(room_for_one: Server, tmp_path: Path) -> None:
+def test_calls_that_wait_are_refused_when_the_server_ends(room_for_one: Server, tmp_path: Path) -> None:
     models = write(tmp_path / "models.toml", f"memory = 1.5\n[models.a]\n{SIZE}{SMALL}[models.b]\n{SIZE}{SMALL}")
     server = Server("--models", models, "--drain-timeout", "20").ready()
     assert ask(server, "a").status_code == 200
