@@ -20,6 +20,7 @@ from inflight.engine.remote.client import RemoteClient
 from inflight.engine.remote.messages import (
     Accepted,
     Cancel,
+    Failed,
     Happened,
     MessageError,
     Open,
@@ -88,6 +89,7 @@ def test_messages_from_the_engine_come_out_as_they_went_in(ended: Any) -> None:
     ]
     for message in (
         Accepted(1),
+        Failed(1, "A replica was lost."),
         Refused(1, "The queue is full.", 0.5, "prompt", "rate_limit_exceeded"),
         Refused(1, "No.", None, None, None),
         Stopped("It stopped."),

@@ -214,9 +214,7 @@ def test_a_signal_while_a_killed_process_is_not_back_yet_ends_all(start: Callabl
 
 @pytest.mark.wide
 @pytest.mark.parametrize("seconds", [0.3, 0.9])
-def test_an_engine_that_dies_while_a_process_loads_leaves_no_process(
-    start: Callable[..., Server], seconds: float
-) -> None:
+def test_an_engine_that_dies_while_a_process_loads_leaves_none(start: Callable[..., Server], seconds: float) -> None:
     server = start("--api-processes", "2")
     before = set(children(server))
     os.kill(min(before), signal.SIGKILL)
