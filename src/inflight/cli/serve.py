@@ -169,10 +169,10 @@ def _serve_models(file: Path, name: str | None, values: dict[str, Any], started:
     models = read_models(file, click.get_current_context())
     api_keys, keys_file = values["api_key"], values["api_keys_file"]
     settings = _server_settings(values)
-    from inflight.launch.several_models import WorkerLogs, serve_models
+    from inflight.launch.several_models import serve_models
     from inflight.server.tenants import load_tenants
 
-    worker_logs = WorkerLogs(values["verbose"], values["log_format"], values["log_level"])
     tenants = load_tenants(api_keys, keys_file)
     settings = settings.for_tenants(len(tenants.names))
-    return serve_models(settings, models, tenants, worker_logs, started=started)
+    of_logs = {option: values[option] for option in ("verbose", "log_format", "log_level")}
+    return serve_models(settings, models, tenants, started=started, **of_logs)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MEMORY_SHARE = 0.8  # of the free memory, if the models file sets none
 MIN_KV_BYTES = 1 << 28
 
+MakeSetup = Callable[..., EngineSetup]  # given what each model has of its own
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileModel:
@@ -72,20 +74,18 @@ class ModelsFile:
     models: tuple[FileModel, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLogs:
-    """Options of the server's processes for their logs."""
-
-    verbose: bool
-    log_format: logs.Format
-    log_level: str
-
-
 def serve_models(
-    settings: ServerSettings, file: ModelsFile, tenants: Tenants, worker_logs: WorkerLogs, *, started: float
+    settings: ServerSettings,
+    file: ModelsFile,
+    tenants: Tenants,
+    *,
+    verbose: bool,
+    started: float,
+    log_format: logs.Format,
+    log_level: str,
 ) -> int:
     """Run until a signal stops the server. Return the exit code."""
-    logs.configure(worker_logs.log_format, worker_logs.log_level)
+    logs.configure(log_format, log_level)
     models = tuple(
         replace(
             one,
@@ -103,14 +103,15 @@ def serve_models(
 
         claims = ClaimTable.create(len(models))
         loader = ModelLoader(partial(Worker, ENGINE, (claims.descriptor,)), announce, dropped)
-        pool = partial(_pool, replace(file, models=models), folder, worker_logs, claims, loader)
+        make_setup = partial(EngineSetup, folder=folder, verbose=verbose, log_format=log_format, log_level=log_level)
+        pool = partial(_pool, replace(file, models=models), make_setup, claims, loader)
         return PoolEngines(pool, PoolMetrics(version=__version__), announce)
 
     server = ServerSetup(
         settings=settings,
         version=__version__,
-        log_format=worker_logs.log_format,
-        log_level=worker_logs.log_level,
+        log_format=log_format,
+        log_level=log_level,
         models=tuple(PooledModel(one.names, _adapters(one), one.server) for one in models),
     )
     return supervise(server, tenants, make, started=started)
@@ -120,16 +121,17 @@ def _adapters(one: FileModel) -> tuple[Adapter, ...]:
     return tuple(Adapter(name, path) for name, path in one.engine.named_loras)
 
 
-def _pool(
-    file: ModelsFile, folder: Path, worker_logs: WorkerLogs, claims: ClaimTable, loader: ModelLoader
-) -> ModelPool:
-    """Make the pool of models. folder: holds the sockets between the processes. Raises SettingsError, BudgetError."""
+def _pool(file: ModelsFile, make_setup: MakeSetup, claims: ClaimTable, loader: ModelLoader) -> ModelPool:
+    """Make the pool of models. Raises SettingsError, BudgetError."""
     from inflight.server.model_pool.pool import ModelPool
 
     slots = {one.name: slot for slot, one in enumerate(file.models)}
     budget, sized = _sized(file)
     return ModelPool(
-        [_pool_model(one, nbytes, folder, claims, slots[one.name], worker_logs) for one, nbytes in sized],
+        [
+            _pool_model(one, nbytes, make_setup, CoreSharing(claims.descriptor, slots[one.name], one.weight))
+            for one, nbytes in sized
+        ],
         budget,
         loader,
         max_wait=file.max_wait,
@@ -138,26 +140,20 @@ def _pool(
     )
 
 
-def _pool_model(
-    one: FileModel, nbytes: int, folder: Path, claims: ClaimTable, slot: int, worker_logs: WorkerLogs
-) -> PoolModel:
+def _pool_model(one: FileModel, nbytes: int, make_setup: MakeSetup, sharing: CoreSharing) -> PoolModel:
     from inflight.server.model_pool.loading import PoolModel
     from inflight.server.model_pool.resident import ModelNeeds
 
     def setup(serial: int) -> bytes:
         return encode(
-            EngineSetup(
+            make_setup(
                 serial=serial,
-                folder=folder,
                 server=one.server,
                 engine=one.engine,
                 scheduling=one.scheduling,
-                nbytes=nbytes,
-                sharing=CoreSharing(claims.descriptor, slot, one.weight),
                 record=one.record,
-                verbose=worker_logs.verbose,
-                log_format=worker_logs.log_format,
-                log_level=worker_logs.log_level,
+                nbytes=nbytes,
+                sharing=sharing,
             )
         )
 
