@@ -25,7 +25,7 @@ from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError, invalid
 
 
-class TokenUsage(Struct, frozen=True):
+class TokenUsage(Struct, frozen=True, gc=False):
     """Tokens of a call so far.
 
     Attributes:
@@ -42,7 +42,7 @@ class TokenUsage(Struct, frozen=True):
 _NO_USAGE = TokenUsage(0, 0)
 
 
-class Change(Struct):
+class Change(Struct, gc=False):
     """The news of one choice since its last frame.
 
     Attributes:
@@ -288,6 +288,8 @@ def _best(outputs: list[CompletionOutput], n: int) -> list[CompletionOutput]:
 
     return heapq.nlargest(n, outputs, key=per_token)
 
+
+# -- the envelope of OpenAI's completions and chat ---------------------------------------------------------------------
 
 DONE = b"data: [DONE]\n\n"
 ALIVE = b": waiting\n\n"  # a comment, which readers skip

@@ -97,6 +97,9 @@ class ChatBody(ChatSettings, kw_only=True, forbid_unknown_fields=True):
     continue_final_message: bool | None = None
 
 
+# -- messages as templates read them -----------------------------------------------------------------------------------
+
+
 def template_messages(messages: list[Message], arguments_as_text: bool) -> list[dict[str, Any]]:
     """Return the messages as the template reads them. arguments_as_text: of tool calls; else they are objects.
 
@@ -162,6 +165,8 @@ def arguments_of(called: CalledFunction, as_text: bool, place: str) -> Any:
             "invalid_value",
         ) from None
 
+
+# -- token ids ---------------------------------------------------------------------------------------------------------
 
 LONG_FOR_ITS_TOKENS = 6  # characters a token: English has four, and text beyond this seldom fits
 COUNTED = 1 << 16  # characters of a text that are counted at once

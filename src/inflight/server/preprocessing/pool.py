@@ -225,6 +225,9 @@ def _not_read(why: str) -> ApiError:
     )
 
 
+# -- one process, and the bodies before it -----------------------------------------------------------------------------
+
+
 class PreprocessingError(RuntimeError):
     """The processes cannot be started; the sentence says why."""
 

@@ -166,6 +166,8 @@ class Preprocessor:
         )
 
 
+# -- messages ----------------------------------------------------------------------------------------------------------
+
 NAMES = tuple(ENDPOINTS)
 READY = b"ready"  # the first process has loaded what it needs
 PID_BYTES = 4  # of a child's process id, with which the first process answers a socket
@@ -245,6 +247,9 @@ encode = msgspec.msgpack.Encoder().encode
 decode_limits = msgspec.msgpack.Decoder(Limits).decode
 decode_setup = msgspec.msgpack.Decoder(Setup).decode
 decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
 
 
 def main() -> int:
