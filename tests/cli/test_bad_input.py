@@ -40,9 +40,9 @@ from .terminal import Caller, write_lines
         ("--dtype float16", "--dtype is 'float16'; known are"),
         (
             "--pipeline-parallel-size 2",
-            "-size: there is neither pipeline nor expert parallelism here",
+            "-size: pipeline and expert parallelism are not supported",
         ),
-        ("--enable-expert-parallel", "leave it out, and give --tensor-parallel-size N"),
+        ("--enable-expert-parallel", "leave it out. --tensor-parallel-size N shares"),
         ("--quantization fp4", "--quantization is 'fp4'; known are none, int8, int8-all, int4, int4-all, fp8."),
         ("--quantization-group-size 64", "--quantization-group-size is 64, but only int4 has groups"),
         (

@@ -10,6 +10,8 @@ import pytest
 from models import write_model
 
 from inflight.cli import models
+from inflight.execution import memory
+from inflight.execution.memory import MachineMemory
 from inflight.execution.model_card import ModelCard
 from inflight.models.registry import families_naming
 
@@ -39,9 +41,21 @@ def test_a_folder_is_described(inflight: Caller, tmp_path: Path) -> None:
     assert smaller["weight_bytes"] < card["weight_bytes"]
 
 
-def test_a_speed_below_ten_tokens_a_second_is_not_told_as_none() -> None:
+def test_a_speed_below_ten_tokens_a_second_is_not_told_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     card = ModelCard("big", "llama", "bfloat16", 10**10, 10**10, 4096, 0, 2 * 10**10, 4096, {1: 0.42, 8: 23.4}, None)
+    monkeypatch.setattr(memory, "machine_memory", lambda: MachineMemory(2**40, 2**40, "a test"))
     assert models._row(card)[-2:] == ("0.4", "23")
+
+
+def test_a_model_that_does_not_fit_has_no_speed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = ModelCard("big", "llama", "bfloat16", 10**10, 10**10, 4096, 0, 2 * 10**10, 4096, {1: 0.42, 8: 23.4}, None)
+    monkeypatch.setattr(memory, "machine_memory", lambda: MachineMemory(2**34, 2**34, "a test"))
+    models._print([card])
+    told = capsys.readouterr().out
+    assert "no weights" in told and "0.4" not in told
+    assert "big does not fit: its weights take 18.6 GiB of memory, and this machine has 16.0 GiB." in told
 
 
 def test_what_does_not_run_is_described_with_the_reason(inflight: Caller, tmp_path: Path) -> None:

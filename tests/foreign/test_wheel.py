@@ -28,7 +28,9 @@ def test_it_is_installed_without_the_checkout_and_answers(tmp_path: Path) -> Non
     with ZipFile(wheel) as packed:
         names = packed.namelist()
     assert {"inflight/py.typed", "inflight/builtin_model/model.safetensors"} <= set(names)
-    templates = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "inflight").rglob("templates/*.*")}
+    templates = {
+        path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "inflight").rglob("templates/*.*")
+    }
     assert len(templates) > 10 and templates <= set(names), "plans and reports are written by templates"
     natives = {Path(one).name.partition(".")[2] for one in names if "_native" in one}
     assert len(natives) == 2 and "sources" in natives, "the module, and the hash of what it was compiled of"

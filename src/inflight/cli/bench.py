@@ -281,10 +281,12 @@ def _dump(path: Path, record: Any) -> None:
 def _code(runs: list[Measured]) -> int:
     """Return the exit code; where the figures are invalid, print why."""
     if any(one.partial for one in runs):
-        show("Stopped; the result is of the part until then.")
+        show("Stopped; the result has the requests until then.")
         return 130
     invalid = [one for one in runs if not one.believed]
     if invalid:
-        cause = "no request was completed" if invalid[0].valid else "the client could not keep up"
-        show(f"inflight: these figures are not to be believed: {cause}.")
+        cause = "the client could not keep up; raise --processes, or lower the load"
+        if invalid[0].valid:
+            cause = "no request was completed; the server's log may say why"
+        show(f"inflight: these figures are invalid: {cause}.")
     return int(bool(invalid))

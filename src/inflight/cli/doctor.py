@@ -82,6 +82,9 @@ def command(kernels: str | None, **values: Any) -> None:
         raise SettingsError("--trace-file is where --trace writes its spans; add --trace, or leave it out.")
     if not asked.as_json:
         show("Measuring for a few seconds; other work on this machine lowers the results ...")
+        load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+        if load > cpus / 2:
+            show(f"The load average is {load:.1f} on {counted(cpus, 'CPU')}: the results will be too low.")
     machine, report = _machine(settings)
     report["model"] = _model(config, machine, settings, context, report["gpu"] is not None)
     if asked.trace:

@@ -127,23 +127,30 @@ def _print(cards: Sequence[ModelCard]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     for row in rows:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    from inflight.execution.memory import gib, machine_memory
+
     for card in cards:
         if card.refusal is not None:
             print(f"\n{card.name} does not run: {card.refusal}")
+        elif card.weight_bytes > machine_memory().total:
+            needed, total = gib(card.weight_bytes), gib(machine_memory().total)
+            print(f"\n{card.name} does not fit: its weights take {needed} of memory, and this machine has {total}.")
 
 
 def _row(card: ModelCard) -> tuple[str, ...]:
-    from inflight.execution.memory import gib
+    from inflight.execution.memory import gib, machine_memory
 
+    fits = card.weight_bytes <= machine_memory().total
+    speeds = [f"{speed:,.{0 if speed >= 10 else 1}f}" for speed in card.tokens_per_s.values()] if fits else []
     active = f" ({_millions(card.active_parameters)} active)" if card.active_parameters < card.parameters else ""
     return (
         card.name,
         card.family,
         card.format,
         f"{_millions(card.parameters)}{active}",
-        gib(card.file_bytes),
+        gib(card.file_bytes) if card.file_bytes else "no weights",
         gib(card.weight_bytes),
-        *([f"{speed:,.{0 if speed >= 10 else 1}f}" for speed in card.tokens_per_s.values()] or ["–", "–"]),
+        *(speeds or ["–", "–"]),
     )
 
 

@@ -59,7 +59,7 @@ def read_models(path: Path, verb: click.Context) -> ModelsFile:
     _check_names(where, models)
     default = content.get("default")
     if default is not None and not any(default in one.names for one in models):
-        raise click.UsageError(f"{where}: default is {default!r}, which is none of its models; name one of them.")
+        raise click.UsageError(f"{where}: default is {default!r}, which is not one of its models; name one of them.")
     return ModelsFile(
         path=path,
         memory=_number(where, content, "memory"),
@@ -145,7 +145,7 @@ def _check_keys(where: str, table: Mapping[str, Any], known: tuple[str, ...]) ->
         if key not in known:
             near = difflib.get_close_matches(key.replace("_", "-"), known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}; a model's go in its table."
-            raise click.UsageError(f"{where} has the key {key!r}, which is none; {hint}")
+            raise click.UsageError(f"{where} has the key {key!r}, which is unknown; {hint}")
 
 
 def _check_names(where: str, models: tuple[FileModel, ...]) -> None:
@@ -154,11 +154,11 @@ def _check_names(where: str, models: tuple[FileModel, ...]) -> None:
         for name in (*one.names, *(adapter for adapter, _ in one.engine.named_loras)):
             if not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
                 raise click.UsageError(
-                    f"{where}: {name!r} is no name; give 1 to {MAX_NAME_CHARS} printable characters."
+                    f"{where}: the name {name!r} is not allowed; give 1 to {MAX_NAME_CHARS} printable characters."
                 )
             if name in seen:
                 raise click.UsageError(
-                    f"{where}: {name!r} names both something of {seen[name]!r} and of {one.name!r}; give each model, "
-                    "alias and adapter a name of its own."
+                    f"{where}: {name!r} is a name of {seen[name]!r} and of {one.name!r}; give each model, alias and "
+                    "adapter its own name."
                 )
             seen[name] = one.name

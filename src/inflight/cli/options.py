@@ -152,9 +152,8 @@ def _refuse(context: click.Context, parameter: click.Parameter, value: object) -
     """Refuse an option of other engines, and name the one that there is instead."""
     if value is not None:
         raise click.UsageError(
-            f"{parameter.opts[0]}: there is neither pipeline nor expert parallelism here, of layers or experts that "
-            "lie on different GPUs; leave it out, and give --tensor-parallel-size N, which shares every layer and "
-            "every expert among N GPUs of a machine."
+            f"{parameter.opts[0]}: pipeline and expert parallelism are not supported; leave it out. "
+            "--tensor-parallel-size N shares every layer and every expert among N GPUs of a machine."
         )
 
 
