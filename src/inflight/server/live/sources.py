@@ -110,7 +110,7 @@ class FrameCache:
         return encode(await self.shown(decode_asked(data), name))
 
     async def _frames_behind(self, source: EngineSource, behind: int) -> Shown:
-        """Raises EngineStopped."""
+        """Return the frames behind that number, of which one may be made now. Raises EngineStopped."""
         self._asked_at = time.monotonic()
         async with self._lock:
             if self._asked_at - self._made_at >= MIN_SECONDS:

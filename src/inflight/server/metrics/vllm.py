@@ -96,7 +96,7 @@ def _gauges(page: _Page, stats: SchedulerStats, capacity: Capacity) -> Iterator[
 
 
 def _speculation(page: _Page, stats: SpeculationStats) -> Iterator[Metric]:
-    """A draft is what a sequence has in a step, of one token or more."""
+    """Yield counts of drafts: one draft is all tokens that are drafted for a sequence in a step."""
     yield page.counter("spec_decode_num_drafts", num_drafts(stats))
     yield page.counter("spec_decode_num_draft_tokens", sum(stats.drafted))
     yield page.counter("spec_decode_num_accepted_tokens", sum(stats.accepted))

@@ -54,13 +54,13 @@ class RequestTrace:
 
 
 def trace_of(scope: Scope) -> RequestTrace | None:
-    """None where no traces are made."""
+    """Return the trace of a request; None where no traces are made."""
     trace: RequestTrace | None = state_of(scope).get("trace")
     return trace
 
 
 def passed(scope: Scope, stage: str) -> None:
-    """A stage of the request ends now, should anybody want to know."""
+    """End a stage of the request now, where traces are made."""
     trace = trace_of(scope)
     if trace is not None:
         trace.passed(stage)
