@@ -129,7 +129,7 @@ def test_a_fault_of_the_engine_that_passes_fails_no_line(tmp_path: Path, monkeyp
 
 
 @pytest.mark.wide
-def test_a_line_that_is_given_up_leaves_nothing_for_the_collector(tmp_path: Path) -> None:
+def test_an_abandoned_line_leaves_nothing_for_the_collector(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         rig.answerer.gate = asyncio.Event()
         job = await rig.create(jsonl(*(request_line(str(number)) for number in range(8))))

@@ -88,7 +88,7 @@ def test_an_engine_that_dies_in_a_process_of_its_own_counts_too(tmp_path: Path) 
     live(tmp_path, test)
 
 
-def test_who_waits_for_a_model_has_not_begun_and_is_beside_others(tmp_path: Path) -> None:
+def test_a_line_that_waits_for_a_model_has_not_begun(tmp_path: Path) -> None:
     """A suspect's model may take long to load: others run meanwhile, and an end then is not the suspect's."""
 
     class Loading(Echo):

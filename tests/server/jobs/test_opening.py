@@ -75,7 +75,7 @@ def starts(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("names", [["letter.txt"], ["files/report.pdf"], ["files/", "photos/one.jpg"], [".config"]])
-def test_a_folder_of_somebodys_documents_stays_as_it_is(tmp_path: Path, names: list[str]) -> None:
+def test_a_foreign_folder_stays_as_it_is(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_text("mine")
@@ -105,7 +105,7 @@ def test_a_refusal_names_what_it_is_about(tmp_path: Path) -> None:
     assert "is no folder of its own but a link or a file; put the folder" in refusal(tmp_path)
 
 
-def test_what_a_file_system_holds_by_itself_is_nobodys(tmp_path: Path) -> None:
+def test_entries_of_a_file_system_itself_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     assert starts(tmp_path) == [] and starts(tmp_path) == []
 
@@ -285,7 +285,7 @@ def test_a_start_that_died_at_any_time_goes_on(tmp_path: Path) -> None:
         assert starts(folder) == [] and sorted(path.name for path in folder.iterdir()) == NAMES
 
 
-def test_a_lock_that_is_somebodys_file_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_foreign_file_named_lock_is_not_overwritten(tmp_path: Path) -> None:
     filled(tmp_path)
     (tmp_path / "lock").write_text("a poem, not a process id")
     starts(tmp_path)

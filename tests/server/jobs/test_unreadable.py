@@ -92,7 +92,7 @@ def test_an_input_that_the_disk_cannot_read_stops_no_other_job(tmp_path: Path, m
     live(tmp_path, test)
 
 
-def test_an_input_that_the_disk_cannot_read_is_given_up_after_some_tries(
+def test_an_input_that_the_disk_cannot_read_is_abandoned_after_some_tries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(rig: Rig) -> None:
