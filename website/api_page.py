@@ -29,7 +29,7 @@ async def _no_metrics() -> tuple[bytes, str]:
 
 
 def openapi_document() -> Document:
-    """Of a server with everything that can be switched on: files, batch jobs, stored responses."""
+    """Return the document of a server with files, batch jobs and stored responses."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         jobs = JobService(

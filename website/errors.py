@@ -1,4 +1,4 @@
-"""What keeps the site from being put together, in a sentence that names the page."""
+"""The error that ends the build of the site; its message names the page."""
 
 from __future__ import annotations
 

@@ -45,5 +45,5 @@ class Links:
             return f"{picture}[{words}]({posixpath.relpath(named.removeprefix('docs/'), here or '.')}{hash_}{anchor})"
         if not (self._root / named).exists():
             raise WebsiteError(f"{source} links to {target}, and there is no {named}; mend the link.")
-        told = f"`{named}`"
-        return told if words.strip("`").rstrip("/") in (named, named + "/") else f"{words} ({told})"
+        shown = f"`{named}`"
+        return shown if words.strip("`").rstrip("/") in (named, named + "/") else f"{words} ({shown})"

@@ -1,6 +1,6 @@
 """The reference of the metrics: every series that a server shows, read off the page that it gives Prometheus.
 
-What each means for latency and promises, docs/metrics.md says by hand; this is the whole list, so that none is missing.
+docs/metrics.md explains what each means for latency and targets; this is the whole list, so that none is missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def metrics_page() -> str:
     parts = [
         "# Series",
         "All series of `/metrics`, as a server shows them that has one model and has been asked something. What is "
-        "measured how, and which promises are made of it: [metrics](../metrics.md). Dashboards and alerts: "
+        "measured how, and which latency targets use it: [metrics](../metrics.md). Dashboards and alerts: "
         "[deployment](../deployment.md#prometheus-and-grafana).",
     ]
     for title, families in _families().items():
@@ -46,7 +46,7 @@ def _families() -> dict[str, list[Metric]]:
 
 
 def _page(vllm: bool) -> str:
-    """Of a server that has seen a little of everything."""
+    """Return the metrics of a server that has done a little of everything."""
     scheduler = Scheduler(SchedulerConfig(_CAPACITY, Chunked(8), list(_LANES)))
     metrics = Metrics("MODEL", _CAPACITY, version="", names="vllm" if vllm else "inflight")
     one = Request(request_id="a", prompt_token_ids=(1, 2))
@@ -65,8 +65,8 @@ def _labels(family: Metric) -> str:
         for name, value in sample.labels.items():
             if name not in ("le", "model_name", "version"):
                 found.setdefault(name, set()).add(value)
-    told = (
+    described = (
         f"`{name}`: {', '.join(sorted(values))}" if 1 < len(values) < 13 else f"`{name}`"
         for name, values in found.items()
     )
-    return cell("; ".join(told))
+    return cell("; ".join(described))

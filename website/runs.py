@@ -1,7 +1,7 @@
 """Command lines on a page that are run when the site is made, and what they print is put below them.
 
 A block of shell text behind `<!-- run -->` is run; `<!-- run: WORDS -->` says what must be found in the answer, so that
-a page cannot promise what no longer comes. Lines begin with `inflight`; of an answer with a diagnosis only that is
+a page cannot show output that no longer comes. Lines begin with `inflight`; of an answer with a diagnosis only that is
 shown.
 """
 
@@ -45,13 +45,13 @@ def _shown(found: re.Match[str], source: str, folder: Path) -> str:
 
 
 def _wrapped(line: str) -> list[str]:
-    """What is longer than the page is broken, behind the indentation that it has."""
+    """Break lines that are longer than the page, after their indentation."""
     indent = len(line) - len(line.lstrip(" -→"))
     return textwrap.wrap(line, _WIDTH, subsequent_indent=" " * indent, drop_whitespace=True) or [""]
 
 
 def _answer(line: str, source: str, folder: Path) -> str:
-    """Standard output, or what is told beside it where there is none."""
+    """Return standard output, or standard error where that is empty."""
     words = shlex.split(line)
     if not words or words[0] != "inflight":
         raise WebsiteError(f"{source}: only inflight is run for a page, not {line!r}.")
