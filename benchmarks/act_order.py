@@ -1,5 +1,5 @@
-"""What an order of inputs costs: products over 4-bit matrices whose groups are out of order (act-order), beside the
-same matrices in order.
+"""Measure what an order of inputs costs: products over 4-bit matrices whose groups are out of order (act-order), beside
+the same matrices in order.
 
 Of Llama-3.1-8B's matrices, one after the other so that none stays in a cache, for several numbers of tokens. What is
 added is a copy of x with its columns in the matrix's order.

@@ -1,8 +1,8 @@
 """The moving pictures of docs/concepts: runs of this engine's scheduler, uncovered step by step as they went.
 
 Each scene is a small workload, simulated under one setting or two, recorded as `--record` would, and drawn from the
-record file alone. What a step computed appears when it ended, at a constant fraction of its own speed: whoever is in a
-step waits for all of it. Moves by CSS, without a script; where people ask for less motion it stands still, whole.
+record file alone. What a step computed appears when it ended, at a constant fraction of its own speed: each request in
+a step waits for all of it. Moves by CSS, without a script; where people ask for less motion it stands still, whole.
 
 `python -m benchmarks.animations` writes docs/pictures/moving.
 """
@@ -112,7 +112,7 @@ def two_lanes() -> tuple[Entry, ...]:
 
 
 def long_prompts() -> tuple[Entry, ...]:
-    """Streams under way, and long prompts that come beside them."""
+    """Running streams, and long prompts that arrive beside them."""
     rng = random.Random(8)
     streams = [Entry(0.05 * index, 16, rng.randint(40, 55)) for index in range(3)]
     return (*streams, *(Entry(0.5 + 0.4 * index, 220, rng.randint(8, 14)) for index in range(5)))
@@ -238,7 +238,7 @@ def animated(title: str, shown: Sequence[tuple[str, Drawing, EngineRun]], span: 
 
 
 def _curtain(name: str, drawing: Drawing, engine: EngineRun, span: Window) -> tuple[str, str]:
-    """What covers the time that is still to come, and the rules by which it moves from step to step."""
+    """Cover the time that is still to come, and the rules by which it moves from step to step."""
     legend = [int(y) for y in re.findall(r'y="(\d+)"[^>]*class="key"', drawing.body)]
     top = max(legend, default=0) + 8
     width, height = WIDTH - RIGHT - LEFT, drawing.height - BOTTOM - top

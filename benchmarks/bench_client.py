@@ -67,7 +67,7 @@ def load(stub: StubServer, rate: float, seconds: float, script: dict[str, object
 
 
 def accuracy(stub: StubServer, seconds: float) -> Errors:
-    """200 requests/s of 25 tokens, 10 ms apart."""
+    """200 requests/s of 25 tokens, one in 10 ms."""
     stub.stamps()
     sent = load(stub, 200, seconds, {"tokens": STREAM_TOKENS, "first_s": 0.02, "gap_s": 0.01})
     log_line(f"  {_health(sent)}")

@@ -1,4 +1,4 @@
-"""What a step computes beside its products: attention, sampling, and rows between products.
+"""Measure what a step computes beside its products: attention, sampling, and rows between products.
 
 Milliseconds of one core's own time, and the share of the roofline. Attention goes through the layers of a model of
 Qwen2.5-0.5B's shape (of 32 long rows through a quarter of them), each with keys and values of its own in shuffled
@@ -139,7 +139,7 @@ def main() -> None:
             best = min(timing.seconds)
             rates = (f"{body.bytes / best / 1e9:.1f}", f"{body.operations / best / 1e9:.0f}" if body.operations else "")
             cells.append([body.name, f"{best * 1e3:.3f}", *rates, timing.cells(probe.best)[1]])
-    text = f"{backend.name}, 1 thread. {probe.told()}\n\n" + table(["", "ms", "GB/s", "GOP/s", "share"], cells)
+    text = f"{backend.name}, 1 thread. {probe.summary()}\n\n" + table(["", "ms", "GB/s", "GOP/s", "share"], cells)
     print(text)
     if arguments.write:
         command = f"python -m benchmarks.beside_products --isa {arguments.isa} --repeats {arguments.repeats}"

@@ -1,6 +1,7 @@
-"""What reading a body costs: msgspec, as the server reads it, beside the same fields and limits checked by pydantic.
+"""Measure what reading a body costs: msgspec, as the server reads it, beside the same fields and limits checked by
+pydantic.
 
-Bodies that clients send, and bodies that somebody sends who means harm. Each is read in a process of its own, so that
+Bodies that clients send, and bodies that are meant to do harm. Each is read in a process of its own, so that
 memory is that body's alone; both libraries take turns.
 """
 

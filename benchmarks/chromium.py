@@ -47,33 +47,33 @@ class Page:
 
     async def _read(self) -> None:
         async for message in self._socket:
-            told = json.loads(message.data)
-            if (waiting := self._waiting.pop(told.get("id", 0), None)) is not None:
-                waiting.set_result(told)
-            elif (heard := self._heard.get(told.get("method", ""))) is not None:
-                heard.append(told["params"])
-            elif told.get("method") == "Runtime.consoleAPICalled":
-                self.console.append(" ".join(str(one.get("value", "")) for one in told["params"]["args"]))
-            elif told.get("method") == "Runtime.exceptionThrown":
-                details = told["params"]["exceptionDetails"]
+            reply = json.loads(message.data)
+            if (waiting := self._waiting.pop(reply.get("id", 0), None)) is not None:
+                waiting.set_result(reply)
+            elif (heard := self._heard.get(reply.get("method", ""))) is not None:
+                heard.append(reply["params"])
+            elif reply.get("method") == "Runtime.consoleAPICalled":
+                self.console.append(" ".join(str(one.get("value", "")) for one in reply["params"]["args"]))
+            elif reply.get("method") == "Runtime.exceptionThrown":
+                details = reply["params"]["exceptionDetails"]
                 self.console.append(details.get("exception", {}).get("description", details["text"]))
-            elif told.get("method") == "Log.entryAdded":
-                self.console.append(told["params"]["entry"]["text"])
-            elif told.get("method") == "Network.requestWillBeSent":
-                self.asked.append(told["params"]["request"]["url"])
+            elif reply.get("method") == "Log.entryAdded":
+                self.console.append(reply["params"]["entry"]["text"])
+            elif reply.get("method") == "Network.requestWillBeSent":
+                self.asked.append(reply["params"]["request"]["url"])
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
         """Raises AssertionError with what the browser says is wrong."""
         number = next(self._numbers)
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_str(json.dumps({"id": number, "method": method, "params": params}))
-        told = await asyncio.wait_for(waiting, 60)
-        assert "error" not in told, f"{method}: {told['error']}"
-        result: dict[str, Any] = told["result"]
+        reply = await asyncio.wait_for(waiting, 60)
+        assert "error" not in reply, f"{method}: {reply['error']}"
+        result: dict[str, Any] = reply["result"]
         return result
 
     def listen(self, method: str) -> list[dict[str, Any]]:
-        """What the browser tells by that name from now on; the list grows."""
+        """Return the events of that name from now on; the list grows."""
         return self._heard.setdefault(method, [])
 
     async def open(self, url: str) -> None:
@@ -86,10 +86,10 @@ class Page:
         )
 
     async def eval(self, expression: str) -> Any:
-        """Its value; of a promise what it comes to."""
-        told = await self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        """Return the value of an expression; of a JavaScript promise, its result."""
+        reply = await self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     async def until(self, expression: str, seconds: float = 20) -> Any:
         """Its value, as soon as it is true."""
@@ -121,8 +121,8 @@ class Page:
                 f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
             )
             asked |= {"clip": box, "captureBeyondViewport": True}
-        told = await self.send("Page.captureScreenshot", **asked)
-        path.write_bytes(base64.b64decode(told["data"]))
+        reply = await self.send("Page.captureScreenshot", **asked)
+        path.write_bytes(base64.b64decode(reply["data"]))
 
     async def close(self) -> None:
         await self._socket.close()

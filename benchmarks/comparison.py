@@ -1,4 +1,4 @@
-"""What programs that compare settings share: their options, medians with ranges, and where the table goes.
+"""Share between programs that compare settings: their options, medians with ranges, and where the table goes.
 
 Compared settings run in turn (A B A B) in one process, and a ratio is taken within a repeat, so that a machine whose
 speed drifts blurs it little.

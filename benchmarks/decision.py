@@ -45,7 +45,7 @@ ASKED = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is offered, and which part of it is read."""
+    """Record what is offered, and which part of it is read."""
 
     workload: Workload
     length: Length

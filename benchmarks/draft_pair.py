@@ -66,7 +66,7 @@ def write_pair(folder: Path, shape: PairShape, seed: int = 0) -> tuple[Path, Pat
 
 
 def _outside(shape: PairShape, random: np.random.Generator) -> dict[str, Any]:
-    """What is not in a layer."""
+    """Return what is not in a layer."""
     size = (shape.vocab_size, shape.hidden_size)
     embedding = random.standard_normal(size, np.float32)
     marked = random.permutation(shape.vocab_size)[: round(shape.wrong * shape.vocab_size)]

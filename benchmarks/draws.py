@@ -58,7 +58,7 @@ class Agreement:
 
     @property
     def is_kept(self) -> bool:
-        """What is promised: 99.99 % equal, and the rest ties."""
+        """Return the requirement: 99.99 % equal, and the rest ties."""
         return self.equal >= 0.9999 * self.draws and self.equal + self.ties == self.draws
 
 

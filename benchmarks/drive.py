@@ -86,7 +86,7 @@ class Observer:
         self.slots = 0
         self.padded = 0
         self.running: list[int] = []
-        self.running_at_most: list[int] = []  # in steps after which somebody waited: as many as could run
+        self.running_at_most: list[int] = []  # in steps after which requests waited: as many as could run
         self.preemptions = 0
         self.allocated_slots = 0
         self.used_slots = 0
@@ -154,7 +154,7 @@ def drive(
 ) -> Run:
     """Send each request at `arrival` seconds after the start, and run until all have ended that `until` names.
 
-    after: told of the engine's counts after each step.
+    after: receives the engine's counts after each step.
     """
     offered = sorted(requests, key=lambda one: one.arrival)
     outcomes = [Outcome(one) for one in offered]

@@ -1,4 +1,4 @@
-"""What it brings that a step ends with the prompt that it completes, simulated with step times measured here.
+"""Measure what it brings that a step ends with the prompt that it completes, simulated with step times measured here.
 
     inflight calibrate --model M --max-num-seqs 64 --max-num-batched-tokens 576 --no-prefix-caching --output FILE
     python -m benchmarks.early_end --step-model FILE [--runs N] [--write]

@@ -90,7 +90,7 @@ class EngineSide:
                 if request is None:
                     return
                 if isinstance(request, str):
-                    self._told(loop.abort(request))
+                    self._note(loop.abort(request))
                 else:
                     loop.add(request)
             except queue.Empty:
@@ -103,9 +103,9 @@ class EngineSide:
             except KeyboardInterrupt:
                 assert self.interrupts
                 continue
-            self._told(outcome if isinstance(outcome, list) else ())
+            self._note(outcome if isinstance(outcome, list) else ())
 
-    def _told(self, events: Sequence[Event]) -> None:
+    def _note(self, events: Sequence[Event]) -> None:
         now = time.monotonic()
         with self._changed:
             for event in events:

@@ -1,7 +1,7 @@
 """One end of an exchange by itself, over memory of its own, and how it is driven: for measurements and tests.
 
 Knows how transfers are begun and asked for; nothing of engines. Blocks hold random bytes, so that a wrong one shows,
-and no page of them is one that nobody has touched.
+and no page of them is untouched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ExchangeSide:
         self.memory = BlockMemory(memoryview(self.bytes), description.block_bytes)
         self.description = description
         self.exchange = KVExchange(options, secret, lambda: self.description, self.memory)
-        self._transfer_id, self._told = 0, list[Transferred]()
+        self._transfer_id, self._finished = 0, list[Transferred]()
 
     def give(self, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> int:
         return self._begin("send", export_tier(export_id), blocks, names)
@@ -43,9 +43,9 @@ class ExchangeSide:
         """The next transfer that ends."""
         last = time.monotonic() + seconds
         while time.monotonic() < last:
-            self._told += self.exchange.poll() or ()
-            if self._told:
-                return self._told.pop(0)
+            self._finished += self.exchange.poll() or ()
+            if self._finished:
+                return self._finished.pop(0)
             time.sleep(_TICK)
         raise AssertionError(f"no transfer has ended within {seconds:g} s")
 

@@ -86,7 +86,7 @@ class Service(Observer):
         self._started: set[int] = set()
         self.service = dict.fromkeys(self._waiting, 0.0)
         self.gap = 0.0
-        self.most_held = 0
+        self.max_held = 0
 
     def plan(self, plan: BatchPlan) -> None:
         super().plan(plan)
@@ -101,7 +101,7 @@ class Service(Observer):
             inside = min(chunk.start + chunk.length, length) - min(chunk.start, length)
             self.service[request.tenant] += PROMPT_WEIGHT * inside + OUTPUT_WEIGHT * chunk.sample
         self.gap = max(self.gap, max(self.service.values()) - min(self.service.values()))
-        self.most_held = max(self.most_held, sum(chunk.start + chunk.length for chunk in plan.chunks))
+        self.max_held = max(self.max_held, sum(chunk.start + chunk.length for chunk in plan.chunks))
 
     @property
     def jain(self) -> float:
@@ -112,7 +112,7 @@ class Service(Observer):
     def bound(self) -> float:
         """2·max(w_p·L, w_q·M), with the longest prompt and the most tokens that the batch really held."""
         longest = max(len(one.prompt_token_ids) for one in self._requests)
-        return 2 * max(PROMPT_WEIGHT * longest, OUTPUT_WEIGHT * self.most_held)
+        return 2 * max(PROMPT_WEIGHT * longest, OUTPUT_WEIGHT * self.max_held)
 
 
 def backlogged(kind: Kind, policy: str) -> Service:

@@ -66,10 +66,10 @@ def _error(found: Array, exact: Array) -> float:
     return float(np.sqrt(np.mean((found - exact) ** 2)))
 
 
-def all_of(variants: list[str], seeds: int, isa: str, told: Callable[[str], None]) -> Iterator[Ratios]:
+def all_of(variants: list[str], seeds: int, isa: str, report: Callable[[str], None]) -> Iterator[Ratios]:
     for variant in variants:
         found = of_variant(variant, seeds, isa)
-        told(" ".join(found.cells))
+        report(" ".join(found.cells))
         yield found
 
 

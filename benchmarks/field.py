@@ -63,7 +63,7 @@ SHORT = Traffic(("lognormal:60:300:500", "lognormal:90:400:500"), ("lognormal:35
 def measure(
     traffic: Traffic, kind: str, variants: Sequence[Variant], requests: int, repeats: int, folder: Path
 ) -> tuple[list[Setting], list[str]]:
-    """All at once, then Poisson arrivals at a share of what chunked got through; and both loads in words."""
+    """All at once, then Poisson arrivals at a share of what chunked got through; and both loads as text."""
     targets = [EngineTarget(one, folder, Warmup(), 0, lambda: False) for one in variants]
     comparison = Comparison(targets, lambda what: None, lambda what, total, done: None, lambda: False)
     drawn = partial(synthesize, traffic.classes(kind), requests=requests, seed=1)

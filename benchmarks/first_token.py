@@ -222,8 +222,8 @@ def main() -> None:
             parts.append(_parts(path, arguments.threads, bytecode))
     head = ["file", "from the start to the first token", "CPU, s", "of llama.cpp's", "wall, s", "of llama.cpp's"]
     body = table([*head, "peak resident, MiB"], rows)
-    told = f"{counted(arguments.threads, 'thread')}, medians of {arguments.repeats} in turns."
-    body = f"{told}\n\n{body}\n\nBy `inflight run --verbose`:\n\n" + "\n".join(f"- {one}" for one in parts)
+    conditions = f"{counted(arguments.threads, 'thread')}, medians of {arguments.repeats} in turns."
+    body = f"{conditions}\n\n{body}\n\nBy `inflight run --verbose`:\n\n" + "\n".join(f"- {one}" for one in parts)
     print(body)
     if arguments.write:
         command = f"python -m benchmarks.first_token --llama PYTHON --repeats {arguments.repeats}"

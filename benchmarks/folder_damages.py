@@ -1,4 +1,4 @@
-"""What can happen to the files of a folder of blocks while engines use it, drawn at random.
+"""Draw at random what can happen to the files of a folder of blocks while engines use it.
 
 Knows how to damage a folder; what engines must make of it, `tier_faults` knows.
 """
@@ -67,7 +67,7 @@ def _swap(path: Path, other: Path, drawn: random.Random) -> None:
 
 
 def _copy(path: Path, other: Path, drawn: random.Random) -> None:
-    """In its place, without moving it there: whoever reads meanwhile sees some of both."""
+    """In its place, without moving it there: a reader meanwhile sees some of both."""
     path.write_bytes(other.read_bytes())
 
 
@@ -91,7 +91,7 @@ def _delete_part(path: Path, other: Path, drawn: random.Random) -> None:
 def _folder_in_its_place(path: Path, other: Path, drawn: random.Random) -> None:
     path.unlink()
     path.mkdir()
-    (path / "somebody's").write_bytes(b"")
+    (path / "other").write_bytes(b"")
 
 
 def _file_for_its_part(path: Path, other: Path, drawn: random.Random) -> None:

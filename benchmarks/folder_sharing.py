@@ -38,8 +38,8 @@ def body(number: int) -> dict[str, Any]:
     return {"prompt": text, "logprobs": 0, "return_token_ids": True, "session_id": f"s{number % 5}", **own}
 
 
-def answer_of(told: dict[str, Any]) -> Answer:
-    choice = told["choices"][0]
+def answer_of(reply: dict[str, Any]) -> Answer:
+    choice = reply["choices"][0]
     return choice["token_ids"], choice["logprobs"]["token_logprobs"]
 
 
@@ -85,7 +85,7 @@ class Replica:
         self.totals.update({name: int(value) for name, value in self.metrics().items() if "_total" in name})
 
     def at_rest(self) -> str:
-        """What is wrong with it, though nobody asks anything; "" where nothing is."""
+        """Return what is wrong with an idle server; "" where nothing is."""
         assert self.server is not None
         last, held, blocks = time.monotonic() + REST, -1.0, -1.0
         while time.monotonic() < last:
@@ -95,7 +95,7 @@ class Replica:
             if not held and blocks == BLOCKS:
                 return ""
             time.sleep(0.5)
-        return f"server {self.name} holds {held:g} of {blocks:g} blocks (of {BLOCKS}) for nobody"
+        return f"server {self.name} holds {held:g} of {blocks:g} blocks (of {BLOCKS}) without requests"
 
 
 class Clients:
@@ -149,31 +149,31 @@ class Clients:
         life, server = replica.life, replica.server
         assert server is not None
         try:
-            told = post(server, body(number), PATIENCE)
+            reply = post(server, body(number), PATIENCE)
         except urllib.error.HTTPError as error:
             sentence = re.search(r'"message": ?"([^"]*)"', error.read().decode(errors="replace"))
             self._count("refused with a sentence" if sentence else "errors without a sentence")
             self._count(sentence[1] if sentence else str(error), self.sentences)
             return False
         except (OSError, ValueError):
-            time.sleep(0.2)  # whoever ends a server may tell of it a moment later
+            time.sleep(0.2)  # a server that is ended may be reported a moment later
             is_known = replica.life != life
             self._count("asked again, since the server had ended" if is_known else "broken off by a living server")
             return False
-        wrong = self._difference(told, number)
+        wrong = self._difference(reply, number)
         if wrong:
             self._count(f"server {replica.name}: {wrong}", self.sentences)
         self._count("wrong" if wrong else "right")
         return True
 
-    def _difference(self, told: dict[str, Any], number: int) -> str:
-        """In words, from what the plain engine answered; "" where there is none."""
-        (tokens, scores), (right, right_scores) = answer_of(told), self._expected[number]
+    def _difference(self, reply: dict[str, Any], number: int) -> str:
+        """Return the difference from the plain engine's answer as text; "" where there is none."""
+        (tokens, scores), (right, right_scores) = answer_of(reply), self._expected[number]
         pairs = zip(tokens, scores, right, right_scores, strict=False)
         alike = next((at for at, (a, b, c, d) in enumerate(pairs) if (a, b) != (c, d)), min(len(tokens), len(right)))
         if alike == len(tokens) == len(right):
             return ""
-        cached, ended = told["usage"]["prompt_tokens_details"]["cached_tokens"], told["choices"][0]["finish_reason"]
+        cached, ended = reply["usage"]["prompt_tokens_details"]["cached_tokens"], reply["choices"][0]["finish_reason"]
         return (
             f"of prompt {number} {alike} of {len(right)} tokens are as they should be, {len(tokens)} came, "
             f"finish_reason {ended}, {cached} tokens of the prompt were cached"

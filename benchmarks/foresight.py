@@ -1,4 +1,4 @@
-"""What any order of eviction could reach on turns that are known: the blocks that are needed last go first.
+"""Compute what any order of eviction could reach on turns that are known: the blocks that are needed last go first.
 
 Belady's rule is the best that there is where all blocks are of one size, and it is applied to sessions here: all blocks
 of one are needed with its next turn, ends of texts go before their beginnings, and what will never come back goes at
@@ -26,7 +26,7 @@ class ServedTurn(NamedTuple):
 
 @dataclass(slots=True)
 class _Held:
-    """Blocks of a session, beyond the shared ones; due: its next turn, None: one is under way."""
+    """Blocks of a session, beyond the shared ones; due: its next turn, None: one is running."""
 
     blocks: int = 0
     due: float | None = None

@@ -1,4 +1,5 @@
-"""What quantized formats cost in error, and what is added where a checkpoint's matrix is rounded once more here.
+"""Measure what quantized formats cost in error, and what is added where a checkpoint's matrix is rounded once more
+here.
 
 Random normal weights, with a share of inputs whose weights are ten times as large, as trained models have them. Each
 format rounds them to the nearest code (no method that calibrates), with scales of 16 bits; `own error` is the format's

@@ -46,7 +46,7 @@ CLASSES = {"plan": "s5", "prepare, upload": "s2", "commit": "s3", ON_DEVICE[0]: 
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """What the host did for one step, in seconds, and what the step held."""
+    """Record what the host did for one step, in seconds, and what the step held."""
 
     features: Features
     plan: float

@@ -19,7 +19,7 @@ from benchmarks.chart_pictures import photograph
 from benchmarks.kernel_bodies import BLOCK
 from benchmarks.rates import Probe, timed
 from benchmarks.results import RESULTS, table, write_section
-from benchmarks.roofline import MOST_KV, Step, decode_seconds, prefill_seconds
+from benchmarks.roofline import MAX_KV, Step, decode_seconds, prefill_seconds
 from benchmarks.shapes import SHAPES, write_config
 from inflight.config.engine import EngineSettings
 from inflight.config.threads import resolve_threads
@@ -39,7 +39,7 @@ _CONTEXT, _ROWS, _SHARED = 128, 16, 32768  # tokens of context along rows, rows 
 
 @dataclass
 class Point:
-    """x: what grows. label: the size in words. seconds: of the repetitions."""
+    """x: what grows. label: the size as text. seconds: of the repetitions."""
 
     x: int
     label: str
@@ -65,7 +65,7 @@ class Steps:
         self._config = config
         longest = max(*CONTEXTS, *PROMPTS)
         per_token = kv_bytes_per_token(config, "bfloat16")
-        self.kv_tokens = min(MOST_KV // per_token, _ROWS * longest)
+        self.kv_tokens = min(MAX_KV // per_token, _ROWS * longest)
         self._step = Step(config, backend, "none", longest, self.kv_tokens // BLOCK)
 
     def decode(self, x: int, batch: int, context: int) -> Point:
@@ -111,7 +111,7 @@ def measure(series: Sequence[Series], probe: Probe, repeats: int) -> None:
                 point.seconds.append(timed(point.body))
 
 
-def told(one: Series, machine: Machine, picture: str) -> str:
+def section(one: Series, machine: Machine, picture: str) -> str:
     rows = []
     for point in one.points:
         best, ceiling = min(point.seconds), point.ceiling(machine)
@@ -142,10 +142,10 @@ def main() -> None:
         config = read_folder(write_config(Path(folder) / "shape", SHAPES[arguments.model]), to_run=True)
     series = Steps(config, backend).series()
     measure(series, probe, arguments.repeats)
-    parts = [f"{arguments.model}'s shape, bf16, {backend.name}, {backend.threads} threads. {probe.told()}"]
+    parts = [f"{arguments.model}'s shape, bf16, {backend.name}, {backend.threads} threads. {probe.summary()}"]
     for one in series:
         name = f"growth-{one.name}.png"
-        parts.append(told(one, probe.best, name))
+        parts.append(section(one, probe.best, name))
         if arguments.write:
             draw(one, probe.best, RESULTS.parent / "pictures" / name)
     body = "\n\n".join(parts)

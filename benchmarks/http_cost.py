@@ -1,7 +1,8 @@
-"""What HTTP costs: the same prompts through `LLM.generate` and through a server, over one streaming connection each.
+"""Measure what HTTP costs: the same prompts through `LLM.generate` and through a server, over one streaming connection
+each.
 
 Both sides run in turn, each in a process of its own, and a ratio is taken within a repeat. The client shares the cores
-with the server; its own CPU is told apart from that of the server's event loop (all of HTTP) and of its engine.
+with the server; its own CPU is separate from that of the server's event loop (all of HTTP) and of its engine.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def install(tool: Sequence[str], wheel: Path) -> Repeat:
         subprocess.run([*command, wheel], check=True, capture_output=True, cwd=name)
         installed, processor = time.monotonic() - started, _processor() - before
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-        told = subprocess.run([python, TRY], check=True, capture_output=True, text=True, cwd=name).stdout
-        [seconds] = re.findall(r"answered ([\d.]+) s", told)
+        output = subprocess.run([python, TRY], check=True, capture_output=True, text=True, cwd=name).stdout
+        [seconds] = re.findall(r"answered ([\d.]+) s", output)
     return Repeat(installed, processor, float(seconds), size / MEGABYTE)
 
 

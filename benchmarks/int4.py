@@ -1,5 +1,5 @@
-"""What products over 4-bit matrices take, beside the same in int8: by the size of groups, with a table of codes, and
-with offsets; and over plain weights in int8, whose spans are mixed.
+"""Measure what products over 4-bit matrices take, beside the same in int8: by the size of groups, with a table of
+codes, and with offsets; and over plain weights in int8, whose spans are mixed.
 
 One matrix, of Llama-3.1-8B's MLP unless --shape names another, for several numbers of rows, in one core's own time, so
 that what others do on the machine counts as little as it can. All kinds take turns, and each has two matrices, so that
@@ -106,7 +106,7 @@ def main() -> None:
         f"of {arguments.repeats}, and the share of the roofline: of that best, and in brackets the median. Of others "
         "the time over int8's of the same repetition (the median, and what the middle half lies between), and the "
         "best's share of its own roofline, whose arithmetic is that of int8; int4 has about half as many bytes.\n\n"
-        f"{backend.name}, 1 thread. {probe.told()}\n\n"
+        f"{backend.name}, 1 thread. {probe.summary()}\n\n"
     ) + table(["rows", "int8, ms", "share", *names[1:]], rows)
     print(body)
     if arguments.write:

@@ -1,4 +1,5 @@
-"""What to time of the kernels: one call or one pass of calls each, with the bytes and operations that it cannot avoid.
+"""Define what to time of the kernels: one call or one pass of calls each, with the bytes and operations that it cannot
+avoid.
 
 Knows the backend and a model's shape; not how often, beside what, or against which rates things are timed.
 """
@@ -140,7 +141,7 @@ def ones(tokens: int, width: int) -> Array:
 
 
 def attention(config: ModelSpec, backend: NativeBackend, quantized: bool, rows: int, start: int, length: int) -> Body:
-    """One layer's attention: `rows` chunks of `length` tokens from position `start` on, in blocks that lie apart. The
+    """One layer's attention: `rows` chunks of `length` tokens from position `start` on, in separate blocks. The
     ceiling of int8 keys and values has each product twice: queries and probabilities are two bytes."""
     mixer, _ = parts(config.layers[0])
     assert isinstance(mixer, Attention)
@@ -177,7 +178,7 @@ def attention(config: ModelSpec, backend: NativeBackend, quantized: bool, rows: 
 
 
 def others(config: ModelSpec, backend: NativeBackend) -> list[Body]:
-    """What is small beside the above: its time is told, not a share of anything."""
+    """Return what is small beside the above: its time is reported, not a share of anything."""
     logits = (3 * np.random.default_rng(2).standard_normal((32, config.vocab_size))).astype(np.float32)
     bodies = [
         Body(f"sampling of 32 rows, {label}", partial(backend.sample, logits, settings), 0, 0)

@@ -1,9 +1,9 @@
 """Paged KV memory against reservation, at equal memory: how many requests run at once, and how much memory is wasted.
 
-Memory binds, rows do not: there are blocks for a few sequences of the model's length. Nobody knows an answer's length
-in advance; `max_tokens` is a class cap of 512 on all of them. Twice: on a simulated device in virtual time, with enough
-requests for a steady state, and on the real engine, smaller, where what more concurrency brings shows too. Reservations
-never grow, so they are spared the watermark that keeps paged sequences from being preempted.
+Memory is the bottleneck, rows are not: there are blocks for a few sequences of the model's length. No answer's length
+is known in advance; `max_tokens` is a class cap of 512 on all of them. Twice: on a simulated device in virtual time,
+with enough requests for a steady state, and on the real engine, smaller, where what more concurrency brings shows too.
+Reservations never grow, so they are spared the watermark that keeps paged sequences from being preempted.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ VOCAB = 32_000  # of the simulated device
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run. running: mean over the steps after which somebody waited. ttft: mean, seconds."""
+    """One run. running: mean over the steps after which requests waited. ttft: mean, seconds."""
 
     running: float
-    most_running: int
+    max_running: int
     kv_waste: float
     preemptions: int
     output_tokens_per_s: float
@@ -142,7 +142,7 @@ def _table(runs: dict[str, list[Figures]], real: bool) -> str:
         [
             name,
             spread([one.running for one in figures], 1),
-            spread([one.most_running for one in figures], 0),
+            spread([one.max_running for one in figures], 0),
             spread([100 * one.kv_waste for one in figures], 1, " %"),
             spread([one.preemptions for one in figures], 0),
             *([spread([one.output_tokens_per_s for one in figures], 0)] if real else []),

@@ -110,7 +110,7 @@ def request(name: str, token_ids: tuple[int, ...], tokens: int) -> Request:
 
 def gaps(engine: Engine, streams: list[Request], visitors: list[Request]) -> list[float]:
     """Between the tokens of the streams, while visitors come evenly over their time."""
-    loop, times, told = engine.loop, {one.request_id: [0.0] for one in streams}, 0
+    loop, times, delivered = engine.loop, {one.request_id: [0.0] for one in streams}, 0
     for one in streams:
         loop.add(one)
     waiting = list(visitors)
@@ -121,8 +121,10 @@ def gaps(engine: Engine, streams: list[Request], visitors: list[Request]) -> lis
         for event in outcome:
             if isinstance(event, TokensEvent) and event.request_id in times:
                 times[event.request_id].append(loop.clock.now())
-                told += 1
-        if waiting and told >= (len(visitors) - len(waiting) + 1) * len(streams) * STREAM_TOKENS // (len(visitors) + 2):
+                delivered += 1
+        if waiting and delivered >= (len(visitors) - len(waiting) + 1) * len(streams) * STREAM_TOKENS // (
+            len(visitors) + 2
+        ):
             loop.add(waiting.pop(0))
     # From the second token on: until all streams decode, their prompts are computed.
     return [after - before for one in times.values() for before, after in pairwise(one[3:])]
@@ -167,8 +169,8 @@ def noticed(model: str, shape: dict[str, object], rounds: int) -> dict[str, list
             for what, texts in (("reads", read[number]), ("writes", written[number])):
                 folder_first = number % 2 == 0
                 engines = (with_folder, without) if folder_first else (without, with_folder)
-                told = [beside(one, random.Random(number), vocabulary, texts) for one in engines]
-                found[what].append(Noticed(*(told if folder_first else told[::-1])))
+                pair = [beside(one, random.Random(number), vocabulary, texts) for one in engines]
+                found[what].append(Noticed(*(pair if folder_first else pair[::-1])))
                 of = found[what][-1]
                 log_line(f"{what}: {p99(of.folder) * 1e3:.1f} ms with a folder, {p99(of.none) * 1e3:.1f} ms without")
         tiers = with_folder.loop.stats().tiers
@@ -207,7 +209,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = write_config(Path(folder), shape)
         starts = [restarted(model, shape, seed) for seed in range(arguments.repeats)]
-        told = noticed(model, shape, arguments.rounds)
+        results = noticed(model, shape, arguments.rounds)
     cold, again, held = ([one[at] for one in starts] for at in range(3))
     body = table(
         ["a question behind 4,096 tokens", "TTFT"],
@@ -217,7 +219,7 @@ def main() -> None:
             ["ratio", spread(ratios(cold, again), 1, " ×")],
         ],
     )
-    rows = [[what, *_compared(of)] for what, of in told.items()]
+    rows = [[what, *_compared(of)] for what, of in results.items()]
     head = [f"ITL p99 of {STREAMS} streams while it", "without a folder, ms", "with it, ms", "ratio", "of the means"]
     body += f"\n\nOf the gaps of {arguments.rounds} rounds together; in brackets the ratios of single rounds.\n\n"
     body += table(head, rows)

@@ -1,4 +1,5 @@
-"""What latent attention (MLA) costs, whose values are a part of its keys: beside plain attention over as wide heads.
+"""Measure what latent attention (MLA) costs, whose values are a part of its keys: beside plain attention over as wide
+heads.
 
 One layer in bf16: every query head reads the same 512 compressed numbers and 64 of a rotated key, in bf16 or int8; the
 plain one has a single KV head of 512 numbers. The three take turns, in one core's own time, so that what others do on
@@ -29,7 +30,7 @@ CASES = ((16, 1, CONTEXT), (128, 1, CONTEXT), (16, 512, 2048))
 
 
 def whole(context: int, first: int = 0) -> AttentionMetadata:
-    """One chunk that ends with the context, in blocks that lie apart."""
+    """One chunk that ends with the context, in separate blocks."""
     tables = np.random.default_rng(0).permutation(-(-context // BLOCK)).astype(np.int32)[None, None]
     positions = np.arange(first, context, dtype=np.int32)
     return AttentionMetadata(
@@ -129,7 +130,7 @@ def main() -> None:
         f"One layer's attention over {RANK} compressed numbers and {ROTATED} of a rotated key, and over one head of "
         f"keys and values of {RANK}: milliseconds of one core's own time, the best of {arguments.repeats}, and the "
         "share of the roofline in bf16: of that best, and in brackets the median. The ratio is the median, and what "
-        f"the middle half of the repetitions lies between.\n\n{backend.name}, 1 thread. {probe.told()}\n\n"
+        f"the middle half of the repetitions lies between.\n\n{backend.name}, 1 thread. {probe.summary()}\n\n"
     ) + table([*head, "GFLOP/s of the three", "int8 / bf16"], cells)
     print(body)
     if arguments.write:

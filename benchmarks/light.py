@@ -117,7 +117,7 @@ def _healthy(port: int) -> bool:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
             client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             return client.recv(64).startswith(b"HTTP/1.1 200")
-    except OSError:  # nobody listens yet
+    except OSError:  # the port is not open yet
         return False
 
 

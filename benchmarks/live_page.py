@@ -1,7 +1,7 @@
-"""What the live page takes of a browser: until it is seen first, for each drawing, and of memory over time.
+"""Measure what the live page takes of a browser: until it is seen first, for each drawing, and of memory over time.
 
 Drawings: a record of a full batch (256 rows, 20 steps a second, unless one is given) is played at its own speed in a
-headless Chromium without a GPU, so that every pixel is drawn by the processor. Chromium's own trace tells what each
+headless Chromium without a GPU, so that every pixel is drawn by the processor. Chromium's own trace shows what each
 drawing took of the page's main thread, in processor time, so that what else runs on the machine is not in it: script,
 style, layout and paint (what the page is to keep small), and everything that the thread did until the next drawing,
 with what it takes to hand canvases over (`all`). First paint: of the page of a server, opened again and again in one
@@ -44,13 +44,13 @@ Event = Mapping[str, Any]
 
 
 async def _trace(page: Page, seconds: float) -> list[Event]:
-    told, done = page.listen("Tracing.dataCollected"), page.listen("Tracing.tracingComplete")
+    collected, done = page.listen("Tracing.dataCollected"), page.listen("Tracing.tracingComplete")
     await page.send("Tracing.start", categories=_CATEGORIES, transferMode="ReportEvents")
     await asyncio.sleep(seconds)
     await page.send("Tracing.end")
     while not done:
         await asyncio.sleep(0.05)
-    return [event for one in told for event in one["value"]]
+    return [event for one in collected for event in one["value"]]
 
 
 def drawings_of(events: Sequence[Event]) -> list[dict[str, float]]:
@@ -141,8 +141,8 @@ def main() -> None:
         for name in ("", "playground"):
             for width in WIDTHS:
                 times = asyncio.run(painted(f"http://127.0.0.1:{server.port}/{name}", width))
-                told = f"{statistics.median(times):.0f} ms ({min(times):.0f} to {max(times):.0f})"
-                checks.append((f"first paint of /{name}, {width} pixels", told, f"< {ASKED_PAINT_MS} ms"))
+                shown = f"{statistics.median(times):.0f} ms ({min(times):.0f} to {max(times):.0f})"
+                checks.append((f"first paint of /{name}, {width} pixels", shown, f"< {ASKED_PAINT_MS} ms"))
     checks.append(("the page", f"{page_bytes() / 1e3:,.0f} kB", f"< {ASKED_BYTES / 1e3:.0f} kB"))
     head = ("width", "rows", "drawings/s", "script, ms", "style", "layout", "paint", "all", "all, p95", "heap grew, MB")
     body = (

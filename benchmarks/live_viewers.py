@@ -1,9 +1,10 @@
-"""What it costs a server to be looked at: the same work without viewers of the live page, with one and with ten.
+"""Measure what it costs a server to be looked at: the same work without viewers of the live page, with one and with
+ten.
 
 The work is fixed: so many completions, so many at once. Each number of viewers has its turn in each round, in another
 order each time, and is compared with none of the same round. Viewers are sockets in a process of their own that read
 what comes and throw it away. Throughput is what a client sees, on cores that viewers and client share with the server;
-the server's own CPU for a thousand tokens tells what it did itself, whatever else runs on the machine.
+the server's own CPU for a thousand tokens shows what it did itself, whatever else runs on the machine.
 """
 
 from __future__ import annotations
@@ -107,14 +108,14 @@ def main() -> None:
             for viewers in order:
                 found[viewers].append(measure(server, viewers, given.requests))
                 print(number, viewers, found[viewers][-1], flush=True)
-    body = _told(found, given.requests)
+    body = _report(found, given.requests)
     print(body)
     if given.write:
         command = "python -m benchmarks.live_viewers" + (f" --model {given.model}" if given.model else "")
         write_section("live_viewers", "A server that is looked at", command, body)
 
 
-def _told(found: dict[int, list[Measured]], requests: int) -> str:
+def _report(found: dict[int, list[Measured]], requests: int) -> str:
     none = found[0]
     rows = []
     for viewers, some in found.items():

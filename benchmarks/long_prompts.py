@@ -78,7 +78,7 @@ def measure(model: Model, strategy: str, requests: list[Request]) -> Figures:
 
 
 def seconds_alone(model: Model) -> float:
-    """What a long prompt of mean length takes when nothing else runs."""
+    """Return what a long prompt of mean length takes when nothing else runs."""
     rng = random.Random(0)
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     tokens = prompt(rng, round(statistics.mean(LONG_PROMPTS)), model.vocab_size)

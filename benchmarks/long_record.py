@@ -1,6 +1,6 @@
 """A record of so many steps, written by the recorder itself, and what it takes to show it again.
 
-The recorder is told of steps that a small engine might have computed: rows that decode, a prompt now and then, blocks
+The recorder receives steps that a small engine might have computed: rows that decode, a prompt now and then, blocks
 that are taken and given up. So a record of a million steps takes minutes to write, and none of it is held. Then
 `inflight report --live` is started with it, in a process of its own, and asked as a browser asks: `first` is the time
 until the first frame has come, `whole` until the last, `cpu` what the process took itself; memory is what it has of the
@@ -175,7 +175,7 @@ def main() -> None:
         "file, MB",
         "frames",
         "sent, MB",
-        "address told, s",
+        "address printed, s",
         "first frame",
         "all frames",
         "peak memory, MB",

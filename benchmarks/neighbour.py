@@ -1,4 +1,4 @@
-"""What a decode step loses when another process takes a core, and when there are more threads than cores.
+"""Measure what a decode step loses when another process takes a core, and when there are more threads than cores.
 
 The neighbour does nothing but count, on one core that both share: the system gives each half of it, so that at best
 (cores - 1/2) / cores of the speed is left. An engine whose threads wait for each other at every kernel would fall to

@@ -3,8 +3,8 @@
 Two classes of traffic, half of the requests each: a first token within 2 s, and within 5 s; no gap between tokens above
 0.5 s. Lengths have heavy tails. Capacity is what the engine serves of this very mix when all of it waits from the
 start. Every policy sees the same requests: without admission control, with a queue bounded by what capacity serves
-within the shorter and within the longer target, and with `slo`, which refuses whoever cannot be in time. How far off
-the predicted output lengths were is said where a predictor is asked.
+within the shorter and within the longer target, and with `slo`, which refuses requests that cannot be in time. How far
+off the predicted output lengths were is said where a predictor is asked.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def line(load: float, policy: str, predictor: str | None, runs: list[Found]) -> 
 
 
 def _predictions(errors: list[PredictionError]) -> list[str]:
-    """Means over the runs; dashes where nobody asks the predictor."""
+    """Means over the runs; dashes where the predictor is not used."""
     if not errors:
         return ["-"] * 3
     count = len(errors)

@@ -184,7 +184,7 @@ def main() -> None:
         "peer_kills", "Prefill and decode servers that are killed at random", _body(given.minutes, rows), given.write
     )
     if counts["wrong"] or counts["lost"] or counts["errors without a sentence"] or any(left.values()):
-        raise SystemExit("answers are wrong or lost, or blocks are held for nobody")
+        raise SystemExit("answers are wrong or lost, or blocks are held without a request")
 
 
 def _body(minutes: float, rows: list[list[object]]) -> str:

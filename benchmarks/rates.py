@@ -50,7 +50,7 @@ class Probe:
         rates = {name: max(one.flops_per_s[name] for one in self._seen) for name in self._seen[0].flops_per_s}
         return Machine(max(one.read_bytes_per_s for one in self._seen), rates)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         best, middle = self.best, statistics.median(one.read_bytes_per_s for one in self._seen)
         return (
             f"Best of {len(self._seen)} probes: {best.read_bytes_per_s / 1e9:.1f} GB/s read "

@@ -1,5 +1,5 @@
-"""What recurrent state costs: the short convolution and the gated delta rule of a Gated DeltaNet layer, beside its
-products.
+"""Measure what recurrent state costs: the short convolution and the gated delta rule of a Gated DeltaNet layer, beside
+its products.
 
 One layer of Qwen3-Next's shape in bf16, for rows that decode and for a prompt, in milliseconds of one core's own time,
 so that what others do on the machine counts as little as it can. Products, convolution and rule take turns. In a decode
@@ -89,7 +89,7 @@ class Layers:
         return Body("products", body, weights * BYTES["act"], 2.0 * weights * self._tokens, calls=2)
 
     def convolution(self) -> Body:
-        """What it reads and writes lies in a cache, and its few multiply-adds are not its work: no share is told."""
+        """Return no share: what it reads and writes is in a cache, and its multiply-adds are few."""
         weight = self._backend.pack_vector(np.full(SPEC.kernel * CHANNELS, 0.25, np.float32))
         layer, run = itertools.cycle(range(self._count)), self._pass
 
@@ -137,7 +137,7 @@ def main() -> None:
         f"values, of {SPEC.key_dim}: milliseconds of one core's own time, the best of {arguments.repeats}, and the "
         "share of the roofline: of that best, and in brackets the median. The rule's arithmetic is in float32; its "
         "states are read and written, both at the rate of reading. The ratio is the median, and what the middle half "
-        f"of the repetitions lies between.\n\n{backend.name}, 1 thread. {probe.told()}\n\n"
+        f"of the repetitions lies between.\n\n{backend.name}, 1 thread. {probe.summary()}\n\n"
     ) + table(head, cells)
     print(body)
     if arguments.write:

@@ -1,4 +1,4 @@
-"""Replicas under `kill -9`, at random moments and for long: what is lost is told, and nothing else is lost.
+"""Replicas under `kill -9`, at random moments and for long: what is lost is reported, and nothing else is lost.
 
     python -m benchmarks.replica_kills [--minutes 20] [--write]     # where inflight-llm[ray] is installed
 
@@ -57,10 +57,10 @@ def ask(url: str, number: int, stream: bool) -> tuple[str, str | None]:
                 return json.load(answer)["choices"][0]["text"], None
             for line in answer:
                 if line.startswith(b"data: {"):
-                    told = json.loads(line[6:])
-                    if "error" in told:
-                        return text, told["error"]["message"]
-                    text += told["choices"][0]["text"] if told["choices"] else ""
+                    reply = json.loads(line[6:])
+                    if "error" in reply:
+                        return text, reply["error"]["message"]
+                    text += reply["choices"][0]["text"] if reply["choices"] else ""
                 elif line.startswith(b"data: [DONE]"):
                     return text, None
     except urllib.error.HTTPError as error:
@@ -79,7 +79,7 @@ def outcome(expected: str, text: str, broken: str | None) -> str:
 
 
 class Clients:
-    """They ask until they are told to stop."""
+    """Send requests until they are stopped."""
 
     def __init__(self, url: str, expected: Answers, seed: int):
         self.tally: Counter[str] = Counter()
@@ -136,16 +136,17 @@ class Job:
         self._id = self._call("/v1/batches", json.dumps(asked).encode())["id"]
 
     def ended(self, expected: Answers) -> str:
-        """What came of it, in words."""
-        while (told := self._call(f"/v1/batches/{self._id}"))["status"] not in ("completed", "failed", "expired"):
+        """Return the result as text."""
+        while (reply := self._call(f"/v1/batches/{self._id}"))["status"] not in ("completed", "failed", "expired"):
             time.sleep(1.0)
-        with urllib.request.urlopen(f"{self._url}/v1/files/{told['output_file_id']}/content", timeout=60) as answer:
+        with urllib.request.urlopen(f"{self._url}/v1/files/{reply['output_file_id']}/content", timeout=60) as answer:
             lines = [json.loads(line) for line in answer.read().splitlines()]
         ids = Counter(line["custom_id"] for line in lines)
         once = sum(number == 1 for number in ids.values())
         right = sum(_text(line) == expected[int(line["custom_id"]) % PROMPTS] for line in lines)
         return (
-            f"{told['status']}: of {self._lines} lines {once} once in the output, {right} with the tokens of one engine"
+            f"{reply['status']}: of {self._lines} lines {once} once in the output, "
+            f"{right} with the tokens of one engine"
         )
 
     def _upload(self, content: bytes) -> str:
@@ -160,8 +161,8 @@ class Job:
     def _call(self, path: str, data: bytes | None = None) -> dict[str, Any]:
         request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
-            told: dict[str, Any] = json.load(answer)
-            return told
+            reply: dict[str, Any] = json.load(answer)
+            return reply
 
 
 def _text(line: dict[str, Any]) -> str:

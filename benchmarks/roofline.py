@@ -49,7 +49,7 @@ HELD: dict[Quantization, str] = {
     "int4-all": "int4-all",
 }
 HOLDS: tuple[Hold, ...] = ("act", "int8", "int4")
-MOST_KV = 4 * GIB  # bytes of keys and values that a step may read here
+MAX_KV = 4 * GIB  # bytes of keys and values that a step may read here
 PROMPTS = (512, 2048)  # tokens of a step that computes one
 PROMPT, OUTPUT = 64, 48  # tokens of a served request
 SLAB = 32  # rows of logits at a time, as the engine takes them
@@ -83,11 +83,11 @@ def kernels(
     bodies = list(kernel_bodies(config, backend, batches, contexts))
     cells: list[list[object]] = []
     for row, timings in zip(bodies, in_turns(bodies, probe, repeats), strict=True):
-        told = [timing.cells(probe.best) for timing in timings]
+        shares = [timing.cells(probe.best) for timing in timings]
         best = [min(timing.seconds) for timing in timings]
         ratios = [f"{before / after:.2f}" for before, after in itertools.pairwise(best)]
         none = [""] * (len(HOLDS) - len(row))
-        cells.append([row[0].name, *itertools.chain(*told), *none, *none, *ratios, *none])
+        cells.append([row[0].name, *itertools.chain(*shares), *none, *none, *ratios, *none])
     small = [[body.name, f"{min(timed(body.run, 20) for _ in range(5)) * 1e6:.1f}"] for body in others(config, backend)]
     head = ["kernel", "bf16, ms", "share", "int8, ms", "share", "int4, ms", "share", "bf16 / int8", "int8 / int4"]
     return f"{table(head, cells)}\n\n{table(['beside them', 'best, µs'], small)}"
@@ -148,7 +148,7 @@ def steps(
     repeats: int,
 ) -> str:
     per_token = kv_bytes_per_token(config, "bfloat16")
-    sizes = [(b, c) for c in contexts for b in batches if b * c * per_token <= MOST_KV]
+    sizes = [(b, c) for c in contexts for b in batches if b * c * per_token <= MAX_KV]
     blocks = max(-(-max(PROMPTS) // BLOCK), *(batch * -(-context // BLOCK) for batch, context in sizes))
     models = {held: Step(config, backend, held, max(*contexts, *PROMPTS), blocks) for held in HELD}
     rows: list[tuple[str, list[Timing]]] = []
@@ -180,7 +180,7 @@ def steps_in_turns(
     probe: Probe,
     repeats: int,
 ) -> list[Timing]:
-    """The same step of each kind of weights, one after the other, after one that nobody times."""
+    """The same step of each kind of weights, one after the other, after one that is not timed."""
     timings = {held: Timing(ceiling) for held, ceiling in ceilings.items()}
     for body in bodies.values():
         body()
@@ -268,12 +268,12 @@ def main() -> None:
         for name in arguments.parts.split(","):
             title, run = parts[name]
             bodies.append(f"### {title}\n\n{run()}")
-            print(f"{bodies[-1]}\n\n{probe.told()}\n", flush=True)
+            print(f"{bodies[-1]}\n\n{probe.summary()}\n", flush=True)
     if arguments.write:
         command = "python -m benchmarks.roofline " + " ".join(
             f"--{name} {getattr(arguments, name)}" for name in ("model", "batches", "contexts", "repeats", "parts")
         )
-        body = f"{backend.name}, {backend.threads} threads. {probe.told()}\n\n" + "\n\n".join(bodies)
+        body = f"{backend.name}, {backend.threads} threads. {probe.summary()}\n\n" + "\n\n".join(bodies)
         write_section(
             f"roofline {arguments.model}", f"Shares of the roofline: {arguments.model}'s shape", command, body
         )

@@ -1,9 +1,9 @@
-"""What a router costs: the same requests to a server, and to vllm-router before it; or, with `--ray`, to a server whose
-engine is a replica of Ray Serve's.
+"""Measure what a router costs: the same requests to a server, and to vllm-router before it; or, with `--ray`, to a
+server whose engine is a replica of Ray Serve's.
 
 Both ways are gone in turn, with new prompts each time, and a ratio is taken within such a pair. There is one engine on
 each way, so that nothing is gained by a router, and client, router and server share the cores. vLLM's router and Ray
-are as they are published, and must be installed apart.
+are as they are published, and must be installed separately.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Router:
         command += ["--prometheus-port", str(metrics_port), "--log-level", "warning"]
         if policy == "kv_aware":
             found = re.search(r"KV events: published at tcp://\S+?:(\d+)", server.lines())
-            assert found is not None, "the server was told to publish them"
+            assert found is not None, "the server publishes them"
             command += ["--kv-event-model", "built-in", "--kv-event-source", f"{worker}=tcp://127.0.0.1:{found[1]}"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

@@ -68,7 +68,7 @@ SCENES = (
 
 @dataclass(frozen=True)
 class BlockedScene:
-    """Somebody runs, and those who wait cannot join. shared: cached prompt tokens of all of them. own: further ones of
+    """Requests run, and those that wait cannot join. shared: cached prompt tokens of all of them. own: further ones of
     each. spare: blocks beside those of the shared prompt."""
 
     name: str
@@ -181,7 +181,7 @@ class Bench:
                 self._add()
 
     def _prepare(self, plan: BatchPlan) -> None:
-        """What the real backend does around its kernels."""
+        """Return what the real backend does around its kernels."""
         for row in plan.freed_rows:
             self._rows.free(row)
         for new in plan.new_requests:
@@ -226,7 +226,7 @@ def measure_blocked(scene: BlockedScene, steps: int) -> BlockedRow:
     for number in range(scene.waiting):
         add(f"waiting {number}", shared + tokens(scene.own), 16)
     times = [step() for _ in range(steps)]
-    assert scheduler.stats().waiting == scene.waiting, "nobody could join"
+    assert scheduler.stats().waiting == scene.waiting, "no request could join"
     p99 = statistics.quantiles(times, n=100)[98]
     return BlockedRow(scene.name, steps, statistics.median(times) * 1e3, p99 * 1e3, scene.target_ms)
 
@@ -300,7 +300,7 @@ def report(rows: list[Row], blocked: list[BlockedRow]) -> str:
         )
         + "\n\n"
         + table(
-            ["a plan while somebody waits in vain, ms", "median", "p99", "asked"],
+            ["a plan while requests wait in vain, ms", "median", "p99", "asked"],
             [
                 [row.scene, f"{row.plan_median_ms:.3f}", f"{row.plan_p99_ms:.3f}", f"< {row.target_ms:g}"]
                 for row in blocked

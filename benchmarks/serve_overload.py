@@ -179,7 +179,7 @@ def report(capacity: float, level: Found, over: Found) -> str:
 def main() -> None:
     parser = options(__doc__, repeats=1)
     parser.set_defaults(model="built-in")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each open loop; the promise is about 300")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each open loop; the target is about 300")
     parser.add_argument("--ttft-ms", type=float, default=500.0)
     arguments = parser.parse_args()
     with Server() as server:

@@ -101,7 +101,7 @@ class Server:
         self.stop()
 
     def lines(self) -> str:
-        """What it has written to standard error."""
+        """Return what it has written to standard error."""
         return os.pread(self.log.fileno(), 2**20, 0).decode()
 
     def cpu(self) -> CPU:

@@ -4,7 +4,7 @@
 
 FILE: a trace that names blocks by hashes, as Mooncake's (FAST'25, `conversation_trace.jsonl`, in its repository under
 FAST25-release/traces). The engine's own block pool and orders of eviction, without steps: a request takes no time, its
-answer is not kept (the trace does not tell it), and blocks are those of the trace. A prompt that goes on with an
+answer is not kept (the trace does not have it), and blocks are those of the trace. A prompt that goes on with an
 earlier one is its conversation's next turn. `known` is Belady's rule, by block. Memory is counted in what the
 conversations that will go on hold together, on average.
 """
@@ -42,7 +42,7 @@ def turns_of(path: Path) -> list[Turn]:
     last: dict[int, int] = {}  # conversations by the blocks that they had last
     for number, entry in enumerate(load(path).entries):
         ids = entry.prefix[: entry.prompt_tokens // max(1, entry.block_size)]
-        own = ids[1:]  # the first one is everybody's
+        own = ids[1:]  # the first one is shared by all
         talk = next((last[one] for one in reversed(own) if one in last), number)
         last.update(dict.fromkeys(own, talk))
         turns.append(Turn(entry.arrival, ids, talk))

@@ -8,10 +8,10 @@ the first run. `--gaps regular` has the same sessions in steady turns, as those 
 one after the other.
 
 The engine's own scheduler and memory run on virtual time, with the step times of a GPU: once with the least recently
-released blocks evicted first (LRU), once with those whose session is worth least, as it is told by names and gaps
-alone, and once with requests that offer tools, so that the engine sees which answers call one. `foresight` tells what
-an order of eviction could reach that knows when each session comes back. Memory is counted in what the sessions that
-are open at a time hold together. Seeds below 100 are for reports, those from 100 on for trying.
+released blocks evicted first (LRU), once with those whose session is worth least, as names and gaps show
+alone, and once with requests that offer tools, so that the engine sees which answers call one. `foresight` computes
+what an order of eviction could reach that knows when each session comes back. Memory is counted in what the sessions
+that are open at a time hold together. Seeds below 100 are for reports, those from 100 on for trying.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def talks(seed: int, regular: bool) -> list[Talk]:
     return found
 
 
-Eviction = Literal["lru", "gaps", "tools"]  # the last two by worth, without and with what answers tell
+Eviction = Literal["lru", "gaps", "tools"]  # the last two by worth, without and with what answers show
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@
 
 First `inflight calibrate` in S seconds. Then, for real and simulated: the capacity, as a closed loop that keeps all
 rows busy, and Poisson arrivals at 0.3, 0.6 and 0.9 of the first measured capacity. Real runs of all loads come in turn
-before they are repeated, so that how far they lie apart is this machine's noise. They take about M minutes together; a
+before they are repeated, so that their distance is this machine's noise. They take about M minutes together; a
 run during which others used the processors is tried again, so that it may take longer on a busy machine.
 """
 
@@ -45,7 +45,7 @@ from inflight.workload.workload import Workload
 ROWS, NUM_BLOCKS, MODEL_LEN = 32, 4096, 2048
 SHARES = (0.3, 0.6, 0.9)
 CLOSED = 8 * ROWS  # requests that capacity is measured with
-FEWEST, MOST = 60, 1500  # requests of a load
+MIN_REQUESTS, MAX_REQUESTS = 60, 1500  # requests of a load
 TRIES = 3  # of a real run, while others use the processors
 SEED = 7  # of the judged traffic; calibration has its own
 P50, P99, CAPACITY = 0.05, 0.10, 0.05  # asked
@@ -121,14 +121,14 @@ class Both:
             loop, workload, lambda index, arrival: structs.replace(made[index], arrival=arrival)
         ).run()
         others = others_share(before, read_account()) or 0.0
-        return others, self._told(f"real, others had {others:.1%}", observations)
+        return others, self._summary(f"real, others had {others:.1%}", observations)
 
     def simulated(self, workload: Workload) -> Summary:
         pool = Pool(self.capacity, self._settings, self._scheduling, lambda number: self.fitted)
-        return self._told("simulated", simulate(workload, SimulationSetup(pool, content_seed=SEED)).observations)
+        return self._summary("simulated", simulate(workload, SimulationSetup(pool, content_seed=SEED)).observations)
 
     @staticmethod
-    def _told(name: str, observations: list[Observation]) -> Summary:
+    def _summary(name: str, observations: list[Observation]) -> Summary:
         summary = steady(observations)
         assert summary.ttft.p50 is not None and summary.tpot.p50 is not None
         log_line(
@@ -139,7 +139,7 @@ class Both:
 
 
 def traffic(requests: int, longest: int, rate: float | None = None) -> Workload:
-    """Poisson arrivals of this rate; None: a closed loop that keeps twice as many requests under way as run."""
+    """Poisson arrivals of this rate; None: a closed loop that keeps twice as many requests in flight as run."""
     kind = TrafficClass(
         name="", share=1.0, input=Lognormal(80, 700, longest // 2 - 1), output=Lognormal(50, 250, longest // 2 - 1)
     )
@@ -151,9 +151,9 @@ def traffic(requests: int, longest: int, rate: float | None = None) -> Workload:
 def compared(load: str, real: list[Summary], simulated: Summary) -> list[Compared]:
     found = []
     for name, share in FIGURES:
-        *values, told = [getattr(getattr(one, name), share) for one in (*real, simulated)]
+        *values, predicted = [getattr(getattr(one, name), share) for one in (*real, simulated)]
         asked = P50 if share == "p50" else P99
-        found.append(Compared(load, f"{name.upper()} {share}, ms", tuple(values), told, asked))
+        found.append(Compared(load, f"{name.upper()} {share}, ms", tuple(values), predicted, asked))
     return found
 
 
@@ -169,7 +169,7 @@ def main() -> None:
     capacity = both.real(full)
     seconds = 60 * arguments.minutes / arguments.repeats - CLOSED / capacity.requests_per_s
     requests = int(seconds * capacity.requests_per_s / sum(1 / share for share in SHARES))
-    requests = max(FEWEST, min(MOST, requests))
+    requests = max(MIN_REQUESTS, min(MAX_REQUESTS, requests))
     loads = {f"{share:g}": traffic(requests, model.max_model_len, share * capacity.requests_per_s) for share in SHARES}
     runs: dict[str, list[Summary]] = {load: [] for load in loads}
     full_runs = [capacity]
@@ -205,7 +205,7 @@ def report(both: Both, requests: int, rows: list[Compared]) -> str:
             table(["kind", "steps", "error", "asked", "of single steps", "noise"], kinds),
             f"Then {requests} requests at each load, relative to the capacity measured first. Others had "
             f"{min(both.others):.1%} to {max(both.others):.1%} of the processors' time in a run. Errors are against "
-            f"the mean of the real runs; asked is a share, or {OF_SPREAD} times how far these lie apart where that is "
+            f"the mean of the real runs; asked is a share, or {OF_SPREAD} times the distance of these where that is "
             f"more: {sum(one.holds for one in rows)} of {len(rows)} hold.",
             table(
                 ["load", "", real, "simulated", "error", "asked", "holds"],

@@ -69,7 +69,7 @@ def traffic(rate: float, requests: int) -> Workload:
 
 
 def run(scene: Scene, requests: int, fast: bool) -> tuple[Simulation, float, float]:
-    """What came of it, its mean of running requests, and the CPU seconds it took. fast: with fast-forward."""
+    """Return what came of it, its mean of running requests, and the CPU seconds it took. fast: with fast-forward."""
     workload = traffic(scene.rate, requests)
     capacity = Capacity(20_000, 16, scene.rows, 8192, 32_000)
     settings = EngineSettings(max_num_seqs=scene.rows, max_num_batched_tokens=scene.budget)

@@ -48,7 +48,8 @@ class Kind:
 
 @dataclass(slots=True)
 class Seen:
-    """What came of all streams. texts: the first answer to each prompt. tokens: of output by tenant, once warm."""
+    """Record what came of all streams. texts: the first answer to each prompt. tokens: of output by tenant, once
+    warm."""
 
     complete: int = 0
     left: int = 0
@@ -206,7 +207,7 @@ def main() -> None:
     parser = options(__doc__, repeats=1)
     parser.set_defaults(model="built-in")
     parser.add_argument("--streams", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=30.0, help="default 30; the promise is about 600")
+    parser.add_argument("--seconds", type=float, default=30.0, help="default 30; the target is about 600")
     arguments = parser.parse_args()
     weights = [text for name, weight in WEIGHTS.items() for text in ("--tenant-weight", f"{name}={weight}")]
     limits = ["--max-num-seqs", str(ROWS), "--max-queued-requests", str(2 * arguments.streams)]

@@ -1,4 +1,4 @@
-"""What the start of a GGUF model costs, part by part: time of the processor, time on the clock, memory.
+"""Measure what the start of a GGUF model costs, part by part: time of the processor, time on the clock, memory.
 
 Writes a file of a real size with random weights (`gguf_shapes`), starts `inflight run` on it for one token, and runs
 the parts of the same start one after the other in a process of their own. A start has two of them at once, the text and
@@ -88,7 +88,7 @@ class _Meter:
 
 
 def _in_child(path: Path, threads: int | None) -> list[Cost]:
-    """What a start does, in the order of its parts. Only the first imports anything of inflight."""
+    """Return what a start does, in the order of its parts. Only the first imports anything of inflight."""
     meter = _Meter()
     with meter.part("imports"):
         from inflight.config.threads import load_numpy

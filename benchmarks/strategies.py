@@ -2,7 +2,7 @@
 
 Two loads. All requests at once: how much work the engine gets through. Poisson arrivals at the request rate that static
 batching reached in that round: what a client waits where static is just able to keep up. Static and dynamic deliver
-when their batch ends, so that their first token comes with their last; lengths are known to nobody in advance.
+when their batch ends, so that their first token comes with their last; lengths are not known in advance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.metrics.definitions import percentiles
 
 ROWS = 32
-NUM_BLOCKS = 4096  # memory never binds, even where static reserves all that its sequences may ever need
+NUM_BLOCKS = 4096  # memory is never the bottleneck, even where static reserves all that its sequences may ever need
 SCHEDULING = {
     "static": SchedulingSettings.of(strategy="static", batch_size=ROWS),
     "dynamic": SchedulingSettings.of(strategy="dynamic", batch_size=ROWS),  # four buckets that follow the lengths seen

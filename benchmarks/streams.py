@@ -99,7 +99,7 @@ class Stream(asyncio.Protocol):
 
     @property
     def complete(self) -> bool:
-        """An answer that came to its end, error or not told in it: streams end with [DONE]."""
+        """Return whether an answer came to its end, with an error in it or not: streams end with [DONE]."""
         return self.status == 200 and b"data: [DONE]" in self._last
 
     @property

@@ -1,4 +1,4 @@
-"""What the stub server is told to do with a request, and the bytes of it.
+"""Define what the stub server does with a request, and the bytes of it.
 
 The script stands in the request's own body, under "stub", so that one server plays every part. Knows HTTP/1.1 and the
 JSON of completions and chat; nothing of sockets and time.
@@ -86,7 +86,7 @@ class Frames:
         return self._event(self._choice(text(begin, end), list(range(begin, end)), reason), usage)
 
     def end(self) -> bytes:
-        """What comes after the last token."""
+        """Return what comes after the last token."""
         script, found = self._script, b""
         if script.usage == "final":
             found += self._event(None, self.usage(script.tokens))
@@ -110,8 +110,8 @@ class Frames:
 
     def _choice(self, shown: str, ids: list[int], reason: str | None) -> dict[str, Any]:
         delta: dict[str, Any] = {"delta": {"role": "assistant", "content": shown}} if self._chat else {"text": shown}
-        told = {"token_ids": ids} if self._script.token_ids else {}
-        return {"index": 0, **delta, **told, "finish_reason": reason}
+        ids_field = {"token_ids": ids} if self._script.token_ids else {}
+        return {"index": 0, **delta, **ids_field, "finish_reason": reason}
 
     def _event(self, choice: dict[str, Any] | None, usage: dict[str, Any] | None = None) -> bytes:
         choices = [] if choice is None else [choice]

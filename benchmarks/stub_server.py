@@ -38,7 +38,7 @@ class Stamps:
 
 
 class Stub:
-    """What all connections share: the clock of frames, stamps, whose turn it is."""
+    """Hold what all connections share: the clock of frames, stamps, whose turn it is."""
 
     def __init__(self) -> None:
         self._coming: list[tuple[float, int, Stream]] = []
@@ -62,7 +62,7 @@ class Stub:
 
 
 class Stream:
-    """One answer under way."""
+    """One answer in flight."""
 
     def __init__(self, stub: Stub, connection: Connection, script: Script, chat: bool):
         self._stub, self._connection, self._script = stub, connection, script
@@ -166,8 +166,8 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def reset(self) -> None:
-        linger = struct.pack("ii", 1, 0)  # close without the polite words
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        option = struct.pack("ii", 1, 0)  # close without the polite words
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
         self._transport.abort()
 
     def _answer(self, method: bytes, path: bytes, body: bytes) -> None:
@@ -176,8 +176,8 @@ class Connection(asyncio.Protocol):
             script = script_of(body)
             stub.seen[script.name] += 1
             if script.status != 200 and stub.seen[script.name] <= script.refusals:
-                told = () if script.retry_after is None else (f"Retry-After: {script.retry_after}",)
-                self.write(simple(script.status, {"error": {"message": "come later"}}, *told))
+                headers = () if script.retry_after is None else (f"Retry-After: {script.retry_after}",)
+                self.write(simple(script.status, {"error": {"message": "come later"}}, *headers))
             else:
                 Stream(stub, self, script, chat=path.endswith(b"/chat/completions"))
         elif path == b"/v1/models":

@@ -115,29 +115,29 @@ def held_bytes(folder: Path) -> int:
 
 
 @dataclass
-class Told:
+class Outcome:
     """bytes: most that the folder held. wrong: sentences about blocks."""
 
     rounds: int = 0
-    most_bytes: int = 0
+    max_bytes: int = 0
     wrong: list[str] = field(default_factory=list)
 
 
-def rounds(clients: Clients, harm: Harm, replicas: list[Replica], folder: Path, seconds: float) -> Told:
-    told, last = Told(), time.monotonic() + seconds
+def rounds(clients: Clients, harm: Harm, replicas: list[Replica], folder: Path, seconds: float) -> Outcome:
+    outcome, last = Outcome(), time.monotonic() + seconds
     while (left := last - time.monotonic()) > 0:
         name, work = harm.draw(may_stall=left > 2 * STALL)
         before = sum(clients.counts.values())
         clients.ask_while(work)
         harm.done[name] += 1
-        told.rounds += 1
-        told.most_bytes = max(told.most_bytes, held_bytes(folder))
+        outcome.rounds += 1
+        outcome.max_bytes = max(outcome.max_bytes, held_bytes(folder))
         wrong = [sentence for one in replicas if (sentence := one.at_rest())]
-        told.wrong += wrong
+        outcome.wrong += wrong
         log_line(
-            f"{told.rounds} {name}: {sum(clients.counts.values()) - before} answers; {dict(clients.counts)} {wrong}"
+            f"{outcome.rounds} {name}: {sum(clients.counts.values()) - before} answers; {dict(clients.counts)} {wrong}"
         )
-    return told
+    return outcome
 
 
 def main() -> None:
@@ -160,7 +160,7 @@ def main() -> None:
             one.start()
         clients, harm = Clients(replicas, expected), Harm(folder, replicas, given.seed)
         try:
-            told = rounds(clients, harm, replicas, folder, given.seconds)
+            outcome = rounds(clients, harm, replicas, folder, given.seconds)
         finally:
             clients.close()
             for one in replicas:
@@ -169,31 +169,33 @@ def main() -> None:
     for sentence, times in clients.sentences.most_common(20):
         log_line(f"{times} × {sentence}")
     publish(
-        "tier_faults", "Faults of tiers, at random", _body(given.seconds, told, clients, harm, replicas), given.write
+        "tier_faults", "Faults of tiers, at random", _body(given.seconds, outcome, clients, harm, replicas), given.write
     )
     wrong = ("wrong", "lost", "errors without a sentence", "broken off by a living server")
-    if any(clients.counts[name] for name in wrong) or told.wrong or any(one.tracebacks for one in replicas):
-        raise SystemExit("; ".join(told.wrong) or "answers are wrong or lost, or a server has left a traceback")
+    if any(clients.counts[name] for name in wrong) or outcome.wrong or any(one.tracebacks for one in replicas):
+        raise SystemExit("; ".join(outcome.wrong) or "answers are wrong or lost, or a server has left a traceback")
 
 
-def _body(seconds: float, told: Told, clients: Clients, harm: Harm, replicas: list[Replica]) -> str:
+def _body(seconds: float, outcome: Outcome, clients: Clients, harm: Harm, replicas: list[Replica]) -> str:
     totals = sum((one.totals for one in replicas), Counter[str]())
     rows: list[list[object]] = [[f"rounds with: {name}", count] for name, count in sorted(harm.done.items())]
     rows += [[f"files {name}", count] for name, count in sorted(harm.damages.done.items())]
     rows += [[f"answers {name}", clients.counts[name]] for name in ("right", "wrong", "lost")]
     rows += [[name, count] for name, count in sorted(clients.counts.items()) if name not in ("right", "wrong", "lost")]
-    rows += [[_told_by(name), f"{count:,}"] for name, count in sorted(totals.items()) if "bytes" not in name and count]
-    rows += [["blocks held for nobody after a round", len(told.wrong)]]
+    rows += [
+        [_metric_name(name), f"{count:,}"] for name, count in sorted(totals.items()) if "bytes" not in name and count
+    ]
+    rows += [["blocks held without a request after a round", len(outcome.wrong)]]
     rows += [["tracebacks in the logs", sum(one.tracebacks for one in replicas)]]
     full = DISK * 2**30
-    return f"""{seconds:g} s, {told.rounds} rounds, {CLIENTS} clients without a pause, two servers with one folder of \
-{full / 1e6:.0f} MB, of which at most {told.most_bytes / 1e6:.0f} MB were held; blocks as the servers that were not \
-killed have told.
+    return f"""{seconds:g} s, {outcome.rounds} rounds, {CLIENTS} clients without a pause, two servers with one folder \
+of {full / 1e6:.0f} MB, of which at most {outcome.max_bytes / 1e6:.0f} MB were used; blocks as reported by the servers \
+that were not killed.
 
 {table(["what", "times"], rows)}"""
 
 
-def _told_by(metric: str) -> str:
+def _metric_name(metric: str) -> str:
     name, _, label = metric.removeprefix("inflight_tier_").partition("_total")
     labels = " ".join(re.findall(r'"([^"]*)"', label))
     return f"{name.replace('_', ' ')} {labels}".strip()

@@ -4,7 +4,7 @@ A chat client sends the whole conversation each turn. Models whose layers keep a
 where engines compute it all again; so files of such shapes (`gguf_hybrids`), and a real one if it is named, are served
 by `inflight serve` and by llama.cpp's server, one after the other, on the same port's worth of cores. What could be
 found of a prompt, the ideal, is counted in tokens of the file's own tokenizer: as far as it begins like the prompt and
-the answer of the turn before, without the last token, whose keys and values nobody computed.
+the answer of the turn before, without the last token, whose keys and values were not computed.
 
     python -m benchmarks.turns --llama FOLDER/llama/build-server/bin/llama-server --scenario plain
 """
@@ -245,7 +245,7 @@ def ask(server: Served, file: ModelFile, scenario: Scenario, talk: Conversation,
             ttft, cpu = time.perf_counter() - began, tree_seconds(server.process) - cpu
         text += piece
     connection.close()
-    assert usage is not None, f"{server.engine} told no usage"
+    assert usage is not None, f"{server.engine} sent no usage"
     prompt = file.tokens(talk.messages)
     ideal = 0
     if talk.before:
@@ -315,8 +315,8 @@ def _engines(binary: Path | None) -> str:
     if binary is None:
         return "inflight alone."
     environment = {**os.environ, "LD_LIBRARY_PATH": str(binary.parent)}
-    told = subprocess.run([str(binary), "--version"], env=environment, capture_output=True, text=True).stderr
-    version = told.splitlines()[0].removeprefix("version: ").partition(" (")[0]
+    output = subprocess.run([str(binary), "--version"], env=environment, capture_output=True, text=True).stderr
+    version = output.splitlines()[0].removeprefix("version: ").partition(" (")[0]
     build = f"{version}, of llama-cpp-python 0.3.36"
     return f"llama.cpp's server ({build}) runs with a slot for each conversation and its other defaults."
 

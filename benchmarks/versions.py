@@ -1,10 +1,10 @@
-"""Two checkouts side by side: what a step costs in one and in the other, as whoever uses `LLM` sees it.
+"""Two checkouts side by side: what a step costs in one and in the other, as users of `LLM` see it.
 
     python -m benchmarks.versions --other /path/to/checkout/.venv/bin/python [--repeats N] [--write]
 
 Each checkout runs in a process of its own, under the Python that has it installed, and does the same work through the
 public Python API, so that both may be of any age. The processes take turns at every measurement (A B B A …); a ratio is
-taken within a turn; what is told is the median of the turns, with the interval of that median.
+taken within a turn; reported is the median of the turns, with the interval of that median.
 
 Measured: decode steps of 1, 4, 8 and 32 rows and a prompt of 512 tokens of Qwen2.5-0.5B's shape with random weights, in
 bf16 and in int8; and the built-in model's decode steps of 1 and 32 rows, where what is not arithmetic weighs most.

@@ -1,4 +1,4 @@
-"""What steps lose while an adapter is loaded that nobody has asked for before.
+"""Measure what steps lose while an adapter is loaded for the first time.
 
 Two engines of decoding rows take turns; in each leg one newcomer arrives in either, in the one with an adapter that is
 not there, in the other with one that is. What is compared is the 99th percentile of all steps; its interval is from

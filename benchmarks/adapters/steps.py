@@ -1,4 +1,4 @@
-"""What a decode step takes whose rows are spread over adapters, over the same step of the model alone.
+"""Measure what a decode step takes whose rows are spread over adapters, over the same step of the model alone.
 
 Engines around the same weights take turns, leg by leg; the ratio of tokens per second is taken within each turn.
 """

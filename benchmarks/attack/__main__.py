@@ -22,7 +22,7 @@ _LIMITS = (
     f"than {WORST * 1e3:g} ms; memory (PSS of all processes of the server, sampled every 0.1 s) rises by at "
     f"most {BUDGET_MB:g} MB and is within 16 MB of rest again after {BACK:g} s. Each process of the server "
     f"runs under RLIMIT_DATA of {PROCESS_BYTES / 1e9:.2f} GB (RLIMIT_AS would count address space that threads "
-    "reserve and never use; a control group would need rights that not everybody has), and their sum is "
+    "reserve and never use; a control group would need privileges), and their sum is "
     "watched. The built-in model with --policy fair, a key for each of 20 honest clients and of 4 hostile "
     "ones, everything else as it is by itself; its chat template turns hostile when a message asks for it. "
     "/health is asked every 20 ms; a wait during which more was due, and a gap of several usual steps, count "
@@ -96,7 +96,7 @@ def _options() -> argparse.ArgumentParser:
         help="these only, by name, or by what stands before a colon; all by default",
     )
     parser.add_argument("--each", type=float, metavar="SECONDS", help="each attack by itself for so long")
-    parser.add_argument("--mixture", type=float, metavar="MINUTES", help="a random mixture; the promise is about 10")
+    parser.add_argument("--mixture", type=float, metavar="MINUTES", help="a random mixture; the target is about 10")
     parser.add_argument("--connections", action="store_true", help="2,000 idle and 200 slow connections")
     parser.add_argument("--tenants", action="store_true", help="two tenants, one of which floods")
     parser.add_argument("--rounds", type=int, default=6, help="of --connections (default 6)")

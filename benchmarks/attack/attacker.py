@@ -1,7 +1,7 @@
 """A process of attackers: `python -m benchmarks.attack.attacker`, a plan as JSON on standard input.
 
 It writes a line when its bodies are made and its time begins, and its tallies as JSON when that is over. It ends when
-whoever started it is gone, and in any case soon after its time.
+the process that started it is gone, and in any case soon after its time.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ async def _together(plan: Plan, attack: Attack, tally: Tally, rng: random.Random
     await asyncio.wait(tasks, timeout=max(0.0, end - time.monotonic()))
     for task in tasks:
         task.cancel()
-    for told in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(told, Exception):
-            raise told
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
 
 
 async def _again(attack: Attack, visit: Visit, end: float) -> None:

@@ -6,7 +6,7 @@ import json
 
 from benchmarks.attack.kind import Attack, body
 from benchmarks.attack.target import BOMBS, VOCABULARY
-from benchmarks.attack.wire import MOST, filled, stretched, text
+from benchmarks.attack.wire import MAX_BODY, filled, stretched, text
 
 _COMPLETION, _CHAT = "/v1/completions", "/v1/chat/completions"
 _LETTERS = "".join(chr(97 + (place * place + place // 7) % 26) for place in range(4096))
@@ -58,7 +58,10 @@ def _texts() -> list[Attack]:
             lambda: stretched('{"messages":[{"role":"user","content":"', _LETTERS, '"}]}'),
         ),
         body(
-            "no UTF-8", "8 MB of bytes that are no text", _COMPLETION, lambda: b'{"prompt":"' + b"\xff" * MOST + b'"}'
+            "no UTF-8",
+            "8 MB of bytes that are no text",
+            _COMPLETION,
+            lambda: b'{"prompt":"' + b"\xff" * MAX_BODY + b'"}',
         ),
     ]
 
@@ -101,11 +104,16 @@ def _messages() -> list[Attack]:
 
 
 def _shapes() -> list[Attack]:
-    half = MOST // 2
+    half = MAX_BODY // 2
     return [
         body("unclosed lists", "8 MB of [[],[], and no end", _COMPLETION, lambda: filled('{"prompt":[', "[]", "")),
-        body("deep lists", "8 million lists in each other", _COMPLETION, lambda: b"[" * MOST),
-        body("deep objects", "a million objects in each other", _COMPLETION, lambda: stretched("", '{"a":', "1", MOST)),
+        body("deep lists", "8 million lists in each other", _COMPLETION, lambda: b"[" * MAX_BODY),
+        body(
+            "deep objects",
+            "a million objects in each other",
+            _COMPLETION,
+            lambda: stretched("", '{"a":', "1", MAX_BODY),
+        ),
         body(
             "deep and closed",
             "4 million lists in each other, closed",
@@ -135,8 +143,8 @@ def _shapes() -> list[Attack]:
             _COMPLETION,
             lambda: filled(_beside('"metadata":['), "{}", "]}"),
         ),
-        body("no JSON", "8 MB that are no JSON", _COMPLETION, lambda: b"\0" * MOST),
-        body("only space", "8 MB of white space", _COMPLETION, lambda: b" " * MOST),
+        body("no JSON", "8 MB that are no JSON", _COMPLETION, lambda: b"\0" * MAX_BODY),
+        body("only space", "8 MB of white space", _COMPLETION, lambda: b" " * MAX_BODY),
     ]
 
 
@@ -200,7 +208,7 @@ def _templates() -> list[Attack]:
     ]
 
 
-def _strangers() -> list[Attack]:
+def _unknown_fields() -> list[Attack]:
     def lists() -> bytes:
         return filled('{"prompt":[', "[]", "")
 
@@ -224,5 +232,5 @@ def body_attacks() -> list[Attack]:
         *_lists(),
         *_tokenizing(),
         *_templates(),
-        *_strangers(),
+        *_unknown_fields(),
     ]

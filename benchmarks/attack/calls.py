@@ -1,4 +1,4 @@
-"""Attacks by valid calls that ask for much, or whose answers nobody takes."""
+"""Attacks by valid calls that ask for much, or whose answers are not read."""
 
 from __future__ import annotations
 

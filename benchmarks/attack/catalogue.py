@@ -13,12 +13,12 @@ from benchmarks.attack.kind import Attack
 
 
 def everything() -> Mapping[str, Attack]:
-    """What an attacker's process knows by name."""
+    """Return the attacks by name."""
     return {**catalogue(), **{attack.name: attack for attack in [*crowds(), flood()]}}
 
 
 def catalogue() -> Mapping[str, Attack]:
     attacks = [*body_attacks(), *call_attacks(), *connection_attacks(), *file_attacks(), *grammar_attacks()]
     found = {attack.name: attack for attack in attacks}
-    assert len(found) == len(attacks), "names tell attacks apart"
+    assert len(found) == len(attacks), "names are unique"
     return found

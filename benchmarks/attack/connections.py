@@ -9,7 +9,7 @@ from functools import cache
 from benchmarks.attack.calls import unread
 from benchmarks.attack.kind import Act, Attack
 from benchmarks.attack.visit import PATIENCE, WRONG_KEY, Line, Visit
-from benchmarks.attack.wire import HOST, MOST, filled, get, head, post, text, upload
+from benchmarks.attack.wire import HOST, MAX_BODY, filled, get, head, post, text, upload
 
 _COMPLETION = "/v1/completions"
 _DRIP = 0.5  # seconds between single bytes
@@ -20,8 +20,8 @@ def _lists() -> bytes:
     return filled('{"prompt":[', "[]", "]}")
 
 
-def _told(wire: Callable[[Visit], bytes]) -> Act:
-    """Sends this and reads what there is to be told."""
+def _send_and_read(wire: Callable[[Visit], bytes]) -> Act:
+    """Send the bytes and read the answer."""
 
     async def act(visit: Visit) -> None:
         await visit.ask(wire(visit))
@@ -69,7 +69,7 @@ async def _come_and_go(visit: Visit) -> None:
 
 
 async def _unread_pipeline(visit: Visit) -> None:
-    """Thousands of small requests ahead of their answers, which nobody reads."""
+    """Thousands of small requests ahead of their answers, which are not read."""
     async with visit.line(small_buffer=True) as line:
         if line is None:
             return
@@ -111,10 +111,15 @@ def _headers(name: Callable[[int], str], count: int, value: str) -> Callable[[Vi
 def _heads() -> list[Attack]:
     small = _headers(lambda number: f"x-{number}", 200_000, "v")
     return [
-        Attack("long URL", "a URL of 59 MB", _told(lambda _: get("/" + "u" * (59 << 20))), 4),
-        Attack("long query", "a URL of 8 kB, as long as allowed", _told(lambda _: get("/health?" + "q" * 8000)), 16),
-        Attack("long header", "one header of 15 MB", _told(_headers(lambda _: "x", 1, "v" * (15 << 20))), 6),
-        Attack("many headers", "200,000 small headers", _told(small), 6),
+        Attack("long URL", "a URL of 59 MB", _send_and_read(lambda _: get("/" + "u" * (59 << 20))), 4),
+        Attack(
+            "long query",
+            "a URL of 8 kB, as long as allowed",
+            _send_and_read(lambda _: get("/health?" + "q" * 8000)),
+            16,
+        ),
+        Attack("long header", "one header of 15 MB", _send_and_read(_headers(lambda _: "x", 1, "v" * (15 << 20))), 6),
+        Attack("many headers", "200,000 small headers", _send_and_read(small), 6),
         Attack(
             "half a head",
             "half of the headers, then a byte now and then",
@@ -151,13 +156,13 @@ def _half_bodies() -> list[Attack]:
 
 
 def _expecting(visit: Visit) -> bytes:
-    return head(_COMPLETION, MOST, visit.key, more=["Expect: 100-continue"])
+    return head(_COMPLETION, MAX_BODY, visit.key, more=["Expect: 100-continue"])
 
 
 async def _half_and_gone(visit: Visit) -> None:
     async with visit.line() as line:
         if line is not None:
-            await line.send(head(_COMPLETION, len(_lists()), visit.key) + _lists()[: visit.rng.randrange(MOST)])
+            await line.send(head(_COMPLETION, len(_lists()), visit.key) + _lists()[: visit.rng.randrange(MAX_BODY)])
             visit.note("left")
 
 
@@ -171,23 +176,25 @@ def _no_http() -> list[Attack]:
         await visit.ask(visit.rng.randbytes(visit.rng.randrange(1, 1 << 20)))
 
     return [
-        Attack("TLS hello", "TLS on the plain port", _told(lambda _: hello), 16),
-        Attack("HTTP/0.9", "a line without a version", _told(lambda _: b"GET /health\r\n\r\n"), 16),
-        Attack("HTTP/2", "the preface of HTTP/2", _told(lambda _: preface), 16),
+        Attack("TLS hello", "TLS on the plain port", _send_and_read(lambda _: hello), 16),
+        Attack("HTTP/0.9", "a line without a version", _send_and_read(lambda _: b"GET /health\r\n\r\n"), 16),
+        Attack("HTTP/2", "the preface of HTTP/2", _send_and_read(lambda _: preface), 16),
         Attack(
             "h2c",
             "an upgrade to HTTP/2, with a body",
-            _told(lambda v: head(_COMPLETION, len(asked), v.key, more=upgrade) + asked),
+            _send_and_read(lambda v: head(_COMPLETION, len(asked), v.key, more=upgrade) + asked),
             8,
         ),
         Attack("garbage", "up to a megabyte of random bytes", garbage, 16),
         Attack(
             "pipelined garbage",
             "a request, then a megabyte of noise on the same line",
-            _told(lambda v: f"GET /health HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode() + v.rng.randbytes(1 << 20)),
+            _send_and_read(
+                lambda v: f"GET /health HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode() + v.rng.randbytes(1 << 20)
+            ),
             8,
         ),
-        Attack("unread pipeline", "20,000 requests ahead of answers that nobody reads", _unread_pipeline, 8),
+        Attack("unread pipeline", "20,000 requests ahead of answers that are not read", _unread_pipeline, 8),
         Attack("methods", "methods that no path has", _methods, 16),
     ]
 
@@ -202,10 +209,12 @@ def _transfers() -> list[Attack]:
     return [
         Attack("chunk extensions", "chunks of a byte with a megabyte beside it", _chunked(extension, 31), 6),
         Attack("small chunks", "a million chunks of one byte", _chunked(b"1\r\n \r\n", 1_000_000), 6),
-        Attack("huge chunk", "a chunk announced as 2^60 bytes", _chunked(b"fffffffffffffff\r\n" + b" " * MOST, 1), 6),
-        Attack("no length", "8 MB in one chunk", _chunked(b"%x\r\n%b\r\n" % (MOST, b"[" * MOST), 1), 6),
-        Attack("trailers", "200,000 trailers behind a body", _told(_trailers), 6),
-        Attack("compressed", "a body said to be gzip", _told(_compressed), 6),
+        Attack(
+            "huge chunk", "a chunk announced as 2^60 bytes", _chunked(b"fffffffffffffff\r\n" + b" " * MAX_BODY, 1), 6
+        ),
+        Attack("no length", "8 MB in one chunk", _chunked(b"%x\r\n%b\r\n" % (MAX_BODY, b"[" * MAX_BODY), 1), 6),
+        Attack("trailers", "200,000 trailers behind a body", _send_and_read(_trailers), 6),
+        Attack("compressed", "a body said to be gzip", _send_and_read(_compressed), 6),
     ]
 
 
@@ -215,7 +224,7 @@ def _trailers(visit: Visit) -> bytes:
 
 
 def _compressed(visit: Visit) -> bytes:
-    body = b"\x1f\x8b" + bytes(MOST)
+    body = b"\x1f\x8b" + bytes(MAX_BODY)
     return head(_COMPLETION, len(body), visit.key, more=["Content-Encoding: gzip"]) + body
 
 
@@ -241,16 +250,16 @@ def _of_browsers() -> list[Attack]:
         Attack(
             "cross-site upload",
             "a page of another site uploads a file",
-            _told(lambda _: upload(line * 1000, more=page)),
+            _send_and_read(lambda _: upload(line * 1000, more=page)),
             8,
             False,
         ),
-        Attack("rebound name", "another site's name for this server", _told(rebound), 8, False),
+        Attack("rebound name", "another site's name for this server", _send_and_read(rebound), 8, False),
     ]
 
 
 def crowds() -> list[Attack]:
-    """What stands about beside honest clients for long; not of the catalogue of attacks."""
+    """Return attacks that last beside honest clients; not of the catalogue."""
     slow = text({"prompt": "x", "max_tokens": 40, "ignore_eos": True, "stream": True})  # slow, but little work
     return [
         Attack("crowd: idle", "connections that say nothing", _held(lambda _: b""), 2000),
@@ -260,7 +269,7 @@ def crowds() -> list[Attack]:
 
 
 def _announced(visit: Visit) -> bytes:
-    return head(_COMPLETION, MOST, visit.key)
+    return head(_COMPLETION, MAX_BODY, visit.key)
 
 
 def connection_attacks() -> list[Attack]:

@@ -35,7 +35,7 @@ _REPLACED = "process that reads requests is gone"  # the log's words when the he
 
 @dataclass(frozen=True, slots=True)
 class Raid:
-    """One attack or a mixture, done. window: until memory was back, or until nobody watched any more."""
+    """One attack or a mixture, done. window: until memory was back, or the watch ended."""
 
     window: Window
     ended: float
@@ -96,18 +96,18 @@ class Field:
         tenants: whose keys the attackers have. more: fields of the attackers' plan.
         """
         given = attacker.Plan(self.server.port, self._keys[:tenants], list(names), seconds, seed)
-        with _child("attacker", said=replace(given, **more), told=True) as process:
+        with _child("attacker", said=replace(given, **more), answers=True) as process:
             assert process.stdout is not None
             process.stdout.readline()  # it is ready, or has ended
             rest, began = self.rest_mb, time.perf_counter()
             try:
-                process.wait(seconds + _LATE)  # what it tells at its end is short
-                told = process.stdout.read()
+                process.wait(seconds + _LATE)  # its last output is short
+                answers = process.stdout.read()
             except subprocess.TimeoutExpired:
-                told = b""
+                answers = b""
         cancel_jobs(self.server.port, self._keys)
         ended = time.perf_counter()
-        tallies = msgspec.json.decode(told, type=dict[str, Tally]) if told else {}
+        tallies = msgspec.json.decode(answers, type=dict[str, Tally]) if answers else {}
         while time.perf_counter() < ended + WATCHED and self.server.process.poll() is None:
             time.sleep(0.1)
             if self.memory.now <= rest + NEAR_MB and self.sightings.last_answer() > ended:
@@ -142,7 +142,7 @@ class Field:
             back=None if late else max(one for one in backs if one is not None),
             tree_mb=max(max(memory, default=0.0) for _, memory in values),
             died=self.died,
-            told=sum((Counter(tally.told) for tally in tallies), Counter()),
+            answers=sum((Counter(tally.answers) for tally in tallies), Counter()),
             visits=sum(tally.visits for tally in tallies),
             sent_mb=sum(tally.sent for tally in tallies) / 1e6,
         )
@@ -155,13 +155,13 @@ class Field:
 
 @contextmanager
 def _child(
-    module: str, *given: str, said: attacker.Plan | honest.Plan | None = None, told: bool = False
+    module: str, *given: str, said: attacker.Plan | honest.Plan | None = None, answers: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process of this package, which ends when its standard input does."""
     process = subprocess.Popen(
         [sys.executable, "-m", f"benchmarks.attack.{module}", *given],
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE if told else subprocess.DEVNULL,
+        stdout=subprocess.PIPE if answers else subprocess.DEVNULL,
     )
     try:
         assert process.stdin is not None

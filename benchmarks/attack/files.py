@@ -11,7 +11,7 @@ from benchmarks.attack.visit import Visit
 from benchmarks.attack.wire import filled, form, head, text, upload
 
 _FORM = "multipart/form-data; boundary=B"
-_LOOKS = 8  # at a job, one second apart
+_LOOKS = 8  # at a job, one a second
 
 
 def _line(number: int, body: str) -> bytes:

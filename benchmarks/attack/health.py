@@ -1,8 +1,8 @@
 """The clock on `/health`: `python -m benchmarks.attack.health PORT FILE PID`; a line of JSON for every question.
 
-Asks over one connection at times 20 ms apart; times that pass while it waits for an answer are left out here, and made
-up for where the waits are counted. What the process itself waited for a core, as Linux tells it, does not count against
-the server. What the server's event loop waited for a core is written down beside. Ends with its standard input.
+Asks over one connection every 20 ms; times that pass while it waits for an answer are left out here, and made
+up for where the waits are counted. What the process itself waited for a core, as Linux reports it, does not count
+against the server. What the server's event loop waited for a core is written down beside. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def main() -> None:
     with open(sys.argv[2], "w", encoding="ascii", buffering=1) as file:
         while True:
             due += EVERY
-            while due < (now := time.perf_counter()):  # what was due meanwhile is counted by whoever reads this
+            while due < (now := time.perf_counter()):  # what was due meanwhile is counted by the reader
                 due += EVERY
             time.sleep(due - now)
             before = clock.failures
             wait = clock.wait()
-            told = (due, wait, clock.failures - before, time.perf_counter(), _waited(loop))
-            file.write(json.dumps([round(one, 6) for one in told]) + "\n")
+            entry = (due, wait, clock.failures - before, time.perf_counter(), _waited(loop))
+            file.write(json.dumps([round(one, 6) for one in entry]) + "\n")
 
 
 if __name__ == "__main__":

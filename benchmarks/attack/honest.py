@@ -28,7 +28,7 @@ PROMPTS = 8
 KV_TOKENS = 32 * 1024  # what the server has room for by itself, with the built-in model: 2,048 blocks of 16
 LONG_PROMPT = 1000  # tokens
 PATIENCE = 60.0  # seconds after which a stream is given up
-_LEAST, _MOST = 60, 160  # tokens of an answer
+_MIN_TOKENS, _MAX_TOKENS = 60, 160  # tokens of an answer
 _PAUSE = 0.05  # seconds before the next try, where there was no stream
 
 
@@ -50,7 +50,7 @@ class Honest:
     def __init__(self, plan: Plan, file: TextIO):
         self._plan, self._file = plan, file
         rng = random.Random(11)
-        lengths = [plan.tokens or rng.randint(_LEAST, _MOST) for _ in range(PROMPTS)]
+        lengths = [plan.tokens or rng.randint(_MIN_TOKENS, _MAX_TOKENS) for _ in range(PROMPTS)]
         self._asked = [self._call(prompt(rng, rng.randint(20, 90), 2000), length) for length in lengths]
         self._texts: dict[int, bytes] = {}
 
@@ -78,7 +78,7 @@ class Honest:
         number = client
         while True:
             stream = await self._stream(number % PROMPTS, client)
-            self._tell(number % PROMPTS, stream)
+            self._write(number % PROMPTS, stream)
             if not stream.complete:
                 await asyncio.sleep(_PAUSE)
             number += 1
@@ -93,7 +93,7 @@ class Honest:
             task.add_done_callback(under_way.discard)
 
     async def _one(self, number: int, due: float) -> None:
-        self._tell(number, await self._stream(number, number, due))
+        self._write(number, await self._stream(number, number, due))
 
     async def _stream(self, number: int, client: int, due: float | None = None) -> Stream:
         """number: of the prompt."""
@@ -110,18 +110,18 @@ class Honest:
             stream.ended = time.perf_counter()
         return stream
 
-    def _tell(self, number: int, stream: Stream) -> None:
+    def _write(self, number: int, stream: Stream) -> None:
         error = b'data: {"error"' in stream.body
-        told = {
+        entry = {
             "sent": round(stream.sent, 6),
             "ended": round(stream.ended, 6),
             "status": stream.status,
             "complete": stream.complete and not error,
             "same": stream.complete and not error and stream.text == self._texts[number],
             "arrivals": [round(one, 6) for one in stream.arrivals],
-            "told": "" if stream.complete and not error else stream.body[-300:].decode("utf-8", "replace"),
+            "received": "" if stream.complete and not error else stream.body[-300:].decode("utf-8", "replace"),
         }
-        self._file.write(json.dumps(told) + "\n")
+        self._file.write(json.dumps(entry) + "\n")
 
 
 def main() -> None:

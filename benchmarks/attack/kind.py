@@ -1,4 +1,4 @@
-"""What an attack is: a name, a sentence, one visit of an attacker, and how many attack at once."""
+"""Define what an attack is: a name, a sentence, one visit of an attacker, and how many attack at once."""
 
 from __future__ import annotations
 

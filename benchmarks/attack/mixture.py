@@ -10,7 +10,7 @@ from benchmarks.attack.attacker import Plan
 from benchmarks.attack.field import Field, Raid
 from benchmarks.attack.kind import Attack
 from benchmarks.attack.sightings import Window
-from benchmarks.attack.trials import held, ms, told
+from benchmarks.attack.trials import answers_of, held, ms
 from benchmarks.attack.waits import BACK, BUDGET_MB, P99, TREE_MB, WORST, Outcome
 from benchmarks.comparison import log_line
 from benchmarks.results import table
@@ -30,7 +30,7 @@ def mixture(folder: Path, attacks: Sequence[Attack], seconds: float, seed: int) 
             raids.append(field.raid(names, min(ROUND, left), seed + len(raids)))
             left -= ROUND
             outcome = field.outcome(raids[-1:], quiet[-1:])
-            log_line(f"{seconds - max(0.0, left):.0f} s: {held(outcome)}; {told(outcome)}")
+            log_line(f"{seconds - max(0.0, left):.0f} s: {held(outcome)}; {answers_of(outcome)}")
         if not field.died:
             quiet.append(field.quiet(QUIET))
         outcome = field.outcome(raids, quiet)
@@ -76,11 +76,11 @@ def report(outcome: Outcome, names: Sequence[str], seconds: float, seed: int, re
     intro = (
         f"{len(names)} attacks in random order (seed {seed}), {at_once} at once for {turn:g} s each, {seconds:g} s in "
         f"all, in rounds of {ROUND:g} s with {QUIET:g} s of quiet between, beside 20 honest streams. Attackers made "
-        f"{outcome.visits:,} visits, sent {outcome.sent_mb:,.0f} MB and were told: {_all_told(outcome.told)}."
+        f"{outcome.visits:,} visits, sent {outcome.sent_mb:,.0f} MB and got: {_all_answers(outcome.answers)}."
     )
     head = ["", "waits", "p50, p99, longest, ms"]
     return "\n\n".join([intro, table(["", "measured", "asked"], rows), table(head, waits)])
 
 
-def _all_told(told: Counter[str]) -> str:
-    return ", ".join(f"{count:,} × {what}" for what, count in told.most_common())
+def _all_answers(answers: Counter[str]) -> str:
+    return ", ".join(f"{count:,} × {what}" for what, count in answers.most_common())

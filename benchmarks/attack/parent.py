@@ -1,4 +1,4 @@
-"""Children that end with whoever started them: standard input stays open as long as that one lives."""
+"""Children that end with their parent: standard input stays open as long as the parent lives."""
 
 from __future__ import annotations
 

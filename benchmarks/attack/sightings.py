@@ -1,4 +1,4 @@
-"""What honest clients saw, read from the files that their processes write, and what of it lies within a time.
+"""Read what honest clients saw from the files that their processes write, and what of it lies within a time.
 
 Times are of time.perf_counter, which is one clock for all processes of a machine.
 """

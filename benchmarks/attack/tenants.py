@@ -9,7 +9,7 @@ from benchmarks.attack.field import Field
 from benchmarks.attack.honest import Plan
 from benchmarks.attack.sightings import Seen
 from benchmarks.attack.target import HONEST_KEYS
-from benchmarks.attack.trials import ms, told
+from benchmarks.attack.trials import answers_of, ms
 from benchmarks.attack.waits import Outcome, waits
 from benchmarks.results import table
 
@@ -41,7 +41,7 @@ def report(outcome: Outcome, flooded: Seen, seconds: float) -> str:
     ]
     intro = (
         f"--policy fair, one tenant floods for {seconds:g} s with 64 calls at once of n 128, the other has {STREAMS} "
-        f"streams under way. The flood was told: {told(outcome)}."
+        f"streams in flight. The flood got: {answers_of(outcome)}."
     )
     head = ["the other's TTFT", "streams", "p50, p99, longest, ms"]
     return "\n\n".join([intro, table(["", "measured", "asked"], rows), table(head, times)])

@@ -16,7 +16,7 @@ from benchmarks.results import table
 QUIET = 1.5  # seconds before each attack, and after the last
 _NEAR = 3  # quiet times before an attack that it is compared with, beside the one after it
 HEAD = [
-    *("attack", "what it does", "at once", "told (visits)", "MB sent"),
+    *("attack", "what it does", "at once", "answers (visits)", "MB sent"),
     *("/health quiet: p50, p99, max ms", "attacked, beyond quiet", "gaps quiet: p50, p99, max ms"),
     *("attacked, beyond quiet", "texts the same", "memory above rest, MB", "back after s"),
     *("beyond quiet of the server's own doing: /health, gaps", "held"),
@@ -36,7 +36,7 @@ class Trial:
             attack.name,
             attack.what,
             attack.connections,
-            told(outcome),
+            answers_of(outcome),
             f"{outcome.sent_mb:,.0f}",
             ms(health[0]),
             ms(health[1] - health[0]),
@@ -58,8 +58,8 @@ def held(outcome: Outcome) -> str:
     )
 
 
-def told(outcome: Outcome, most: int = 4) -> str:
-    parts = [f"{count:,} × {what}" for what, count in outcome.told.most_common(most)]
+def answers_of(outcome: Outcome, most: int = 4) -> str:
+    parts = [f"{count:,} × {what}" for what, count in outcome.answers.most_common(most)]
     return f"{', '.join(parts) or 'nothing'} ({outcome.visits:,})"
 
 

@@ -1,4 +1,4 @@
-"""One visit of an attacker: a connection from an address of its own, what it sends, and what it is told.
+"""One visit of an attacker: a connection from an address of its own, what it sends, and the answer.
 
 Knows sockets and the first line of an answer. What is sent, the attacks know.
 """
@@ -23,11 +23,11 @@ _SMALL_BUFFER = 4096
 
 @dataclass(slots=True)
 class Tally:
-    """What attackers were told. told: by status, or by what happened instead."""
+    """Count the answers to attackers, by status, or by what happened instead."""
 
     visits: int = 0
     sent: int = 0  # bytes
-    told: dict[str, int] = field(default_factory=dict)
+    answers: dict[str, int] = field(default_factory=dict)
 
 
 class Line:
@@ -96,7 +96,7 @@ class Visit:
         self.tally = tally
 
     def note(self, what: str) -> None:
-        self.tally.told[what] = self.tally.told.get(what, 0) + 1
+        self.tally.answers[what] = self.tally.answers.get(what, 0) + 1
 
     @asynccontextmanager
     async def line(self, small_buffer: bool = False) -> AsyncIterator[Line | None]:

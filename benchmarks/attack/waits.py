@@ -1,4 +1,5 @@
-"""What an attack added to waits: percentiles beside those of quiet times, and the limits that the server is held to.
+"""Compute what an attack added to waits: percentiles beside those of quiet times, and the limits that the server is
+held to.
 
 Knows numbers only. A gap that is as long as ten steps stands for ten tokens that came late, and a wait for /health for
 all questions that were due meanwhile: counted once, a long stop would hide among thousands of short waits (coordinated
@@ -33,7 +34,7 @@ class Waits:
     worst: float
 
     def __sub__(self, usual: Waits) -> Waits:
-        """What is beyond the usual; never less than nothing, which the machine's own unrest would often give."""
+        """Return what is beyond the usual, never less than nothing, which the machine's own unrest would often give."""
         pairs = ((self.p50, usual.p50), (self.p99, usual.p99), (self.worst, usual.worst))
         return Waits(self.count, *(max(0.0, one - other) for one, other in pairs))
 
@@ -55,7 +56,7 @@ def expected(gaps: Iterable[float], step: float) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one attack, or a mixture. quiet: of the times before and after. Seconds, megabytes.
+    """Record what came of one attack, or a mixture. quiet: of the times before and after. Seconds, megabytes.
 
     back: None: it did not come back while it was watched. died: why the server's process is gone, or "".
     """
@@ -66,7 +67,7 @@ class Outcome:
     back: float | None
     tree_mb: float
     died: str = ""
-    told: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
     visits: int = 0
     sent_mb: float = 0.0
 
@@ -102,7 +103,7 @@ class Outcome:
 
     @property
     def broken(self) -> list[str]:
-        """Which limits the server did not hold, in words; none: it passed."""
+        """Return the limits that the server broke, as text; none: it passed."""
         found = [self.died] if self.died else []
         found += _late(self.own)
         if self.attacked.unanswered:

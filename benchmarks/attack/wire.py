@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 HOST = "127.0.0.1"
-MOST = (8 << 20) - 1024  # bytes of the largest body that the server reads unless told otherwise, nearly
+MAX_BODY = (8 << 20) - 1024  # bytes of the largest body that the server reads by default, nearly
 
 
 def head(
@@ -39,14 +39,14 @@ def text(body: dict[str, Any]) -> bytes:
     return json.dumps(body).encode()
 
 
-def filled(before: str, piece: str, after: str, size: int = MOST) -> bytes:
+def filled(before: str, piece: str, after: str, size: int = MAX_BODY) -> bytes:
     """before, piece after piece with commas between, after: as much as fits into so many bytes."""
     first, last, one = before.encode(), after.encode(), piece.encode()
     count = max(1, (size - len(first) - len(last) + 1) // (len(one) + 1))
     return first + b",".join([one] * count) + last
 
 
-def stretched(before: str, filling: str, after: str, size: int = MOST) -> bytes:
+def stretched(before: str, filling: str, after: str, size: int = MAX_BODY) -> bytes:
     """The same without commas."""
     first, last, one = before.encode(), after.encode(), filling.encode()
     return first + one * ((size - len(first) - len(last)) // len(one)) + last

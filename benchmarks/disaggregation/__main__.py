@@ -16,13 +16,13 @@ def main() -> None:
     parser.add_argument("part", choices=["published", "map"])
     parser.add_argument("--write", action="store_true", help="write docs/results.md, and the map in docs/scaling.md")
     parser.add_argument("--kept", type=Path, default=Path("build/disaggregation.jsonl"), help="cells found so far")
-    parser.add_argument("--as-far", action="store_true", help="tell of the cells that are kept, and search no more")
+    parser.add_argument("--as-far", action="store_true", help="report the cells that are there, and search no more")
     arguments = parser.parse_args()
     if arguments.part == "published":
-        body, title = published.report(), "Prefill and decode apart, beside published findings"
+        body, title = published.report(), "Disaggregated prefill and decode, beside published findings"
     else:
         found = maps.cells(arguments.kept, search=not arguments.as_far)
-        body, title = maps.report(found), "Where prefill and decode apart pay"
+        body, title = maps.report(found), "Where disaggregated prefill and decode pays"
         if arguments.write:
             maps.write_map(found)
     print(body)

@@ -1,4 +1,5 @@
-"""What each layout keeps of one shape of traffic: the same searches as `inflight plan --compare-layouts` makes."""
+"""Search what each layout keeps of one shape of traffic: the same searches as `inflight plan --compare-layouts`
+makes."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Shape:
 
     prompts: str
     answers: str
-    promises: str
+    slos: str
     requests: tuple[int, int, int] | None = None
 
     @property
@@ -48,7 +49,7 @@ class Search:
     def __init__(self, shape: Shape):
         traffic = traffic_of(shape.demand)
         machine = machine_of(traffic.mean_context)
-        slos = parse_slos([shape.promises])
+        slos = parse_slos([shape.slos])
         question = Question(machines=[machine], demand=shape.demand, slos=slos, requests=shape.requests)
         self._runner = TrialRunner(question, traffic)
         self._best: Candidate = candidate_for(question, traffic, machine, Overrides())
@@ -59,7 +60,7 @@ class Search:
         """Whole prompts, and chunks."""
         return [self._need(one) for one in colocated(self._runner, self._best, engines)]
 
-    def apart(self, gbps: float, disagg_mode: DisaggMode = AFTER, engines: int | None = None) -> LayoutNeed:
+    def disaggregated(self, gbps: float, disagg_mode: DisaggMode = AFTER, engines: int | None = None) -> LayoutNeed:
         """The best of the splits that look best."""
         link = Link(self._bytes_per_token, gbps, SETUP_S, self._layers)
         return self._best_of(disaggregated(self._runner, self._best, link, disagg_mode, engines))

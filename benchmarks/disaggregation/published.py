@@ -1,4 +1,5 @@
-"""The check: three shapes of traffic for which others have said whether prefill and decode apart pay, and how much."""
+"""The check: three shapes of traffic for which others have said whether disaggregated prefill and decode pays, and how
+much."""
 
 from __future__ import annotations
 
@@ -20,22 +21,22 @@ AS_PUBLISHED = DisaggMode(
 @dataclass(frozen=True, slots=True)
 class Checked:
     about: Published
-    promises: str
+    slos: str
     needs: dict[str, LayoutNeed]  # by layout
-    apart: LayoutNeed  # as published
+    disaggregated: LayoutNeed  # as published
     ours: LayoutNeed  # as behind vllm-router
 
-    def ratio(self, baseline: str, apart: LayoutNeed | None = None) -> float:
-        return (apart or self.apart).rate / max(1e-9, self.needs[baseline].rate)
+    def ratio(self, baseline: str, disaggregated: LayoutNeed | None = None) -> float:
+        return (disaggregated or self.disaggregated).rate / max(1e-9, self.needs[baseline].rate)
 
 
 def check(about: Published) -> Checked:
-    promises = about.promises or _multiples(about)
-    log_line(f"{about.name}: {promises}")
-    search = Search(Shape(about.prompts, about.answers, promises))
+    slos = about.slos or _multiples(about)
+    log_line(f"{about.name}: {slos}")
+    search = Search(Shape(about.prompts, about.answers, slos))
     needs = {need.layout.name: need for need in search.together(about.engines)}
-    apart = search.apart(FASTEST, AS_PUBLISHED, about.engines)
-    return Checked(about, promises, needs, apart, search.again(apart, FASTEST))
+    disaggregated = search.disaggregated(FASTEST, AS_PUBLISHED, about.engines)
+    return Checked(about, slos, needs, disaggregated, search.again(disaggregated, FASTEST))
 
 
 def _multiples(about: Published) -> str:
@@ -49,34 +50,35 @@ def report() -> str:
     rows = [_row(one) for one in found]
     head = (
         "traffic",
-        "promised",
+        "targets",
         "whole prompts",
         "chunked",
-        "apart",
-        "apart / their baseline",
+        "disaggregated",
+        "disaggregated / their baseline",
         "published",
         "same sign",
-        "apart / chunked",
+        "disaggregated / chunked",
         "behind vllm-router / chunked",
     )
     sources = "\n".join(f"- {one.about.name}: {one.about.source}; against {one.about.baseline}" for one in found)
     return (
-        "Requests per second and engine of four H100s at which the promises are kept (a simulation by data sheets). "
-        "*Apart* is as published: blocks travel while prompts are computed, and the client has the prefill engine's "
+        "Requests per second and engine of four H100s at which the targets are met (a simulation by data sheets). "
+        "*Disaggregated* is as published: blocks travel while prompts are computed, and the client has the prefill "
+        "engine's "
         f"first token.\n\n{table(head, rows)}\n\n{sources}"
     )
 
 
 def _row(one: Checked) -> list[str]:
     low, high = one.about.ratio
-    ratio, pools = one.ratio(one.about.baseline), one.apart.layout.pools
+    ratio, pools = one.ratio(one.about.baseline), one.disaggregated.layout.pools
     assert pools is not None
     return [
         one.about.name,
-        one.promises,
+        one.slos,
         f"{one.needs['whole prompts'].rate:.2f}",
         f"{one.needs['chunked'].rate:.2f}",
-        f"{one.apart.rate:.2f} ({pools.prefill} to {pools.decode})",
+        f"{one.disaggregated.rate:.2f} ({pools.prefill} to {pools.decode})",
         f"{ratio:.2f} ({one.about.baseline})",
         f"{low:g} to {high:g}",
         "yes" if (ratio > 1) == one.about.pays else "**no**",

@@ -1,4 +1,4 @@
-"""What is asked in the map and in the check: lengths, promises, links, and what others have published.
+"""Define what is asked in the map and in the check: lengths, targets, links, and what others have published.
 
 Fixed before anything was run; nothing here is changed by a result.
 """
@@ -11,7 +11,7 @@ MODEL, GPU, DEGREE = "llama-3.1-70b", "h100", 4
 
 # The map. Medians; the 99th percentile is twice as long.
 PROMPTS, ANSWERS, TAIL = (256, 1024, 4096), (32, 128, 512), 2
-PROMISES = {
+SLOS = {
     "strict": "ttft=500(p90),itl=40(p90)",  # the p90 of each answer's own gaps
     "usual": "ttft=1000(p90),tpot=50(p90)",
     "loose": "ttft=4000(p90),tpot=150(p90)",
@@ -21,7 +21,7 @@ LINKS = {"25 GbE": 25 * 0.8, "100 GbE": 100 * 0.8, "4 × NDR 400": 4 * 400 * 0.7
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """prompts, answers: as `parse_lengths` has them. slowdowns: instead of promises, times of a request that is alone
+    """prompts, answers: as `parse_lengths` has them. slowdowns: instead of targets, times of a request that is alone
     (TTFT of a prompt at the 90th percentile of lengths, TPOT), kept by nine of ten. baseline: the layout that they
     compare with. engines: of four GPUs, in all; None: as many as the best split of up to four has. ratio: of rates, as
     published, least and most."""
@@ -30,7 +30,7 @@ class Published:
     source: str
     prompts: str
     answers: str
-    promises: str | None
+    slos: str | None
     slowdowns: tuple[float, float] | None
     baseline: str
     ratio: tuple[float, float]

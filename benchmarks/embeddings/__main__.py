@@ -42,7 +42,7 @@ class Runner:
 
     name: str
     process: subprocess.Popen[str]
-    told: str = ""
+    description: str = ""
 
     def ask(self, **command: Any) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -101,7 +101,7 @@ def _measured(arguments: argparse.Namespace, model: Path, shape: str, precision:
             [
                 f"{shape}, {precision}",
                 tail,
-                runner.told + (", padded" if name == "padded" else ""),
+                runner.description + (", padded" if name == "padded" else ""),
                 f"{tokens / statistics.median(seconds[name]):,.0f}",
                 "1" if name == "inflight" else spread(over),
                 f"{cosines[name]:.6f}",
@@ -145,7 +145,7 @@ def _started(arguments: argparse.Namespace, name: str, job: Job) -> Runner:
     environments = None if name in ("inflight", "padded") else arguments.environments
     more = {"INFLIGHT_PADDED": "1"} if name == "padded" else {}
     runner = Runner(name, _run(environments, module, json.dumps(asdict(job)), **more))
-    runner.told = runner.hear()["ready"]
+    runner.description = runner.hear()["ready"]
     return runner
 
 

@@ -63,7 +63,7 @@ def write(folder: Path, shape: str) -> None:
 
 
 def write_modules(folder: Path, width: int, pooling: str = "mean_tokens") -> None:
-    """What sentence-transformers does with hidden states. pooling: as its files call it."""
+    """Return what sentence-transformers does with hidden states. pooling: as its files call it."""
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     modules = [
         {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}

@@ -43,11 +43,11 @@ class Scale:
 
     @property
     def usual_prompt(self) -> int:
-        """Whose kernels are told one by one."""
+        """Return the sizes whose kernels are reported one by one."""
         return self.prompts[-2:][0]
 
     @property
-    def most_rows(self) -> int:
+    def max_rows(self) -> int:
         return max(self.rows)
 
 
@@ -61,14 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
     from benchmarks.gpu.device import MeasuredDevice
 
-    device, told = MeasuredDevice(asked.device), []
+    device, sections = MeasuredDevice(asked.device), []
     for section in _sections(device, asked):
         print(section, end="\n\n", flush=True)
-        told.append(section)
+        sections.append(section)
     if asked.write:
         subject = f"{device.name.partition(' (')[0]}, {asked.part}, {_held(asked)}"
         command = " ".join(["python -m benchmarks.gpu", *(sys.argv[1:] if arguments is None else arguments)])
-        write_section(f"gpu {subject}", f"On a GPU: {subject}", command, "\n\n".join(told))
+        write_section(f"gpu {subject}", f"On a GPU: {subject}", command, "\n\n".join(sections))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _sections(device: MeasuredDevice, asked: argparse.Namespace) -> Iterator[str]:
     """One after the other, as they are measured."""
-    yield device.told()
+    yield device.summary()
     parts = PARTS if asked.part == "all" else (asked.part,)
     if "kernels" in parts:
         yield f"### Kernels beside PyTorch's own operations\n\n{_kernels(device, asked.cases)}"
@@ -109,14 +109,14 @@ def _held(asked: argparse.Namespace) -> str:
 
 
 def _kernels(device: MeasuredDevice, named: str) -> str:
-    from benchmarks.gpu.kernels import compare, told
+    from benchmarks.gpu.kernels import compare, comparison
     from inflight.execution.backends.torch import eager, kernels
 
     if not device.is_gpu:
         from tests.execution.backends.torch.interpreted import mend_interpreter
 
         mend_interpreter()
-    return told(compare(device, cast("DeviceOperations", kernels), cast("DeviceOperations", eager), named))
+    return comparison(compare(device, cast("DeviceOperations", kernels), cast("DeviceOperations", eager), named))
 
 
 def _operations(device: MeasuredDevice, asked: argparse.Namespace) -> DeviceOperations:
@@ -168,8 +168,8 @@ def _limits(scale: Scale) -> Limits:
     from benchmarks.gpu.model import Limits
 
     if scale is _LITTLE:
-        return Limits(scale.most_rows, 1024, 64, 1024)
-    return Limits(scale.most_rows, _POSITIONS, max(scale.prompts), _KV_TOKENS)
+        return Limits(scale.max_rows, 1024, 64, 1024)
+    return Limits(scale.max_rows, _POSITIONS, max(scale.prompts), _KV_TOKENS)
 
 
 def _measurements(

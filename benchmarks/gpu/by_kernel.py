@@ -23,14 +23,14 @@ _NAME = 60  # characters of a kernel's name: a template's arguments fill lines
 def by_kernel(model: DrawnModel, rows: Sequence[int], context: int, steps: int, prompt: int) -> str:
     if not torch.cuda.is_available():
         return "There are no kernels to see: there is no GPU."
-    stepper, told = Stepper(model), []
+    stepper, sections = Stepper(model), []
     for count in rows:
-        told.append(_told(f"{count} rows decode", *of_decodes(stepper, count, context, steps)))
-    told.append(_told(f"a prompt of {prompt:,}", *of_prompt(stepper, prompt, 3)))
-    return "\n\n".join(told)
+        sections.append(_section(f"{count} rows decode", *of_decodes(stepper, count, context, steps)))
+    sections.append(_section(f"a prompt of {prompt:,}", *of_prompt(stepper, prompt, 3)))
+    return "\n\n".join(sections)
 
 
-def _told(what: str, ran: Iterable[Ran], passes: int) -> str:
+def _section(what: str, ran: Iterable[Ran], passes: int) -> str:
     spent: dict[str, list[float]] = defaultdict(list)
     for one in ran:
         spent[_short(one.name)].append(one.end - one.start)

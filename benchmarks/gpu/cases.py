@@ -1,6 +1,6 @@
 """Operations of a pass with random inputs: what they are called with, what comes out, what they read and multiply.
 
-Knows the seam (`torch.operations`) and shapes; who computes them is given, so that kernels and their plain twins get
+Knows the seam (`torch.operations`) and shapes; who computes them is given, so that kernels and their references get
 the very same tensors. Sizes of the full ones are those of models that are served: Llama-3.1-8B, with the experts of
 Qwen3-30B-A3B, the recurrent layers of Qwen3-Next and the latent attention of DeepSeek-V3.
 """
@@ -119,7 +119,7 @@ class Numbers:
         return GroupedMatrix(self.whole(256, rows, columns // 2, kind=torch.uint8), scales * 5e-3, None, GROUP)
 
     def chunks(self, rows: int, length: int, context: int) -> PassTensors:
-        """rows sequences in blocks that lie apart, of which each computes `length` tokens up to `context`."""
+        """rows sequences in separate blocks, of which each computes `length` tokens up to `context`."""
         first, width = context - length, -(-context // BLOCK)
         order = torch.randperm(rows * width, device=self.device, generator=self._random).to(torch.int32)
         tokens = rows * length
@@ -214,7 +214,7 @@ def _products(numbers: Numbers, sizes: Sizes, tokens: int) -> Iterator[Case]:
 
 
 def _adapters(numbers: Numbers, sizes: Sizes, tokens: int) -> Case:
-    """What they add to a product; the rows have them in turns."""
+    """Return what they add to a product; the rows have them in turns."""
     hidden, weight = sizes.hidden, DeviceLinear((), sizes.hidden, sizes.hidden, 0)
     tables = AdapterTables(ADAPTERS, numbers.device, Upload(numbers.device))
     pack = Packer(numbers.act, numbers.device).plain
@@ -329,7 +329,7 @@ def _recurrence(numbers: Numbers, sizes: Sizes, rows: int, length: int, context:
 
 
 def _draws(numbers: Numbers, sizes: Sizes, rows: int) -> Iterator[Case]:
-    """The plain twin draws the same tokens: random words are counted, and ties go to the lower number."""
+    """The reference draws the same tokens: random words are counted, and ties go to the lower number."""
     logits = numbers.normal(rows, sizes.vocab, scale=3.0)
     for name, temperature, top_p in (("greedy", 0.0, 1.0), ("drawn", 0.8, 1.0), ("top-p", 0.8, 0.9)):
         draws = _plain_draws(numbers, rows, temperature, top_p)

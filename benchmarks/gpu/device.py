@@ -30,7 +30,7 @@ class Rates:
     flops_per_s: float
 
     def seconds(self, read: float, operations: float) -> float:
-        """What so many bytes and operations take at least, both at once."""
+        """Return what so many bytes and operations take at least, both at once."""
         return max(read / self.read_bytes_per_s, operations / self.flops_per_s)
 
 
@@ -89,7 +89,7 @@ class MeasuredDevice:
         a, b = (torch.randn(side, side, dtype=self.act, device=self.device) for _ in range(2))
         return Rates(length / self.median(read.sum), 2 * side**3 / self.median(lambda: a @ b))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """A sentence for the page."""
         rates = self.rates
         return (

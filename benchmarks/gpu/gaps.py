@@ -1,4 +1,5 @@
-"""What a device does from the first kernel of some decode steps to the last: how long it computes, how long it waits.
+"""Measure what a device does from the first kernel of some decode steps to the last: how long it computes, how long it
+waits.
 
 Knows what ran (`ran`); a wait that is short is one of the hardware's own between kernels, a long one is the host's.
 """

@@ -1,4 +1,4 @@
-"""Kernels beside their plain twins: whether both compute the same, and how long a kernel takes beside the ceiling.
+"""Kernels beside their references: whether both compute the same, and how long a kernel takes beside the ceiling.
 
 Knows how numbers are compared; which operations there are is in `cases`.
 """
@@ -55,7 +55,7 @@ def compare(
     return [_compared(device, case, kernels, eager) for case in cases(numbers, sizes) if re.search(named, case.name)]
 
 
-def told(found: Sequence[Compared]) -> str:
+def comparison(found: Sequence[Compared]) -> str:
     """A sentence and a table."""
     wrong = [one.case for one in found if not one.is_right]
     sentence = f"{len(found) - len(wrong)} of {len(found)} kernels compute what PyTorch's own operations do"

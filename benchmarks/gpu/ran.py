@@ -1,4 +1,4 @@
-"""What ran on a device while something was asked of it: kernels and copies by name, with their times.
+"""Record what ran on a device while something was asked of it: kernels and copies by name, with their times.
 
 Knows PyTorch's profiler; not what was asked.
 """

@@ -58,7 +58,7 @@ class Stepper:
         return min(found[1:])
 
     def decodes(self, prompts: Sequence[Prompt], steps: int) -> Iterator[BatchPlan]:
-        """What is not computed of prompts in the first, then a token of each."""
+        """Return what is not computed of prompts in the first, then a token of each."""
         longest = max(len(prompt.token_ids) for prompt in prompts)
         yield self._beginning(prompts, longest + steps)
         for step in range(1, steps):

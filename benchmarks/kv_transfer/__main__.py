@@ -7,7 +7,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-import benchmarks.kv_transfer as told
+import benchmarks.kv_transfer as package
 from benchmarks.comparison import publish
 from benchmarks.kv_transfer import overlap
 from benchmarks.kv_transfer.rates import BLOCK_BYTES, BLOCKS, rates
@@ -60,7 +60,7 @@ most) of {prompts} prompts. Asked are the transfer of two layers of the last chu
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=told.__doc__)
+    arguments = argparse.ArgumentParser(description=package.__doc__)
     arguments.add_argument("--part", choices=["rates", "waits"], required=True)
     arguments.add_argument("--repeats", type=int, default=25, help="of a rate")
     arguments.add_argument("--prompts", type=int, default=5, help="for each way to wait")

@@ -1,6 +1,6 @@
 """A link between two sockets of one host that lets so many bytes through in a second, in a process of its own.
 
-Bytes towards whoever connects are let through at the link's rate, after a delay of none; those the other way, which are
+Bytes towards the client are let through at the link's rate, after a delay of none; those the other way, which are
 few, as they come.
 """
 
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 _PIECE = 32 << 10  # bytes
-_BUFFER = 128 << 10  # of the socket that is read from, so that not more than that is under way
+_BUFFER = 128 << 10  # of the socket that is read from, so that not more than that is in flight
 
 
 @contextmanager

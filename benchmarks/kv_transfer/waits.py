@@ -1,8 +1,8 @@
-"""What the first decode step waits for behind the last chunk of its prompt: two engines of one thread each.
+"""Measure what the first decode step waits for behind the last chunk of its prompt: two engines of one thread each.
 
 Where the decode engine is known first, it is asked before the prompt is computed, and layers travel while the prefill
 engine computes; beside that the same with whole blocks alone, which travel when their step has ended, and with an
-engine that is asked when the prompt is computed, as behind a router. What is told is how long behind the prefill
+engine that is asked when the prompt is computed, as behind a router. Reported is how long behind the prefill
 engine's last step the decode engine has all blocks, so that its first step could begin.
 """
 
@@ -141,9 +141,9 @@ def allowed(chunk: int, layer_bytes: float, rate: float) -> float:
     return ALLOWED + LAYERS_ALLOWED * layer_bytes * handed(chunk) / rate
 
 
-def _request(name: str, tokens: tuple[int, ...], handover: KVTransfer) -> Request:
+def _request(name: str, tokens: tuple[int, ...], transfer: KVTransfer) -> Request:
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
-    return Request(request_id=name, prompt_token_ids=tokens, params=params, kv_transfer=handover)
+    return Request(request_id=name, prompt_token_ids=tokens, params=params, kv_transfer=transfer)
 
 
 @contextmanager
@@ -159,7 +159,8 @@ def _without_layers(exchange: KVExchange) -> Iterator[None]:
 
 @contextmanager
 def _watched(engines: Pair, chunk: int) -> Iterator[Overlap]:
-    """What of the last chunk's blocks is computed, as its layers are done, and what is there, as messages come."""
+    """Return what of the last chunk's blocks is computed, as its layers are done, and what is there, as messages
+    come."""
     overlap, have = Overlap(), engines.here.have
     blocks = handed(chunk)
 
@@ -168,11 +169,11 @@ def _watched(engines: Pair, chunk: int) -> Iterator[Overlap]:
             super().came(message)
             overlap.there.append((time.monotonic(), sum(self._have[-blocks:])))
 
-    def told(nbytes: int) -> None:
+    def on_bytes(nbytes: int) -> None:
         overlap.computed.append((time.monotonic(), nbytes * blocks))
         have(nbytes)
 
-    engines.here.have = told  # type: ignore[method-assign]
+    engines.here.have = on_bytes  # type: ignore[method-assign]
     try:
         with patch.object(pulls, "Arrivals", Watched):
             yield overlap

@@ -18,8 +18,8 @@ requests, taking turns.
    else; with `--record FILE --rounds 1` they can be run one by one, and those in the file count. `--quick` takes some
    minutes a round, `--minutes` ends the rounds, and `--rounds 0` makes the checkpoints and measures nothing. Without
    its environment a peer is left out, and the table says so; of what a peer's own tools cannot make, their last words
-   are kept in a file NAME.failed, and told. vLLM's very first start of a model compiles it, and takes a minute longer
-   than later ones.
+   are kept in a file NAME.failed, and reported. vLLM's very first start of a model compiles it, and takes a minute
+   longer than later ones.
 
 Precisions are those of `engines.PRECISIONS`; in 4 bits inflight and llama.cpp load the very same GGUF file, which
 llama.cpp's own quantizer makes of the checkpoint.

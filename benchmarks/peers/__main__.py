@@ -66,9 +66,9 @@ def main(given: Sequence[str] | None = None) -> None:
         return
     again = _peaks(_threads(arguments))  # the machine may have been busy before
     peaks = {name: max(peak, again[name]) for name, peak in peaks.items()}
-    told = report(contests, {contest.precision: _ceilings(contest, peaks) for contest in contests})
+    tables = report(contests, {contest.precision: _ceilings(contest, peaks) for contest in contests})
     loads = [load for contest in contests for load in contest.loads.values()]
-    body = "\n\n".join([_introduction(arguments, sizes, rounds, loads), *missing.values(), told])
+    body = "\n\n".join([_introduction(arguments, sizes, rounds, loads), *missing.values(), tables])
     for place in filter(None, (arguments.folder, arguments.environments)):  # where an engine's last words name it
         body = body.replace(str(place.resolve()), "FOLDER")
     print(body)
@@ -271,7 +271,7 @@ def _introduction(arguments: argparse.Namespace, sizes: Sizes, rounds: int, load
         f"are {native.NativeBackend('bfloat16', threads).isa}. {taken}Medians of {rounds} "
         f"{'rounds' if rounds > 1 else 'round'}; a ratio is taken within a round, to the best peer, with least and "
         f"greatest in brackets. Decoding: {sizes.decode_outputs} tokens of each row after a prompt of "
-        f"{sizes.decode_prompt}. {_told_mix(sizes)}"
+        f"{sizes.decode_prompt}. {_mix(sizes)}"
         "First token: from starting the process, with the model's files in the page cache and modules compiled. "
         "Peak resident: of the process, pages of the model's files among it. GB/s: read bandwidth around the "
         f"runs. Decoding of up to {READING_BATCH} rows may wait for memory, and counts where that was within "
@@ -292,7 +292,7 @@ def _of_which_weights(arguments: argparse.Namespace) -> str:
     )
 
 
-def _told_mix(sizes: Sizes) -> str:
+def _mix(sizes: Sizes) -> str:
     if not sizes.mixed:
         return ""
     mix = mixed(sizes.mixed)

@@ -65,7 +65,7 @@ class Checkpoints:
         self._write = write_plain or self._write_random
 
     def plain(self) -> Path:
-        """bf16, in the layout that everybody reads."""
+        """bf16, in the layout that all engines read."""
         return self.made("bf16", self._write)
 
     def vllm_int8(self) -> Path:

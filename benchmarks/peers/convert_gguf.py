@@ -2,7 +2,7 @@
 converter needs.
 
 The converter recognizes a tokenizer by what it makes of one text, and refuses those that it has never seen, as the one
-of these checkpoints; its splits are GPT-2's, so that is what it is told.
+of these checkpoints; its splits are GPT-2's, so that is what it gets.
 """
 
 from __future__ import annotations

@@ -25,13 +25,13 @@ from inflight.models.gguf.tensor_types import TensorType
 #   file      a trained model's GGUF file as it is
 PRECISIONS = ("bf16", "int8", "int8-all", "q8_0", "q4_0", "q4_k_m", "int4-all", "int4", "file")
 FOUR_BITS = ("q4_0", "q4_k_m", "int4-all", "int4", "file")
-Told = Callable[[TensorType], str]  # of a file's tensors: how an engine holds them
+Describe = Callable[[TensorType], str]  # of a file's tensors: how an engine holds them
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What an engine loads: a folder or a file. weights, output: how the matrices of the layers and the output
-    projection are held in it, in words."""
+    """Record what an engine loads: a folder or a file. weights, output: how the matrices of the layers and the output
+    projection are stored in it, as text."""
 
     place: Path
     weights: str
@@ -153,22 +153,22 @@ def vllm(checkpoints: Checkpoints, python: Path, cache: Path) -> Engine:
 
 def with_file(engine: Engine, path: Path) -> Engine:
     """Return inflight or llama.cpp with a trained model's file among what it loads."""
-    told = _as_inflight_holds if engine.name == "inflight" else _by_name
-    return replace(engine, models={**engine.models, "file": lambda: _file(path, told)})
+    describe = _as_inflight_holds if engine.name == "inflight" else _by_name
+    return replace(engine, models={**engine.models, "file": lambda: _file(path, describe)})
 
 
-def _files(checkpoints: Checkpoints, told: Told) -> dict[str, Callable[[], Copy]]:
+def _files(checkpoints: Checkpoints, describe: Describe) -> dict[str, Callable[[], Copy]]:
     """Return the files that inflight and llama.cpp load alike."""
     return {
-        "q8_0": lambda: _file(checkpoints.gguf("Q8_0"), told),
-        "q4_0": lambda: _file(checkpoints.gguf("Q4_0"), told),
-        "q4_k_m": lambda: _file(checkpoints.gguf("Q4_K_M"), told),
-        "int4-all": lambda: _file(checkpoints.gguf("Q4_0-pure"), told),
+        "q8_0": lambda: _file(checkpoints.gguf("Q8_0"), describe),
+        "q4_0": lambda: _file(checkpoints.gguf("Q4_0"), describe),
+        "q4_k_m": lambda: _file(checkpoints.gguf("Q4_K_M"), describe),
+        "int4-all": lambda: _file(checkpoints.gguf("Q4_0-pure"), describe),
     }
 
 
-def _file(path: Path, told: Told) -> Copy:
-    """A GGUF file in words. A quantizer's mixtures, and what it does where rows do not divide into its groups, are no
+def _file(path: Path, describe: Describe) -> Copy:
+    """Describe a GGUF file. A quantizer's mixtures, and what it does where rows do not divide into its groups, are no
     matter of the file's name: matrices are counted by their elements."""
     tensors = {name: entry for name, (_, entry) in GGUFModel(path).tensors.items()}
     elements: Counter[TensorType] = Counter()
@@ -176,9 +176,9 @@ def _file(path: Path, told: Told) -> Copy:
         if name.startswith("blk.") and len(entry.shape) > 1:
             elements[entry.type] += math.prod(entry.shape)
     head = tensors.get("output.weight") or tensors["token_embd.weight"]
-    shares = [(told(kind), count / elements.total()) for kind, count in elements.most_common()]
+    shares = [(describe(kind), count / elements.total()) for kind, count in elements.most_common()]
     layers = [kind if share > 0.99 else f"{kind} {share:.0%}" for kind, share in shares if share >= 0.01]
-    return Copy(path, ", ".join(layers), told(head.type))
+    return Copy(path, ", ".join(layers), describe(head.type))
 
 
 def _by_name(kind: TensorType) -> str:
@@ -190,8 +190,8 @@ def _as_inflight_holds(kind: TensorType) -> str:
 
 
 def _preloaded(python: Path) -> str:
-    """What vLLM's guide for CPUs asks to preload: tcmalloc and Intel's OpenMP. setup.sh puts the former beside the
-    latter where the system has none."""
+    """Return what vLLM's guide for CPUs asks to preload: tcmalloc and Intel's OpenMP. setup.sh puts the former beside
+    the latter where the system has none."""
     environment = python.parent.parent
     here = sorted(environment.glob("usr/lib/*/libtcmalloc_minimal.so.4"))
     allocator = str(here[0]) if here else ctypes.util.find_library("tcmalloc_minimal")

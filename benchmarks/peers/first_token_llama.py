@@ -11,7 +11,7 @@ import sys
 
 from llama_cpp import llama_cpp  # type: ignore[import-not-found]  # not in this environment
 
-_CONTEXT, _MOST_TOKENS = 4096, 1024
+_CONTEXT, _MAX_TOKENS = 4096, 1024
 
 
 def main(path: str, prompt: str, threads: int) -> None:
@@ -25,8 +25,8 @@ def main(path: str, prompt: str, threads: int) -> None:
     if not context:
         sys.exit(f"llama.cpp cannot load {path}")
     vocabulary = llama_cpp.llama_model_get_vocab(model)
-    tokens, text = (llama_cpp.llama_token * _MOST_TOKENS)(), prompt.encode()
-    count = llama_cpp.llama_tokenize(vocabulary, text, len(text), tokens, _MOST_TOKENS, True, True)
+    tokens, text = (llama_cpp.llama_token * _MAX_TOKENS)(), prompt.encode()
+    count = llama_cpp.llama_tokenize(vocabulary, text, len(text), tokens, _MAX_TOKENS, True, True)
     if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(tokens, count)):
         sys.exit("llama_decode failed")
     token = llama_cpp.llama_sampler_sample(llama_cpp.llama_sampler_init_greedy(), context, -1)

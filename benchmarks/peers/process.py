@@ -56,12 +56,12 @@ class EngineProcess:
 
     def ready(self) -> dict[str, Any]:
         """Have the job loaded; its version and the settings that it chose itself. Once, before anything is sent."""
-        self._tell(asdict(self._job))
+        self._send(asdict(self._job))
         return self._answer()
 
     def send(self, works: Sequence[Work]) -> list[Observation]:
         """Once all have got their tokens. Times are of the system's monotonic clock."""
-        self._tell([[one.arrival, one.prompt, one.output_tokens] for one in works])
+        self._send([[one.arrival, one.prompt, one.output_tokens] for one in works])
         answer = self._answer()
         return [
             _observation(str(index), one, answer["start"], times)
@@ -87,7 +87,7 @@ class EngineProcess:
         self._process.stdout.close()
         self._log.close()
 
-    def _tell(self, line: object) -> None:
+    def _send(self, line: object) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(line) + "\n")

@@ -1,6 +1,6 @@
 """A GGUF file in bf16 to one of fewer bits, by llama.cpp's own quantizer. Runs where its bindings can be imported.
 
-The quantizer holds the output projection in more bits than a type's name says, unless it is told otherwise.
+The quantizer holds the output projection in more bits than a type's name says, by default.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 _BF16 = 30  # as the file format numbers types; the bindings do not name it
-# By the name of the copy: the type, what the quantizer is told besides.
+# By the name of the copy: the type, further options of the quantizer.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "Q8_0": ("Q8_0", {}),
     "Q4_0": ("Q4_0", {}),

@@ -16,7 +16,7 @@ from benchmarks.peers.contest import Contest, Figure
 
 
 def write(path: Path, contests: Sequence[Contest]) -> None:
-    """What is there of other precisions stays."""
+    """Keep what is there of other precisions."""
     precisions = {contest.precision for contest in contests}
     lines = [line for line in _lines(path) if line["precision"] not in precisions]
     for contest in contests:

@@ -3,7 +3,7 @@
 The library computes batches and leaves their making to who calls it; this is the loop of its server: a token of each
 sequence that decodes, then prompts in their order until the batch is full. Greedy picks are numpy's argmax over its
 logits, which is quicker than the library's own sampler. The cache is unified, as it is in the server by default: eight
-rows took two thirds of the time that they take with caches of their own, sixteen and more about the same. Whoever
+rows took two thirds of the time that they take with caches of their own, sixteen and more about the same. A caller that
 starts this names the bindings' source in PYTHONPATH and the compiled library in LLAMA_CPP_LIB_PATH.
 """
 
@@ -51,8 +51,8 @@ class Llama:
         self._free = deque(range(job.max_num_seqs))
         self._waiting: deque[_Sequence] = deque()
         self._running: dict[int, _Sequence] = {}  # by row
-        told = llama_cpp.llama_print_system_info().decode()
-        used = [name for name in _INSTRUCTIONS if f"{name} = 1" in told]
+        info = llama_cpp.llama_print_system_info().decode()
+        used = [name for name in _INSTRUCTIONS if f"{name} = 1" in info]
         self.version = f"of llama-cpp-python {__version__}"
         self.settings = f"{_BATCH} tokens in a batch, {_MICRO_BATCH} in a micro-batch, {', '.join(used[:3])}"
 

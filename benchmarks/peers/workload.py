@@ -1,4 +1,5 @@
-"""What the engines are sent, as token ids, the same for all; nothing that a prefix cache or a tokenizer could help.
+"""Generate what the engines are sent, as token ids, the same for all; nothing that a prefix cache or a tokenizer could
+help.
 
 Knows lengths, ids and arrivals; not what is measured of them. Seeded.
 """

@@ -1,4 +1,5 @@
-"""What real models answer in each precision, as served, beside their own weights in float32 and beside llama.cpp.
+"""Measure what real models answer in each precision, as served, beside their own weights in float32 and beside
+llama.cpp.
 
     benchmarks/peers/setup.sh FOLDER llama llama_avx2
     python -m benchmarks.real_models --environments FOLDER --write

@@ -26,7 +26,7 @@ class Agreement:
         same_best: share of positions whose likeliest token is the same.
         loss, loss_error: mean difference of the next token's negative log-probability, and its standard error.
         other_where_close: share of positions at which the engine has another likeliest token, of those where the
-            reference's best two are 0.1 to 0.3 nats apart; NaN where there is none.
+            reference's best two are at a distance of 0.1 to 0.3 nats; NaN where there is none.
     """
 
     positions: int
@@ -73,5 +73,5 @@ def agreement(reference: Answers, found: Answers) -> Agreement:
 def difference(one: Answers, other: Answers) -> tuple[float, float]:
     """Return the mean difference of two engines' log-probabilities of the next token, and the share of positions with
     the same likeliest token."""
-    apart = np.abs(one.of_next.astype(np.float64) - other.of_next)
-    return float(apart.mean()), float((one.best == other.best).mean())
+    distance = np.abs(one.of_next.astype(np.float64) - other.of_next)
+    return float(distance.mean()), float((one.best == other.best).mean())

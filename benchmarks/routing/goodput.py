@@ -37,11 +37,11 @@ def report(engine: Engine, replicas: int, requests: int, seeds: int) -> str:
         for router in (*ours, *RAY):
             found[router] = _found(engine, router, replicas, shape(name), requests, seeds)
             log_line(f"{name}, {router}: {statistics.fmean(found[router].rates):.3f} arrivals/s")
-        parts.append(_told(name, found))
+        parts.append(_table(name, found))
     return "\n\n".join(parts)
 
 
-def _told(name: str, found: dict[str, Found]) -> str:
+def _table(name: str, found: dict[str, Found]) -> str:
     turns = found["round-robin"].rates
     ray = [max(pair) for pair in zip(*(found[one].rates for one in RAY), strict=True)]
     rows = [
@@ -70,7 +70,7 @@ def _found(
     for seed in range(seeds):
 
         def keeps(rate: float, seed: int = seed) -> float | None:
-            """What share was found cached, where the targets are kept."""
+            """Return what share was found cached, where the targets are kept."""
             run = simulate(traffic(classes, rate, requests, seed), engine.setup(router, replicas, seed))
             if steady(run.observations).attainment < KEPT:
                 return None
@@ -89,12 +89,12 @@ def _highest(keeps: Callable[[float], float | None]) -> tuple[float, float]:
     if share is None:
         raise SystemExit(f"the targets are not kept even at {_LOWEST} arrivals/s; this engine is too slow for them")
     high = low * 2
-    while (told := keeps(high)) is not None:
-        low, share, high = high, told, high * 2
+    while (kept := keeps(high)) is not None:
+        low, share, high = high, kept, high * 2
     for _ in range(_TRIALS):
         middle = (low * high) ** 0.5
-        if (told := keeps(middle)) is None:
+        if (kept := keeps(middle)) is None:
             high = middle
         else:
-            low, share = middle, told
+            low, share = middle, kept
     return low, share

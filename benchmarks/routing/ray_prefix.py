@@ -1,4 +1,5 @@
-"""The prefix router that Ray Serve publishes (PrefixCacheAffinityRouter), as its documentation tells it, to compare.
+"""The prefix router that Ray Serve publishes (PrefixCacheAffinityRouter), as its documentation describes it, to
+compare.
 
 While the longest and the shortest queue differ by no more than a threshold: to a replica that has been sent the longest
 beginning of the prompt, if that is a tenth of it; else to one that has been sent least in all. Otherwise the less
@@ -14,7 +15,7 @@ from inflight.routing.policies.policy import Candidate
 from inflight.routing.routed_request import RoutedRequest
 
 _BLOCK = 16  # tokens; Ray's counts characters
-_LEAST_MATCH = 0.1
+_MIN_MATCH = 0.1
 
 
 class RayPrefix:
@@ -33,7 +34,7 @@ class RayPrefix:
         else:
             matches = [_leading(blocks, known) for known in seen]
             longest = max(matches)
-            if longest * _BLOCK >= _LEAST_MATCH * len(request.prompt):
+            if longest * _BLOCK >= _MIN_MATCH * len(request.prompt):
                 places = [place for place, match in enumerate(matches) if match == longest]
             else:
                 least = min(map(len, seen))

@@ -55,7 +55,7 @@ def report(replicas: int, requests: int, routers: Sequence[str], runs: int, proc
             began = time.monotonic()
             ran = list(pool.map(_ran, [_Run(router, replicas, requests // runs, seed) for seed in range(runs)]))
             minutes = (time.monotonic() - began) / 60
-            rows.append([f"`{router}`", *_told(ran, requests), f"{minutes:.1f}"])
+            rows.append([f"`{router}`", *_cells(ran, requests), f"{minutes:.1f}"])
             peak = max(peak, *(one.peak for one in ran))
     head = ("policy", "TTFT p99", "kept their targets", "steps a request", "ms of a processor a request")
     about = (
@@ -69,7 +69,7 @@ def _ran(run: _Run) -> _Ran:
     """In a process of its own."""
     began = time.process_time()
     workload = traffic(shape("agents"), _PER_REPLICA * run.replicas, run.requests, run.seed)
-    gc.freeze()  # it stays until the end: nobody need look through it again
+    gc.freeze()  # it stays until the end: collections skip it
     made = time.process_time()
     simulation = simulate(workload, GPU.setup(run.router, run.replicas, run.seed))
     ended = time.process_time()
@@ -82,7 +82,7 @@ def _ran(run: _Run) -> _Ran:
     return _Ran(summary.ttft.p99, summary.attainment, made - began, ended - made, simulation.steps, peak)
 
 
-def _told(ran: Sequence[_Ran], requests: int) -> list[str]:
+def _cells(ran: Sequence[_Ran], requests: int) -> list[str]:
     return [
         _interval([one.p99 for one in ran], 1e3, "ms"),
         _interval([one.kept for one in ran], 100, "%"),

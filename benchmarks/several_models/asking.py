@@ -134,7 +134,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def in_turn(count: int, *works: Callable[[], float]) -> list[list[float]]:
-    """What each gives, so many times, in turns that begin with another each time."""
+    """Return what each gives, so many times, in turns that begin with another each time."""
     found: list[list[float]] = [[] for _ in works]
     for turn in range(count):
         order = list(enumerate(works))

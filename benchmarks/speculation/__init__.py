@@ -1,1 +1,1 @@
-"""What speculation brings and what it costs: `python -m benchmarks.speculation`."""
+"""Measure what speculation brings and what it costs: `python -m benchmarks.speculation`."""

@@ -51,7 +51,9 @@ def contest(
     """tokens: of a leg at one row; None: as many as an answer has on average. Of twice as many at 16 rows, of four
     times at 64."""
     with_drafts = engine(model.beside(), rows, pairs, ON, SuffixDrafter(), clock)
-    without = engine(model.beside(), rows, pairs, OFF, None, clock)  # alike: where memory lies tells in short steps
+    without = engine(
+        model.beside(), rows, pairs, OFF, None, clock
+    )  # alike: the location of memory matters in short steps
     one_row = tokens or sum(len(pair.answer) for pair in pairs) / len(pairs)
     found = between(with_drafts, without, rows, kind, legs, round(one_row * max(1.0, rows**0.5 / 2)))
     log_line(f"{model.name}, {counted(rows, 'row')}, {kind}: {with_interval(found.speed_up)}, {found.drafted:,} drafts")

@@ -1,4 +1,4 @@
-"""What a step costs that verifies k drafts in each row, over one that verifies none: what there is to win.
+"""Measure what a step costs that verifies k drafts in each row, over one that verifies none: what there is to win.
 
 Knows plans and a device; no scheduler, and no drafter. The same rows at the same contexts are computed with each number
 of drafts in turn, so that only the drafts differ. A draft that is surely right pays where the step's time grows by less

@@ -1,1 +1,1 @@
-"""What binding outputs to grammars costs: `python -m benchmarks.structured_output`."""
+"""Measure what constraining outputs by grammars costs: `python -m benchmarks.structured_output`."""

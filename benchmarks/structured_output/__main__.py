@@ -18,7 +18,7 @@ from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 MODELS: dict[str, Quantization] = {"bf16": "none", "int8": "int8", "int4": "int4"}
 TITLES = {
     "steps": "Structured output: steps whose rows follow a schema",
-    "arrivals": "Structured output: schemas that nobody has seen before",
+    "arrivals": "Structured output: new schemas",
     "costs": "Structured output: vocabularies, compiling and masks",
     "schemas": "Structured output: schemas of real projects, and their instances",
 }
@@ -70,9 +70,9 @@ def _on_models(asked: argparse.Namespace) -> str:
     compiled = CompiledGrammars(lambda: vocabulary)
     compiled.warm_up()
     models = [Model("qwen", blocks(asked.rows, most), context(most), MODELS[one]) for one in asked.models]
-    told = report(models, asked.rows, asked.legs, compiled)
+    text = report(models, asked.rows, asked.legs, compiled)
     compiled.close()
-    return told
+    return text
 
 
 if __name__ == "__main__":

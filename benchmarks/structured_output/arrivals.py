@@ -1,4 +1,4 @@
-"""What steps lose in which somebody arrives with a schema that nobody has seen before.
+"""Measure what steps lose in which a request arrives with a new schema.
 
 Two engines of decoding rows take turns; with each step a newcomer arrives, in the one with a new schema, in the other
 with the same prompt and none. What is compared is the 99th percentile of all steps; its interval is from resampled

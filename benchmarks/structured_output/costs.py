@@ -1,4 +1,5 @@
-"""What the parts take by themselves, in one thread: the view of a vocabulary, compiling by the schema's size, masks.
+"""Measure what the parts take by themselves, in one thread: the view of a vocabulary, compiling by the schema's size,
+masks.
 
 Knows `execution.grammars`, and no model: which token comes is drawn among those that a mask allows.
 """
@@ -71,12 +72,12 @@ def _compiling(repeats: int) -> str:
 
 
 def _masks() -> str:
-    """A first output finds places of the grammar that nobody was at; later ones find most of them again."""
+    """A first output finds states of the grammar for the first time; later ones find most of them again."""
     compiled = _compiled()
     rows = []
     for name, grammar in MASKED.items():
         compiled.check(grammar)
-        rows.append([name, *(_told(_output(compiled, grammar, seed)) for seed in (1, 2, 3))])
+        rows.append([name, *(_cell(_output(compiled, grammar, seed)) for seed in (1, 2, 3))])
     compiled.close()
     about = (
         f"A mask over {VOCABULARIES[-1]:,} tokens, in microseconds: mean (99th percentile) of {TOKENS} tokens, drawn "
@@ -101,7 +102,7 @@ def _output(compiled: CompiledGrammars, grammar: Grammar, seed: int) -> list[flo
     return times
 
 
-def _told(times: Sequence[float]) -> str:
+def _cell(times: Sequence[float]) -> str:
     return f"{statistics.fmean(times):,.0f} ({sorted(times)[int(0.99 * len(times))]:,.0f})"
 
 

@@ -1,4 +1,5 @@
-"""What a step takes whose rows follow a schema, over the same step of free text: all of its rows, or one of them.
+"""Measure what a step takes whose rows follow a schema, over the same step of free text: all of its rows, or one of
+them.
 
 Engines around the same weights take turns, leg by leg; the ratio is taken within each turn.
 """

@@ -19,7 +19,7 @@ from benchmarks.attack.grammars import grammar_attacks
 from benchmarks.attack.memory import tree
 from benchmarks.attack.target import BOMBS, make_model
 from benchmarks.attack.visit import Tally, Visit
-from benchmarks.attack.wire import MOST, filled, stretched, text
+from benchmarks.attack.wire import MAX_BODY, filled, stretched, text
 from inflight.server.openai.chat import CHAT
 from inflight.server.openai.completions import COMPLETION
 from inflight.text import ChatTemplate, Conversation
@@ -27,7 +27,7 @@ from inflight.text import ChatTemplate, Conversation
 
 def test_bodies_are_as_large_as_the_server_takes_them_and_no_larger() -> None:
     body = filled('{"prompt":[', "-1", "]}")
-    assert MOST - 3 < len(body) <= MOST
+    assert MAX_BODY - 3 < len(body) <= MAX_BODY
     assert body.startswith(b'{"prompt":[-1,-1,') and body.endswith(b",-1]}")
     assert stretched('"', "ab", '"', 7) == b'"abab"'
 
@@ -49,9 +49,9 @@ def test_attackers_know_what_stands_about_too_but_a_mixture_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"), [(b"HTTP/1.1 418 x\r\n\r\n", "418"), (b"SSH-2.0\r\n", "no HTTP"), (b"", "closed")]
+    ("answer", "noted"), [(b"HTTP/1.1 418 x\r\n\r\n", "418"), (b"SSH-2.0\r\n", "no HTTP"), (b"", "closed")]
 )
-def test_attackers_note_what_they_are_told(answer: bytes, told: str) -> None:
+def test_attackers_note_the_answers(answer: bytes, noted: str) -> None:
     tally = Tally()
     addresses = []
 
@@ -67,7 +67,7 @@ def test_attackers_note_what_they_are_told(answer: bytes, told: str) -> None:
             await Visit(port, ["sk-1", "sk-2"], 3, random.Random(1), tally).ask(b"GET / HTTP/1.1\r\n\r\n")
 
     asyncio.run(visited())
-    assert (tally.told, tally.visits, addresses) == ({told: 1}, 1, ["127.0.0.5"])
+    assert (tally.answers, tally.visits, addresses) == ({noted: 1}, 1, ["127.0.0.5"])
 
 
 @pytest.mark.wide
@@ -87,7 +87,7 @@ def test_two_attacks_for_some_seconds_each(
     assert set(tree(os.getpid())) <= set(before), "whatever it started has ended"
 
 
-def test_a_mistake_is_told_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_reported_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["no such attack"])
     assert "'no such attack' is unknown; --list names all" in capsys.readouterr().err

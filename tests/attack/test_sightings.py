@@ -43,7 +43,7 @@ def test_only_what_lies_within_the_windows_counts(files: tuple[Path, Path]) -> N
     assert (seen.same, seen.wrong) == (1, {})
 
 
-def test_streams_that_went_wrong_are_told_by_why(files: tuple[Path, Path]) -> None:
+def test_streams_that_went_wrong_are_reported_with_their_reason(files: tuple[Path, Path]) -> None:
     health, honest = files
     write(
         honest,
@@ -66,7 +66,7 @@ def test_a_line_that_is_half_written_is_read_when_it_is_whole(files: tuple[Path,
     assert sightings.last_answer() == pytest.approx(2.2)
 
 
-def test_time_for_which_the_event_loop_had_no_core_is_told_apart(files: tuple[Path, Path]) -> None:
+def test_time_for_which_the_event_loop_had_no_core_is_reported_separately(files: tuple[Path, Path]) -> None:
     health, honest = files
     write(health, asked(1.0, 0.1), asked(2.0, 0.5, queued=0.3), asked(3.0, 0.1, queued=0.3))
     write(honest, stream(2.4, 2.45, 2.5, 2.9, 2.95))

@@ -33,12 +33,12 @@ def test_what_is_beyond_the_usual_is_never_less_than_nothing() -> None:
     assert (more.p50, more.worst) == (0.0, pytest.approx(0.001))
 
 
-def test_what_held_is_told_as_held() -> None:
+def test_limits_that_hold_are_reported() -> None:
     assert HELD.broken == []
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "broken"),
     [
         ({"attacked": replace(CALM, own_health=[0.002] * 190 + [0.2] * 10)}, ["/health p99"]),
         ({"attacked": replace(CALM, own_gaps=[0.01] * 4000 + [0.3])}, ["streams longest"]),
@@ -52,11 +52,11 @@ def test_what_held_is_told_as_held() -> None:
         ({"died": "the server ended with code -9"}, ["the server ended with code -9"]),
     ],
 )
-def test_each_limit_that_is_broken_is_named(change: dict[str, object], told: list[str]) -> None:
-    assert replace(HELD, **change).broken == told  # type: ignore[arg-type]
+def test_each_limit_that_is_broken_is_named(change: dict[str, object], broken: list[str]) -> None:
+    assert replace(HELD, **change).broken == broken  # type: ignore[arg-type]
 
 
-def test_what_the_machine_lacked_is_no_fault_of_the_servers_but_told() -> None:
+def test_what_the_machine_lacked_is_no_fault_of_the_servers_but_reported() -> None:
     crowded = replace(HELD, attacked=replace(CALM, health=[0.002] * 190 + [0.2] * 10))
     assert (crowded.broken, crowded.for_want_of_cores) == ([], ["/health p99"])
 

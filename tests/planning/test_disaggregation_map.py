@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from benchmarks.disaggregation import map as maps
-from benchmarks.disaggregation.shapes import ANSWERS, LINKS, PROMISES, PROMPTS, PUBLISHED
+from benchmarks.disaggregation.shapes import ANSWERS, LINKS, PROMPTS, PUBLISHED, SLOS
 from inflight.metrics.slo import parse_slos
 from inflight.workload.lengths import parse_lengths
 
@@ -22,7 +22,7 @@ def test_a_cell_is_a_ratio_for_each_link() -> None:
     text = maps.short([USUAL, NEVER])
     assert "| prompts of 256 | 0.50 / 1.05 / **1.50** |  |  |" in text
     assert "| prompts of 1,024 | - / - / only apart |  |  |" in text
-    assert f"2 of {len(PROMISES) * len(PROMPTS) * len(ANSWERS)} cells were run." in maps.report([USUAL, NEVER])
+    assert f"2 of {len(SLOS) * len(PROMPTS) * len(ANSWERS)} cells were run." in maps.report([USUAL, NEVER])
 
 
 def test_cells_that_are_kept_are_not_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,12 +31,12 @@ def test_cells_that_are_kept_are_not_searched_again(tmp_path: Path, monkeypatch:
     assert maps.cells(kept, search=False) == [USUAL]
     searched = []
 
-    def cell(prompts: int, answers: int, promises: str) -> maps.Cell:
-        searched.append((prompts, answers, promises))
-        return msgspec.structs.replace(USUAL, prompts=prompts, answers=answers, promises=promises)
+    def cell(prompts: int, answers: int, slos: str) -> maps.Cell:
+        searched.append((prompts, answers, slos))
+        return msgspec.structs.replace(USUAL, prompts=prompts, answers=answers, slos=slos)
 
     monkeypatch.setattr(maps, "cell", cell)
-    every = len(PROMISES) * len(PROMPTS) * len(ANSWERS)
+    every = len(SLOS) * len(PROMPTS) * len(ANSWERS)
     assert len(maps.cells(kept, search=True)) == every and len(searched) == every - 1
     assert maps.cells(kept, search=False) == maps.cells(kept, search=True) and len(searched) == every - 1
 
@@ -57,9 +57,9 @@ def test_the_map_is_written_between_its_marks_and_nothing_else(tmp_path: Path, m
 
 
 def test_what_is_asked_can_be_asked() -> None:
-    for slo in PROMISES.values():
+    for slo in SLOS.values():
         assert len(parse_slos([slo])) == 2
     for one in PUBLISHED:
         assert parse_lengths(one.prompts) and parse_lengths(one.answers)
-        assert (one.promises is None) != (one.slowdowns is None)
+        assert (one.slos is None) != (one.slowdowns is None)
         assert one.pays == (one.name != "a small deployment")
