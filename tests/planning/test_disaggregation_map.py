@@ -21,7 +21,7 @@ def test_a_cell_is_a_ratio_for_each_link() -> None:
     assert [NEVER.ratio(link) for link in LINKS] == [None, None, float("inf")]
     text = maps.short([USUAL, NEVER])
     assert "| prompts of 256 | 0.50 / 1.05 / **1.50** |  |  |" in text
-    assert "| prompts of 1,024 | - / - / only apart |  |  |" in text
+    assert "| prompts of 1,024 | - / - / only disaggregated |  |  |" in text
     assert f"2 of {len(SLOS) * len(PROMPTS) * len(ANSWERS)} cells were run." in maps.report([USUAL, NEVER])
 
 
