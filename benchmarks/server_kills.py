@@ -78,7 +78,7 @@ def calls() -> list[Call]:
 
 @dataclass(slots=True)
 class Ended:
-    """What became of a call: its text so far, and at most one of an error and a broken connection."""
+    """Record the outcome of a call: its text so far, and at most one of an error and a broken connection."""
 
     began: float
     text: str = ""
@@ -268,7 +268,7 @@ class Clients:
             with self._lock:
                 self.tally[call.kind, outcome] += 1
             if outcome != "whole":
-                time.sleep(0.05)  # as a client that is told to retry
+                time.sleep(0.05)  # as a client that retries
 
     def _outcome(self, call: Call, ended: Ended, expected: str) -> str:
         """Raises Wrong for an outcome that no kill explains."""
@@ -382,7 +382,7 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a trial has seen. grown_kb: of the first process's own memory."""
+    """Record what a trial has seen. grown_kb: of the first process's own memory."""
 
     tally: Counter[tuple[str, str]]
     kills: Kills

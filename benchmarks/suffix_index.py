@@ -1,4 +1,5 @@
-"""What suffix drafting costs: reading a prompt, learning an answer, drafting for rows with long histories; its memory.
+"""Measure what suffix drafting costs: reading a prompt, learning an answer, drafting for rows with long histories; its
+memory.
 
 64 rows, each with 32,768 tokens of a text of its own, draft in turn as in steps of an engine: each has got the token
 that its text goes on with, and asks for 16 drafts, with answers of the same salt beside its own tokens. Texts are this
