@@ -9,7 +9,7 @@ from inflight.live.engine_feed import Living
 from inflight.live.frames import Frame, Hello
 
 
-class Asked(Struct, frozen=True):
+class FeedQuery(Struct, frozen=True):
     """A query.
 
     Attributes:
@@ -21,7 +21,7 @@ class Asked(Struct, frozen=True):
     request_id: str = ""
 
 
-class Shown(Struct, frozen=True):
+class FeedAnswer(Struct, frozen=True):
     """The answer to a query. An engine without a live page answers with an empty one.
 
     Attributes:
@@ -33,14 +33,14 @@ class Shown(Struct, frozen=True):
     living: Living | None = None
 
 
-NOTHING = Shown()
+NO_ANSWER = FeedAnswer()
 _encoder = msgspec.json.Encoder()
-_asked: msgspec.json.Decoder[Asked] = msgspec.json.Decoder(Asked)
-_shown: msgspec.json.Decoder[Shown] = msgspec.json.Decoder(Shown)
+_query: msgspec.json.Decoder[FeedQuery] = msgspec.json.Decoder(FeedQuery)
+_answer: msgspec.json.Decoder[FeedAnswer] = msgspec.json.Decoder(FeedAnswer)
 
 
-def encode(message: Asked | Shown) -> bytes:
+def encode(message: FeedQuery | FeedAnswer) -> bytes:
     return _encoder.encode(message)
 
 
-decode_asked, decode_shown = _asked.decode, _shown.decode
+decode_query, decode_answer = _query.decode, _answer.decode

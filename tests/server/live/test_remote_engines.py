@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from inflight.engine.event_stream import EngineStopped
-from inflight.live.distant import Asked, Shown, decode_shown, encode
+from inflight.live.distant import FeedAnswer, FeedQuery, decode_answer, encode
 from inflight.live.engine_feed import Living
 from inflight.live.frames import Ended, Frame, Hello, RequestInfo
 from inflight.server.live import sources
@@ -56,13 +56,13 @@ def test_who_asks_gets_what_is_behind_what_he_knows(at_once: None) -> None:
     async def ask() -> None:
         engine = Engine()
         cache = shelf_of(engine)
-        first = await cache.shown(Asked())
+        first = await cache.shown(FeedQuery())
         assert first.hello is not None and [one.number for one in first.frames] == [0]
-        assert [one.number for one in (await cache.shown(Asked({"": 0}))).frames] == [1]
-        other = await cache.shown(Asked({"a": 0}), "a")
+        assert [one.number for one in (await cache.shown(FeedQuery({"": 0}))).frames] == [1]
+        other = await cache.shown(FeedQuery({"a": 0}), "a")
         assert other.hello is None and [one.number for one in other.frames] == [1, 2], "all see the same"
         for unknown in (99, -1):
-            anew = await cache.shown(Asked({"": unknown}))
+            anew = await cache.shown(FeedQuery({"": unknown}))
             assert anew.hello is not None and len(anew.frames) == 1, "of an engine that has begun anew"
         await asyncio.sleep(0.15)
         assert engine.left == 1, "no reader asks any more"
@@ -74,7 +74,7 @@ def test_of_those_who_ask_at_once_one_has_the_frame_made() -> None:
     async def ask() -> None:
         engine = Engine()
         cache = shelf_of(engine)
-        answers = await asyncio.gather(*(cache.shown(Asked()) for _ in range(5)))
+        answers = await asyncio.gather(*(cache.shown(FeedQuery()) for _ in range(5)))
         assert engine.made == 1 and all([one.number for one in shown.frames] == [0] for shown in answers)
 
     asyncio.run(ask())
@@ -84,8 +84,8 @@ def test_an_engine_that_stopped_or_has_no_live_page_shows_nothing(at_once: None)
     async def ask() -> None:
         engine = Engine()
         engine.stopped = True
-        assert await shelf_of(engine).shown(Asked()) == Shown()
-        assert decode_shown(await FrameCache(None).answer(encode(Asked()))) == Shown()
+        assert await shelf_of(engine).shown(FeedQuery()) == FeedAnswer()
+        assert decode_answer(await FrameCache(None).answer(encode(FeedQuery()))) == FeedAnswer()
 
     asyncio.run(ask())
 
@@ -158,9 +158,9 @@ def test_who_joins_late_knows_the_requests_that_live() -> None:
     infos = [RequestInfo(number, f"r{number // 2}") for number in range(6)]
     shown = iter(
         [
-            Shown(Hello("live", "m", requests=infos[:2]), [Frame(1, 0.0, 1.0)]),
-            Shown(None, [Frame(2, 1.0, 2.0, requests=infos[2:])]),
-            Shown(None, [Frame(3, 2.0, 3.0, ended=[Ended(infos[2], "stop", 2.5)])]),
+            FeedAnswer(Hello("live", "m", requests=infos[:2]), [Frame(1, 0.0, 1.0)]),
+            FeedAnswer(None, [Frame(2, 1.0, 2.0, requests=infos[2:])]),
+            FeedAnswer(None, [Frame(3, 2.0, 3.0, ended=[Ended(infos[2], "stop", 2.5)])]),
         ]
     )
 

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from inflight.live.distant import Asked, Shown, decode_shown, encode
+from inflight.live.distant import FeedAnswer, FeedQuery, decode_answer, encode
 from inflight.live.engine_feed import Living
 from inflight.live.frames import Frame, Hello, Member, Rates
 from inflight.server.live.sources import IDLE_PERIOD, PERIOD
@@ -22,7 +22,9 @@ COUNTS_PERIOD = 1.0
 FRAMES_PERIOD = 0.2
 
 Page = Callable[[], Awaitable[tuple[bytes, str]]]
-Ask = Callable[[bytes], Awaitable[Mapping[str, bytes]]]  # `Asked` → `Shown` of each engine that answers, by name
+Ask = Callable[
+    [bytes], Awaitable[Mapping[str, bytes]]
+]  # `FeedQuery` → `FeedAnswer`s by engine
 
 
 class _Known:
@@ -58,7 +60,7 @@ class RemoteEngineSource:
 
     async def news(self) -> Sequence[Hello | Frame]:
         behind = {} if self._known is None else {"": self._known.last}
-        data = (await self._ask(encode(Asked(behind)))).get("")
+        data = (await self._ask(encode(FeedQuery(behind)))).get("")
         shown = None if data is None else await asyncio.to_thread(_read, data)
         if shown is None or not shown.frames:
             return ()
@@ -75,7 +77,7 @@ class RemoteEngineSource:
         self._known = None
 
     async def living(self, request_id: str) -> Living | None:
-        data = (await self._ask(encode(Asked(request_id=request_id)))).get("")
+        data = (await self._ask(encode(FeedQuery(request_id=request_id)))).get("")
         shown = None if data is None else _read(data)
         return None if shown is None else shown.living
 
@@ -98,7 +100,7 @@ class RemoteEnginesSource:
         return (every, *(one.hello for one in self._known.values()))
 
     async def news(self) -> Sequence[Hello | Frame]:
-        asked = encode(Asked({name: one.last for name, one in self._known.items()}))
+        asked = encode(FeedQuery({name: one.last for name, one in self._known.items()}))
         due = self._counted is None or self._now() - self._counted[0] >= COUNTS_PERIOD
         answers, counts = await asyncio.gather(self._ask(asked), self._counts() if due else _nothing())
         found: list[Hello | Frame] = [] if counts is None else [counts]
@@ -115,13 +117,13 @@ class RemoteEnginesSource:
         self._known.clear()
 
     async def living(self, request_id: str) -> Living | None:
-        for data in (await self._ask(encode(Asked(request_id=request_id)))).values():
+        for data in (await self._ask(encode(FeedQuery(request_id=request_id)))).values():
             shown = _read(data)
             if shown is not None and shown.living is not None:
                 return shown.living
         return None
 
-    def _taken(self, name: str, shown: Shown) -> list[Hello | Frame]:
+    def _taken(self, name: str, shown: FeedAnswer) -> list[Hello | Frame]:
         engine = name or self._title
         frames = [replace(one, engine=engine) for one in shown.frames]
         if shown.hello is not None and frames:
@@ -161,10 +163,10 @@ async def _nothing() -> None:
     return None
 
 
-def _read(data: bytes) -> Shown | None:
+def _read(data: bytes) -> FeedAnswer | None:
     """Return the answer; None where an engine of another version sends one that is not understood."""
     try:
-        return decode_shown(data)
+        return decode_answer(data)
     except (msgspec.MsgspecError, ValueError):
         return None
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
-from inflight.live.distant import NOTHING, Asked, Shown, decode_asked, encode
+from inflight.live.distant import NO_ANSWER, FeedAnswer, FeedQuery, decode_query, encode
 from inflight.live.engine_feed import EngineFeed, Living
 from inflight.live.frames import Frame, Hello
 
@@ -94,22 +94,22 @@ class FrameCache:
         self._lock = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
 
-    async def shown(self, asked: Asked, name: str = "") -> Shown:
+    async def shown(self, asked: FeedQuery, name: str = "") -> FeedAnswer:
         """Answer a query. name: the reader's for this engine."""
         if self._source is None:
-            return NOTHING
+            return NO_ANSWER
         try:
             if asked.request_id:
-                return Shown(living=await self._source.living(asked.request_id))
+                return FeedAnswer(living=await self._source.living(asked.request_id))
             return await self._frames_behind(self._source, asked.behind.get(name, -1))
         except EngineStopped:
-            return NOTHING
+            return NO_ANSWER
 
     async def answer(self, data: bytes, name: str = "") -> bytes:
         """Answer an encoded query. Raises ValueError where it is none."""
-        return encode(await self.shown(decode_asked(data), name))
+        return encode(await self.shown(decode_query(data), name))
 
-    async def _frames_behind(self, source: EngineSource, behind: int) -> Shown:
+    async def _frames_behind(self, source: EngineSource, behind: int) -> FeedAnswer:
         """Return the frames behind that number, of which one may be made now. Raises EngineStopped."""
         self._asked_at = time.monotonic()
         async with self._lock:
@@ -119,8 +119,8 @@ class FrameCache:
             if self._watching is None or self._watching.done():
                 self._watching = asyncio.ensure_future(self._leave_when_unread(source))
             if not max(0, self._frames[0].number - 1) <= behind <= self._frames[-1].number:
-                return Shown(source.hello(), [self._frames[-1]])
-            return Shown(None, [one for one in self._frames if one.number > behind])
+                return FeedAnswer(source.hello(), [self._frames[-1]])
+            return FeedAnswer(None, [one for one in self._frames if one.number > behind])
 
     async def _leave_when_unread(self, source: EngineSource) -> None:
         while (left := self._asked_at + UNREAD_SECONDS - time.monotonic()) > 0:
