@@ -55,7 +55,7 @@ class LoadedEngine:
     bridge: AsyncBridge
     metrics: Metrics
     described: EngineDescription
-    shelf: FrameCache
+    frame_cache: FrameCache
 
     async def page(self) -> tuple[bytes, str]:
         """Return the metrics: text and content type."""
@@ -67,7 +67,7 @@ class LoadedEngine:
 
     async def frames(self, asked: bytes, name: str) -> dict[str, bytes]:
         """Return frames of the live page, as `live.distant` encodes them, by the engine's name."""
-        return {name: await self.shelf.answer(asked, name)}
+        return {name: await self.frame_cache.answer(asked, name)}
 
 
 def load_engine(

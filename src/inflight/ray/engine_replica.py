@@ -121,7 +121,7 @@ class EngineReplica:
     async def shown(self, asked: bytes) -> tuple[str, bytes]:
         """Return the replica's name and its engine's frames, as `live.distant` encodes them."""
         name = _own_name()
-        return name, await self._loaded.shelf.answer(asked, name)
+        return name, await self._loaded.frame_cache.answer(asked, name)
 
     async def sync_tenant_usage(self, data: bytes) -> tuple[str, bytes]:
         """Apply the other replicas' tenant usage; return the replica's name and its own usage since the last call.

@@ -48,14 +48,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "UNREAD_SECONDS", 0.05)
 
 
-def shelf_of(engine: Engine) -> FrameCache:
+def cache_of(engine: Engine) -> FrameCache:
     return FrameCache(cast(EngineSource, engine))
 
 
 def test_who_asks_gets_what_is_behind_what_he_knows(at_once: None) -> None:
     async def ask() -> None:
         engine = Engine()
-        cache = shelf_of(engine)
+        cache = cache_of(engine)
         first = await cache.shown(FeedQuery())
         assert first.hello is not None and [one.number for one in first.frames] == [0]
         assert [one.number for one in (await cache.shown(FeedQuery({"": 0}))).frames] == [1]
@@ -73,7 +73,7 @@ def test_who_asks_gets_what_is_behind_what_he_knows(at_once: None) -> None:
 def test_of_those_who_ask_at_once_one_has_the_frame_made() -> None:
     async def ask() -> None:
         engine = Engine()
-        cache = shelf_of(engine)
+        cache = cache_of(engine)
         answers = await asyncio.gather(*(cache.shown(FeedQuery()) for _ in range(5)))
         assert engine.made == 1 and all([one.number for one in shown.frames] == [0] for shown in answers)
 
@@ -84,7 +84,7 @@ def test_an_engine_that_stopped_or_has_no_live_page_shows_nothing(at_once: None)
     async def ask() -> None:
         engine = Engine()
         engine.stopped = True
-        assert await shelf_of(engine).shown(FeedQuery()) == FeedAnswer()
+        assert await cache_of(engine).shown(FeedQuery()) == FeedAnswer()
         assert decode_answer(await FrameCache(None).answer(encode(FeedQuery()))) == FeedAnswer()
 
     asyncio.run(ask())
@@ -94,7 +94,7 @@ class Replicas:
     """Engines by name, asked as processes are."""
 
     def __init__(self, *names: str):
-        self.shelves = {name: shelf_of(Engine()) for name in names}
+        self.shelves = {name: cache_of(Engine()) for name in names}
         self.garbled: set[str] = set()
 
     async def page(self) -> tuple[bytes, str]:
@@ -133,7 +133,7 @@ def test_each_engine_is_greeted_once_and_shown_in_its_own_frames(at_once: None) 
         assert [one.engine for one in source.hellos()] == ["", "a", "b"]
         clocks = [one.clock for one in source.hellos()[1:]]
         assert all(-1.1 < clock < 0 for clock in clocks), "its frame that ends at 1 s happened just now"
-        replicas.shelves["b"] = shelf_of(Engine())  # has been started anew
+        replicas.shelves["b"] = cache_of(Engine())  # has been started anew
         assert described(await source.news()) == [("frame", "a", 2), ("hello", "b", 0), ("frame", "b", 0)]
 
     running(look)

@@ -22,9 +22,7 @@ COUNTS_PERIOD = 1.0
 FRAMES_PERIOD = 0.2
 
 Page = Callable[[], Awaitable[tuple[bytes, str]]]
-Ask = Callable[
-    [bytes], Awaitable[Mapping[str, bytes]]
-]  # `FeedQuery` → `FeedAnswer`s by engine
+Ask = Callable[[bytes], Awaitable[Mapping[str, bytes]]]  # `FeedQuery` → `FeedAnswer`s by engine
 
 
 class _Known:
