@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
+import click
 import pytest
 
 from inflight.cli.run import command as run
@@ -98,3 +100,22 @@ def test_files_that_cannot_be_read(inflight: Caller, config: Path, tmp_path: Pat
     assert "is a directory" in inflight("run", "x", "--config", tmp_path).sentence()
     config.write_bytes(b"\xff\xfe")
     assert "cannot be read" in inflight("run", "x", "--config", config).sentence()
+
+
+@pytest.mark.parametrize("verb", ["plan", "tune"])
+def test_sizing_reads_a_file_too(verb: str, tmp_path: Path) -> None:
+    file = tmp_path / "sizing.toml"
+    file.write_text('model = "llama-3-8b"\nhardware = "h100"\nrate = 5\nslo = ["ttft=500"]\n')
+    command: click.Command = importlib.import_module(f"inflight.cli.{verb}").command
+    values = command.make_context(verb, ["--config", str(file), "--rate", "7"]).params
+    assert (values["model"], values["hardware"], values["rate"], values["slo"]) == (
+        "llama-3-8b", "h100", 7.0, ("ttft=500",),
+    )  # fmt: skip
+
+
+def test_an_option_of_json_may_be_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('[kv-events-config]\nenable_kv_cache_events = true\nendpoint = "tcp://*:5599"\n')
+    command: click.Command = importlib.import_module("inflight.cli.serve").command
+    events = command.make_context("serve", ["--config", str(file)]).params["kv_events_config"]
+    assert events is not None and events.endpoint == "tcp://*:5599"

@@ -15,7 +15,7 @@ from inflight.cli.drafts import DraftOptions, draft_options
 from inflight.cli.files import check_writable
 from inflight.cli.layouts import LayoutOptions, layout_options, layouts_of
 from inflight.cli.machines import PricedMachineOptions, longest_of, machine_options, machines_of, refuse
-from inflight.cli.options import options_of
+from inflight.cli.options import config_option, options_of
 from inflight.cli.summary import show
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
@@ -54,6 +54,7 @@ class OutputOptions:
 @settings_options(StrategiesOption)
 @layout_options
 @draft_options
+@config_option
 @settings_options(OutputOptions)
 def command(**values: Any) -> int:
     """Size a deployment: replicas, settings, latencies and cost, with reasons, by simulating the engine's own

@@ -120,14 +120,7 @@ def _operation(one: OperationTime) -> dict[str, Any]:
 
 
 def _milliseconds(time: ThreadTime) -> dict[str, float]:
-    return {
-        "busy_ms": time.busy * 1e3,
-        "put_aside_ms": time.put_aside * 1e3,
-        "waking_ms": time.waking * 1e3,
-        "last_task_ms": time.last_task * 1e3,
-        "alone_ms": time.alone * 1e3,
-        "between_ms": time.between * 1e3,
-    }
+    return {name: getattr(time, name.removesuffix("_ms")) * 1e3 for name in _THREAD}
 
 
 def name_of(trace: dict[str, Any]) -> str:

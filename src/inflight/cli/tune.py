@@ -13,7 +13,7 @@ from inflight.cli.declared import settings_options
 from inflight.cli.demand import DemandOptions, demand_of, demand_options
 from inflight.cli.files import check_writable
 from inflight.cli.machines import PricedMachineOptions, longest_of, machine_options, machines_of
-from inflight.cli.options import options_of
+from inflight.cli.options import config_option, options_of
 from inflight.cli.summary import show
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
@@ -64,6 +64,7 @@ class OutputOptions:
 @settings_options(EngineSettings, only=("max_num_seqs", "max_num_batched_tokens"), group="Settings")
 @settings_options(VerifyOptions)
 @settings_options(EngineSettings, only=("load_format",), group="On the real engine", unset=("load_format",))
+@config_option
 @settings_options(OutputOptions)
 def command(**values: Any) -> int:
     """Search strategy, step size, sequences, policy and preemption for the best goodput under the SLOs (--slo).
