@@ -81,6 +81,20 @@ def test_a_stream_holds_what_its_reader_has_not_taken() -> None:
     asyncio.run(main())
 
 
+def test_a_silent_stream_shows_that_it_lives_and_goes_on() -> None:
+    async def main() -> None:
+        generation, stream = await opened(call(stream=True))
+        frames = generation.frames(0.001)
+        assert [await anext(frames) for _ in range(3)] == [generation.response.alive] * 3
+        stream.put([token(finish=Finish("length")), end()])
+        assert b'"finish_reason":"length"' in b"".join([frame async for frame in frames])
+        await generation.close()
+        silence = generation._silence
+        assert silence is not None and silence.cancelled()
+
+    asyncio.run(main())
+
+
 def test_a_prompts_scores_are_held_until_every_choice_has_shown_them() -> None:
     async def main() -> None:
         generation, stream = await opened(call(n=2, prompt_logprobs=2, stream=True))

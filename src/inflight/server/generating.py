@@ -92,6 +92,8 @@ class Generation(Delivery):
         self._opening: asyncio.Future[EventStream] | None = None
         self._opened: EventStream | None = None
         self._kept = 0  # of what was taken, tokens and log-probabilities that the response keeps
+        self._waits_since = 0.0  # when the last wait for events began
+        self._silence: asyncio.TimerHandle | None = None  # one for a stream: one for each wait would cost a tenth of it
 
     async def open(self, engine: EngineClient) -> None:
         """Submit the call, and wait until the engine has accepted it, whose grammar may have to be compiled first.
@@ -128,6 +130,11 @@ class Generation(Delivery):
             elif self._opening is not None:
                 self._opening.cancel()
 
+    def release(self) -> None:
+        super().release()
+        if self._silence is not None:
+            self._silence.cancel()
+
     async def close(self, status: int = GONE) -> None:
         """End what is left of it, and report how it ended: by its error, if it has one, else with a HTTP status."""
         self.release()
@@ -137,7 +144,7 @@ class Generation(Delivery):
     async def answer(self) -> bytes:
         """Return everything at the end, as JSON. Raises ApiError."""
         while not self._stream.ended:
-            for event in await self._take(None):
+            for event in await self._take():
                 self.response.take(event)
             self._kept = self._stream.taken
         try:
@@ -171,10 +178,12 @@ class Generation(Delivery):
     async def frames(self, keep_alive: float) -> AsyncGenerator[bytes, None]:
         """Return server-sent events. Errors are events too: the status was sent before the first of them."""
         stream, response = self._stream, self.response
+        self._silence = self._loop.call_later(keep_alive, self._end_silence, keep_alive)
         try:
             while not stream.ended:
                 taken = stream.taken
-                events = await self._take(keep_alive)
+                self._waits_since = self._loop.time()
+                events = await self._take()
                 size = stream.taken - taken + self._kept  # which the first of a choice shows
                 if not events:
                     frames = response.alive
@@ -197,10 +206,17 @@ class Generation(Delivery):
         assert self._opened is not None, "the call is open"
         return self._opened
 
-    async def _take(self, patience: float | None) -> list[Event]:
-        """Return the events since the last ones; none, when nothing happens for so long. Raises ApiError."""
+    def _end_silence(self, keep_alive: float) -> None:
+        """Have a wait end without events if it has lasted so long, and look again when the next one may have."""
+        left = self._waits_since + keep_alive - self._loop.time()
+        if left <= 0:
+            self._stream.put([])
+        self._silence = self._loop.call_later(left if left > 0 else keep_alive, self._end_silence, keep_alive)
+
+    async def _take(self) -> list[Event]:
+        """Return the events since the last ones; none, at the end of a long silence. Raises ApiError."""
         try:
-            return await self._stream.take(patience)
+            return await self._stream.take()
         except EngineStopped as fault:
             raise _broken(without_frames(fault)) from None
 
