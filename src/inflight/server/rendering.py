@@ -10,7 +10,7 @@ import msgspec
 
 from inflight.core.queueing.validation import check_context, max_output_tokens
 from inflight.core.types.request import RequestRefused
-from inflight.server.common.fields import RenderedRequest
+from inflight.server.common.endpoint import RenderedRequest
 from inflight.server.common.prepared import PreparedChat, PreparedCompletion
 from inflight.server.errors import refused
 from inflight.server.registry import ENDPOINTS

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from inflight.server.common.answers import AnswerSerializer
 from inflight.server.common.bodies import BodyDecoder
+from inflight.server.common.fields import StreamOptions
 from inflight.server.common.prepared import EndpointName, Prepared, PreparedAnswer
 
 if TYPE_CHECKING:
@@ -52,3 +55,16 @@ class Endpoint:
     def generates(self) -> bool:
         """Whether the engine is asked."""
         return self.serializer is not None
+
+
+class RenderedRequest(Struct, kw_only=True):
+    """sampling_params: by vLLM's names; max_tokens: what the context leaves of those asked for."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    sampling_params: dict[str, Any]
+    model: str
+    stream: bool
+    stream_options: StreamOptions | None
+    cache_salt: str | None
+    priority: int

@@ -133,19 +133,6 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None  # a hint: frames carry nothing but the answer
 
 
-class RenderedRequest(Struct, kw_only=True):
-    """sampling_params: by vLLM's names; max_tokens: what the context leaves of those asked for."""
-
-    request_id: str
-    token_ids: tuple[int, ...]
-    sampling_params: dict[str, Any]
-    model: str
-    stream: bool
-    stream_options: StreamOptions | None
-    cache_salt: str | None
-    priority: int
-
-
 class Slo(Struct, forbid_unknown_fields=True):
     """Targets of one request, in milliseconds."""
 

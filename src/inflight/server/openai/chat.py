@@ -23,8 +23,8 @@ from inflight.server.common.answers import (
 )
 from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.conversation import ChatBody
-from inflight.server.common.endpoint import Endpoint
-from inflight.server.common.fields import COMMON_HINTS, COMMON_NEUTRAL, RenderedRequest
+from inflight.server.common.endpoint import Endpoint, RenderedRequest
+from inflight.server.common.fields import COMMON_HINTS, COMMON_NEUTRAL
 from inflight.server.common.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from inflight.server.common.prepared import Call, PreparedChat
 

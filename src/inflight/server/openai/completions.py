@@ -16,13 +16,12 @@ from inflight.server.common.answer_forms import form_field
 from inflight.server.common.answers import Change, Choice, OpenAISerializer, PromptLogprobs, Usage
 from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.conversation import Prompts
-from inflight.server.common.endpoint import Endpoint
+from inflight.server.common.endpoint import Endpoint, RenderedRequest
 from inflight.server.common.fields import (
     COMMON_HINTS,
     COMMON_NEUTRAL,
     MAX_TOKEN_IDS,
     CompletionSettings,
-    RenderedRequest,
     Text,
     TokenId,
     TokenIds,
