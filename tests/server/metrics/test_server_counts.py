@@ -1,10 +1,15 @@
-"""HTTP answers and batch jobs."""
+"""Counts outside the engine: HTTP calls, refusals, batch jobs."""
 
 from __future__ import annotations
 
+import pytest
+from core.builders import request
+from core.harness import BATCH, LaneSetup, Setup
+
+from inflight.core.types.request import RequestRefused
 from inflight.server.metrics.page import Metrics
 
-from .driven import ROOMY, Page
+from .driven import ROOMY, Driven, Page
 
 
 def test_http_answers_by_route_and_status() -> None:
@@ -30,3 +35,21 @@ def test_batch_jobs_and_lines() -> None:
     assert page.get("inflight_batch_jobs_ended_total", status="expired") == 1
     metrics.batch.jobs({})
     assert Page(metrics.render(None)).total("inflight_batch_jobs") == 0
+
+
+def test_refusals_by_code() -> None:
+    lane = LaneSetup(settings=(("queue_limit", 1),))
+    driven = Driven(Setup(lanes=(lane, BATCH), max_rows=1))
+    for wrong in (request("a", [0] * 99), request("b", [99]), request("c", []), request("d", lane="x")):
+        with pytest.raises(RequestRefused):
+            driven.add(wrong)
+    driven.add(request("e"))
+    with pytest.raises(RequestRefused):
+        driven.add(request("f"))
+    driven.metrics.refused("missing_api_key")
+    page = driven.page()
+    assert page.get("inflight_requests_refused_total", code="rate_limit_exceeded") == 1
+    assert page.get("inflight_requests_refused_total", code="context_length_exceeded") == 1
+    assert page.get("inflight_requests_refused_total", code="invalid_request") == 3
+    assert page.get("inflight_requests_refused_total", code="missing_api_key") == 1
+    assert page.total("inflight_requests_accepted_total") == 1
