@@ -84,6 +84,23 @@ def test_no_query_without_a_viewer() -> None:
     asyncio.run(look())
 
 
+def test_a_viewer_before_the_first_frame_waits_where_another_viewer_starts_the_frames_again() -> None:
+    async def look() -> None:
+        source = Source(stops=0)
+        broadcaster = hub_of(source)
+        broadcaster.enter()
+        first = asyncio.ensure_future(take(broadcaster.stream(BOSS, None), 2))
+        await asyncio.sleep(0)
+        broadcaster.enter()
+        assert broadcaster._task is not None
+        await broadcaster._task  # the engine has stopped, and the first viewer has not run since
+        source._stops = None
+        for seen in (await take(broadcaster.stream(BOSS, None), 2), await first):
+            assert [one["type"] for one in seen] == ["hello", "frame"]
+
+    asyncio.run(look())
+
+
 def test_one_frame_is_made_for_all_who_look() -> None:
     async def look() -> None:
         source = Source()

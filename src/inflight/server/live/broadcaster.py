@@ -122,7 +122,8 @@ class FeedBroadcaster:
         self._begin(source)
         if not self._stored:
             await self._changed.wait()
-        position = self._latest() - 1
+        # The frames' task may have ended without a frame, and another viewer have started it again.
+        position = max(-1, self._latest() - 1)
         if view is None:
             position = self._position_behind(last_event_id, position)
         for hello in source.hellos():
