@@ -41,7 +41,7 @@ class Server:
             env={**os.environ, **(env or {})},
         )
         self.log: list[str] = []
-        self._told = threading.Event()
+        self._has_begun = threading.Event()
         self.url = ""
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -52,11 +52,11 @@ class Server:
             found = re.search(r"Ready at (http://\S+)", line)
             if found:
                 self.url = found[1]
-                self._told.set()
-        self._told.set()
+                self._has_begun.set()
+        self._has_begun.set()
 
     def ready(self, seconds: float = 60) -> Server:
-        assert self._told.wait(seconds) and self.url, "".join(self.log)
+        assert self._has_begun.wait(seconds) and self.url, "".join(self.log)
         return self
 
     def client(self, key: str = "none", **settings: Any) -> openai.OpenAI:

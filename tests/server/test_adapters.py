@@ -118,7 +118,7 @@ def test_faults_of_loading_are_reported(server: Server, body: dict[str, Any], pa
     assert param is None or error["param"] == param
 
 
-def test_unknown_names_are_told(server: Server) -> None:
+def test_unknown_names_are_reported(server: Server) -> None:
     answer = server.post(UNLOAD, {"lora_name": "unknown"})
     assert answer.status_code == 404 and "there are a, b" in answer.json()["error"]["message"]
 

@@ -46,7 +46,7 @@ def refusal(server: Server, path: str, body: dict[str, Any]) -> tuple[str | None
         (message, "output_config.format.schema"),
     ],
 )
-def test_a_place_in_a_schema_is_told_as_the_body_has_it(server: Server, ask: Any, place: str) -> None:
+def test_a_place_in_a_schema_is_reported_as_the_body_has_it(server: Server, ask: Any, place: str) -> None:
     param, sentence = refusal(server, *ask(REMOTE))
     assert param == place
     assert sentence.startswith(f"{place} refers to") and f"($ref at {place}.properties.a)" in sentence
@@ -72,7 +72,7 @@ def test_a_place_in_a_schema_is_told_as_the_body_has_it(server: Server, ask: Any
         ),
     ],
 )
-def test_a_place_in_a_tool_is_told_as_the_body_has_it(
+def test_a_place_in_a_tool_is_reported_as_the_body_has_it(
     server: Server, path: str, body: dict[str, Any], place: str
 ) -> None:
     param, sentence = refusal(server, path, body)
@@ -81,7 +81,7 @@ def test_a_place_in_a_tool_is_told_as_the_body_has_it(
 
 
 @pytest.mark.parametrize("ask", [chat, response, message])
-def test_what_nothing_can_satisfy_is_told_in_words(server: Server, ask: Any) -> None:
+def test_what_nothing_can_satisfy_is_reported_with_a_message(server: Server, ask: Any) -> None:
     for schema, words in (
         (ENDLESS, "refers to itself without end"),
         (ONE_OF, "because of oneOf at #"),

@@ -84,7 +84,7 @@ def test_bodies_that_are_no_objects(server: Server, content: str) -> None:
     assert answer.status_code == 400 and answer.json()["error"]["message"]
 
 
-def test_half_a_character_is_told_as_what_it_is(server: Server) -> None:
+def test_half_a_character_is_reported_as_what_it_is(server: Server) -> None:
     for body, named in (({"half\ud800": 1}, "name of the field"), ({"slo": {"\ud800": 1}}, "slo holds half")):
         content = json.dumps({"prompt": "x", **body})
         answer = httpx.post(
@@ -148,10 +148,10 @@ def test_bodies_that_are_too_large(start: Callable[..., Server]) -> None:
             yield b"x" * 1000
         yield b'"}'
 
-    untold = httpx.post(
+    unannounced = httpx.post(
         server.url + "/v1/completions", content=pieces(), headers={"content-type": "application/json"}, timeout=30
     )
-    assert untold.status_code == 413
+    assert unannounced.status_code == 413
     assert server.post("/v1/completions", {"prompt": "x", "max_tokens": 1}).status_code == 200
 
 

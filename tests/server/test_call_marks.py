@@ -54,7 +54,7 @@ def test_formats_without_such_texts_tell_nothing(tokenizer: Tokenizer) -> None:
     assert {name for name, one in TOOL_FORMATS.items() if not one.in_calls} == {"llama4_pythonic"}
 
 
-def test_the_engine_is_told_where_tools_are_offered() -> None:
+def test_the_engine_knows_where_tools_are_offered() -> None:
     translator = RequestTranslator(
         encoder=PromptEncoder(None, None, 0), models=(), now=lambda: 0.0, call_marks=((7,), (8, 9))
     )

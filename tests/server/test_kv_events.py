@@ -82,7 +82,7 @@ def test_a_subscriber_follows_and_closes_a_gap(
 
 
 @pytest.mark.wide
-def test_replicas_name_the_same_content_alike_and_evictions_are_told(
+def test_replicas_name_the_same_content_alike_and_evictions_are_reported(
     start: Callable[..., Server], subscribe: Callable[[Server], Subscriber]
 ) -> None:
     """One is short of memory, and has HTTP in a process of its own."""
@@ -116,7 +116,7 @@ def test_what_cannot_be_is_reported_at_the_start(options: list[str], message: st
     assert ended.returncode == 1 and message in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_an_address_in_use_is_told_before_anything_is_loaded() -> None:
+def test_an_address_in_use_is_reported_before_anything_is_loaded() -> None:
     with socket.socket() as other:
         other.bind(("0.0.0.0", 0))
         other.listen()

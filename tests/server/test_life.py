@@ -75,7 +75,7 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
         assert server.process.wait(20) == 0
 
 
-def test_what_is_not_done_in_time_is_told_so_and_ended(start: Callable[..., Server]) -> None:
+def test_what_is_not_done_in_time_is_reported_and_ended(start: Callable[..., Server]) -> None:
     server = start("--drain-timeout", "0.1", "--max-num-seqs", "1")
     whole: list[httpx.Response] = []
 
@@ -98,7 +98,7 @@ def test_what_is_not_done_in_time_is_told_so_and_ended(start: Callable[..., Serv
     assert "2 calls were not done within the drain timeout" in log and "Traceback" not in log
 
 
-def test_told_to_stop_while_it_loads_it_stops(start: Callable[..., Server], large: Path) -> None:
+def test_it_stops_while_it_loads(start: Callable[..., Server], large: Path) -> None:
     server = loading(start, large)
     assert server.settled(lambda: state_of(server) == (503, "loading"), 60)
     answer = server.post("/v1/completions", {"prompt": "x"})
@@ -107,7 +107,7 @@ def test_told_to_stop_while_it_loads_it_stops(start: Callable[..., Server], larg
     assert not any("Traceback" in line or "never awaited" in line for line in server.log)
 
 
-def test_a_taken_port_is_told_at_once() -> None:
+def test_a_taken_port_is_reported_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

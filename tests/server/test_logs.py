@@ -141,7 +141,7 @@ def test_no_value_can_forge_a_line(form: Format, field: str) -> None:
 
 @given(st.text(st.characters(), max_size=40), st.text(st.characters(), max_size=40))
 @settings(deadline=None, max_examples=200)
-def test_values_of_text_lines_can_be_told_apart(tenant: str, request_id: str) -> None:
+def test_values_of_text_lines_can_be_distinguished(tenant: str, request_id: str) -> None:
     line = logged(RequestLine(request_id=request_id, tenant=tenant, endpoint="/v1", status=200), "text")
     assert len(line.splitlines()) == 1
     outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', line)  # without what stands in quotes

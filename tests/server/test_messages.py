@@ -125,7 +125,7 @@ def test_an_answer_goes_on_with_the_last_words(server: Server, client: openai.Op
         ({"tools": [{**TOOLS[0], "name": "a b"}]}, 400, "invalid_request_error", "tools[0].name"),
     ],
 )
-def test_errors_are_told_in_anthropics_words(
+def test_errors_have_anthropics_form(
     server: Server, fields: dict[str, Any], status: int, kind: str, param: str
 ) -> None:
     refused = ask(server, **fields)
@@ -135,7 +135,7 @@ def test_errors_are_told_in_anthropics_words(
     assert shown["request_id"] == refused.headers["request-id"]
 
 
-def test_who_asks_for_a_thread_is_told_so_in_its_clients_code(server: Server) -> None:
+def test_who_asks_for_a_thread_is_answered_in_its_clients_code(server: Server) -> None:
     """Anthropic's tool runner asks for one first, and goes on without at this code."""
     for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
         shown = ask(server, thread=thread).json()["error"]

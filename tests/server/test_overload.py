@@ -28,7 +28,7 @@ def hold(server: Server, count: int, **more: Any) -> list[Any]:
     return opened
 
 
-def test_a_full_queue_is_told_with_the_time_to_wait(start: Callable[..., Server]) -> None:
+def test_a_full_queue_is_reported_with_the_time_to_wait(start: Callable[..., Server]) -> None:
     server = start("--max-num-seqs", "1", "--max-queued-requests", "2")
     opened = hold(server, 3)
     with pytest.raises(openai.RateLimitError, match="2 requests wait already") as caught:

@@ -22,7 +22,7 @@ def test_each_question_has_its_own_reply_in_whichever_order_they_come() -> None:
     assert asyncio.run(run()) == ["reply 0", "reply 1", "reply 2"]
 
 
-def test_a_reply_that_nobody_waits_for_any_more_is_dropped() -> None:
+def test_a_reply_that_nothing_waits_for_is_dropped() -> None:
     async def run() -> None:
         replies: PendingReplies[str] = PendingReplies()
         put: list[int] = []
@@ -49,7 +49,7 @@ def test_a_question_that_could_not_be_put_is_not_waited_for() -> None:
     asyncio.run(run())
 
 
-def test_who_asks_when_there_is_nobody_left_is_told_at_once() -> None:
+def test_a_question_fails_at_once_when_no_process_is_left() -> None:
     async def run() -> None:
         replies: PendingReplies[str] = PendingReplies()
         put: list[int] = []

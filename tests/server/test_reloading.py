@@ -63,7 +63,7 @@ def test_without_files_to_read_the_server_drains(start: Callable[..., Server]) -
     assert server.process.wait(30) == 0 and any("SIGHUP: taking no new work" in line for line in server.log)
 
 
-def test_what_cannot_be_in_force_yet_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_in_force_yet_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "keys.toml"
     file.write_text('[acme]\nkey = "a"\n', encoding="utf-8")
     tenants = load_tenants(keys_file=file)

@@ -72,7 +72,7 @@ def test_the_tokens_are_those_that_the_engine_gets(server: Server) -> None:
         assert rendered["token_ids"] == of_engine
 
 
-def test_what_is_left_out_is_told_as_the_engine_takes_it(server: Server) -> None:
+def test_what_is_left_out_is_reported_as_the_engine_takes_it(server: Server) -> None:
     chat = server.post(f"{CHAT}/render", {"messages": HI, "stream": True, "stream_options": {"include_usage": True}})
     rendered = chat.json()
     length = server.get("/v1/models").json()["data"][0]["max_model_len"]

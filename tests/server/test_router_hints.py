@@ -45,7 +45,7 @@ def test_a_session_is_the_headers_before_the_bodys() -> None:
 
 
 @pytest.mark.parametrize("value", [b"soon", b"", b"0", b"-5", b"nan", b"inf", b"1e16", b"9" * 5000])
-def test_a_target_that_is_none_is_told_by_its_header(value: bytes) -> None:
+def test_a_target_that_is_none_is_reported_by_its_header(value: bytes) -> None:
     with pytest.raises(ApiError, match=r"The header x-slo-tpot-ms is '.*'; give milliseconds") as caught:
         hints_of([(b"x-slo-tpot-ms", value)])
     assert (caught.value.status, caught.value.param) == (400, "x-slo-tpot-ms") and len(caught.value.message) < 200
@@ -82,7 +82,7 @@ def test_an_objective_that_is_no_lane_changes_nothing() -> None:
     assert (request.lane, tier) == ("batch", "flex")
 
 
-def test_nobody_with_a_key_chooses_a_share() -> None:
+def test_clients_with_keys_choose_no_share() -> None:
     assert placed(HINTS, Tenant(name="acme"), user="me")[0].tenant == "acme"
 
 

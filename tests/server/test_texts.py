@@ -137,7 +137,7 @@ def test_classes(classifier: Server) -> None:
         ("/v1/completions", {"prompt": "a"}, "unsupported_task", "/v1/embeddings"),
     ],
 )
-def test_bad_bodies_are_told(embedder: Server, path: str, body: object, code: str | None, says: str | None) -> None:
+def test_bad_bodies_are_reported(embedder: Server, path: str, body: object, code: str | None, says: str | None) -> None:
     answer = embedder.post(path, body)
     if says is None:
         assert answer.status_code == 200, answer.text

@@ -177,7 +177,7 @@ def test_a_choice_is_kept_by_completions(server: Server) -> None:
     assert answer.json()["choices"][0]["text"] in ("yes", "no")
 
 
-def test_a_grammar_that_is_none_is_told_by_its_field(server: Server) -> None:
+def test_a_grammar_that_is_none_is_reported_by_its_field(server: Server) -> None:
     refused = server.post("/v1/completions", {"prompt": "x", "guided_regex": "("})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "guided_regex"
 

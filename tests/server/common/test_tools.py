@@ -101,7 +101,7 @@ def test_a_reference_by_address_is_left_to_the_engine_where_parts_have_addresses
     assert "part.json" in str(made)
 
 
-def test_tools_are_refused_where_nobody_knows_how_the_model_calls_them() -> None:
+def test_tools_are_refused_where_the_form_of_calls_is_unknown() -> None:
     assert "--tool-parser" in refusal(preprocessor(), tools=[tool()]).message
     assert prompt(prepared(preprocessor(), tools=[tool()], tool_choice="none")).startswith("user")
 

@@ -83,7 +83,7 @@ def test_short_and_long_bodies_of_every_kind() -> None:
     run(work, memory=1 << 30)
 
 
-def test_nobody_waits_behind_all_that_somebody_else_has_sent() -> None:
+def test_no_owner_waits_behind_all_that_another_has_sent() -> None:
     async def work(pool: PreprocessingPool) -> None:
         done: list[str] = []
 
@@ -254,7 +254,7 @@ def test_a_first_process_that_stands_still_is_started_anew(monkeypatch: pytest.M
     run(work)
 
 
-def test_a_folder_that_is_no_model_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_model_is_reported(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
     (tmp_path / "tokenizer_config.json").write_text("[]", encoding="utf-8")
 

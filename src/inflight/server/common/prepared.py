@@ -41,7 +41,7 @@ class Prompt(Struct, frozen=True, array_like=True):
         """Return the token ids. The same number is the same object in all prompts: a fifth of the memory."""
         ids = array("I", self.token_ids)
         most = max(ids, default=0)
-        if most >= _MOST_SHARED:
+        if most >= _MAX_SHARED_ID:
             return tuple(ids)
         if most >= len(_SHARED):
             with _GROWING:  # long prompts are translated in threads
@@ -49,7 +49,7 @@ class Prompt(Struct, frozen=True, array_like=True):
         return tuple(map(_SHARED.__getitem__, ids))
 
 
-_MOST_SHARED = 1 << 18  # vocabularies are smaller
+_MAX_SHARED_ID = 1 << 18  # vocabularies are smaller
 _SHARED: list[int] = []
 _GROWING = threading.Lock()
 
