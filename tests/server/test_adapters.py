@@ -201,3 +201,9 @@ def test_all_processes_know_adapters_that_were_loaded_and_so_does_the_next_engin
     assert server.settled(lambda: server.get("/health").status_code == 200)
     assert all(one >= {"a", "d"} and "b" not in one for one in listed())
     assert said(server.client(), "d") == before != said(server.client(), "a")
+    module = "inflight.server.processes.child"
+    for one in children(server, module):
+        os.kill(one, signal.SIGKILL)
+        assert server.settled(lambda: len(children(server, module)) == 2 and not Path(f"/proc/{one}").exists())  # noqa: B023
+        assert server.settled(lambda: "d" in listed()[0])
+    assert all(one >= {"a", "d"} and "b" not in one for one in listed()), "so do the next API processes"

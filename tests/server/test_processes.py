@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ import pytest
 from breadth import first_of
 
 from inflight.limited_process import receive
-from inflight.server.call_counts import SharedCallCounts, shared_table
+from inflight.server.call_counts import SharedCallCounts, shared_memory
 from inflight.server.errors import ApiError
 from inflight.server.processes.control import Control
 from inflight.server.processes.folder import private_folder
@@ -321,6 +322,41 @@ def test_an_engine_that_ends_again_and_again_ends_the_server(start: Callable[...
     ), "on a busy machine not even the first one is ready in time"
 
 
+def test_an_api_process_that_is_alone_answers_while_the_engine_loads(start: Callable[..., Server]) -> None:
+    server = start()
+    [engine], [child] = engines(server), children(server)
+    os.kill(engine, signal.SIGKILL)
+    assert server.settled(lambda: engines(server) not in ([], [engine]))
+    [engine] = engines(server)
+    os.kill(engine, signal.SIGSTOP)  # as one whose model is large
+    os.kill(child, signal.SIGKILL)
+    assert server.settled(lambda: children(server) not in ([], [child]))
+
+    def is_live() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return server.get("/livez").status_code == 200 and server.get("/readyz").status_code == 503
+        return False
+
+    assert server.settled(is_live)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.settled(lambda: not children(server))
+    os.kill(engine, signal.SIGCONT)
+    assert server.process.wait(30) == 0
+
+
+def test_an_api_process_that_is_not_alone_and_waits_for_the_engine_obeys_signals(start: Callable[..., Server]) -> None:
+    server = start("--api-processes", "2", "--drain-timeout", "600")
+    [engine], [first, _] = engines(server), children(server)
+    os.kill(engine, signal.SIGSTOP)
+    os.kill(first, signal.SIGKILL)
+    assert server.settled(lambda: len(children(server)) == 2 and first not in children(server))
+    time.sleep(0.5)  # it connects to nothing; whether it is so far already does not matter
+    server.process.send_signal(signal.SIGTERM)
+    assert server.settled(lambda: not children(server))
+    os.kill(engine, signal.SIGCONT)
+    assert server.process.wait(30) == 0
+
+
 @pytest.mark.wide
 def test_drains_on_sigterm(start: Callable[..., Server]) -> None:
     server = start("--api-processes", "2", "--drain-timeout", "30")
@@ -514,7 +550,7 @@ def test_messages_come_out_as_they_went_in() -> None:
 
 
 def test_calls_are_counted_over_processes() -> None:
-    names, table = ("", "acme"), shared_table()
+    names, table = ("", "acme"), shared_memory()
     one, other, onlooker = (SharedCallCounts(table, names, 2, place) for place in (0, 1, None))
     for counts in (one, other, other):
         counts.enter("acme")
@@ -529,7 +565,7 @@ def test_calls_are_counted_over_processes() -> None:
 
 
 def test_all_processes_are_ready_at_once() -> None:
-    table = shared_table()
+    table = shared_memory()
     model: Any = SimpleNamespace(stopped=None)
     services = [
         Service(ServerSettings(), lambda ended: None, SharedCallCounts(table, [""], 2, place)) for place in (0, 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from inflight.server.call_counts import SPARE_TENANTS, SharedCallCounts, shared_table
+from inflight.server.call_counts import SPARE_TENANTS, SharedCallCounts, shared_memory
 from inflight.server.reloading import reload_keys
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import KeysError, Tenants, load_tenants
@@ -47,6 +47,20 @@ def test_keys_change_and_streams_go_on(start: Callable[..., Server], keys_file: 
     answer = server.post("/v1/completions", {"prompt": "x"}, headers={"Authorization": "Bearer sk-new"})
     assert answer.status_code == 200, "calls of a tenant that is new are counted"
     assert server.stop() == 0 and "Traceback" not in "".join(server.log)
+
+
+def test_a_reload_while_the_server_drains_ends_no_call(start: Callable[..., Server], keys_file: Path) -> None:
+    server = start("--api-keys-file", str(keys_file), "--drain-timeout", "600")
+    asked = {"json": ENDLESS, "headers": {"Authorization": "Bearer sk-acme"}, "timeout": 60}
+    with httpx.stream("POST", server.url + "/v1/completions", **asked) as response:
+        lines = response.iter_lines()
+        next(lines)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.settled(lambda: "taking no new work" in "".join(server.log)), server.log
+        server.process.send_signal(signal.SIGHUP)
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]" and "error" not in rest[-2]
+    assert server.process.wait(30) == 0, server.log
 
 
 def test_without_files_to_read_the_server_drains(start: Callable[..., Server]) -> None:
@@ -96,7 +110,7 @@ def test_the_file_is_read_once_at_a_time(keys_file: Path, monkeypatch: pytest.Mo
 
 
 def test_new_tenants_have_cells_of_their_own() -> None:
-    table = shared_table()
+    table = shared_memory()
     watcher = SharedCallCounts(table, ["a", "b"], 2)
     first = SharedCallCounts(table, ["a", "b"], 2, 0)
     first.enter("b")

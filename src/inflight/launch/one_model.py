@@ -26,7 +26,6 @@ from inflight.server.processes.worker import ENDING_SECONDS, Worker
 from inflight.server.processes.worker_messages import EngineReady
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
-from inflight.server.tls import tls_context
 from inflight.server.tracing.opening import check_tracing
 
 ENGINE = "inflight.launch.engine_process"
@@ -127,7 +126,6 @@ def supervise(
     """
     settings = server.settings
     check_tracing(settings)
-    tls_context(settings)  # API processes read it again; check it here so that an error is reported once
     bound = listen(settings)
 
     def is_ready(engine: EngineReady | None) -> None:

@@ -58,7 +58,7 @@ class SharedCallCounts(CallCounts):
     """Calls of all processes. A call is counted before the sum is read: of two at once none is overlooked."""
 
     def __init__(self, table: int, names: Sequence[str], places: int, place: int | None = None):
-        """table: its descriptor, see `shared_table`; the first process makes its size. names: all tenants', in the
+        """table: its descriptor, see `shared_memory`; the first process makes its size. names: all tenants', in the
         order in which all processes have them. place: this process's; None: it only looks on."""
         super().__init__()
         if not os.fstat(table).st_size:
@@ -125,9 +125,9 @@ class SharedCallCounts(CallCounts):
         self._cells[self._place * self._width + self._columns[tenant]] = self._mine[tenant]
 
 
-def shared_table() -> int:
+def shared_memory() -> int:
     """Return a descriptor of memory, which processes share that have inherited it."""
     if sys.platform == "linux":
-        return os.memfd_create("inflight-calls")
+        return os.memfd_create("inflight-server")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Sequence
 
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import KeysError, Tenants
-from inflight.server.tls import TlsError, load_certificate, tls_context
+from inflight.server.tls import CertificateInForce, TlsError
 
 log = logging.getLogger("inflight.server")
 
@@ -59,25 +58,14 @@ async def _reload_keys(tenants: Tenants, settings: ServerSettings, prepare: Call
     return True
 
 
-def reload_certificate(settings: ServerSettings, context: ssl.SSLContext | None = None, *, logs: bool = True) -> bool:
-    """Read the certificate and its key again.
-
-    Args:
-        context: Whose connections use it from now on. None: those of other processes.
-        logs: Whether success is logged.
-
-    Returns:
-        Whether there is a certificate, and it can be used.
-    """
-    if settings.ssl_certfile is None:
+def reload_certificate(certificate: CertificateInForce | None) -> bool:
+    """Read the certificate and its key again. Return whether there is one, and it is in force."""
+    if certificate is None:
         return False
     try:
-        tls_context(settings)  # a context takes half of a pair that is none
-        if context is not None:
-            load_certificate(context, settings)
+        certificate.read()
     except TlsError as error:
         log.error(f"{error} The previous certificate stays in force.")
         return False
-    if logs:
-        log.info(f"--ssl-certfile {settings.ssl_certfile} is reloaded, for new connections.")
+    log.info(f"--ssl-certfile {certificate.path} is reloaded, for new connections.")
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import ssl
@@ -13,9 +14,9 @@ import httpx
 import pytest
 
 from inflight.server.settings import ServerSettings
-from inflight.server.tls import TlsError, tls_context
+from inflight.server.tls import CertificateInForce, TlsError
 
-from ..conftest import Server
+from ..conftest import Server, children
 from .raw import Raw
 
 OPENSSL = shutil.which("openssl")
@@ -67,7 +68,12 @@ def test_a_new_certificate_is_taken_on_sighup(start: Callable[..., Server], tmp_
     assert second != first and server.settled(lambda: shown() == second), "once the API process has it"
     key.write_text("no key", encoding="ascii")
     hang_up("The previous certificate stays in force.")
-    assert shown() == second and server.stop() == 0
+    assert shown() == second
+    [child] = children(server, "inflight.server.processes.child")
+    os.kill(child, signal.SIGKILL)
+    assert server.settled(lambda: children(server, "inflight.server.processes.child") not in ([], [child]))
+    assert server.settled(lambda: "is started anew" in "".join(server.log)) and shown() == second, "the next one has it"
+    assert server.stop() == 0
 
 
 def test_handshakes_that_never_come_do_not_keep_others_out(start: Callable[..., Server], tmp_path: Path) -> None:
@@ -85,10 +91,10 @@ def test_handshakes_that_never_come_do_not_keep_others_out(start: Callable[..., 
 def test_a_password_opens_the_key(tmp_path: Path) -> None:
     certificate, key = made(tmp_path, "locked", "-passout", "pass:secret")
     given = {"ssl_certfile": certificate, "ssl_keyfile": key}
-    assert tls_context(ServerSettings(**given, ssl_keyfile_password="secret")) is not None
+    CertificateInForce(ServerSettings(**given, ssl_keyfile_password="secret"))
     for password in (None, "wrong"):
         with pytest.raises(TlsError, match="--ssl-keyfile-password"):
-            tls_context(ServerSettings(**given, ssl_keyfile_password=password))
+            CertificateInForce(ServerSettings(**given, ssl_keyfile_password=password))
     assert "swordfish" not in repr(ServerSettings(**given, ssl_keyfile_password="swordfish"))
 
 
@@ -106,4 +112,4 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         ((certificate, rubbish), "give PEM files"),
     ):
         with pytest.raises(TlsError, match=said):
-            tls_context(ServerSettings(ssl_certfile=given[0], ssl_keyfile=given[1]))
+            CertificateInForce(ServerSettings(ssl_certfile=given[0], ssl_keyfile=given[1]))

@@ -262,6 +262,18 @@ def test_a_call_that_is_released_while_it_waits_leaves() -> None:
     run(test)
 
 
+def test_a_release_in_the_same_read_as_its_acquire_leaves_no_lease() -> None:
+    async def test(pool: ModelPool, loader: Loader) -> None:
+        first = engines(pool)
+        answer = first.answer("0", Acquire(1, "a"))
+        first.heard("0", Release(1))
+        with pytest.raises(asyncio.CancelledError):
+            await answer
+        assert pool.status("a").under_way == pool.status("a").waiting == 0
+
+    run(test)
+
+
 def test_refusals_reach_api_processes_whole() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
         refused = await engines(pool).answer("0", Acquire(1, "c"))

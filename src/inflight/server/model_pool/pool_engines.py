@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from inflight.server.errors import ApiError
 from inflight.server.loader import log_failure
@@ -58,7 +57,7 @@ class PoolEngines:
         self._make, self._metrics, self._announce = make, metrics, announce
         self._pool: ModelPool | None = None
         # By the API process and the number of its question.
-        self._acquiring: dict[tuple[str, int], asyncio.Task[Any]] = {}
+        self._acquiring: dict[tuple[str, int], asyncio.Future[Answer]] = {}
         self._leases: dict[tuple[str, int], PoolLease] = {}
 
     async def run(self) -> None:
@@ -78,24 +77,35 @@ class PoolEngines:
         if self._pool is not None:
             await self._pool.close()
 
-    async def answer(self, client: str, question: Question) -> Answer:
+    def answer(self, client: str, question: Question) -> Awaitable[Answer]:
         """Answer a question of an API process."""
-        number = question.question
         assert self._pool is not None, "asked when the pinned models are there"
+        answer = self._answer(self._pool, client, question)
+        if not isinstance(question, Acquire):
+            return answer
+        # Entered before it runs: the call's `Release` may be heard before that.
+        key = client, question.question
+        task = self._acquiring[key] = asyncio.ensure_future(answer)
+        task.add_done_callback(lambda _: self._acquiring.pop(key))
+        return task
+
+    async def _answer(self, pool: ModelPool, client: str, question: Question) -> Answer:
+        number = question.question
         try:
             match question:
                 case Acquire():
-                    return await self._acquire(self._pool, client, question)
+                    lease = self._leases[client, number] = await pool.acquire(question.name)
+                    return Acquired(number, lease.name, lease.serial)
                 case AskPage():
                     return await self._page(number)
                 case AskFrames():
-                    return ShownFrames(number, await self._pool.shown(question.data))
+                    return ShownFrames(number, await pool.shown(question.data))
                 case AskModels():
-                    return ModelStatuses(number, self._pool.statuses())
+                    return ModelStatuses(number, pool.statuses())
                 case LoadModel():
-                    return ModelStatuses(number, (await self._pool.load(question.name),))
+                    return ModelStatuses(number, (await pool.load(question.name),))
                 case UnloadModel():
-                    return ModelStatuses(number, (self._pool.unload(question.name),))
+                    return ModelStatuses(number, (pool.unload(question.name),))
                 case LoadAdapter() | UnloadAdapter():
                     return AdapterChanged(number, error="Adapters of several models are named at the start.")
         except ApiError as error:
@@ -118,18 +128,6 @@ class PoolEngines:
             self._release(key)
         if self._pool is not None:
             self._pool.client_lost(client)
-
-    async def _acquire(self, pool: ModelPool, client: str, question: Acquire) -> Acquired:
-        """Raises ApiError."""
-        key, task = (client, question.question), asyncio.current_task()
-        assert task is not None
-        self._acquiring[key] = task
-        try:
-            lease = await pool.acquire(question.name)
-        finally:
-            del self._acquiring[key]
-        self._leases[key] = lease
-        return Acquired(question.question, lease.name, lease.serial)
 
     def _release(self, key: tuple[str, int]) -> None:
         if (lease := self._leases.pop(key, None)) is not None:

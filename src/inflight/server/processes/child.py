@@ -58,10 +58,9 @@ from inflight.server.processes.messages import (
 )
 from inflight.server.processes.pending_replies import PendingReplies
 from inflight.server.processes.single_engine import SingleEngine
-from inflight.server.reloading import reload_certificate
 from inflight.server.service import Service
 from inflight.server.tenants import Tenants
-from inflight.server.tls import tls_context
+from inflight.server.tls import TlsError, load_certificate, tls_context
 from inflight.server.tracing.opening import close_tracer, open_tracer
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def main() -> int:
     logs.configure(setup.server.log_format, setup.server.log_level)
     try:
         return _Child(setup, control, preprocessing).run()
-    except OSError as error:
+    except (OSError, TlsError) as error:
         log.error(f"An API process cannot serve: {error}")
         return 1
 
@@ -131,7 +130,8 @@ class _Child:
             self._tracer,
             make_live(self._service, self._live_source, server.record),
         )
-        self._tls = tls_context(self._settings)
+        certificate = self._setup.certificate
+        self._tls = tls_context(self._settings, certificate) if certificate else None
         self._http = HttpServer(self._settings, self._tls)
         self._http.run(app, socket.socket(fileno=self._setup.listening), self._lifespan)
         if self._service.state == "loading":
@@ -147,9 +147,9 @@ class _Child:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         """Open the models beside the serving, and close all parts behind it."""
-        opening = self._start(self._open())
+        self._opening = self._start(self._open())
         if not self._setup.early:
-            await opening
+            await asyncio.wait((self._opening,))
         try:
             yield
         finally:
@@ -203,6 +203,7 @@ class _Child:
         """Let calls finish and end on the first signal; do not wait for them on the second."""
         self._signals += 1
         if self._service.state in ("loading", "failed"):
+            self._opening.cancel()  # which HTTP may wait for
             self._http.stop()
         elif self._signals == 1:
             self._start(self._drain())
@@ -249,8 +250,8 @@ class _Child:
     async def _listen(self) -> None:
         try:
             await self._control.listen(self._heard)
-        except Exception:
-            log.exception("a message of the server's first process is not understood")
+        except Exception as error:  # ends this process alone
+            return self._fail(error)
         remove(self._setup.folder)  # no other process is left to do it
         self._engines.gone(GONE)
         if not self._data_ready.done():
@@ -263,13 +264,15 @@ class _Child:
                 if self._service.state == "loading" and (self._jobs is None or self._data_ready.done()):
                     self._service.doing = message.doing
             case DataReady():
-                self._data_ready.set_result(None)
+                if not self._data_ready.done():
+                    self._data_ready.set_result(None)
             case Signal():
                 self._on_signal()
             case Reload():
                 self._counts.add(message.tenants)
                 self._tenants.take(Tenants(message.keys))
-                reload_certificate(self._settings, self._tls, logs=False)
+                if self._tls is not None:
+                    load_certificate(self._tls, self._settings, self._setup.certificate)
             case Page() | ShownFrames():
                 self._replies.came(message.question, message)
             case Setup():

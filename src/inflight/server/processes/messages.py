@@ -71,6 +71,7 @@ class Setup(Struct, frozen=True, tag=True, kw_only=True):
         early: Answer while there is no engine; else others do.
         listening: Descriptor of the socket that all listen on.
         counts: Descriptor of the table of calls in flight.
+        certificate: Descriptors, see `CertificateInForce`; empty: connections are not encrypted.
         folder: Of the sockets between the processes.
     """
 
@@ -83,6 +84,7 @@ class Setup(Struct, frozen=True, tag=True, kw_only=True):
     listening: int
     counts: int
     folder: Path
+    certificate: tuple[int, ...] = ()
 
 
 class Loading(Struct, frozen=True, tag=True):

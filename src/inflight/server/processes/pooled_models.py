@@ -86,7 +86,8 @@ class PooledModels:
             case Model():
                 self._links[message.name] = EngineLink(message, partial(self._connect, self._models[message.name]))
             case Ready():
-                self._links[message.name].ready(message)
+                if (link := self._links.get(message.name)) is not None:
+                    link.ready(message)
             case Lost():
                 if (link := self._links.pop(message.name, None)) is not None:
                     self._lose(link, message.sentence)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from inflight.core.types.sampling import Adapter
 from inflight.engine.event_stream import EngineStopped
 from inflight.server.errors import ApiError, invalid
 from inflight.server.live.sources import FeedSource
@@ -44,6 +45,7 @@ class SingleEngine:
         self._setup, self._service, self._preprocessing, self._send = setup, service, preprocessing, send
         self._connector = Connector(setup.serial)
         self._link: EngineLink | None = None
+        self._adapters: tuple[Adapter, ...] | None = None  # those of `Ready` have changed to these
         self._links: asyncio.Queue[EngineLink | None] = asyncio.Queue()  # in their order; None: there will be no more
         self._changes = PendingReplies[AdapterChanged]()
         self.feed = feed
@@ -52,6 +54,8 @@ class SingleEngine:
         """Wait for the next engine. Raises EngineStopped where there will be none, PreprocessingError."""
         while (link := await self._links.get()) is not None:
             if (served := await link.connected()) is not None:
+                if self._adapters is not None:
+                    served.translator.adapters.replace(self._adapters)
                 return OneModel(served, self)
         raise EngineStopped(self._gone)
 
@@ -65,6 +69,7 @@ class SingleEngine:
         """Take a message of the server's first process."""
         match message:
             case Model():
+                self._adapters = None
                 self._link = EngineLink(message, self._connect)
                 self._links.put_nowait(self._link)
             case Ready():
@@ -73,6 +78,7 @@ class SingleEngine:
             case Lost():
                 self._lose(message.sentence)
             case Adapters():
+                self._adapters = message.adapters
                 if isinstance(models := self._service.loaded, OneModel):
                     models.served.translator.adapters.replace(message.adapters)
             case AdapterChanged():

@@ -11,13 +11,15 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from inflight.counted import counted
-from inflight.server.call_counts import SharedCallCounts, shared_table
+from inflight.server.call_counts import SharedCallCounts, shared_memory
 from inflight.server.jobs.clock import Clocks
 from inflight.server.jobs.folder import DataDirectory
 from inflight.server.jobs.storage import DataDirectoryError
@@ -50,13 +52,15 @@ from inflight.server.processes.worker_messages import EngineReady
 from inflight.server.reloading import can_reload, reload_certificate, reload_keys
 from inflight.server.service_manager import ServiceManager
 from inflight.server.tenants import Tenants
+from inflight.server.tls import CertificateInForce
 
 ENDING_SECONDS = 10.0  # that a process which is to end may take beyond its calls
 # For API processes, whose memory is bodies and answers of up to megabytes: glibc gives large blocks back when they are
 # freed, and keeps no heap of free memory for each thread.
 MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "131072"}
 
-OF_ENGINE = (Model, Ready, Adapters)  # messages about one that is there
+OF_ENGINE = (Model, Ready)  # messages about one that is there
+RESTARTING = "Starting the engine again."
 
 log = logging.getLogger("inflight.server")
 
@@ -74,8 +78,8 @@ class Engines(Protocol):
     async def end(self) -> None:
         """End their processes."""
 
-    async def answer(self, client: str, question: Question) -> Answer:
-        """Answer a question of an API process."""
+    def answer(self, client: str, question: Question) -> Awaitable[Answer]:
+        """Answer a question of an API process. A notice about it may be `heard` before the answer is awaited."""
 
     def heard(self, client: str, notice: Notice) -> None:
         """Take what an API process reports."""
@@ -109,13 +113,18 @@ class Supervisor:
                 another, and no other server can have the port.
             make_engines: Called in the event loop.
             ready: Called when the server takes calls for the first time, with the engines' `first_ready`.
+
+        Raises:
+            TlsError: The certificate cannot be used.
         """
         settings = server.settings
         self._server, self._settings, self._tenants, self._bound = server, settings, tenants, bound
         self._make_engines, self._ready = make_engines, ready
+        self._address = url(settings, bound)
+        self._certificate = None if settings.ssl_certfile is None else CertificateInForce(settings)
         self._listeners = [bound]  # that are open while processes may be started
         self._data: DataDirectory | None = None
-        self._table = shared_table()
+        self._table = shared_memory()
         self._counts = SharedCallCounts(self._table, tenants.names, settings.api_processes)
         self._children: dict[int, _Child] = {}
         self._lives = [ShortLives() for _ in range(settings.api_processes)]
@@ -189,6 +198,8 @@ class Supervisor:
 
     def _spawn(self, index: int) -> None:
         inherited = [self._bound.fileno(), self._table]
+        certificate = () if self._certificate is None else self._certificate.descriptors
+        inherited += certificate
         if self._data is not None and self._data.lock is not None:
             inherited.append(self._data.lock)
         child = self._children[index] = _Child(index, self._serial, inherited)
@@ -201,9 +212,10 @@ class Supervisor:
                 tenants=self._counts.names,
                 index=index,
                 serial=child.serial,
-                early=not self._has_begun,
+                early=not self._has_begun or not any(one.is_up for one in self._children.values()),
                 listening=self._bound.fileno(),
                 counts=self._table,
+                certificate=certificate,
                 folder=self._folder,
             )
         )
@@ -220,7 +232,7 @@ class Supervisor:
         del self._children[child.index]
         if self._is_ending:
             return self._end_if_last()
-        if code == NO_SUCCESSOR:
+        if code == NO_SUCCESSOR and not self._has_begun:
             return self._fail()
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         log.error(
@@ -241,19 +253,24 @@ class Supervisor:
             child.is_up = True
             self._begin_if_all_up()
         elif isinstance(message, Question):
-            self._start(self._answer(child, message))
+            self._start(self._answer(child, self._engines.answer(child.name, message)))
         else:
             self._engines.heard(child.name, message)
 
-    async def _answer(self, child: _Child, question: Question) -> None:
-        child.send(await self._engines.answer(child.name, question))
+    async def _answer(self, child: _Child, answer: Awaitable[Answer]) -> None:
+        child.send(await answer)
+
+    @property
+    def _are_all_up(self) -> bool:
+        """Return whether all API processes take calls, and may."""
+        up = sum(one.is_up for one in self._children.values())
+        return not self._is_ending and up == self._settings.api_processes
 
     def _begin_if_all_up(self) -> None:
-        up = sum(one.is_up for one in self._children.values())
-        if self._is_ending or up < self._settings.api_processes:
+        if not self._are_all_up:
             return
         self._counts.set_all_ready()
-        self._manager.ready(url(self._settings, self._bound))
+        self._manager.ready(self._address)
         if not self._has_begun:
             self._has_begun = True
             self._start(self._manager.keep_watchdog())
@@ -271,12 +288,15 @@ class Supervisor:
             replaced = OF_ENGINE
             if not message.name:  # the only engine
                 self._counts.set_all_ready(False)
-                self._manager.status("Starting the engine again.")
+                self._manager.status(RESTARTING)
                 for child in self._children.values():
                     child.is_up = False
         model = _model_of(message)
         self._missed = [one for one in self._missed if not (isinstance(one, replaced) and _model_of(one) == model)]
-        if not isinstance(message, Lost):
+        if isinstance(message, Adapters):
+            known = message.adapters
+            self._missed = [replace(one, adapters=known) if isinstance(one, Ready) else one for one in self._missed]
+        elif not isinstance(message, Lost):
             self._missed.append(message)
         for child in self._children.values():
             child.send(message)
@@ -294,16 +314,23 @@ class Supervisor:
 
     async def _reload(self) -> None:
         """Check keys and certificate once, for all processes."""
-        self._manager.reloading()
+        if self._is_ending:
+            return
+        if has_begun := self._has_begun:
+            self._manager.reloading()
         has_keys = await reload_keys(self._tenants, self._settings, self._counts.add)
-        if has_keys | reload_certificate(self._settings):
+        if has_keys | reload_certificate(self._certificate):
             for child in self._children.values():
                 child.send(Reload(self._tenants.keys, self._counts.names))
-        self._manager.ready(url(self._settings, self._bound))
+        if has_begun and not self._is_ending:
+            self._manager.ready(self._address)  # the reload has ended
+            if not self._are_all_up:
+                self._manager.status(RESTARTING)
 
     def _fail(self) -> None:
         self._code = 1
-        self._end(signal.SIGTERM, 0.0)
+        for _ in range(2):  # the second signal ends the calls in flight
+            self._end(signal.SIGTERM, 0.0)
 
     def _end(self, number: int, seconds: float) -> None:
         """Have all processes end. seconds: for calls in flight."""
@@ -368,6 +395,10 @@ class _Child(ControlledProcess[FromChild]):
             self.kill()
 
     async def ended(self) -> int:
-        """Return its exit code; below 0: the signal that killed it. It has closed its end, and ends soon."""
+        """Return its exit code; below 0: the signal that killed it. It has closed its end, and is killed if it does not
+        end soon."""
         self._control.close()
-        return await asyncio.to_thread(self._process.wait)
+        late = asyncio.get_running_loop().call_later(ENDING_SECONDS, self.kill)
+        code = await asyncio.to_thread(self._process.wait)
+        late.cancel()
+        return code
