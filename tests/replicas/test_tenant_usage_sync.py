@@ -60,6 +60,8 @@ class Engines:
         end = self.rounds + 3
         while self.rounds < end:
             await asyncio.sleep(0.001)
+            for bridge in self.bridges.values():  # a command sent just before a step waits for its end: for the gate
+                bridge._commands.run()
 
     async def sync(self, usage: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
         """Synchronize as `ReplicaHandle` does, without Ray."""
