@@ -204,6 +204,8 @@ def test_all_processes_know_adapters_that_were_loaded_and_so_does_the_next_engin
     module = "inflight.server.processes.child"
     for one in children(server, module):
         os.kill(one, signal.SIGKILL)
-        assert server.settled(lambda gone=one: not Path(f"/proc/{gone}").exists() and len(children(server, module)) == 2)
+        assert server.settled(
+            lambda gone=one: not Path(f"/proc/{gone}").exists() and len(children(server, module)) == 2
+        )
         assert server.settled(lambda: "d" in listed()[0])
     assert all(one >= {"a", "d"} and "b" not in one for one in listed()), "so do the next API processes"

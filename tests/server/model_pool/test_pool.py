@@ -269,7 +269,7 @@ def test_a_release_in_the_same_read_as_its_acquire_leaves_no_lease() -> None:
         first.heard("0", Release(1))
         with pytest.raises(asyncio.CancelledError):
             await answer
-        assert pool.status("a").under_way == pool.status("a").waiting == 0
+        assert pool.status("a").in_flight == pool.status("a").waiting == 0
 
     run(test)
 
