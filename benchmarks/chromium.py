@@ -1,7 +1,4 @@
-"""A headless Chromium, driven over its own protocol: pages are opened, asked, clicked, and measured.
-
-Knows the DevTools protocol as far as tests of pages need it; the load client's HTTP library has the WebSocket.
-"""
+"""A headless Chromium, driven over its own protocol: pages are opened, asked, clicked, and measured."""
 
 from __future__ import annotations
 

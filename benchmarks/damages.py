@@ -1,7 +1,4 @@
-"""Damages that can happen to a data directory between two lives of its server, drawn at random.
-
-Knows how to damage a folder, and what it did; what a server must make of it, `kill_loop` knows.
-"""
+"""Damages that can happen to a data directory between two lives of its server, drawn at random."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """An engine that keeps its rows decoding, and newcomers that come between steps.
 
-Knows requests and steps; not what is compared, which what is asked of rows and newcomers says. No row's output ends, so
-that steps of two engines have the same rows with the same contexts.
+No row's output ends, so that steps of two engines have the same rows with the same contexts.
 """
 
 from __future__ import annotations

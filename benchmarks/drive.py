@@ -1,7 +1,6 @@
 """Driving an engine with a schedule of requests, on the real clock or a virtual one, and what came of each.
 
-Knows the engine loop and the metric definitions; workloads are made elsewhere. A request's clock starts at its intended
-send time, whether or not the engine was ready for it.
+A request's clock starts at its intended send time, whether or not the engine was ready for it.
 """
 
 from __future__ import annotations

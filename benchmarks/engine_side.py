@@ -1,7 +1,5 @@
 """One of two engines in one process, in a thread of its own: one computes prompts, the other goes on with them. For
 measurements and tests.
-
-Knows loops and when each is advanced; nothing of what is asked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Engines to measure: weights and KV memory are made once, and every setting gets a fresh engine around them.
 
-Knows how an engine is put together from settings (`config.assembly`); the compared settings share weights, kernels and
-memory, so that only what is compared differs. With `simulated_loop` the same scheduler runs on virtual time.
+With `simulated_loop` the same scheduler runs on virtual time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One end of an exchange by itself, over memory of its own, and how it is driven: for measurements and tests.
 
-Knows how transfers are begun and asked for; nothing of engines. Blocks hold random bytes, so that a wrong one shows,
-and no page of them is untouched.
+Blocks hold random bytes, so that a wrong one shows, and no page of them is untouched.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Of the system's calls on files in FOLDER some fail, or take their time: `full` writes half and says ENOSPC, `unwritable`
 is a read-only file system, `broken` cannot be read (EIO), `slow` takes tenths of a second a call, `stalled` answers
-once the word is another. Anything else is a disk as it should be. Knows system calls; nothing of blocks.
+once the word is another. Anything else is a disk as it should be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Draw at random what can happen to the files of a folder of blocks while engines use it.
-
-Knows how to damage a folder; what engines must make of it, `tier_faults` knows.
-"""
+"""Draw at random what can happen to the files of a folder of blocks while engines use it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Servers that share a folder of blocks on a faulty disk, and clients that compare what they answer.
 
-Knows how such servers are started, ended and asked what they hold, and what an answer should have been. What is done to
-them, `tier_faults` knows.
+What is done to them, `tier_faults` knows.
 """
 
 from __future__ import annotations

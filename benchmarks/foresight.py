@@ -3,7 +3,7 @@
 Belady's rule is the best that there is where all blocks are of one size, and it is applied to sessions here: all blocks
 of one are needed with its next turn, ends of texts go before their beginnings, and what will never come back goes at
 once. Counts blocks; the turns come when they came in the run that is looked at, so that what other hits would change in
-time is left out. What all sessions share stays. Knows turns; no engine.
+time is left out. What all sessions share stays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Define what to time of the kernels: one call or one pass of calls each, with the bytes and operations that it cannot
 avoid.
-
-Knows the backend and a model's shape; not how often, beside what, or against which rates things are timed.
 """
 
 from __future__ import annotations

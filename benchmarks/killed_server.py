@@ -1,7 +1,4 @@
-"""A server that is killed and started again on the same data directory, and its Files and Batches API.
-
-Knows the process, its port and its log; what is asked of it, and what must be true afterwards, the programs know.
-"""
+"""A server that is killed and started again on the same data directory, and its Files and Batches API."""
 
 from __future__ import annotations
 

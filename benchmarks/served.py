@@ -1,7 +1,4 @@
-"""A server in a process of its own, as a user starts it, and what it takes: CPU by thread, resident memory.
-
-Knows the command line and /proc; nothing of what is asked of the server.
-"""
+"""A server in a process of its own, as a user starts it, and what it takes: CPU by thread, resident memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A lean HTTP client: it writes a request, counts the frames that come back and notes when, and parses nothing.
 
 It shares the machine's cores with the server that it measures, so that what it does itself counts against the server.
-Knows HTTP as far as that: one connection for each request, status line, `data: ` of server-sent events.
 """
 
 from __future__ import annotations

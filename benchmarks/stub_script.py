@@ -1,7 +1,6 @@
 """Define what the stub server does with a request, and the bytes of it.
 
-The script stands in the request's own body, under "stub", so that one server plays every part. Knows HTTP/1.1 and the
-JSON of completions and chat; nothing of sockets and time.
+The script stands in the request's own body, under "stub", so that one server plays every part.
 """
 
 from __future__ import annotations

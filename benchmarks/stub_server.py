@@ -1,7 +1,7 @@
 """A server that answers at a scripted pace and notes when it wrote what: the truth that a load client is measured by.
 
-It writes to the socket itself, so that its stamps are of the write and not of a buffer. Knows sockets and time; what is
-written, `stub_script` knows. `python -m benchmarks.stub_server` prints its port; `StubServer` runs it.
+It writes to the socket itself, so that its stamps are of the write and not of a buffer. `python -m
+benchmarks.stub_server` prints its port; `StubServer` runs it.
 """
 
 from __future__ import annotations

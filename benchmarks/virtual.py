@@ -1,8 +1,4 @@
-"""An engine in virtual time: the real scheduler, a simulated device, and step times of one real engine.
-
-Knows how long the steps of a Qwen2.5-0.5B shape in bf16 took on two cores, as `inflight calibrate` measures it; the
-figures stand here so that every run of these programs compares schedulers on the same machine.
-"""
+"""An engine in virtual time: the real scheduler, a simulated device, and step times of one real engine."""
 
 from __future__ import annotations
 

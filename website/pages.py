@@ -1,7 +1,4 @@
-"""All pages of the site in one folder: those of docs/, other texts of the checkout, and what is generated.
-
-Knows where each comes from and under which name it stands there; what a generated one says, its own file knows.
-"""
+"""All pages of the site in one folder: those of docs/, other texts of the checkout, and what is generated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in Markdown. Knows what would break a cell."""
+"""Tables in Markdown."""
 
 from __future__ import annotations
 

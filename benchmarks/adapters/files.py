@@ -1,7 +1,4 @@
-"""Random adapters of a model's matrices, as files.
-
-Knows how PEFT calls modules of families whose names are the usual ones.
-"""
+"""Random adapters of a model's matrices, as files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Memory of a process and all its children, sampled beside everything else.
 
-Knows /proc. What is counted is PSS: pages that several processes share count once in all.
+What is counted is PSS: pages that several processes share count once in all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One visit of an attacker: a connection from an address of its own, what it sends, and the answer.
-
-Knows sockets and the first line of an answer. What is sent, the attacks know.
-"""
+"""One visit of an attacker: a connection from an address of its own, what it sends, and the answer."""
 
 from __future__ import annotations
 

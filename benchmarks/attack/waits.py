@@ -1,9 +1,8 @@
 """Compute what an attack added to waits: percentiles beside those of quiet times, and the limits that the server is
 held to.
 
-Knows numbers only. A gap that is as long as ten steps stands for ten tokens that came late, and a wait for /health for
-all questions that were due meanwhile: counted once, a long stop would hide among thousands of short waits (coordinated
-omission).
+A gap that is as long as ten steps stands for ten tokens that came late, and a wait for /health for all questions that
+were due meanwhile: counted once, a long stop would hide among thousands of short waits (coordinated omission).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests as they go over the wire, whole, broken or half. Knows bytes of HTTP; nothing of connections."""
+"""Requests as they go over the wire, whole, broken or half."""
 
 from __future__ import annotations
 

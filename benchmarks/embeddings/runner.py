@@ -1,8 +1,7 @@
 """A runner: a process of one engine that computes vectors on demand, and reports how long that took.
 
-Knows the protocol with the program that measures, lines of JSON; not an engine. Each engine's own file makes what
-computes. Padded engines get batches of up to `BATCH` texts: of all at once sorted by length, as sentence-transformers
-does it; of those that come in time the one that waits.
+Each engine's own file makes what computes. Padded engines get batches of up to `BATCH` texts: of all at once sorted by
+length, as sentence-transformers does it; of those that come in time the one that waits.
 """
 
 from __future__ import annotations

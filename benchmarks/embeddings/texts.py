@@ -1,6 +1,6 @@
 """The texts of a measurement: token ids of lengths that are lognormal, and when they come.
 
-Knows numpy alone, so that runners of other environments may use it.
+It imports numpy alone, so that runners of other environments may use it.
 """
 
 from __future__ import annotations

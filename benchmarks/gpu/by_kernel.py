@@ -1,7 +1,4 @@
-"""Where the time of a step goes: its kernels by name, those that take longest first.
-
-Knows what ran (`ran`); a kernel's name is what its library calls it.
-"""
+"""Where the time of a step goes: its kernels by name, those that take longest first."""
 
 from __future__ import annotations
 

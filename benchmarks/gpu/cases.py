@@ -1,8 +1,7 @@
 """Operations of a pass with random inputs: what they are called with, what comes out, what they read and multiply.
 
-Knows the seam (`torch.operations`) and shapes; who computes them is given, so that kernels and their references get
-the very same tensors. Sizes of the full ones are those of models that are served: Llama-3.1-8B, with the experts of
-Qwen3-30B-A3B, the recurrent layers of Qwen3-Next and the latent attention of DeepSeek-V3.
+Sizes of the full ones are those of models that are served: Llama-3.1-8B, with the experts of Qwen3-30B-A3B, the
+recurrent layers of Qwen3-Next and the latent attention of DeepSeek-V3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compute what a step takes at best, operation by operation: each reads its weights, keys and values once, or computes.
 
-Knows a model's spec and counts; a device's rates are given. Finer than `execution.roofline`, which lets a whole step
-read and compute at once: on a GPU one operation is done before the next begins, so that their least times add up.
+Finer than `execution.roofline`, which lets a whole step read and compute at once: on a GPU one operation is done before
+the next begins, so that their least times add up.
 """
 
 from __future__ import annotations

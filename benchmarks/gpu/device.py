@@ -1,7 +1,4 @@
-"""A device under measurement: how long what it is asked for takes, and what it reads and multiplies at best.
-
-Knows clocks and two probes; not what is measured.
-"""
+"""A device under measurement: how long what it is asked for takes, and what it reads and multiplies at best."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Measure what a device does from the first kernel of some decode steps to the last: how long it computes, how long it
 waits.
-
-Knows what ran (`ran`); a wait that is short is one of the hardware's own between kernels, a long one is the host's.
 """
 
 from __future__ import annotations

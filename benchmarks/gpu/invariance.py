@@ -1,7 +1,4 @@
-"""Whether a row's bits depend on its company: the same prompt alone, among others, in pieces.
-
-Knows plans, and compares tokens and log-probabilities of the row that all of them share, bit by bit.
-"""
+"""Whether a row's bits depend on its company: the same prompt alone, among others, in pieces."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Kernels beside their references: whether both compute the same, and how long a kernel takes beside the ceiling.
-
-Knows how numbers are compared; which operations there are is in `cases`.
-"""
+"""Kernels beside their references: whether both compute the same, and how long a kernel takes beside the ceiling."""
 
 from __future__ import annotations
 

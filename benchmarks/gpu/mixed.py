@@ -1,7 +1,4 @@
-"""Requests as they come: Poisson arrivals, lengths with heavy tails, at a share of what the device can take.
-
-Knows workloads and the engine's loop; what is measured are the definitions of `inflight.metrics`.
-"""
+"""Requests as they come: Poisson arrivals, lengths with heavy tails, at a share of what the device can take."""
 
 from __future__ import annotations
 

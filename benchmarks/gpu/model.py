@@ -1,7 +1,4 @@
-"""A model of random weights on a device, and what steps it: weights are drawn where they lie.
-
-Knows how backend, decoder, runner and scheduler are put together for a measurement; not what is measured.
-"""
+"""A model of random weights on a device, and what steps it: weights are drawn where they lie."""
 
 from __future__ import annotations
 

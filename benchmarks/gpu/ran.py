@@ -1,7 +1,4 @@
-"""Record what ran on a device while something was asked of it: kernels and copies by name, with their times.
-
-Knows PyTorch's profiler; not what was asked.
-"""
+"""Record what ran on a device while something was asked of it: kernels and copies by name, with their times."""
 
 from __future__ import annotations
 

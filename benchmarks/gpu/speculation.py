@@ -1,7 +1,4 @@
-"""Speculation on a device, with as many steps in flight as it has: `auto` against `off`.
-
-Knows how the engines of `benchmarks.speculation` are put around a drawn model; what is measured is said there.
-"""
+"""Speculation on a device, with as many steps in flight as it has: `auto` against `off`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Steps without a scheduler: plans of a given shape, submitted as an engine would, as many in flight as it would have.
 
-Knows plans and rows. Contexts are taken as computed: keys and values are what memory holds, which takes as long.
+Contexts are taken as computed: keys and values are what memory holds, which takes as long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Decoding by rows, prompts by length, and what comes before the first of them, beside what the device allows.
-
-Knows plans by their shape (`steps`) and their least time (`ceiling`).
-"""
+"""Decoding by rows, prompts by length, and what comes before the first of them, beside what the device allows."""
 
 from __future__ import annotations
 

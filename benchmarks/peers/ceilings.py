@@ -1,7 +1,6 @@
 """Compute what no engine could exceed on this machine, by the bandwidth of the moment and the peak of its dot products.
 
-Knows one model at one precision and the machine's rates; not who was measured. A ratio to the best peer can be no
-higher than the ceiling's, however good the kernels are.
+A ratio to the best peer can be no higher than the ceiling's, however good the kernels are.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Checkpoints on disk, of random weights or of a trained model's, the same for every engine, and the copies that
 single engines want.
 
-Knows the layouts: a Hugging Face folder in bf16, which inflight and vLLM load; int8 weights in the layout of
-compressed-tensors for vLLM; and what other engines' own tools make of the folder, each in its own environment. A copy
-is made once and kept; so is the sentence of a tool that could not make one, for a second try would take as long.
+A copy is made once and kept; so is the sentence of a tool that could not make one, for a second try would take as long.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Rounds through the engines of one precision: who is started, whose turn it is, which runs count.
 
-Knows processes, trials and the bandwidth rule; not what a figure means. Engines are loaded beside each other and take
-turns trial by trial (A B C A B C), because a shared machine's memory bandwidth changes within minutes; an engine that
-is not asked sleeps (vLLM takes 1 % of one core then, the others nothing that can be measured). A trial in which an
-engine may wait for memory counts where the bandwidth that was probed before and after each one's run is alike.
+Engines are loaded beside each other and take turns trial by trial (A B C A B C), because a shared machine's memory
+bandwidth changes within minutes; an engine that is not asked sleeps (vLLM takes 1 % of one core then, the others
+nothing that can be measured). A trial in which an engine may wait for memory counts where the bandwidth that was probed
+before and after each one's run is alike.
 """
 
 from __future__ import annotations

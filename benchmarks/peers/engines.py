@@ -1,7 +1,4 @@
-"""The engines that are compared: how each is started, over which copy of the model, and what it cannot do.
-
-Knows paths and environments; a peer whose environment is missing is left out with a sentence.
-"""
+"""The engines that are compared: how each is started, over which copy of the model, and what it cannot do."""
 
 from __future__ import annotations
 

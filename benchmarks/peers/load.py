@@ -1,7 +1,4 @@
-"""How busy the machine is with what is not measured.
-
-Knows /proc/stat; asked while no engine runs.
-"""
+"""How busy the machine is with what is not measured."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The asking side: an engine in a process of its own, what it is sent, and what was observed of each request.
-
-Knows the protocol of `stepping` and /proc; nothing of what is measured.
-"""
+"""The asking side: an engine in a process of its own, what it is sent, and what was observed of each request."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The figures of finished rounds in a file, so that a contest can go on another day.
-
-Knows the form of the file, JSON lines: one for each engine's own words of itself, one for the load
-before each round, one for each figure.
-"""
+"""The figures of finished rounds in a file, so that a contest can go on another day."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The tables of a run: all engines and precisions in one, and for each precision the medians of each engine and the
 ratio of inflight to the best peer.
 
-Knows figures and measures; not where they came from. A ratio is taken within a round, then the median of the rounds.
+A ratio is taken within a round, then the median of the rounds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Define what is measured: which requests are sent for a figure, and which metric of their observations it is.
-
-Knows workloads and the metric definitions; not who is measured.
-"""
+"""Define what is measured: which requests are sent for a figure, and which metric of their observations it is."""
 
 from __future__ import annotations
 

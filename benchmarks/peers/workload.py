@@ -1,7 +1,7 @@
 """Generate what the engines are sent, as token ids, the same for all; nothing that a prefix cache or a tokenizer could
 help.
 
-Knows lengths, ids and arrivals; not what is measured of them. Seeded.
+Seeded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Servers with several models, and calls to them. Knows HTTP and the models file; not what is measured."""
+"""Servers with several models, and calls to them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The corpus: pairs of a prompt and its answer, fixed before anything was tuned; half of them for nothing but the final
 figures.
 
-Knows files and token ids. `python -m benchmarks.speculation.corpus` makes the files anew, the same ones.
+`python -m benchmarks.speculation.corpus` makes the files anew, the same ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An engine whose answers are those of the corpus, fed with its requests so that so many always run.
 
-The scripted executor forces the answers; everything else is real, drafts and their verification too. Knows requests,
-tokens and what an engine says of its drafts; not what is compared. Each time that the corpus restarts its requests
-have another salt: what an engine has said once it does not find again, as no client asks the same twice.
+The scripted executor forces the answers; everything else is real, drafts and their verification too. Each time that the
+corpus restarts its requests have another salt: what an engine has said once it does not find again, as no client asks
+the same twice.
 """
 
 from __future__ import annotations

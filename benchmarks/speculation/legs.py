@@ -1,8 +1,8 @@
 """Two engines on the same work in turns, leg by leg, and how much faster the one is.
 
-Knows seconds and tokens. On a machine whose speed drifts, legs that lie side by side are compared with each other. Legs
-differ in what they hold, so that their ratios are not averaged: the figure is that of all tokens over all seconds, and
-how far it would move without each leg says how sure it is.
+On a machine whose speed drifts, legs that lie side by side are compared with each other. Legs differ in what they hold,
+so that their ratios are not averaged: the figure is that of all tokens over all seconds, and how far it would move
+without each leg says how sure it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The share of a step's time that deciding on drafts takes: controller, drafter, and what is learnt of them.
 
-Knows the calls that the scheduler makes, and times each, without what reading the clock takes. What the planner does
-around them is not counted, and is small.
+What the planner does around them is not counted, and is small.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measure what a step costs that verifies k drafts in each row, over one that verifies none: what there is to win.
 
-Knows plans and a device; no scheduler, and no drafter. The same rows at the same contexts are computed with each number
-of drafts in turn, so that only the drafts differ. A draft that is surely right pays where the step's time grows by less
-than its tokens: the last column is the chance at which the k-th draft begins to.
+The same rows at the same contexts are computed with each number of drafts in turn, so that only the drafts differ. A
+draft that is surely right pays where the step's time grows by less than its tokens: the last column is the chance at
+which the k-th draft begins to.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Measure what the parts take by themselves, in one thread: the view of a vocabulary, compiling by the schema's size,
 masks.
-
-Knows `execution.grammars`, and no model: which token comes is drawn among those that a mask allows.
 """
 
 from __future__ import annotations

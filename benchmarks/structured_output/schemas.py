@@ -1,7 +1,7 @@
 """Schemas to measure with: one whose texts never end before their tokens do, and as many as are wanted that differ.
 
-Knows JSON schemas alone. All are nested, with bounded strings and numbers, choices, lists and patterns, as functions
-and answers of agents have them.
+All are nested, with bounded strings and numbers, choices, lists and patterns, as functions and answers of agents have
+them.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def test_a_tenant_has_no_more_streams_than_it_may(keyed: Server) -> None:
         client.send(client.build_request("POST", server.url + "/v1/completions", json=body), stream=True)
         for _ in range(2)
     ]
-    with pytest.raises(openai.RateLimitError, match="'acme' are in flight, and it may have 2"):
+    with pytest.raises(openai.RateLimitError, match="'acme' are in flight, and its maximum is 2"):
         server.client("sk-acme").completions.create(model="built-in", prompt="x")
     assert server.client("sk-umbrella").completions.create(model="built-in", prompt="x", max_tokens=1).choices
     for one in opened:

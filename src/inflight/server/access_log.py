@@ -1,7 +1,4 @@
-"""The access log: of calls and of HTTP requests that have ended, a line in the log and counts in the metrics.
-
-Knows which fact goes where; nothing of how a call was served.
-"""
+"""The access log: of calls and of HTTP requests that have ended, a line in the log and counts in the metrics."""
 
 from __future__ import annotations
 

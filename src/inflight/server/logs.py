@@ -1,7 +1,6 @@
 """Logs of the server: one line an event, human at a terminal, JSON otherwise; one line per finished request.
 
-Knows lines, not requests: what stands in a request's line is `RequestLine`, which has no place for prompts, texts, keys
-or headers. Whatever a client wrote (ids, names, paths) is escaped, so that it cannot end a line and forge another.
+Whatever a client wrote (ids, names, paths) is escaped, so that it cannot end a line and forge another.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Service:
     def _draining(self) -> ApiError:
         return ApiError(
             503,
-            "The server is shutting down and takes no new work; ask another one, or try again when it is back.",
+            "The server is shutting down and accepts no new calls; use another one, or try again later.",
             type="server_error",
             code="draining",
             retry_after=self.settings.drain_timeout,
@@ -144,7 +144,7 @@ class Service:
     def not_loaded(self) -> ApiError:
         return ApiError(
             503,
-            f"The server is {self.doing}; try again in a moment (GET /health says when it is ready).",
+            f"The server is {self.doing}; try again in 1 s (GET /readyz says when it is ready).",
             type="server_error",
             code="loading",
             retry_after=1.0,
@@ -161,7 +161,10 @@ class Service:
         for delivery in tuple(self._open):
             delivery.end(
                 ApiError(
-                    503, "The server was shut down before the call was done.", type="server_error", code="draining"
+                    503,
+                    "The server was shut down before the call was finished (--drain-timeout).",
+                    type="server_error",
+                    code="draining",
                 )
             )
         self._hurry.clear()
@@ -271,10 +274,12 @@ class Service:
     def _check_counts(self, tenant: Tenant) -> None:
         most, others, mine = self.settings.max_streams, self.counts.everywhere - 1, self.counts.of(tenant.name) - 1
         if others >= most:
-            raise _too_many(f"{counted(others, 'call is', 'calls are')} in flight, and the server takes {most} at once")
+            raise _too_many(
+                f"{counted(others, 'call is', 'calls are')} in flight, and the maximum is {most} (--max-streams)"
+            )
         if tenant.max_concurrent is not None and mine >= tenant.max_concurrent:
             of_tenant = counted(mine, f"call of {tenant.name!r} is", f"calls of {tenant.name!r} are")
-            raise _too_many(f"{of_tenant} in flight, and it may have {tenant.max_concurrent}")
+            raise _too_many(f"{of_tenant} in flight, and its maximum is {tenant.max_concurrent}")
 
     def _leave(self, tenant: Tenant) -> None:
         self.counts.leave(tenant.name)
