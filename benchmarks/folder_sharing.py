@@ -1,7 +1,4 @@
-"""Servers that share a folder of blocks on a faulty disk, and clients that compare what they answer.
-
-What is done to them, `tier_faults` knows.
-"""
+"""Servers that share a folder of blocks on a faulty disk, and clients that compare what they answer."""
 
 from __future__ import annotations
 

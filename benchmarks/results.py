@@ -17,16 +17,17 @@ RESULTS = Path(__file__).parent.parent / "docs" / "results.md"
 _INTRODUCTION = """# Results
 
 What was measured, each section by the command it names, on the machine it names. The cores of that machine are shared
-with others, so that ratios measured in one run mean more than single figures. Sections are generated: a program
-rewrites its own and no other. On a page the newest come first.
+with others, so that ratios measured in one run mean more than single figures. Each section is of the code of its day,
+which it names. Sections are generated: a program rewrites its own and no other. On a page the newest come first.
 """
 
 
 class Subject(NamedTuple):
-    """A page, and the programs whose sections are on it."""
+    """A page, the programs whose sections are on it, and what a reader of its older sections must know."""
 
     title: str
     programs: Sequence[str]
+    note: str = ""
 
 
 SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the contents
@@ -62,6 +63,7 @@ SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the content
             *("http_cost", "body_validation", "attack", "serve_overload", "soak", "kill_loop"),
             *("server_kills", "live_viewers", "live_page", "long_record"),
         ),
+        "Sections older than 2026-11-29 measured HTTP and engine in one process; now each has a process of its own.",
     ),
     "simulator": Subject("How true the simulator is", ("simulation_accuracy", "decision", "simulator")),
     "instruments": Subject("How good the instruments are", ("bench_client", "trace_loading")),
@@ -117,7 +119,8 @@ def read_sections(page: str) -> dict[str, str]:
 def render_page(page: str, sections: Mapping[str, str]) -> str:
     bodies = [f"<!-- begin {name} -->\n{sections[name]}\n<!-- end {name} -->" for name in _newest_first(page, sections)]
     head = f"# {SUBJECTS[page].title}\n\nHow sections come about: [results](../results.md)."
-    return "\n\n".join([head, *bodies]) + "\n"
+    notes = [SUBJECTS[page].note] if SUBJECTS[page].note else []
+    return "\n\n".join([head, *notes, *bodies]) + "\n"
 
 
 def render_contents(sections: Mapping[str, Mapping[str, str]]) -> str:
