@@ -152,7 +152,7 @@ class Driver:
 
 
 def extend(slots: Any, sequence: Tracked) -> None:
-    """What the sequence said since the last step becomes known, as if it had been drawn."""
+    """Append the sequence's tokens since the last step, as if they had been drawn."""
     said = sequence.tokens[sequence.known :]
     if isinstance(slots, RequestSlots):
         positions = np.arange(sequence.known - 1, len(sequence.tokens) - 1)

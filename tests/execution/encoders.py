@@ -1,4 +1,4 @@
-"""Models that tell something of whole texts, with random weights, by `transformers`; and what it tells.
+"""Encoders and embedding models with random weights, by `transformers`; and its results.
 
 Knows torch and transformers, as `oracle` does; imported inside fixtures only.
 """
@@ -81,8 +81,8 @@ class Encoder:
 
 
 def _randomise(model: Any) -> None:
-    """So that every part counts, and tokens stay apart: norms of sums would soon make all of them alike, if what the
-    layers add were larger than the vectors of tokens."""
+    """So that every part counts, and tokens stay different: norms of sums would soon make all of them alike, if what
+    the layers add were larger than the vectors of tokens."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name.lower():

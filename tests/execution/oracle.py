@@ -34,7 +34,7 @@ class Oracle:
     continued: dict[tuple[bytes, int], list[int]] = field(default_factory=dict)  # by prompt and number of tokens
 
     def bf16_logits(self) -> np.ndarray:
-        """What torch itself makes of the prompt in bf16."""
+        """Return torch's own result for the prompt in bf16."""
         if self.rounded is None:
             self.rounded = self.loaded(self.folder, torch.bfloat16)(self.prompt)
         return self.rounded

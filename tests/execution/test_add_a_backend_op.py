@@ -1,4 +1,4 @@
-"""The page on adding an operation: its code runs, and its two twins keep the contract that it states."""
+"""The page on adding an operation: its code runs, and its reference and kernel keep the contract that it states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Operation = Callable[[np.ndarray, float], np.ndarray]
 
 
 def page() -> dict[str, Any]:
-    """What the page's code defines."""
+    """Return the names that the page's code defines."""
     names: dict[str, Any] = {}
     for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
         exec(code, names)
@@ -36,14 +36,14 @@ def on_arrays(backend: Any) -> Operation:
 
 @pytest.mark.skipif(backends() == ["reference"], reason="the kernels are not built")
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_twins_of_the_page_keep_their_contract(threads: int) -> None:
+def test_the_operations_of_the_page_keep_their_contract(threads: int) -> None:
     names = page()
     reference, native = names["ClippedReference"]("float32"), names["ClippedNative"]("float32", threads)
     names["check"](on_arrays(reference), on_arrays(native))
 
 
 @pytest.mark.skipif(backends() == ["reference"], reason="the kernels are not built")
-def test_a_twin_that_looks_at_its_neighbours_is_found_out() -> None:
+def test_a_kernel_that_looks_at_its_neighbours_is_found_out() -> None:
     names = page()
     reference = on_arrays(names["ClippedReference"]("float32"))
     with pytest.raises(AssertionError):

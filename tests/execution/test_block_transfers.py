@@ -1,4 +1,4 @@
-"""Transfers of a runner: within their step, or begun with it and told when they have ended."""
+"""Transfers of a runner: within their step, or begun with it and reported when they have ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOAD = Transfer(2, "load", "host", (7,), (1,))
 
 @dataclass
 class Copying:
-    """What is copied, and how much of it is done: of each call two parts."""
+    """Copies, and how much of each is done: two parts of each call."""
 
     broken: str = ""
     calls: list[tuple[list[int], list[int]]] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Part:
         return (self.call, self.part) in self.copying.done
 
 
-def test_within_a_step_what_is_stored_comes_first_and_nothing_is_told() -> None:
+def test_within_a_step_what_is_stored_comes_first_and_nothing_is_reported() -> None:
     copying = Copying()
     transfers = BlockTransfers(WITHIN, copying)
     transfers.begin(BatchPlan(0, (), transfers=(LOAD, STORE, structs.replace(STORE, blocks=(4,), remote_blocks=(2,)))))
@@ -71,14 +71,14 @@ def test_beside_the_steps_a_copy_that_fails_fails_alone(capacity: Capacity) -> N
             transfers.begin(plan)
         return
     transfers.begin(plan)
-    (told,) = transfers.poll() or ()
-    assert told == Transferred(1, "Blocks could not be copied (RuntimeError: no such block).")
+    (ended,) = transfers.poll() or ()
+    assert ended == Transferred(1, "Blocks could not be copied (RuntimeError: no such block).")
     assert transfers.poll() is None
 
 
 @dataclass
 class Elsewhere:
-    """A place of transfers, which tells what had been copied when one began."""
+    """A place of transfers, which records what had been copied when one began."""
 
     copying: Copying
     begun: list[tuple[Transfer, int]] = field(default_factory=list)

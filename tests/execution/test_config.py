@@ -94,7 +94,7 @@ def test_qwen_windows() -> None:
         return windows_of(read_spec({**QWEN2, **changes}, to_run=True))
 
     assert windows() == (0,) * 4
-    assert windows(use_sliding_window=True) == (0,) * 4, "the first 28 layers see all unless told otherwise"
+    assert windows(use_sliding_window=True) == (0,) * 4, "the first 28 layers see all unless set otherwise"
     assert windows(use_sliding_window=True, max_window_layers=1) == (0, 8, 8, 8)
     alternating = ["sliding_attention", "full_attention"] * 2
     assert windows(use_sliding_window=True, layer_types=alternating) == (8, 0, 8, 0)
@@ -137,7 +137,7 @@ def test_a_text_part_may_lie_flat_beside_what_sees() -> None:
 
 
 def test_rotations_of_layers_in_the_old_spelling() -> None:
-    """What is in `rope_parameters` by kind of layer since transformers 5 was in fields of its own."""
+    """Read fields that transformers 5 moved into `rope_parameters` by kind of layer."""
     gemma = config(
         architectures=["Gemma3ForCausalLM"],
         num_hidden_layers=6,

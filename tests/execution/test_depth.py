@@ -63,7 +63,7 @@ def opened(folder: Path, **shape: Any) -> Engine:
 
 
 def run(engine: Engine, given: list[Request], aborts: dict[int, str] | None = None) -> Said:
-    """What each sample said and how it ended. aborts: round → who is given up before it."""
+    """Return each sample's output and how it ended. aborts: round → the request aborted before it."""
     said: dict[str, tuple[list[int], str]] = {}
     for request in given:
         engine.loop.add(request)
@@ -121,7 +121,7 @@ def test_submitting_does_not_wait_for_the_device(tiny: Path, threaded: Threaded)
     assert all(pending.result().error is None for _, pending in plans)
 
 
-def test_whoever_is_given_up_said_the_same_until_then(tiny: Path, threaded: Threaded) -> None:
+def test_an_aborted_request_said_the_same_until_then(tiny: Path, threaded: Threaded) -> None:
     given = requests(4)
     want = alone(tiny, given)
     got = run(opened(tiny), given, aborts={3: "1", 7: "5", 8: "2"})
@@ -138,7 +138,7 @@ def test_whoever_is_given_up_said_the_same_until_then(tiny: Path, threaded: Thre
 def test_a_step_that_breaks_in_flight_ends_its_own_requests_alone(
     tiny: Path, threaded: Threaded, monkeypatch: pytest.MonkeyPatch, broken: int, shape: dict[str, Any]
 ) -> None:
-    """The next one was submitted with its tokens still to come; whoever it brought in says what it would have said,
+    """The next one was submitted with its tokens still to come; a request it brought in says what it would have said,
     since nothing of the broken step's sequences writes to blocks that are not theirs."""
     given = requests(5, count=14)
     want = alone(tiny, given, **shape)

@@ -1,4 +1,4 @@
-"""Whole texts against `transformers`: vectors and scores of each family, and the same bits whoever is in the batch."""
+"""Encoders against `transformers`: vectors and scores of each family, and the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def oracle(encoder: Encoder, name: str, text: Text) -> np.ndarray:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_told_is_the_oracles(encoder_of: EncoderOf, name: str, isa: str) -> None:
+def test_vectors_and_scores_are_the_oracles(encoder_of: EncoderOf, name: str, isa: str) -> None:
     encoder, given = encoder_of(name), texts(1, 37, 64, 128)
     for text, found in zip(given, Pools(encoder.folder, isa).vectors(*given), strict=True):
         wanted = oracle(encoder, name, text)

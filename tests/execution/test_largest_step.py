@@ -66,9 +66,9 @@ def test_an_engine_leaves_the_largest_step_its_memory(tiny: Path) -> None:
     engine = opened(tiny, backend, device="auto", gpu_memory_utilization=0.19, **shape)
     (computed,) = backend.passes
     assert [(one.start, one.length, one.sample) for one in computed] == [(165, 35, 1)] + [(199, 1, 1)] * 5
-    told = engine.settings["num_blocks"]
+    setting = engine.settings["num_blocks"]
     block = backend.bytes_per_block(engine.executor._kv_cache.shape)  # type: ignore[attr-defined]
-    assert told.value == min((int(TOTAL * 0.19) - HELD - STEP) // block, 6 * 13)
+    assert setting.value == min((int(TOTAL * 0.19) - HELD - STEP) // block, 6 * 13)
     assert engine.start.profile > 0
     assert run(engine, requests(1)) == run(opened(tiny, on_cpu()), requests(1)), "nothing is left of it"
 
@@ -103,21 +103,21 @@ def test_states_windows_and_latent_keys_take_part(oracle_of: OracleOf, variant: 
         (7 * GIB, {"kv_memory": 6.9}, r"take 6.9 GiB, but only 6.5 GiB .* beside the 512.0 MiB that the largest step"),
     ],
 )
-def test_what_does_not_fit_beside_it_is_told_in_numbers(
+def test_what_does_not_fit_beside_it_is_refused_with_numbers(
     tiny: Path, free: int, shape: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ModelError, match=sentence):
         opened(tiny, OwnMemory(free), device="auto", **shape)
 
 
-def test_a_step_that_does_not_fit_itself_is_told(tiny: Path) -> None:
+def test_a_step_that_does_not_fit_itself_is_refused(tiny: Path) -> None:
     backend = OwnMemory()
     backend.short = True
     with pytest.raises(ModelError, match=r"a step of 160 tokens, in 32 sequences .* than the 7.0 GiB of the GPU's"):
         opened(tiny, backend)
 
 
-def test_weights_that_do_not_fit_are_told_with_what_would(tiny: Path) -> None:
+def test_weights_that_do_not_fit_are_refused_with_what_would(tiny: Path) -> None:
     with pytest.raises(ModelError, match=r"200.0 KiB of the GPU's 8.0 GiB are free; take"):
         opened(tiny, OwnMemory(200 << 10))
 

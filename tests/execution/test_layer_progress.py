@@ -1,4 +1,4 @@
-"""A block fills from its beginning on as layers are done, and whoever reads it is told so, of steps that it reads."""
+"""A block fills from its beginning on as layers are done, and its reader gets the progress of steps that it reads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_is_there_behind_a_layer_is_what_is_there_in_the_end(oracle_of: Ora
     assert any(then != final for then in seen[:-1])
 
 
-def test_a_block_that_is_more_than_its_layers_tells_nothing() -> None:
+def test_a_block_that_is_more_than_its_layers_reports_nothing() -> None:
     shape = KVShape(16, (KVLayer(0, 1, 8, 8), None, KVLayer(0, 2, 8, 8)))
     assert layer_ends(shape, lambda one: 100 * len(one.layers)) == [100, 100, 200][:0]
     assert layer_ends(shape, lambda one: sum(100 * layer.kv_heads for layer in one.layers if layer)) == [100, 100, 300]
@@ -47,16 +47,16 @@ def test_a_block_that_is_more_than_its_layers_tells_nothing() -> None:
 
 class Reader:
     def __init__(self) -> None:
-        self.told: list[object] = []
+        self.calls: list[object] = []
 
     def computing(self, sends: Sequence[EarlySend]) -> None:
-        self.told.append(tuple(sends))
+        self.calls.append(tuple(sends))
 
     def have(self, nbytes: int) -> None:
-        self.told.append(nbytes)
+        self.calls.append(nbytes)
 
     def broken_off(self) -> None:
-        self.told.append("broken off")
+        self.calls.append("broken off")
 
 
 def test_the_last_pass_of_a_step_that_is_read_counts() -> None:
@@ -69,4 +69,4 @@ def test_the_last_pass_of_a_step_that_is_read_counts() -> None:
             progress.layer_done(0)
             progress.layer_done(1)
         progress.broken_off()
-    assert reader.told == [(SEND,), 10, 20, "broken off"]
+    assert reader.calls == [(SEND,), 10, 20, "broken off"]

@@ -1,4 +1,4 @@
-"""What comes between two layers comes exactly there, and changes nothing that is computed."""
+"""A pause between two layers comes exactly there, and changes nothing that is computed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_a_pause_raises_ends_the_pass(oracle_of: OracleOf) -> None:
         driver.step([(driver.start([1, 2, 3]), 3)])
 
 
-class Told:
+class PausingDecoder:
     """A runner's decoder, as far as it is asked here."""
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class Told:
         self.between = between
 
 
-def test_a_runner_tells_its_decoder_if_it_can_pause() -> None:
+def test_a_runner_asks_its_decoder_to_pause_if_it_can() -> None:
     def between() -> None:
         pass
 
-    runner, told = ModelRunner.__new__(ModelRunner), Told()
-    runner._decoder = told  # type: ignore[assignment]
+    runner, decoder = ModelRunner.__new__(ModelRunner), PausingDecoder()
+    runner._decoder = decoder  # type: ignore[assignment]
     runner.pauses(between)
-    assert told.between is between
+    assert decoder.between is between
     runner._decoder = object()  # type: ignore[assignment]
     runner.pauses(between)

@@ -183,7 +183,7 @@ def test_a_broken_step_ends_its_requests_only(rig: Rig, monkeypatch: pytest.Monk
     assert after == expected
 
 
-def test_a_fault_is_told_in_the_result_not_raised(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_reported_in_the_result_not_raised(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig.decoder, "logits", lambda batch, places: 1 / 0)
     new = NewRequest(0, PROMPT, len(PROMPT), SamplingParams(), 0, 0)
     result = rig.runner.submit(BatchPlan(0, (Chunk(0, 0, 0, 35, (1, 2, 3), True),), (new,))).result()
@@ -191,7 +191,7 @@ def test_a_fault_is_told_in_the_result_not_raised(rig: Rig, monkeypatch: pytest.
     assert result.error == "Step 0 with 35 tokens failed: ZeroDivisionError: division by zero"
 
 
-def test_a_sequence_whose_every_token_is_banned_is_told_so(rig: Rig) -> None:
+def test_a_sequence_whose_every_token_is_banned_ends_with_that_error(rig: Rig) -> None:
     params = SamplingParams(max_tokens=3, allowed_token_ids=(5,), bad_words=("x",))
     request = Request(request_id="0", prompt_token_ids=PROMPT, params=params, seed=3, bad_token_ids=((5,),))
     collector = rig.offline.add(request)
@@ -258,7 +258,7 @@ def test_a_prompt_that_cannot_be_scored_ends_with_an_error(rig: Rig, monkeypatch
 
 def test_what_a_failed_step_left_undone_touches_nobodys_blocks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two steps in flight a sequence whose first step failed is in the next one, too. Its row still has the block
-    table of whoever was there before, and those blocks belong to somebody else by now."""
+    table of the request before, and those blocks belong to another one by now."""
     greedy = SamplingParams(temperature=0, logprobs=5)
     prompts = [tuple(range(first, first + 20)) for first in (5, 100, 200)]
 

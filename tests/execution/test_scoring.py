@@ -92,7 +92,7 @@ def test_a_chunk_of_several_passes_yields_one_entry(tiny: Path) -> None:
     compare(np.array(prompt), list(one.logprobs), log_softmax(rig.logits(list(prompt))), 1, 1e-4)
 
 
-def test_nothing_scored_is_nothing_told(tiny: Path) -> None:
+def test_nothing_scored_is_nothing_reported(tiny: Path) -> None:
     rig = Rig(tiny, NAMES[-1])
     result = rig.runner.submit(BatchPlan(0, (Chunk(0, 0, 0, 3, (0,), True),), (new(0, (1, 2, 3)),))).result()
     assert result.scored == () == joined([])

@@ -86,7 +86,7 @@ def test_a_row_begins_where_a_snapshot_was_taken(rig: Rig) -> None:
     assert drawn(again, 3) == expected[0]
 
 
-def test_a_row_that_is_taken_anew_has_nothing_of_whoever_was_there(rig: Rig) -> None:
+def test_a_row_that_is_taken_again_has_nothing_of_the_request_before(rig: Rig) -> None:
     expected = drawn(rig.run(Chunk(0, 0, 0, 45, (1, 2, 3), 1), new=(new(0),)))
     rig.run(Chunk(1, 0, 0, 30, (4, 5), 1), new=(new(0, PROMPT[::-1]),), freed=(0,))
     assert drawn(rig.run(Chunk(2, 0, 0, 45, (6, 7, 8), 1), new=(new(0),), freed=(0,)), 2) == expected

@@ -1,4 +1,4 @@
-"""Whoever works beside steps rests while these are computed, and not otherwise."""
+"""Work beside steps rests while these are computed, and not otherwise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def test_nobody_rests_where_no_steps_are_computed(slept: list[float]) -> None:
+def test_no_work_rests_where_no_steps_are_computed(slept: list[float]) -> None:
     steps = StepActivity()
     steps.rest(0.001, 10, 1.0)
     steps.began(computes=False)

@@ -55,6 +55,6 @@ def test_who_captures_nothing_is_not_run() -> None:
     assert not executor.plans
 
 
-def test_a_device_that_computes_no_step_is_told_of_at_the_start() -> None:
+def test_a_device_that_computes_no_step_is_reported_at_the_start() -> None:
     with pytest.raises(RuntimeError, match="out of memory"):
         warm_up(Capturing(), Noting("Step 0 failed: out of memory"))

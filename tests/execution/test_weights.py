@@ -186,7 +186,7 @@ LATENT = {
     **{"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     **{"q_lora_rank": 32, "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32},
 }
-TOLD = {
+CONFIG = {
     **{"model_type": "gemma4_text", "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16},
     **{"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 1, "max_position_embeddings": 64},
     **{"layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "global_head_dim": 16},
@@ -210,7 +210,7 @@ def test_keys_of_latent_attention_take_what_is_counted(quantization: Quantizatio
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4", "int4-all"])
 def test_the_table_of_token_inputs_takes_what_is_counted(quantization: Quantization) -> None:
     """In int8, a scale for each layer's share of a row, as soon as matrices are quantized."""
-    spec = read_spec(TOLD, to_run=True)
+    spec = read_spec(CONFIG, to_run=True)
     got = load_weights(spec, DummyWeights("float32", 0, None), REFERENCE, 16, quantization=quantization)
     held = got.nbytes - sum(one.cos.nbytes + one.sin.nbytes for one in got.ropes.values())
     assert abs(held - weight_bytes(spec, "float32", quantization)) < UNCOUNTED

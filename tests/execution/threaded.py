@@ -1,7 +1,7 @@
 """A backend that computes beside its caller: passes of another backend, one after the other, in a thread of their own.
 
-Knows the protocol alone: an operation is written down and run later, as a device's stream would run it, since nobody
-looks into an activation. What breaks a pass is told by its result, and its slots are discarded before anything that
+Knows the protocol alone: an operation is written down and run later, as a device's stream would run it, since no caller
+looks into an activation. A fault of a pass is in its result, and its slots are discarded before anything that
 was submitted behind it runs.
 """
 

@@ -1,6 +1,6 @@
 """Small models of every family and rope variant, as arguments of their `transformers` configurations.
 
-Knows sizes small enough to compute in a moment and odd enough to tell mistakes apart: several layers, grouped heads,
+Knows sizes small enough to compute in a moment and odd enough to show each mistake: several layers, grouped heads,
 windows shorter than the prompts, an original length well inside the maximum.
 """
 

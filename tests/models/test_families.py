@@ -134,12 +134,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-OF_WHOLE_TEXTS = {"bert", "mpnet", "roberta", "distilbert", "modernbert"}  # compared in execution/test_encoders.py
+ENCODERS = {"bert", "mpnet", "roberta", "distilbert", "modernbert"}  # compared in execution/test_encoders.py
 
 
 def saved(name: str, settings: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """What `transformers` writes into config.json, and the elements of the model that it builds, biases of routers
-    included, which it keeps apart."""
+    """Return what `transformers` writes into config.json, and the elements of the model that it builds, biases of
+    routers included, which it stores separately."""
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **settings})
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
@@ -159,7 +159,7 @@ def test_parameters_are_those_that_transformers_builds(name: str, settings: dict
 
 def test_every_family_is_compared() -> None:
     built = {read_spec(saved(name, settings)[0]).family for name, settings in CASES}
-    assert built | OF_WHOLE_TEXTS == {family.name for family in FAMILIES}
+    assert built | ENCODERS == {family.name for family in FAMILIES}
 
 
 def test_names_mean_one_family_each() -> None:
@@ -419,7 +419,7 @@ UNFIT: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("model_type", "changes", "sentence"), UNFIT)
-def test_fields_that_do_not_fit_each_other_are_told_before_anything_is_loaded(
+def test_fields_that_do_not_fit_each_other_are_refused_before_anything_is_loaded(
     model_type: str, changes: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ModelError, match=sentence):

@@ -107,7 +107,7 @@ def latent_stretched(c: dict[str, Any]) -> dict[str, Any]:
 
 
 def latent_older(c: dict[str, Any]) -> dict[str, Any]:
-    """Before keys and values were stored apart."""
+    """Before keys and values were stored separately."""
     head = {"attention__key_length": c["qk_nope_head_dim"] + c["qk_rope_head_dim"]}
     kept = {key: value for key, value in latent(c).items() if not key.endswith(("_mla", "head_count_kv"))}
     return {**kept, **head, "attention__value_length": c["v_head_dim"], "attention__head_count_kv": 4}
@@ -385,7 +385,7 @@ CASES += [
 ]
 IDS = [name for name, *_ in CASES]
 # Stacked in a folder, and each for itself in a file: linear attention head by head; gate and up, of experts all.
-APART = ("in_proj_qkvz", "input_linear", "block_sparse_moe.output_linear")
+SEPARATE = ("in_proj_qkvz", "input_linear", "block_sparse_moe.output_linear")
 
 
 @pytest.fixture(scope="module")
@@ -443,9 +443,9 @@ def test_every_tensor_is_what_it_was(made: Callable[[int], tuple[Path, Path]], n
         if ".mlp.experts.gate_up_proj" in name or ".mlp.experts.down_proj" in name:
             for one, part in of_each_expert(name, expected):
                 assert np.array_equal(found.tensor(one, part.shape), part), one
-        elif any(part in name for part in APART):  # (`test_logits_are_those_of_the_folder`)
+        elif any(part in name for part in SEPARATE):  # (`test_logits_are_those_of_the_folder`)
             assert name not in found
-        elif name.endswith((".act_fn.beta", ".act_fn.eps")):  # numbers that nobody has changed
+        elif name.endswith((".act_fn.beta", ".act_fn.eps")):  # numbers that were not changed
             assert expected in (np.float32(0.5), np.float32(-1e-6))
         elif name != "lm_head.weight" or not tied:
             assert name in found and np.allclose(found.tensor(name, expected.shape), expected, rtol=1e-6, atol=1e-6), (
@@ -457,7 +457,7 @@ def test_every_tensor_is_what_it_was(made: Callable[[int], tuple[Path, Path]], n
 def test_logits_are_those_of_the_folder(
     made: Callable[[int], tuple[Path, Path]], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all families that run."""
+    """Take all families that run."""
     folder, file = made(number)
     if not read_folder(folder).runs:
         pytest.skip("described only")
@@ -484,8 +484,8 @@ def test_latent_attention_says_the_folders_tokens(
 ) -> None:
     monkeypatch.setattr("execution.driver.Checkpoint", open_checkpoint)
     prompt = np.random.default_rng(2).integers(0, SIZES["vocab_size"], 30)
-    told = [Driver.of(one, "float32", backends()[-1]).greedy(prompt, 48) for one in made(number)]
-    assert told[0] == told[1] and len(set(told[0])) > 3
+    outputs = [Driver.of(one, "float32", backends()[-1]).greedy(prompt, 48) for one in made(number)]
+    assert outputs[0] == outputs[1] and len(set(outputs[0])) > 3
 
 
 @pytest.mark.parametrize("kind", [Type.Q8_0, Type.Q5_1, Type.F16])
@@ -548,7 +548,7 @@ def file_with(file: Path, tensors: Mapping[str, list[float]] = {}, **keys: Any) 
 
 
 def divisors(factor: float, original: int, low: float = 1.0, high: float = 4.0) -> list[float]:
-    """Of Llama 3's frequencies, as the converter writes them."""
+    """Make divisors of Llama 3's frequencies, as the converter writes them."""
     found = []
     for at in range(0, 64, 2):
         length = 2 * math.pi * 5e5 ** (at / 64)
@@ -647,8 +647,8 @@ def test_metadata_that_make_no_model(tmp_path: Path, keys: dict[str, Any], sente
         ({"rope__freq_base": 0.5}, r"bad\.gguf: llama\.rope\.freq_base must be larger than 1, not 0\.5"),
     ],
 )
-def test_what_is_wrong_with_keys_is_told_of_the_file(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
+def test_errors_in_keys_name_the_file(tmp_path: Path, keys: dict[str, Any], sentence: str) -> None:
     """Which has no config.json."""
-    with pytest.raises(ModelError, match=sentence) as told:
+    with pytest.raises(ModelError, match=sentence) as raised:
         read_folder(file_with(tmp_path / "bad.gguf", **keys))
-    assert "config.json" not in str(told.value)
+    assert "config.json" not in str(raised.value)

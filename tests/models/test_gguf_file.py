@@ -1,4 +1,5 @@
-"""GGUF files: what the format's own library writes is read as it was meant, and whatever lies is told in a sentence."""
+"""GGUF files: what the format's own library writes is read as it was meant, and inconsistent files are refused with a
+message."""
 
 from __future__ import annotations
 
@@ -203,7 +204,7 @@ def test_parts_that_do_not_belong_together(parts: list[Path]) -> None:
         GGUFModel(parts[0].with_name("model-00009-of-00003.gguf"))
 
 
-def test_parts_that_hold_fewer_tensors_than_promised(parts: list[Path]) -> None:
+def test_parts_that_hold_fewer_tensors_than_announced(parts: list[Path]) -> None:
     content = parts[0].read_bytes()
     at = content.index(b"split.tensors.count") + len(b"split.tensors.count") + 4
     parts[0].write_bytes(content[:at] + struct.pack("<i", 999) + content[at + 4 :])

@@ -1,4 +1,4 @@
-"""Models by name, folder and file: spellings of well-known names, and what is told of those that are not known."""
+"""Models by name, folder and file: spellings of well-known names, and errors for those that are not known."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_folder_and_its_config_are_read_alike(tmp_path: Path) -> None:
         ({"quantization_config": [4]}, "quantization_config in config.json must be an object with a quant_method"),
     ],
 )
-def test_what_cannot_be_meant_is_told(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**CONFIG, **change}))
     with pytest.raises(ModelError, match=r"config\.json") as caught:
@@ -81,14 +81,14 @@ def test_what_cannot_be_meant_is_told(tmp_path: Path, change: dict[str, Any], se
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])
-def test_a_broken_file_is_told(tmp_path: Path, text: str) -> None:
+def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(text)
     with pytest.raises(ModelError, match=r"config\.json"):
         read_model(str(path))
 
 
-def test_a_place_without_a_config_is_told(tmp_path: Path) -> None:
+def test_a_place_without_a_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"it has no config\.json \(it is empty\)"):
         read_model(str(tmp_path))
     with pytest.raises(ModelError, match="does not exist"):

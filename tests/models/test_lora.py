@@ -1,4 +1,4 @@
-"""What `adapter_config.json` may say, and by how much an adapter counts."""
+"""Fields of `adapter_config.json`, and by how much an adapter counts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_factors_are_pefts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "sentence"),
     [
         ({"peft_type": "IA3"}, "IA3"),
         ({"use_dora": True}, "DoRA"),
@@ -48,11 +48,11 @@ def test_factors_are_pefts(tmp_path: Path) -> None:
     ],
 )
 def test_what_would_compute_something_else_is_refused_by_name(
-    tmp_path: Path, config: dict[str, Any], told: str
+    tmp_path: Path, config: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ModelError, match=r"adapter_config\.json") as refusal:
         read_lora_config(written(tmp_path, **config))
-    assert told in str(refusal.value)
+    assert sentence in str(refusal.value)
 
 
 def test_fields_that_change_nothing_may_say_what_they_like(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_fields_that_change_nothing_may_say_what_they_like(tmp_path: Path) -> No
     assert read_lora_config(written(tmp_path, init_lora_weights="gaussian", **given)).alpha == 16
 
 
-def test_no_folder_and_no_file_are_told_apart(tmp_path: Path) -> None:
+def test_no_folder_and_no_file_have_errors_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is no folder"):
         read_lora_config(tmp_path / "nowhere")
     with pytest.raises(ModelError, match=r"holds no adapter_config\.json"):

@@ -58,7 +58,7 @@ def test_bytes_of_the_cache_per_token_come_out_exactly(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, data in PUBLISHED.items() if "_active_parameters" in data])
 def test_active_parameters_come_out(name: str) -> None:
-    """Of those models whose publishers count all that a token passes, tables included."""
+    """Check models whose publishers count all that a token passes, tables included."""
     assert active_parameters(spec(name)) == pytest.approx(PUBLISHED[name]["_active_parameters"], rel=0.03)
 
 

@@ -1,4 +1,4 @@
-"""What `quantization_config` says of a checkpoint, and which of it is refused by name."""
+"""Fields of `quantization_config`, and which of it is refused by name."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def test_scales_of_activations_are_noticed() -> None:
     ],
 )
 def test_what_is_not_read_is_named(format: WeightFormat, sentence: str) -> None:
-    with pytest.raises(ModelError, match=sentence) as told:
+    with pytest.raises(ModelError, match=sentence) as raised:
         refuse_unreadable(format)
-    assert len(str(told.value)) < 400
+    assert len(str(raised.value)) < 400
 
 
 def test_a_format_in_words() -> None:

@@ -1,4 +1,4 @@
-"""Engines whose requests have adapters: their tokens are those that each has alone, whoever is served beside it, and
+"""Engines whose requests have adapters: their tokens are those that each has alone, whatever is served beside it, and
 files that cannot be loaded end their own requests."""
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def test_a_recorded_run_replays_to_the_same_plans(folder: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "sentence"),
     [
         ({"lora": ("a",)}, "give NAME=PATH"),
         ({"lora": ("=x",)}, "give NAME=PATH"),
@@ -159,13 +159,13 @@ def test_a_recorded_run_replays_to_the_same_plans(folder: Path, tmp_path: Path) 
         ({"lora": ("a=x",), "max_lora_rank": 300}, "from 1 to 256"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(given: dict[str, Any], told: str) -> None:
+def test_settings_that_cannot_be_are_refused(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingsError) as refusal:
         EngineSettings(**given)
-    assert told in str(refusal.value)
+    assert sentence in str(refusal.value)
 
 
-def test_adapters_that_do_not_fit_are_told_at_the_start(folder: Path, tmp_path: Path) -> None:
+def test_adapters_that_do_not_fit_are_refused_at_the_start(folder: Path, tmp_path: Path) -> None:
     wide = write_model(tmp_path / "wide", hidden_size=96)
     write_adapter(tmp_path / "of-wide", wide)
     with pytest.raises(ModelError, match=r"--lora x: .*this model's has 64: the adapter is of another model"):

@@ -1,4 +1,4 @@
-"""What the tests of the backends share: every one that this machine can run, and random material for it."""
+"""Fixtures of the tests of backends: every one that this machine can run, and random material for it."""
 
 from __future__ import annotations
 

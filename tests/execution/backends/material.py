@@ -42,7 +42,7 @@ def rope_table(positions: int, dim: int) -> RopeTable:
 
 @dataclass
 class Blocks:
-    """Hands out blocks in shuffled order, so that a sequence's blocks lie apart."""
+    """Hand out blocks in shuffled order, so that a sequence's blocks are no neighbours."""
 
     free: list[int]
 
@@ -139,7 +139,7 @@ class OnArrays:
         self._cache = backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 1)
 
     def __getattr__(self, name: str) -> Any:
-        """What takes arrays anyway."""
+        """Take arrays as they are."""
         return getattr(self.backend, name)
 
     @staticmethod
@@ -273,7 +273,7 @@ class OnArrays:
 
 
 def position_bias(heads: int, length: int) -> Array:
-    """Of distances below `length`, as attention takes it: no number is another's, and what is not meant is none."""
+    """Make a bias for distances below `length`, as attention takes it: all numbers differ, and unused ones are NaN."""
     every = np.full((heads, 2 * length + 63), np.nan, np.float32)
     every[:, : 2 * length - 1] = 2 * normal(9, heads, 2 * length - 1)
     return every.ravel()

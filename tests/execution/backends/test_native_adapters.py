@@ -1,4 +1,4 @@
-"""What adapters add to the kernels' products, against numpy; and the sameness of each row's bits in any company.
+"""Adapters in the kernels' products, against numpy; and the sameness of each row's bits in any company.
 
 Tolerances as of products without them; what is added is rounded once more in between, as activations are held.
 """
@@ -30,7 +30,7 @@ def a_pass(ops: Any, tokens: int, adapted: tuple[AdaptedRows, ...]) -> Any:
 
 
 def adapters(ops: Any, weight: Any, outputs: int, columns: int) -> list[Any]:
-    """Of all outputs in three parts of rank 4; of some outputs, of rank 9; of all, of rank 40."""
+    """Make adapters of all outputs in three parts of rank 4; of some outputs, of rank 9; of all, of rank 40."""
     third = outputs // 3
     ends = (0, third, 2 * third, outputs)
     parts = [
@@ -103,7 +103,7 @@ def test_products_are_the_references(ops: Any, reference: Any, dtype: str, name:
 
 @pytest.mark.parametrize("name", ["linear", "gate_up", "linear_act gelu"])
 def test_a_row_has_its_own_bits(ops: Any, dtype: str, name: str) -> None:
-    """Alone with its adapter, and in the company of others; and without one, as where nobody has any."""
+    """Compare rows alone with their adapter and among others; and without one, as where no row has any."""
     columns, tokens, rows = 70, 40, 99
     x, weight = held(dtype, normal(5, tokens, columns)), packed(ops, name, rows, columns, "act")
     loaded = adapters(ops, weight, (2 if name == "gate_up" else 1) * rows, columns)
@@ -116,7 +116,7 @@ def test_a_row_has_its_own_bits(ops: Any, dtype: str, name: str) -> None:
 
 
 def test_many_rows_are_taken_in_blocks(ops: Any, reference: Any, dtype: str) -> None:
-    """Of so many outputs that what is added to all rows at once would not stay near."""
+    """Take so many outputs that sums added to all rows at once would leave the caches."""
     columns, tokens, rows = 18, 300, 33_000
     x, found = held(dtype, normal(5, tokens, columns)), []
     ranges = ((5, 100, 0), (120, 170, 1))
@@ -146,12 +146,12 @@ def quantized(rows: int, columns: int) -> Any:
 
 def test_what_does_not_fit_is_refused(ops: Any) -> None:
     weight = ops.backend.pack_linear([normal(1, 48, 64)])
-    for parts, told in [
+    for parts, sentence in [
         ([LowRank(40, normal(1, 4, 64), normal(2, 9, 4))], "are not among the matrix's 48"),
         ([LowRank(0, normal(1, 4, 60), normal(2, 9, 4))], "columns of the matrix"),
         ([LowRank(0, normal(1, 5, 64), normal(2, 9, 4))], "A must be"),
     ]:
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=sentence):
             ops.backend.pack_adapter([Delta(weight, tuple(parts))])
     loaded = ops.backend.pack_adapter([delta(weight, [(0, 48, 4)], 64, 1)])
     assert loaded.nbytes > 0

@@ -70,10 +70,10 @@ def test_attention(ops, reference, dtype, dim, heads, kv_heads, block, window):
 def test_capped_scores_and_sinks(ops, reference, dtype, isa, quantized, soft_cap, sinks):
     """Over one partition and two, whole and cut into chunks among others: the same bits."""
     shape, lengths = KVShape.uniform(1, 16, 2, 32, quantized), [1, 70, 600]
-    case, twin = (Case.build(one, shape, 6, lengths) for one in (ops, reference))
+    case, ref = (Case.build(one, shape, 6, lengths) for one in (ops, reference))
     whole = case.run([(i, 0, n) for i, n in enumerate(lengths)], 0, 90, soft_cap=soft_cap, sinks=sinks)
-    expected = twin.run([(i, 0, n) for i, n in enumerate(lengths)], 0, 90, soft_cap=soft_cap, sinks=sinks)
-    plain = twin.run([(2, 0, 600)], 0, 90)[0]
+    expected = ref.run([(i, 0, n) for i, n in enumerate(lengths)], 0, 90, soft_cap=soft_cap, sinks=sinks)
+    plain = ref.run([(2, 0, 600)], 0, 90)[0]
     assert np.abs(read(dtype, plain) - read(dtype, expected[2])).max() > 0.05
     bound = dict(atol=2e-2, rtol=2e-2) if dtype == "bfloat16" or quantized else dict(atol=3e-6, rtol=2e-5)
     for got, want in zip(whole, expected, strict=True):
@@ -93,14 +93,14 @@ def test_attention_to_both_sides(ops, reference, dtype, dim, heads, kv_heads, bl
     """Over tiles and partitions; alone and among others the same bits, whatever stands behind a text's end."""
     shape, lengths = KVShape.uniform(1, block, kv_heads, dim), [1, 16, 65, 190, 600]
     chunks = [(i, 0, n) for i, n in enumerate(lengths)]
-    case, twin = (Case.build(one, shape, heads, lengths) for one in (ops, reference))
-    found, want = (one.run(chunks, 0, window, causal=False) for one in (case, twin))
+    case, ref = (Case.build(one, shape, heads, lengths) for one in (ops, reference))
+    found, want = (one.run(chunks, 0, window, causal=False) for one in (case, ref))
     for got, expected in zip(found, want, strict=True):
         close(dtype, got, expected)
     for chunk, got in zip(chunks, found, strict=True):
         (alone,) = case.run([chunk], 0, window, causal=False)
         np.testing.assert_array_equal(alone, got)
-    (back,) = twin.run(chunks[3:4], 0, window)
+    (back,) = ref.run(chunks[3:4], 0, window)
     assert np.abs(read(dtype, back) - read(dtype, want[3])).max() > 0.05
 
 
@@ -111,14 +111,14 @@ def test_what_is_learnt_of_distances(ops, reference, dtype, window, quantized, d
     """It is added to scores, whichever tile and partition; it needs as many numbers as texts are long."""
     shape, lengths = KVShape.uniform(1, 16, kv_heads, dim, quantized), [1, 65, 190, 600]
     chunks = [(i, 0, n) for i, n in enumerate(lengths)]
-    case, twin = (Case.build(one, shape, heads, lengths) for one in (ops, reference))
-    found, want = (one.run(chunks, 0, window, causal=False, distances=True) for one in (case, twin))
+    case, ref = (Case.build(one, shape, heads, lengths) for one in (ops, reference))
+    found, want = (one.run(chunks, 0, window, causal=False, distances=True) for one in (case, ref))
     bound = dict(atol=2e-2, rtol=2e-2) if dtype == "bfloat16" or quantized else dict(atol=3e-6, rtol=2e-5)
     for chunk, got, expected in zip(chunks, found, want, strict=True):
         np.testing.assert_allclose(read(dtype, got), read(dtype, expected), **bound)
         (alone,) = case.run([chunk], 0, window, causal=False, distances=True)
         np.testing.assert_array_equal(alone, got)
-    (without,) = twin.run(chunks[3:], 0, window, causal=False)
+    (without,) = ref.run(chunks[3:], 0, window, causal=False)
     assert np.abs(read(dtype, without) - read(dtype, want[3])).max() > 0.05
     batch, queries = case.prepared(chunks)
     out = ops.activation(queries.rows, heads * dim, "act")
@@ -164,7 +164,7 @@ def test_queries_that_grow_with_their_position(ops, dtype):
 @pytest.mark.parametrize("over_all", [False, True])
 @pytest.mark.parametrize("rotated", [0, 8, 24])
 def test_a_part_of_each_head_is_rotated(ops, reference, dtype, rotated, over_all):
-    """What is behind it stays, of queries and of keys; norms over all heads at once come before."""
+    """Rotate the first part of queries and keys; the rest stays. Norms over all heads at once come before."""
     dim, heads, kv_heads, length = 24, 4, 2, 33
     shape, qkv = KVShape.uniform(1, 16, kv_heads, dim), normal(3, length, (heads + 2 * kv_heads) * dim)
     weights = (1 + normal(1, heads * dim), 1 + normal(2, kv_heads * dim)) if over_all else (None, None)
@@ -188,7 +188,7 @@ def test_a_part_of_each_head_is_rotated(ops, reference, dtype, rotated, over_all
 
 @pytest.mark.parametrize("quantized", [False, True])
 def test_norms_of_heads_may_come_behind_the_rotation(ops, reference, dtype, quantized):
-    """Of queries and of keys; of a head that is rotated in part, of all of it."""
+    """Norm queries and keys; a head that is rotated in part is normed as a whole."""
     dim, heads, kv_heads, length = 24, 4, 2, 33
     shape, qkv = KVShape.uniform(1, 16, kv_heads, dim, quantized), normal(3, length, (heads + 2 * kv_heads) * dim)
     weights = (1 + 0.5 * normal(1, dim), 1 + 0.5 * normal(2, dim))
@@ -223,7 +223,7 @@ def test_long_decode_is_split_over_threads(dtype, isa, quantized):
 
 @pytest.mark.parametrize("window", [0, 700])
 def test_one_long_sequence_among_short_ones_is_cut_without_changing_bits(dtype, isa, window):
-    """What is long beside the others is cut for the threads to share; alone on one thread it is not."""
+    """Cut a long chunk for the threads to share; alone on one thread it is not cut."""
     shape, lengths = KVShape.uniform(1, 16, 2, 32), [1500, *range(20, 29)]
     alone = Case.build(ops_for(dtype, isa, 1), shape, 4, lengths)
     want = [alone.run([(i, 0, n)], window=window)[0] for i, n in enumerate(lengths)]
@@ -427,7 +427,7 @@ def test_layers_of_each_group_have_their_keys_in_its_blocks(ops, reference, dtyp
         KVShape.uniform(4, 16, 2, 32, quantized),
     )
     blocks = np.random.default_rng(4).permutation(14).astype(np.int32).reshape(2, 1, 7)
-    blocks[1, 0, :3] = 14  # as padding: there, and nobody's
+    blocks[1, 0, :3] = 14  # as padding: there, and unused
     for one in (ops, reference):
         cache = one.kv_cache(grouped, 15)
         assert cache.nbytes == 15 * one.bytes_per_block(grouped) == 15 * one.bytes_per_block(alone) / 2

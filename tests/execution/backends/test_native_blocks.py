@@ -43,7 +43,7 @@ def blocks(kind: str, rows: int, columns: int, seed: int = 0, likely: bool = Fal
 
 
 def contents(backend: NativeBackend, *linears: Any) -> list[Any]:
-    """Of each its packed weights and scales, as bytes, when all of them are packed."""
+    """Return each one's packed weights and scales, as bytes, when all of them are packed."""
     return [backend._kernels.contents(one) for one in linears]
 
 
@@ -144,7 +144,7 @@ def test_some_of_the_rows_in_another_order(backend, kind):
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_products_have_the_bits_of_their_twin(ops, reference, dtype, kind):
+def test_products_have_the_bits_of_their_reference(ops, reference, dtype, kind):
     matrix, x = blocks(kind, 40, 512, 11, True), held(dtype, normal(12, 5, 512))
     outs = []
     for one in (ops, reference):
@@ -169,7 +169,7 @@ def test_of_any_size(kind, rows, many, seed, isa):
 
 def test_what_waits_is_packed_in_order_and_before_the_first_pass(dtype, isa, tmp_path: Path):
     """More than is taken at once, from a file whose pages are given back, among matrices that are packed at once; of
-    sources that nobody else keeps."""
+    sources without another owner."""
     backend = NativeBackend(dtype, 2, isa)
     given = [blocks("Q4_0", 640, 1024, seed, True) for seed in range(6)]
     path = tmp_path / "blocks"

@@ -1,4 +1,4 @@
-"""Experts of the native backend against the numpy reference, and the same bits whoever shares them."""
+"""Experts of the native backend against the numpy reference, and the same bits whatever tokens share them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_experts_of_odd_sizes(ops, reference, dtype, width, hidden):
 
 
 def test_int8_experts_agree_with_the_reference(ops, reference, dtype):
-    """Roundings of what gate and up yield to `act` may fall apart, and with them whole numbers of the next product."""
+    """Allow for roundings of gate and up to `act` that differ, and with them whole numbers of the next product."""
     x, logits = held(dtype, normal(1, 20, HIDDEN)), normal(2, 20, 12)
     got, want = (run(one, packed(one, ROUTINGS["softmax"], hold="int8"), x, logits) for one in (ops, reference))
     np.testing.assert_allclose(got, want, atol=(2**-7 if dtype == "bfloat16" else 2e-3) * np.abs(want).max())
@@ -113,7 +113,7 @@ def test_int8_experts_agree_with_the_reference(ops, reference, dtype):
 
 @pytest.mark.parametrize("hold", ["act", "int8"])
 @pytest.mark.parametrize("name", ["softmax", "groups"])
-def test_a_token_has_the_same_bits_whoever_shares_its_experts(dtype, isa, name, hold):
+def test_a_token_has_the_same_bits_whatever_tokens_share_its_experts(dtype, isa, name, hold):
     x, logits = held(dtype, normal(1, 300, HIDDEN)), normal(2, 300, 12)
     logits[20:] += np.array([30.0, 20, 10] + [0] * 9, np.float32)[:, None].T  # most tokens pass the same few experts
     one = ops_for(dtype, isa, 1)
@@ -201,8 +201,8 @@ def codes(seed: int, rows: int, columns: int) -> Int4Matrix:
 
 
 def ordered(one: Any, inward: int, outward: int, width: int = 20) -> Any:
-    """Of every `inward`-th expert the inputs of gate and up stand in an order of its own, of every `outward`-th those
-    of down; of none with 0."""
+    """Order experts: of every `inward`-th expert the inputs of gate and up stand in an order of its own, of every
+    `outward`-th those of down; of none with 0."""
 
     def turned(matrix: Int4Matrix, expert: int, every: int) -> Any:
         return out_of_order(matrix, expert) if every and expert % every == 0 else matrix

@@ -31,7 +31,7 @@ MEANINGS = {
 
 
 def both(one, other, x, make, rows):
-    """What two backends make of a product over `make(backend)`: float32[T, rows] each."""
+    """Return two backends' results of a product over `make(backend)`: float32[T, rows] each."""
     outs = []
     for backend in (one, other):
         out = np.full((len(x), rows), np.nan, np.float32)
@@ -42,7 +42,7 @@ def both(one, other, x, make, rows):
 
 @pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize(("tokens", "rows", "columns"), SHAPES)
-def test_linear_has_the_bits_of_its_twin(ops, reference, dtype, tokens, rows, columns, group):
+def test_linear_has_the_bits_of_its_reference(ops, reference, dtype, tokens, rows, columns, group):
     weight, bias, x = normal(1, rows, columns), normal(3, rows), held(dtype, 3 * normal(2, tokens, columns))
     outs = []
     for one in (ops, reference):
@@ -99,8 +99,8 @@ def test_stacks_of_any_kinds_and_shapes(data):
         )
     rows, hold = sum(part.shape[0] for part in parts), data.draw(st.sampled_from(["int8", "int4"]))
     x, bias = held(dtype, normal(rows, tokens, columns)), normal(7, rows)
-    ops, twin = ops_for(dtype, isa, data.draw(st.integers(1, 3))), OnArrays(ReferenceBackend(dtype))
-    one, other = both(ops, twin, x, lambda backend: backend.pack_linear(parts, bias, hold), rows)
+    ops, ref = ops_for(dtype, isa, data.draw(st.integers(1, 3))), OnArrays(ReferenceBackend(dtype))
+    one, other = both(ops, ref, x, lambda backend: backend.pack_linear(parts, bias, hold), rows)
     np.testing.assert_array_equal(one, other)
 
 

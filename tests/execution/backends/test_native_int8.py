@@ -34,7 +34,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("tokens", "rows", "columns"), SHAPES)
-def test_linear_has_the_bits_of_its_twin(ops, reference, dtype, tokens, rows, columns):
+def test_linear_has_the_bits_of_its_reference(ops, reference, dtype, tokens, rows, columns):
     weight, bias = normal(1, rows, columns), normal(3, rows)
     x = held(dtype, 3 * normal(2, tokens, columns))
     outs = []
@@ -70,11 +70,11 @@ def test_linear_of_any_shape(data):
         data.draw(st.integers(1, 150)),
         data.draw(st.integers(1, 150)),
     )
-    ops, twin = ops_for(dtype, isa, data.draw(st.integers(1, 3))), OnArrays(ReferenceBackend(dtype))
+    ops, ref = ops_for(dtype, isa, data.draw(st.integers(1, 3))), OnArrays(ReferenceBackend(dtype))
     weight, x = normal(tokens, rows, columns), held(dtype, normal(rows, tokens, columns))
     out, want = np.full((tokens, rows), np.nan, np.float32), np.empty((tokens, rows), np.float32)
     ops.linear(x, ops.pack_linear([weight], hold="int8"), out)
-    twin.linear(x, twin.pack_linear([weight], hold="int8"), want)
+    ref.linear(x, ref.pack_linear([weight], hold="int8"), want)
     np.testing.assert_array_equal(out, want)
 
 

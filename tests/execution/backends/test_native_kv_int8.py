@@ -89,9 +89,9 @@ def test_attention_of_any_chunks(data):
     threads = data.draw(st.integers(1, 3))
     whole = Case.build(ops_for(dtype, isa, threads), shape, kv_heads * group, lengths)
     want = [whole.run([(i, 0, n)], window=window)[0] for i, n in enumerate(lengths)]
-    twin = Case.build(OnArrays(ReferenceBackend(dtype)), shape, kv_heads * group, lengths)
+    ref = Case.build(OnArrays(ReferenceBackend(dtype)), shape, kv_heads * group, lengths)
     for i, n in enumerate(lengths):
-        close(dtype, want[i], twin.run([(i, 0, n)], window=window)[0])
+        close(dtype, want[i], ref.run([(i, 0, n)], window=window)[0])
     cut = Case.build(ops_for(dtype, isa, threads), shape, kv_heads * group, lengths)
     done = [0] * len(lengths)
     while any(d < n for d, n in zip(done, lengths, strict=True)):

@@ -43,7 +43,7 @@ def test_products_by_head(ops, reference, dtype, hold, heads, rows, columns, str
 
 
 @pytest.mark.parametrize("hold", ["act", "int8", "int4"])
-def test_a_product_by_head_has_the_same_bits_whoever_else_is_there(ops, dtype, isa, hold):
+def test_a_product_by_head_has_the_same_bits_in_any_batch(ops, dtype, isa, hold):
     """In parts of some heads, too: 700 tokens are more than all heads are taken for at once."""
     weight = matrices(ops, 6, 512, 32, hold)
     x = held(dtype, normal(1, 700, 6 * 32))

@@ -56,7 +56,7 @@ def test_copies_wait_for_their_turn() -> None:
     begun, cpu = time.perf_counter(), time.process_time()
     other = threading.Thread(target=backend.peak_flops, args=("f32", seconds))
     other.start()
-    while time.process_time() - cpu < 0.05:  # it is under way
+    while time.process_time() - cpu < 0.05:  # it is running
         time.sleep(0.001)
     backend.copy_blocks(cache, [0], [1])
     over = time.perf_counter() >= begun + seconds

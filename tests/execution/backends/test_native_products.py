@@ -69,15 +69,15 @@ def test_linear_act(ops, reference, dtype, tokens, rows, columns, hold, activati
     """As the product and the function by themselves, to the bit."""
     weight, x = normal(1, rows, columns), held(dtype, normal(2, tokens, columns))
     packed = ops.pack_linear([weight[: rows // 2], weight[rows // 2 :]], normal(3, rows), hold)
-    out, apart = act(dtype, tokens, rows), act(dtype, tokens, rows)
+    out, separate = act(dtype, tokens, rows), act(dtype, tokens, rows)
     sums = np.empty((tokens, rows), np.float32)
     ops.linear_act(x, packed, activation, out)
     ops.linear(x, packed, sums)
-    ops.activate(sums, activation, apart)
+    ops.activate(sums, activation, separate)
     if dtype == "float32":
-        np.testing.assert_array_equal(out, apart)
+        np.testing.assert_array_equal(out, separate)
     else:  # what is stored fast may be rounded the other way
-        np.testing.assert_allclose(read(dtype, out), read(dtype, apart), rtol=2**-7)
+        np.testing.assert_allclose(read(dtype, out), read(dtype, separate), rtol=2**-7)
     want = act(dtype, tokens, rows)
     reference.linear_act(x, reference.pack_linear([weight], normal(3, rows), hold), activation, want)
     np.testing.assert_allclose(
@@ -91,10 +91,10 @@ def test_logits_are_the_same_past_the_caches(ops, reference, dtype):
     weight, x = normal(1, rows, 16), held(dtype, normal(2, tokens, 16))
     packed = ops.pack_linear([weight])
     aligned = arrays.empty((tokens, rows), np.float32)
-    apart = arrays.empty((tokens * rows + 1,), np.float32)[1:].reshape(tokens, rows)
+    separate = arrays.empty((tokens * rows + 1,), np.float32)[1:].reshape(tokens, rows)
     ops.linear(x, packed, aligned)
-    ops.linear(x, packed, apart)
-    np.testing.assert_array_equal(aligned, apart)
+    ops.linear(x, packed, separate)
+    np.testing.assert_array_equal(aligned, separate)
     want = expected_product(ops, reference, x, weight)
     np.testing.assert_allclose(aligned, want, atol=tolerance(x, weight), rtol=1e-5)
 

@@ -16,7 +16,7 @@ CASES = [("convolve", WIDE), ("convolve_gated", WIDE), *(("delta", one) for one 
 
 
 @pytest.mark.parametrize(("operation", "state"), CASES)
-def test_the_twins_agree(ops: OnArrays, reference: OnArrays, operation: str, state: LayerState) -> None:
+def test_the_implementations_agree(ops: OnArrays, reference: OnArrays, operation: str, state: LayerState) -> None:
     x = numbers(state, operation, 4, 80)
     runs, going_on = [(3, 0, 37), (0, 0, 1), (5, 0, 2), (2, 0, 40)], [(2, 40, 33), (0, 1, 47)]
     found, expected = (
@@ -60,11 +60,11 @@ def test_a_gate_is_a_sigmoid(ops: OnArrays, reference: OnArrays) -> None:
     assert not np.array_equal(made[0], read(ops.dtype, x))
 
 
-def test_a_state_takes_what_is_told_of_it(ops: OnArrays, reference: OnArrays) -> None:
+def test_a_state_takes_the_bytes_that_it_reports(ops: OnArrays, reference: OnArrays) -> None:
     layers = [None, HEADS[1], None, LayerState(3, 320)]
-    told = ops.bytes_per_state(layers)
-    assert ops.state_cache(layers, 2, 3).nbytes == 5 * told
-    assert told == reference.bytes_per_state(layers) == reference.state_cache(layers, 1, 0).nbytes
+    reported = ops.bytes_per_state(layers)
+    assert ops.state_cache(layers, 2, 3).nbytes == 5 * reported
+    assert reported == reference.bytes_per_state(layers) == reference.state_cache(layers, 1, 0).nbytes
 
 
 def test_what_cannot_be_is_refused(dtype: str, isa: str) -> None:

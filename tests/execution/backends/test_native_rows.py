@@ -1,4 +1,4 @@
-"""What the kernels do to rows of numbers between products, against numpy, and the sameness of their bits."""
+"""Kernels over rows of numbers between products, against numpy, and the sameness of their bits."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_layer_norm(ops, reference, dtype, tokens, width, bias):
 def test_a_sum_becomes_its_norm(ops, reference, dtype, tokens, width, bias):
     """The same numbers as beside it, in float32 and as activations are held."""
     x, weight, biases = 100 + 3 * normal(1, tokens, width), normal(2, width), normal(3, width) if bias else None
-    found, apart, held_apart = x.copy(), np.empty_like(x), act(dtype, tokens, width)
+    found, separate, separate_held = x.copy(), np.empty_like(x), act(dtype, tokens, width)
     out = act(dtype, tokens, width)
     ops.layer_norm_sum(found, weight, biases, 1e-12, out)
-    ops.layer_norm(x, weight, biases, 1e-12, apart)
-    ops.layer_norm(x, weight, biases, 1e-12, held_apart)
-    np.testing.assert_array_equal(found, apart)
-    np.testing.assert_array_equal(out, held_apart)
+    ops.layer_norm(x, weight, biases, 1e-12, separate)
+    ops.layer_norm(x, weight, biases, 1e-12, separate_held)
+    np.testing.assert_array_equal(found, separate)
+    np.testing.assert_array_equal(out, separate_held)
     want, want_out = x.copy(), act(dtype, tokens, width)
     reference.layer_norm_sum(want, weight, biases, 1e-12, want_out)
     np.testing.assert_allclose(found, want, rtol=3e-6, atol=2e-5)

@@ -16,7 +16,7 @@ from .material import normal, sampling
 
 
 def both(isa, logits, threads=2, **given_settings):
-    """What both samplers make of the same rows; asserts that they agree."""
+    """Sample the same rows with both samplers; assert that they agree."""
     rows = len(logits)
     got = ops_for("float32", isa, threads).sample(logits.copy(), sampling(rows, **given_settings))
     want = ReferenceBackend("float32").sample(logits.copy(), sampling(rows, **given_settings))
@@ -32,7 +32,7 @@ def both(isa, logits, threads=2, **given_settings):
 
 
 def test_philox_known_answers():
-    """Of the generator's authors."""
+    """Compare with vectors of the generator's authors."""
     assert philox4x32_10((0, 0, 0, 0), (0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
     ones = 0xFFFFFFFF
     assert philox4x32_10((ones,) * 4, (ones,) * 2) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)

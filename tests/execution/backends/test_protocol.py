@@ -1,4 +1,4 @@
-"""What the protocol names, every backend has: each operation of a pass, with its arguments, and packing."""
+"""Every backend has all that the protocol names: each operation of a pass, with its arguments, and packing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KINDS = [
 
 
 def methods(protocol: type) -> dict[str, Any]:
-    """Those of its own and of what it is made of."""
+    """Return its own methods and those of its parts."""
     own = {name: body for one in protocol.__mro__ for name, body in vars(one).items() if inspect.isfunction(body)}
     return {name: body for name, body in own.items() if not name.startswith("_")}
 
@@ -51,11 +51,11 @@ def test_a_backend_and_its_passes_have_all_that_the_protocol_names(isa: str) -> 
     assert not [name for name in methods(ForwardPass) if not callable(getattr(batch, name, None))]
 
 
-@pytest.mark.parametrize(("protocol", "twin"), KINDS)
-def test_the_twin_has_the_arguments_that_the_protocol_names(protocol: type, twin: type) -> None:
+@pytest.mark.parametrize(("protocol", "ref"), KINDS)
+def test_the_reference_has_the_arguments_that_the_protocol_names(protocol: type, ref: type) -> None:
     named = methods(protocol)
     assert named
-    assert {name: arguments(getattr(twin, name)) for name in named} == {
+    assert {name: arguments(getattr(ref, name)) for name in named} == {
         name: arguments(body) for name, body in named.items()
     }
-    assert set(methods(twin)) == set(named), "an operation that the protocol does not name"
+    assert set(methods(ref)) == set(named), "an operation that the protocol does not name"

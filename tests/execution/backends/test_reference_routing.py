@@ -75,7 +75,7 @@ def test_what_is_added_to_the_sum_of_weights_is_that_of_transformers() -> None:
     np.testing.assert_allclose(found, weights[0].detach().numpy(), rtol=1e-5)
 
 
-def test_ties_go_to_the_lower_number_and_broken_logits_to_somebody() -> None:
+def test_ties_go_to_the_lower_number_and_broken_logits_to_some_expert() -> None:
     assert route(np.ones(5, np.float32), Routing(top_k=3))[0].tolist() == [0, 1, 2]
     picked, weights = route(np.full(5, np.nan, np.float32), Routing(top_k=2))
     assert picked.tolist() == [0, 1] and np.isnan(weights).all()

@@ -147,7 +147,7 @@ def test_random_plans_against_plain_lists() -> None:
 
 
 def test_where_one_row_cannot_be_started_none_of_the_step_writes_to_anybodys_blocks() -> None:
-    """A later pass of the same step may be under way already."""
+    """A later pass of the same step may be in flight already."""
     backend = ReferenceBackend("float32")
     slots = backend.request_slots(CAPACITY, CAPACITY.num_blocks)
     slots.start(new_request(0, list(range(20))))
@@ -175,7 +175,7 @@ def test_each_group_has_tables_of_its_own() -> None:
     assert set(gathered(store, chunks[1:])[1].block_tables.ravel().tolist()) == {CAPACITY.num_blocks}
 
 
-def test_what_was_drafted_is_written_over_and_blocks_are_told_once() -> None:
+def test_what_was_drafted_is_written_over_and_blocks_are_appended_once() -> None:
     """Another pass may be over the same slots first: it draws where the model draws later."""
     store = RequestSlots(CAPACITY, CAPACITY.num_blocks)
     store.start(new_request(1, list(range(15))))

@@ -1,4 +1,4 @@
-"""What may be drawn next, by the settings of a row and what was drawn before."""
+"""Tokens that may be drawn next, by the settings of a row and what was drawn before."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def write_folder(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path
 
 # -- single numbers ----------------------------------------------------------------------------------------------------
 def bits_of(word: int, place: int, bits: int) -> int:
-    """Of a word of 32 bits, the code at `place`, the lowest being 0."""
+    """Return the code at `place` of a word of 32 bits, the lowest being 0."""
     return int(word) % 2**32 // 2 ** (bits * place) % 2**bits
 
 

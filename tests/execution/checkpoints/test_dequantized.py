@@ -31,7 +31,7 @@ def file(tiny: Path, tmp_path: Path) -> Path:
 
 
 def scores(model: str | Path, **settings: Any) -> list[dict[int, float]]:
-    """Of each token of an answer the best tokens' log-probabilities, in float32."""
+    """Return the best tokens' log-probabilities of each token of an answer, in float32."""
     llm = LLM(str(model), dtype="float32", threads=1, **settings)
     logprobs = llm.generate("hello there", SCORED)[0].outputs[0].logprobs
     assert logprobs is not None

@@ -25,7 +25,7 @@ AT = "model.layers.1."
 
 
 class Held:
-    """Tensors whose rows tell their number."""
+    """Tensors whose rows are their number."""
 
     def __init__(self, names: dict[str, tuple[int, ...]]) -> None:
         self.tensors = {name: np.arange(np.prod(one)).reshape(one) for name, one in names.items()}
@@ -81,7 +81,7 @@ def test_a_stack_is_decoded_once_for_all_of_its_parts() -> None:
 
 
 def test_pairs_that_stand_side_by_side_become_halves() -> None:
-    """Of GLM-4 the first half of each head, of queries and keys and their biases; values stay."""
+    """Reorder the first half of each head of GLM-4's queries and keys and their biases; values stay."""
     names = {f"{AT}self_attn.{part}_proj.bias": (size,) for part, size in (("q", 32), ("k", 16), ("v", 16))}
     found, _ = of("glm4", names)
     head = [0, 2, 1, 3, 4, 5, 6, 7]

@@ -37,7 +37,7 @@ def likely_blocks(kind: str, count: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_values_are_the_librarys_bit_for_bit(kind: str) -> None:
-    """Of any bytes; where they make no number, it is none in both."""
+    """Take any bytes; where they make no number, it is NaN in both."""
     blocks = blocks_of(kind, 5000)
     with np.errstate(all="ignore"):
         expected = gguf.quants.dequantize(blocks, Type[kind]).ravel()

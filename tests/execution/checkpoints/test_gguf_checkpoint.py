@@ -140,7 +140,7 @@ def test_a_file_is_weighed_by_what_its_matrices_are_held_in(tmp_path: Path) -> N
 
 
 def layer_bytes(spec: ModelSpec) -> float:
-    """Of a matrix of a hundred thousand elements."""
+    """Take a matrix of a hundred thousand elements."""
     return packing(spec, "bfloat16").matrix * 1e5
 
 
@@ -218,7 +218,7 @@ def test_what_is_missing_or_has_another_shape_is_named(mixed: tuple[Path, Path])
         found.tensor(UP, (64, 96))
 
 
-def test_a_tensor_that_nobody_would_ask_for_is_not_passed_over(tmp_path: Path) -> None:
+def test_a_tensor_that_no_layer_asks_for_is_not_passed_over(tmp_path: Path) -> None:
     """A bias of one layer makes of a Llama something else."""
     folder = write_model(tmp_path / "llama")
     tensors = load_file(folder / "model.safetensors")

@@ -195,9 +195,9 @@ def test_headers(tmp_path: Path, header: dict[str, Any]) -> None:
 def test_shards_that_are_no_files_of_the_folder(tmp_path: Path, shard: str) -> None:
     index = {"weight_map": {"a": shard, "b": "model-1.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ModelError, match=r"names .* which is not a file of this folder; it is refused") as told:
+    with pytest.raises(ModelError, match=r"names .* which is not a file of this folder; it is refused") as raised:
         Checkpoint(tmp_path)
-    assert len(str(told.value)) < 500
+    assert len(str(raised.value)) < 500
 
 
 def test_a_model_that_memory_cannot_hold_is_refused_before_anything_is_allocated() -> None:
@@ -223,9 +223,9 @@ class TestReader:
         ],
     )
     def test_says_what_is_wrong_and_where(self, content: bytes, sentence: str) -> None:
-        with pytest.raises(JsonFileError, match=sentence) as told:
+        with pytest.raises(JsonFileError, match=sentence) as raised:
             parse_json_object(content, "f")
-        assert len(str(told.value)) < 400
+        assert len(str(raised.value)) < 400
 
     def test_reads_no_more_than_it_must(self, tmp_path: Path) -> None:
         path = tmp_path / "large.json"

@@ -79,7 +79,7 @@ def folder(case: str, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("case", FORMATS)
 def test_configs(folder: Path, case: str) -> None:
-    """What still loads has the numbers that the tensors have, whatever the rest of the config says."""
+    """Load the tensors' numbers, if anything loads, whatever the rest of the config says."""
     random, expected = np.random.default_rng(len(case)), answer(folder)
     assert expected is not None
     refused = 0

@@ -30,7 +30,7 @@ def test_matrices_by_module_with_their_factor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensors", "told"),
+    ("tensors", "sentence"),
     [
         ({}, "holds 0 tensors"),
         ({f"{Q}.lora_A.weight": numbers(4, 12)}, "lacks lora_B"),
@@ -43,10 +43,10 @@ def test_matrices_by_module_with_their_factor(tmp_path: Path) -> None:
         ({f"{Q}.lora_magnitude_vector.weight": numbers(4)}, "merge_and_unload"),
     ],
 )
-def test_what_cannot_be_read_is_told(tmp_path: Path, tensors: dict[str, np.ndarray], told: str) -> None:
+def test_what_cannot_be_read_is_refused(tmp_path: Path, tensors: dict[str, np.ndarray], sentence: str) -> None:
     with pytest.raises(ModelError) as refusal:
         LoraFiles(save(tmp_path, tensors, {}))
-    assert told in str(refusal.value) and str(tmp_path) in str(refusal.value)
+    assert sentence in str(refusal.value) and str(tmp_path) in str(refusal.value)
 
 
 def test_a_pickle_is_refused(tmp_path: Path) -> None:

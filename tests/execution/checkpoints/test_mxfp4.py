@@ -74,7 +74,7 @@ def test_the_projection_back_has_its_outputs_in_a_row(tmp_path: Path) -> None:
     assert f"{EXPERTS}.2.gate_proj.weight" not in checkpoint and f"{EXPERTS}.2.down_proj.bias" not in checkpoint
 
 
-def test_the_least_exponents_are_exact_too(tmp_path: Path) -> None:
+def test_the_smallest_exponents_are_exact_too(tmp_path: Path) -> None:
     tensors = drawn((0, 3))
     found = Checkpoint(write_folder(tmp_path, CONFIG, tensors)).matrix(f"{EXPERTS}.1.up_proj.weight", (10, 64))
     assert isinstance(found, Int4Matrix) and np.array_equal(found.dequantized(), slow(tensors, 1)[UP])

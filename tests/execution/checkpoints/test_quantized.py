@@ -164,9 +164,9 @@ def ones(dtype: str, *shape: int, value: float = 1) -> tuple[str, np.ndarray]:
 def test_what_does_not_fit_is_named(case: str, tensors: Tensors, sentence: str, tmp_path: Path) -> None:
     checkpoint = Checkpoint(write_folder(tmp_path, CASES[case].config, tensors))
     for read in (checkpoint.tensor, checkpoint.matrix):
-        with pytest.raises(ModelError, match=sentence) as told:
+        with pytest.raises(ModelError, match=sentence) as raised:
             read(NAME, SHAPE)
-        assert len(str(told.value)) < 400 + len(str(tmp_path))
+        assert len(str(raised.value)) < 400 + len(str(tmp_path))
 
 
 def test_groups_that_no_kernel_has_are_refused(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def write_both(folder: Path, case: str, family: str = "qwen2") -> tuple[Path, Pa
 
 @pytest.mark.parametrize("case", RUN)
 def test_logits_are_those_of_the_numbers_but_for_what_int8_rounds(case: str, tmp_path: Path) -> None:
-    """Of weights that are rounded once more, and of the activations that meet codes, wherever a backend keeps these."""
+    """Bound roundings of weights, and of the activations that meet codes, wherever a backend keeps these."""
     logits = []
     for folder in write_both(tmp_path, case):
         driver = Driver.of(folder, "float32", "reference")

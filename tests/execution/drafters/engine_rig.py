@@ -137,7 +137,7 @@ class Rig:
     def run(
         self, requests: Sequence[Request], max_drafts: int = 0, seed: int = 0, depth: int = 1, **scheduling: Any
     ) -> tuple[Said, Account]:
-        """What each sample said, token by token with log-probabilities, and how it ended; and the account."""
+        """Return each sample's output, token by token with log-probabilities, and how it ended; and the account."""
         account = Account(self.runner(self.drafter() if max_drafts else None))
         return self.run_on(account, requests, max_drafts, seed, depth, **scheduling), account
 

@@ -17,7 +17,7 @@ BLOCKS, HOST, ROWS, SIZE = 30, 10, 4, 16
 CAPACITY = Capacity(BLOCKS, SIZE, ROWS, 160, 100, host_blocks=HOST)
 
 
-class Twin:
+class ReferenceKV:
     """Keeps of every position of every block whether the drafter's part is there and right."""
 
     def __init__(self) -> None:
@@ -63,56 +63,58 @@ class Twin:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_what_is_there_is_what_was_computed_and_not_written_since(seed: int) -> None:
-    chance, twin = random.Random(seed), Twin()
+    chance, reference = random.Random(seed), ReferenceKV()
     for _ in range(60):
         kind, row = chance.random(), chance.randrange(ROWS)
-        used = {block for table in twin.tables.values() for block in table}
+        used = {block for table in reference.tables.values() for block in table}
         free = [block for block in range(BLOCKS) if block not in used]
-        if row not in twin.tables or kind < 0.1 or twin.lengths[row] > 120:
-            twin.tables.pop(row, None)
-            shared = next(iter(twin.tables.values()), [])  # whole blocks of another, as the prefix cache gives them
-            whole = min(len(shared), max(0, twin.lengths.get(next(iter(twin.tables), -1), 0) - 1) // SIZE)
+        if row not in reference.tables or kind < 0.1 or reference.lengths[row] > 120:
+            reference.tables.pop(row, None)
+            shared = next(
+                iter(reference.tables.values()), []
+            )  # whole blocks of another, as the prefix cache gives them
+            whole = min(len(shared), max(0, reference.lengths.get(next(iter(reference.tables), -1), 0) - 1) // SIZE)
             shared, length = shared[:whole], chance.randrange(1, 40)
             count = -(-(whole * SIZE + length) // SIZE) - whole
-            twin.start(row, [*shared, *chance.sample(free, count)], whole * SIZE, length)
+            reference.start(row, [*shared, *chance.sample(free, count)], whole * SIZE, length)
         elif kind < 0.6:  # some of the last positions were drafts that were wrong
-            begin = max(len_of_shared(twin, row), twin.lengths[row] - chance.randrange(4))
-            twin.go_on(row, begin, chance.randrange(1, 7), free)
+            begin = max(len_of_shared(reference, row), reference.lengths[row] - chance.randrange(4))
+            reference.go_on(row, begin, chance.randrange(1, 7), free)
         elif kind < 0.9:
-            twin.draft(row, chance.randrange(1, twin.lengths[row] + 1))
+            reference.draft(row, chance.randrange(1, reference.lengths[row] + 1))
         else:
-            twin.copy(chance.choice(twin.tables[row]), BLOCKS + 1 + chance.randrange(HOST))
-            twin.copy(BLOCKS + 1 + chance.randrange(HOST), chance.choice(free))
-        twin.check()
+            reference.copy(chance.choice(reference.tables[row]), BLOCKS + 1 + chance.randrange(HOST))
+            reference.copy(BLOCKS + 1 + chance.randrange(HOST), chance.choice(free))
+        reference.check()
 
 
-def len_of_shared(twin: Twin, row: int) -> int:
-    """Positions of a row in blocks that others have, too: nobody writes these."""
-    others = {block for other, table in twin.tables.items() if other != row for block in table}
-    return SIZE * sum(block in others for block in twin.tables[row])
+def len_of_shared(reference: ReferenceKV, row: int) -> int:
+    """Return a row's positions in blocks that others have, too: these are not written."""
+    others = {block for other, table in reference.tables.items() if other != row for block in table}
+    return SIZE * sum(block in others for block in reference.tables[row])
 
 
 @pytest.mark.parametrize("kind", ["load", "receive"])
 def test_blocks_from_elsewhere_have_nothing_of_the_drafters(kind: Literal["load", "receive"]) -> None:
-    twin = Twin()
-    twin.start(0, [3, 4, 5], 0, 40)
-    twin.draft(0, 40)
+    reference = ReferenceKV()
+    reference.start(0, [3, 4, 5], 0, 40)
+    reference.draft(0, 40)
     brought = Transfer(1, kind, "folder", (4,), (77,))
     stored = Transfer(2, "store", "folder", (3,), (78,))
-    twin.kv.begin(BatchPlan(0, (), transfers=(brought, stored)))
-    twin.there[4] = [False] * SIZE
-    twin.check()
+    reference.kv.begin(BatchPlan(0, (), transfers=(brought, stored)))
+    reference.there[4] = [False] * SIZE
+    reference.check()
 
 
 def test_rows_of_a_step_that_failed_are_nobodys() -> None:
-    twin = Twin()
-    twin.start(0, [3, 4], 0, 20)
-    twin.start(1, [3, 5], 16, 4)
-    twin.draft(0, 20)
-    twin.kv.discard([1])
-    twin.kv.begin(BatchPlan(0, (Chunk(0, 1, 20, 20, (6,), 1),)))
-    twin.kv.computes(1, 40)
-    assert twin.kv.computed(0, 20) == 20
-    del twin.lengths[1]
-    twin.start(1, [7], 0, 5)
-    twin.check()
+    reference = ReferenceKV()
+    reference.start(0, [3, 4], 0, 20)
+    reference.start(1, [3, 5], 16, 4)
+    reference.draft(0, 20)
+    reference.kv.discard([1])
+    reference.kv.begin(BatchPlan(0, (Chunk(0, 1, 20, 20, (6,), 1),)))
+    reference.kv.computes(1, 40)
+    assert reference.kv.computed(0, 20) == 20
+    del reference.lengths[1]
+    reference.start(1, [7], 0, 5)
+    reference.check()

@@ -96,7 +96,7 @@ def test_it_stays_right_where_sequences_come_again(tiny: Path, scheduling: dict[
 
 
 def test_prompts_are_caught_up_with_where_they_were_not_computed(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a time in which nobody was drafted for."""
+    """Start as after a time without drafts."""
     monkeypatch.setattr(draft_model, "PATIENCE", 0)
     rig = Rig(tiny, tiny, backends()[-1], blocks=22)
     plain, _ = rig.run(requests())
@@ -175,7 +175,7 @@ def test_a_draft_model_that_fails_ends_drafting_alone(
     ]
 
 
-def test_prompts_cost_nothing_where_nobody_is_drafted_for(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_cost_nothing_without_drafts(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(tiny, tiny, backends()[-1])
     rig.decoders[1] = counted = Counts(rig.decoders[1])  # type: ignore[call-overload]
     given = requests(max_tokens=20)
@@ -202,7 +202,7 @@ class Counts:
         self._inner.forward(batch)
 
 
-def test_a_step_tells_how_long_its_drafts_took(tiny: Path) -> None:
+def test_a_step_reports_how_long_its_drafts_took(tiny: Path) -> None:
     rig = Rig(tiny, tiny, backends()[-1])
     _, account = rig.run(requests(), max_drafts=5)
     took = [one.draft_seconds for one in account.results]
@@ -213,7 +213,7 @@ def test_a_step_tells_how_long_its_drafts_took(tiny: Path) -> None:
 
 @pytest.mark.parametrize("family", ["gemma2", "cohere2", "deepseek_v3"])
 def test_beside_several_kv_groups_and_other_layers(tiny: Path, tmp_path: Path, family: str) -> None:
-    """Of the model: windows, whose blocks are given up behind them, and latent attention. The draft model lies in the
+    """Take models with windows, whose blocks are freed behind them, and latent attention. The draft model lies in the
     blocks of the group that sees all."""
     model = write_model(tmp_path / "m", family)
     rig = Rig(model, model, backends()[-1], blocks=40)

@@ -1,4 +1,4 @@
-"""Heads against their twins in torch: the same logits, the same drafts, and tokens as without them."""
+"""Heads against references in torch: the same logits, the same drafts, and tokens as without them."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from inflight.models.registry import read_folder
 from ..driver import BLOCK, backends
 
 if TYPE_CHECKING:
-    from .heads_twin import Twin
+    from .heads_reference import HeadReference
 
 LENGTH, BLOCKS = 160, 48
-TwinOf = Callable[[str], "Twin"]
+HeadReferenceOf = Callable[[str], "HeadReference"]
 
 
 @pytest.fixture(scope="session")
-def twin_of(tmp_path_factory: pytest.TempPathFactory) -> TwinOf:
-    built: dict[str, Twin] = {}
+def reference_of(tmp_path_factory: pytest.TempPathFactory) -> HeadReferenceOf:
+    built: dict[str, HeadReference] = {}
 
-    def get(name: str) -> Twin:
+    def get(name: str) -> HeadReference:
         if name not in built:
-            from .heads_twin import eagle3, mtp
+            from .heads_reference import eagle3, mtp
 
             folder = tmp_path_factory.mktemp(f"head-{name}")
             if name == "eagle3":
@@ -66,14 +66,14 @@ class Loaded:
     graphs: Any = None  # of the head's passes
 
     @classmethod
-    def of(cls, twin: Twin, isa: str, dtype: Any = "float32", max_tokens: int = 128) -> Loaded:
-        spec = read_folder(twin.folder, to_run=True)
+    def of(cls, reference: HeadReference, isa: str, dtype: Any = "float32", max_tokens: int = 128) -> Loaded:
+        spec = read_folder(reference.folder, to_run=True)
         backend = opened(isa, dtype)
-        weights = load_weights(spec, Checkpoint(twin.folder), backend, LENGTH)
-        if twin.head is None:
-            head = load_mtp(spec, weights, Checkpoint(twin.folder), backend)
+        weights = load_weights(spec, Checkpoint(reference.folder), backend, LENGTH)
+        if reference.head is None:
+            head = load_mtp(spec, weights, Checkpoint(reference.folder), backend)
         else:
-            head = load_eagle3(twin.head, spec, weights, backend, LENGTH)
+            head = load_eagle3(reference.head, spec, weights, backend, LENGTH)
         return cls(
             backend,
             Decoder(spec, weights, backend, max_tokens, 64),
@@ -98,7 +98,7 @@ class Loaded:
 
     @property
     def passes(self) -> Any:
-        """Of the head; replayed where a pass is filled up."""
+        """Passes of the head; replayed where a pass is filled up."""
         buckets = getattr(self.backend, "buckets", None)
         if buckets is None:
             return self.head
@@ -138,10 +138,10 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", NAMES)
-def test_logits_are_those_of_the_twin(twin_of: TwinOf, isa: str, name: str, dtype: str) -> None:
+def test_logits_are_those_of_the_reference(reference_of: HeadReferenceOf, isa: str, name: str, dtype: str) -> None:
     """Behind the model's hidden states, in two pieces, and behind one of its own. In bfloat16 up to rounding."""
-    twin, count = twin_of(name), 40
-    loaded = Loaded.of(twin, isa, dtype)
+    reference, count = reference_of(name), 40
+    loaded = Loaded.of(reference, isa, dtype)
     tokens = np.random.default_rng(3).integers(0, loaded.capacity.vocab_size, count).tolist()
     slots: Any = loaded.backend.request_slots(loaded.capacity, BLOCKS)
     cache, own = loaded.caches()
@@ -162,20 +162,20 @@ def test_logits_are_those_of_the_twin(twin_of: TwinOf, isa: str, name: str, dtyp
         return np.array(logits.array[:length] if hasattr(logits, "array") else logits.tensor[:length].numpy())
 
     found = [read(0, 21, range(first, first + 21)), read(21, count - 22, range(first + 21, first + count - 1))]
-    expected = twin.logits(tokens).numpy()
+    expected = reference.logits(tokens).numpy()
     if dtype == "bfloat16":
         finite = np.isfinite(expected)
         assert np.corrcoef(np.concatenate(found)[finite], expected[finite])[0, 1] > 0.98
         return
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
-    drafts = twin.drafts(tokens, 2)
+    drafts = reference.drafts(tokens, 2)
     assert drafts[0] == int(found[1][-1].argmax())
     loaded.put(slots, count - 1, drafts[0])
     assert int(read(count - 1, 1, [count - 23], own_states=True).argmax()) == drafts[1]
 
 
 class Steps:
-    """Steps of one row by hand: what the model is told, and what the head drafts."""
+    """Steps of one row by hand: the model's tokens, and the head's drafts."""
 
     def __init__(self, loaded: Loaded, tokens: Sequence[int]) -> None:
         self._loaded, self.tokens, self.computed = loaded, list(tokens), 0
@@ -207,18 +207,18 @@ class Steps:
         return found
 
     def say(self, token: int) -> None:
-        """What follows is known."""
+        """Append tokens that are known."""
         self._loaded.put(self._slots, len(self.tokens) - 1, token)
         self.tokens.append(token)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_drafts_are_those_of_the_twin(twin_of: TwinOf, isa: str, name: str) -> None:
+def test_drafts_are_those_of_the_reference(reference_of: HeadReferenceOf, isa: str, name: str) -> None:
     """However tokens came: a prompt in pieces longer and shorter than what is kept, decodes with drafts and without,
     more of them than are kept, wrong drafts, and blocks that begin."""
-    twin = twin_of(name)
+    reference = reference_of(name)
     random = np.random.default_rng(4)
-    loaded = Loaded.of(twin, isa)
+    loaded = Loaded.of(reference, isa)
     steps = Steps(loaded, random.integers(0, loaded.capacity.vocab_size, 3 + KEPT + 20).tolist())
     for count in (3, KEPT + 12, 8):
         steps.compute(count)
@@ -227,19 +227,19 @@ def test_drafts_are_those_of_the_twin(twin_of: TwinOf, isa: str, name: str) -> N
         steps.say(int(random.integers(0, loaded.capacity.vocab_size)))
         drafts = steps.compute(1, drafts=3 if is_asked else 0)
         if is_asked:
-            assert drafts == twin.drafts(steps.tokens, 3), step
+            assert drafts == reference.drafts(steps.tokens, 3), step
     if isa == "torch":
         sizes = len(loaded.backend.buckets.padding())
-        assert len(loaded.graphs.made) == sizes, "nothing is captured while somebody waits"
+        assert len(loaded.graphs.made) == sizes, "nothing is captured while a request waits"
         assert sum(one.count for one in loaded.graphs.made) > 10
 
 
-def test_where_nobody_is_drafted_for_in_a_long_time_nothing_is_read(
-    twin_of: TwinOf, monkeypatch: pytest.MonkeyPatch
+def test_after_a_long_time_without_drafts_nothing_is_read(
+    reference_of: HeadReferenceOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until somebody is, who then has drafts again."""
-    twin = twin_of("eagle3")
-    loaded = Loaded.of(twin, backends()[-1])
+    """Read again, and draft, once a draft is asked for."""
+    reference = reference_of("eagle3")
+    loaded = Loaded.of(reference, backends()[-1])
     passes = list[int]()
     forward = loaded.head.forward
     monkeypatch.setattr(head_drafter, "PATIENCE", 3)

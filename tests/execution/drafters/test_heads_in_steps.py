@@ -1,4 +1,4 @@
-"""Heads under the real scheduler: tokens as without them, the twin's drafts, and a head that is always right."""
+"""Heads under the real scheduler: tokens as without them, the reference's drafts, and a head that is always right."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from inflight.execution.drafters.step_drafter import StepDrafter
 from ..driver import backends
 from .engine_rig import BLOCK, LENGTH, Account, Breaks, Rig
 from .test_draft_model import CROWDED, requests
-from .test_heads import TwinOf, twin_of
+from .test_heads import HeadReferenceOf, reference_of
 
-__all__ = ["twin_of"]
+__all__ = ["reference_of"]
 
 
 class HeadRig(Rig):
@@ -92,10 +92,10 @@ def bigrams(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["eagle3", "deepseek_v3", "mimo"])
-def test_tokens_and_logprobs_are_those_without_drafts(twin_of: TwinOf, dtype: str, name: str) -> None:
-    twin = twin_of(name)
+def test_tokens_and_logprobs_are_those_without_drafts(reference_of: HeadReferenceOf, dtype: str, name: str) -> None:
+    reference = reference_of(name)
     for shape in (dict[str, Any](), CROWDED):
-        rig = HeadRig(twin.folder, twin.head, backends()[-1], dtype, **shape)
+        rig = HeadRig(reference.folder, reference.head, backends()[-1], dtype, **shape)
         plain, _ = rig.run(requests())
         drafted, account = rig.run(requests(), max_drafts=5)
         assert drafted == plain and account.drafted > 50
@@ -113,7 +113,7 @@ def test_a_head_that_predicts_what_the_model_does_is_right(bigrams: Path, isa: s
 
 @pytest.mark.parametrize("scheduling", [{}, {"prefix_caching": False}, {"preemption": "swap"}])
 def test_it_stays_right_where_sequences_come_again(bigrams: Path, scheduling: dict[str, Any]) -> None:
-    """Of one that comes back from the host no hidden state is known at first: it has no drafts for a step."""
+    """Draft nothing for a step of a sequence that comes back from the host without hidden states."""
     rig = HeadRig(bigrams, None, backends()[-1], blocks=22, host_blocks=40 if scheduling.get("preemption") else 0)
     plain, _ = rig.run(requests(ignore_eos=True), **scheduling)
     executor = Account(rig.runner(rig.drafter()))
@@ -144,10 +144,10 @@ class Heard:
 
 
 @pytest.mark.parametrize("name", ["eagle3", "glm4_moe"])
-def test_drafts_are_those_of_the_twin(twin_of: TwinOf, name: str) -> None:
+def test_drafts_are_those_of_the_reference(reference_of: HeadReferenceOf, name: str) -> None:
     """Behind prompts in pieces, beginnings that are shared, sequences that were computed anew, and steps without."""
-    twin = twin_of(name)
-    rig = HeadRig(twin.folder, twin.head, backends()[-1], max_tokens=40, blocks=22)
+    reference = reference_of(name)
+    rig = HeadRig(reference.folder, reference.head, backends()[-1], max_tokens=40, blocks=22)
     asked = [
         Request(
             request_id=one.request_id,
@@ -164,7 +164,7 @@ def test_drafts_are_those_of_the_twin(twin_of: TwinOf, name: str) -> None:
     drafted = [(tokens, list(drafts)) for tokens, drafts in heard.drafts if drafts]
     assert len(drafted) > 40
     for tokens, drafts in drafted[::4]:
-        assert drafts == twin.drafts(tokens, len(drafts))
+        assert drafts == reference.drafts(tokens, len(drafts))
 
 
 @pytest.mark.parametrize("passes", [0, 1, 10])

@@ -22,7 +22,7 @@ NATIVE: IndexKind = module().SuffixIndex
 
 
 class CompactReference(ReferenceIndex):
-    """The twin, as if it took no more memory than the compiled index, so that it forgets when that does."""
+    """The reference, as if it took no more memory than the compiled index, so that it forgets when that does."""
 
     bytes_alone = NATIVE.bytes_alone
     bytes_per_token = NATIVE.bytes_per_token
@@ -34,7 +34,7 @@ AGAINST_MEMORY = 8 << 20
 
 @dataclass
 class Text:
-    """What a drafter sees of a sequence."""
+    """A drafter's view of a sequence."""
 
     number: int
     prompt: Sequence[int]
@@ -123,9 +123,7 @@ class TestTexts:
         assert known == [2, 4, 5]
         assert all(drafts(drafter, Text(20 + n, [50 + n])) == tuple(text.output) for n, text in enumerate(ended))
 
-    def test_of_many_answers_that_nobody_asked_for_the_newest_wait(
-        self, kind: IndexKind, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_newest_of_many_unlearned_answers_wait(self, kind: IndexKind, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(suffix, "MAX_UNLEARNED", 9)
         drafter = drafter_of(kind)
         for number in range(5):
@@ -218,8 +216,8 @@ def test_both_kinds_draft_the_same(steps: list[tuple[int, list[int], bool, str]]
     for which, token_ids, ends, salt in steps:
         text: Any = running.setdefault(which, Text(next(numbers), [0, 1], [], salt))
         text.output += token_ids
-        twin, native = (drafter.propose(text, 6) for drafter in drafters)
-        assert twin == native and isinstance(native, Proposal)
+        reference, native = (drafter.propose(text, 6) for drafter in drafters)
+        assert reference == native and isinstance(native, Proposal)
         if ends:
             for drafter in drafters:
                 drafter.finished(running.get(which))  # type: ignore[arg-type]
@@ -228,7 +226,7 @@ def test_both_kinds_draft_the_same(steps: list[tuple[int, list[int], bool, str]]
         assert held_bytes(drafters[1]) <= drafters[1].nbytes
 
 
-def test_what_takes_most_stays_within_the_limit() -> None:
+def test_the_largest_index_stays_within_the_limit() -> None:
     """Degenerate repetition, long prompts, many rows and salts: what is counted is at least what is there."""
     drawn, drafter = random.Random(5), SuffixDrafter(AGAINST_MEMORY)
     for number in range(60):

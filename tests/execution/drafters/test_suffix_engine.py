@@ -21,7 +21,7 @@ def test_what_was_answered_before_comes_in_fewer_steps(tiny: Path) -> None:
 
 
 def test_another_salt_has_nothing_of_it(tiny: Path) -> None:
-    """As far as its steps and its drafts tell, it is the first to ask."""
+    """Check that its steps and its drafts are those of a first request."""
     asked = [structs.replace(one, cache_salt="another") for one in requests()]
     rig, drafter = Rig(tiny, "reference"), SuffixDrafter()
     plain, alone = rig.run(asked, SuffixDrafter())

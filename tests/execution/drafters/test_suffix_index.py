@@ -1,4 +1,4 @@
-"""The index of suffix drafting: what its twin in Python drafts, and that the compiled one drafts the same."""
+"""The index of suffix drafting: what its reference in Python drafts, and that the compiled one drafts the same."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_chances_grow_with_the_length_and_fall_with_disagreement() -> None:
 
 
 def searched(texts: list[list[int]], others: list[list[int]], most: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """What an index of these texts drafts, found by looking at every place."""
+    """Return the drafts of an index of these texts, found by looking at every place."""
     tail, drafts, chances = texts[-1], list[int](), list[float]()
 
     def newest(of: list[list[int]]) -> list[tuple[int, list[int], int]]:
@@ -166,17 +166,17 @@ def test_it_finds_what_a_search_finds(own: list[list[int]], others: list[list[in
 
 
 class Pairs:
-    """Compiled indexes and their twins, to which the same is done."""
+    """Compiled indexes and their references, with the same operations."""
 
     def __init__(self, count: int) -> None:
         self.native = [module().SuffixIndex() for _ in range(count)]
-        self.twins = [ReferenceIndex() for _ in range(count)]
+        self.references = [ReferenceIndex() for _ in range(count)]
 
     def do(self, which: int, name: str, *arguments: Any) -> Any:
-        native, twin = (getattr(kind[which], name)(*arguments) for kind in (self.native, self.twins))
-        assert native == twin
-        assert len(self.native[which]) == len(self.twins[which])
-        assert self.native[which].room == self.twins[which].room
+        native, reference = (getattr(kind[which], name)(*arguments) for kind in (self.native, self.references))
+        assert native == reference
+        assert len(self.native[which]) == len(self.references[which])
+        assert self.native[which].room == self.references[which].room
         return native
 
     def propose(self, which: int, others: int | None, most: int) -> tuple[int, ...]:
@@ -187,7 +187,7 @@ class Pairs:
 
     @property
     def all(self) -> tuple[list[Any], list[ReferenceIndex]]:
-        return self.native, self.twins
+        return self.native, self.references
 
 
 TEXT = st.one_of(
@@ -205,7 +205,7 @@ STEP = st.one_of(
 
 
 @given(st.lists(STEP, max_size=30), st.integers(1, 40))
-def test_it_drafts_as_its_twin(steps: list[tuple[Any, ...]], most: int) -> None:
+def test_it_drafts_as_its_reference(steps: list[tuple[Any, ...]], most: int) -> None:
     pairs = Pairs(INDEXES)
     for name, which, *arguments in steps:
         pairs.do(which, name, *arguments)
@@ -214,7 +214,7 @@ def test_it_drafts_as_its_twin(steps: list[tuple[Any, ...]], most: int) -> None:
 
 
 @pytest.mark.parametrize("alphabet", [1, 2, 3, 30, 5000])
-def test_it_drafts_as_its_twin_over_long_texts(alphabet: int) -> None:
+def test_it_drafts_as_its_reference_over_long_texts(alphabet: int) -> None:
     """Across pages and many buckets that come and go, in step and by bursts."""
     drawn, pairs, drafted = random.Random(alphabet), Pairs(2), 0
     for turn in range(400):

@@ -23,7 +23,7 @@ SIZE = 512
 
 
 class Drawing:
-    """Of outputs, from masks. is_special: what <table> and </table> are."""
+    """Outputs by masks. is_special: what <table> and </table> are."""
 
     def __init__(self, is_special: bool) -> None:
         backend = byte_level()
@@ -87,7 +87,7 @@ def test_a_text_that_only_a_patterns_meaning_holds_has_no_dead_end(drawing: Draw
 
 @pytest.mark.parametrize("quoted", ['"<|end|>"', '"a" /<table>/'])
 def test_a_clients_grammar_names_tokens_whatever_they_are(drawing: Drawing, quoted: str) -> None:
-    """What is quoted is no name."""
+    """Quoted text is no name."""
     text, token_ids = drawing.drawn(Grammar("lark", f"start: <table> {quoted} // <table>\n"), random.Random(1))
     assert token_ids[0] == drawing.table and text.startswith("<table>")
     assert text.removeprefix("<table>") in ("<|end|>", "a<table>")

@@ -124,7 +124,7 @@ def test_too_many_that_wait_are_refused_with_their_number(
     grammars.prepare([Grammar("regex", "b")], lambda: None, "another")
 
 
-def test_the_cache_is_bounded_by_bytes_and_the_least_recently_used_go(
+def test_the_cache_is_bounded_by_bytes_and_those_used_longest_ago_go(
     grammars: CompiledGrammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grammars.check(SMALL)

@@ -63,15 +63,15 @@ class Row:
         return [None if one is None else tokens_of(one) for one in masks.take(1 + len(drafts))]
 
     def drawn(self, *token_ids: int) -> tuple[int, ...]:
-        """What alone may follow."""
+        """Return the only tokens that may follow."""
         plan = BatchPlan(0, (self._chunk(()),))
-        (told,) = self.rows.sampled(plan, [Sampled(9, token_ids)])
+        (result,) = self.rows.sampled(plan, [Sampled(9, token_ids)])
         self.known += len(token_ids)
-        return told.forced_token_ids
+        return result.forced_token_ids
 
     def fault(self) -> str | None:
-        (told,) = self.rows.sampled(BatchPlan(0, (self._chunk(()),)), [Sampled(9, (), error="nothing to draw")])
-        return told.error
+        (result,) = self.rows.sampled(BatchPlan(0, (self._chunk(()),)), [Sampled(9, (), error="nothing to draw")])
+        return result.error
 
     def _chunk(self, drafts: tuple[int, ...]) -> Chunk:
         count = 1 + len(drafts)
@@ -126,24 +126,24 @@ def test_behind_drafts_masks_are_those_of_the_tokens_drawn(compiled: CompiledGra
         drafts: list[int] = []
         for place in range(4):
             behind = tuple(output + drafts)
-            told = drafted.allowed(*drafts)[place]
-            assert told and told == Row(compiled, grammar, behind).allowed()[0]
-            drafts.append(chance.choice(told))
+            allowed = drafted.allowed(*drafts)[place]
+            assert allowed and allowed == Row(compiled, grammar, behind).allowed()[0]
+            drafts.append(chance.choice(allowed))
         assert drafted.allowed(300, *drafts)[0] == drafted.allowed()[0]  # a wrong one changes nothing
         drafted.drawn(drafts[0])  # the others were wrong
         output.append(drafts[0])
     assert json.loads(TOKENIZER.decode(output)) is not None
 
 
-def test_behind_a_token_that_alone_may_come_the_rest_of_its_run_is_told(compiled: CompiledGrammars) -> None:
+def test_behind_a_token_that_alone_may_come_the_rest_of_its_run_is_reported(compiled: CompiledGrammars) -> None:
     row = Row(compiled, Grammar("choice", '["<<abcdef", "<<abcxyz"]'))
     run = TOKENIZER.encode("<<abc")
     (first,) = row.allowed()
     assert first == [run[0]]
     forced = row.drawn(run[0])
     assert list(forced) == run[1 : 1 + len(forced)] and len(forced) > 1
-    told = row.allowed(*forced)
-    assert told[:-1] == [[one] for one in forced]
+    allowed = row.allowed(*forced)
+    assert allowed[:-1] == [[one] for one in forced]
     assert row.drawn(*forced) == ()  # there is a choice behind them
     free = Row(compiled, Grammar("regex", "[ab]{9}"))
     free.allowed()
@@ -174,11 +174,11 @@ def test_a_grammar_begins_behind_the_end_of_reasoning(compiled: CompiledGrammars
     free = [one for one in range(SIZE) if one != END]
     assert row.allowed() == [free]
     row.drawn(20, 5, 6, 5, 6)  # almost, and again from its second token on
-    told = row.allowed(5, 7, 300)
-    assert told[:2] == [free, free]
-    assert told[2] == Row(compiled, Grammar("regex", "[ab]{2}")).allowed()[0]
+    allowed = row.allowed(5, 7, 300)
+    assert allowed[:2] == [free, free]
+    assert allowed[2] == Row(compiled, Grammar("regex", "[ab]{2}")).allowed()[0]
     row.drawn(5, 7)
-    assert row.allowed()[0] == told[2]
+    assert row.allowed()[0] == allowed[2]
 
 
 def test_reasoning_ends_where_its_budget_does(compiled: CompiledGrammars) -> None:
@@ -229,7 +229,7 @@ def test_an_output_that_opens_reasoning_is_bound_behind_it(compiled: CompiledGra
     assert row.allowed() == [[END]]
 
 
-def test_a_budget_of_reasoning_binds_no_output_that_has_none(compiled: CompiledGrammars) -> None:
+def test_a_budget_of_reasoning_limits_no_output_that_has_none(compiled: CompiledGrammars) -> None:
     grammar = Grammar("none", after_token_ids=THINK_END, max_tokens_before=0, opening_token_ids=OPENING[:1])
     everything = list(range(SIZE))
     row = Row(compiled, grammar)
@@ -335,13 +335,13 @@ def test_what_explodes_comes_to_an_end_in_words(compiled: CompiledGrammars, gram
 
 def test_the_same_grammar_is_compiled_once(compiled: CompiledGrammars) -> None:
     before, grammar = compiled.stats(), Grammar("regex", "once[0-9]")
-    told: list[str] = []
-    if not compiled.prepare([grammar, grammar], lambda: told.append("ready")).is_ready:
+    notices: list[str] = []
+    if not compiled.prepare([grammar, grammar], lambda: notices.append("ready")).is_ready:
         compiled.check(grammar)
-    assert compiled.prepare([grammar], lambda: told.append("again")).is_ready
+    assert compiled.prepare([grammar], lambda: notices.append("again")).is_ready
     Row(compiled, grammar).allowed()
     after = compiled.stats()
-    assert (after.compiled - before.compiled, told) == (1, ["ready"])
+    assert (after.compiled - before.compiled, notices) == (1, ["ready"])
     assert after.cache_hits >= before.cache_hits + 3 and after.masks == before.masks + 1
 
 
@@ -372,9 +372,9 @@ AMBIGUOUS = Grammar("lark", 'start: s\ns: s s s | s s | "a" | "b" | ""')
 def waits(row: Row) -> int:
     """Its draw sits out; the transfer that it waits for."""
     assert row.allowed() == [[]]
-    (told,) = row.rows.sampled(BatchPlan(0, (row._chunk(()),)), [Sampled(9, (), error="nothing to draw")])
-    assert (told.token_ids, told.error) == ((), None) and told.waits_for < 0
-    return told.waits_for
+    (result,) = row.rows.sampled(BatchPlan(0, (row._chunk(()),)), [Sampled(9, (), error="nothing to draw")])
+    assert (result.token_ids, result.error) == ((), None) and result.waits_for < 0
+    return result.waits_for
 
 
 def ended(rows: GrammarRows) -> list[int]:
@@ -443,8 +443,8 @@ def test_a_row_that_comes_back_before_its_mask_is_filled_waits_for_the_same_mask
     fill()
     mask.done = True
     assert row.rows.poll() == [transfer_id]
-    (told,) = row.rows.sampled(BatchPlan(0, (row._chunk((300,)),)), [Sampled(9, ())])
-    assert told.waits_for == transfer_id and row.rows.poll() == [transfer_id]
+    (result,) = row.rows.sampled(BatchPlan(0, (row._chunk((300,)),)), [Sampled(9, ())])
+    assert result.waits_for == transfer_id and row.rows.poll() == [transfer_id]
     assert row.allowed() == [expected]
 
 

@@ -60,7 +60,7 @@ def test_only_what_is_asked_for_travels_and_a_connection_is_kept(make: Make) -> 
 
 
 def test_blocks_travel_while_the_next_are_computed(make: Make) -> None:
-    """Who goes on is known first: it asks before anything is computed, and has each chunk when it is."""
+    """Pull before anything is computed, and get each chunk as it is computed."""
     prefill, decode = make(), make()
     decode.take(prefill, "early", [1, 2, 3, 4], [11, 12, 13, 14])
     time.sleep(0.05)
@@ -86,7 +86,7 @@ def test_an_id_alone_opens_nothing(make: Make) -> None:
     assert error is not None and "salt, adapter or tokens" in error
     assert decode.block(5) == before
     decode.take(prefill, "mine", [1, 2], [5, 6])
-    assert decode.ended().error is None, "and it is still there for whoever it was computed for"
+    assert decode.ended().error is None, "and it is still there for its own request"
 
 
 def test_what_was_taken_or_never_came_is_refused_at_once(make: Make) -> None:
@@ -100,9 +100,9 @@ def test_what_was_taken_or_never_came_is_refused_at_once(make: Make) -> None:
     assert "Nothing is held for 'never'" in str(decode.ended().error)
 
 
-def test_what_nobody_takes_is_held_for_a_time(make: Make) -> None:
+def test_an_untaken_export_is_held_for_a_time(make: Make) -> None:
     prefill = make(options(hold=0.1))
-    transfer_id = prefill.give("nobody's", [1], [1])
+    transfer_id = prefill.give("untaken", [1], [1])
     assert prefill.exchange.poll() == ()
     assert prefill.ended(5.0) == Transferred(transfer_id)
 
@@ -167,7 +167,7 @@ def test_another_secret_is_refused_by_either_side(make: Make) -> None:
     assert "does not know this engine's secret" in str(decode.ended().error)
 
 
-def test_a_peer_that_is_gone_is_told(make: Make) -> None:
+def test_a_peer_that_is_gone_is_reported(make: Make) -> None:
     decode = make()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()[:2]
@@ -218,7 +218,7 @@ def test_many_pulls_at_once(make: Make) -> None:
     assert all(decode.block(63 - run) == prefill.block(run) for run in range(24))
 
 
-def test_an_address_in_use_is_told() -> None:
+def test_an_address_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ExchangeError, match="--kv-transfer-port"):
         Engine(options(port=taken.getsockname()[1]))
 

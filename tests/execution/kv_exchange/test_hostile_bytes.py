@@ -1,4 +1,4 @@
-"""Whoever sends nonsense to an exchange, or answers with it, is told no, and costs nothing but the connection."""
+"""A peer that sends nonsense to an exchange, or answers with it, is refused, and costs nothing but the connection."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_nonsense_is_not_answered_with_blocks(engine: Engine) -> None:
 
 
 def test_a_proof_of_the_listener_is_none_of_the_caller(engine: Engine) -> None:
-    """What was heard on one connection opens no other: nonces and sides are in the proof."""
+    """Replay one connection's proof on another, in vain: nonces and sides are in the proof."""
     nonce = os.urandom(32)
     with socket.create_connection(engine.exchange.address, timeout=5) as connected:
         connected.sendall(frame(Hello(PROTOCOL, nonce)))
@@ -94,7 +94,7 @@ def test_a_proof_of_the_listener_is_none_of_the_caller(engine: Engine) -> None:
         assert b"secrets differ" in connected.recv(4096)
 
 
-def test_many_that_say_nothing_keep_nobody_else_out_for_long(engine: Engine) -> None:
+def test_many_that_say_nothing_keep_others_out_only_briefly(engine: Engine) -> None:
     silent = [socket.create_connection(engine.exchange.address, timeout=5) for _ in range(20)]
     works(engine)
     for one in silent:
@@ -126,7 +126,7 @@ Answer = Callable[[socket.socket], None]
 
 
 def _listener(answer: Answer) -> socket.socket:
-    """Answers everybody so."""
+    """Answers all peers so."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -55,7 +55,7 @@ def said(llm: LLM, prompts: Sequence[list[int]]) -> list[Said]:
         assert sample.logprobs is not None
         tokens = tuple(sample.token_ids)
         logprobs = zip(tokens, sample.logprobs, strict=True)
-        found.append((tokens, tuple(told[token].logprob for token, told in logprobs)))
+        found.append((tokens, tuple(scores[token].logprob for token, scores in logprobs)))
     return found
 
 
@@ -75,9 +75,9 @@ def test_ranks_say_what_one_device_says(folder: Path, ranks: int) -> None:
         with opened(folder, count, **little) as llm:
             found.append(said(llm, PROMPTS))
             draws.append([sample.token_ids for output in llm.generate(PROMPTS, drawn) for sample in output.outputs])
-            told = llm.settings.get("tensor_parallel_size")
+            setting = llm.settings.get("tensor_parallel_size")
             started = [] if count == 1 else processes(llm)
-    assert told is not None and told.value == ranks
+    assert setting is not None and setting.value == ranks
     assert [process.poll() is not None for process in started] == [True] * (ranks - 1)
     alone, together = found
     assert [tokens for tokens, _ in together] == [tokens for tokens, _ in alone]
@@ -104,7 +104,7 @@ if "inflight.execution.parallel.worker" in sys.orig_argv:
 
 @pytest.fixture
 def short_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[LLM, int], None]:
-    """Of an engine that is opened then, a rank will lack memory for its next attention."""
+    """Make a rank of the next engine lack memory for its next attention."""
     (tmp_path / "sitecustomize.py").write_text(SHORT)
     flag = tmp_path / "flag"
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -135,7 +135,7 @@ def asked(name: str, prompt: list[int]) -> Request:
 def test_a_rank_without_memory_fails_the_step_on_all_and_they_go_on(
     folder: Path, short_of_memory: Callable[[LLM, int], None], rank: int
 ) -> None:
-    """Whose prompt it was is told which rank lacked what; everybody else, and whoever comes next, is answered."""
+    """Report to the prompt's request which rank lacked what; all others, and later ones, are answered."""
     with opened(folder, 2) as llm:
         wanted = [tokens for tokens, _ in said(llm, PROMPTS)]
         loop, heard = llm._engine.loop, []

@@ -56,7 +56,7 @@ def written(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def logits(folder: Path, ranks: int, quantization: Quantization = "none") -> list[np.ndarray]:
-    """Of each rank, after every token; a prompt in two chunks, then tokens one by one."""
+    """Return each rank's logits after every token; a prompt in two chunks, then tokens one by one."""
     together = Together(ranks)
     spec = read_folder(folder, to_run=True)
 
@@ -77,7 +77,7 @@ def close(found: np.ndarray, wanted: np.ndarray, most: float) -> bool:
 
 # What of each is cut otherwise than of the others: tied tables; biases; norms around, soft caps; stacked projections;
 # a factor of what is added; latent attention, which is whole, and experts beside a shared one; keys that layers share,
-# experts apart; layers side by side; linear attention and convolutions, which are whole, and gates of attention.
+# experts beside an MLP; layers side by side; linear attention and convolutions, which are whole; and gates.
 FAMILIES = ["llama", "qwen2", "gemma2", "phi3", "granite", "deepseek_v3", "gemma4", "cohere2", "qwen3_5", "lfm2"]
 
 

@@ -1,7 +1,7 @@
 """Transfers beside the steps on several ranks: each copies its own blocks, and they have ended when all have.
 
 Ranks are threads here, with the whole model each, and copies that come late (`delayed`): on the second later than on
-the first, so that whoever asks the first one alone reads blocks of the second too early.
+the first, so that reading by the first one alone reads blocks of the second too early.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..test_depth import run
 STORE, LOAD = Transfer(1, "store", "host", (5,), (0,)), Transfer(2, "load", "host", (7,), (1,))
 
 
-def test_a_transfer_has_ended_when_all_ranks_tell_of_it() -> None:
+def test_a_transfer_has_ended_when_all_ranks_report_it() -> None:
     transfers = RankTransfers(2)
     assert not transfers
     transfers.begin([STORE, LOAD])
@@ -47,7 +47,7 @@ def test_a_transfer_has_ended_when_all_ranks_tell_of_it() -> None:
 
 
 # -- a worker's messages -----------------------------------------------------------------------------------------------
-def test_transfers_are_told_between_answers() -> None:
+def test_transfers_are_reported_between_answers() -> None:
     ours, theirs = Pipe()
     mailbox = Mailbox(1, ours, lambda: "has ended")
     for message in (
@@ -73,7 +73,7 @@ def test_transfers_are_told_between_answers() -> None:
 
 # -- engines -----------------------------------------------------------------------------------------------------------
 class Second:
-    """What the executor asks of its workers, of one that is a thread."""
+    """Workers for the executor, of which one is a thread."""
 
     count, seconds = 1, 60.0
 
@@ -91,10 +91,10 @@ class Second:
         return [self.mailbox.receive(Computed, seconds)]
 
     def shortage(self) -> None:
-        """Of the first rank, which has its machine's memory."""
+        """Return the first rank's memory, its machine's."""
 
     def lacking(self) -> Exception | None:
-        """Of its own."""
+        """Return its own memory."""
         return None
 
     def ended(self) -> list[list[Transferred]]:
@@ -106,9 +106,9 @@ class Second:
 
     def _work(self, runner: ModelRunner) -> None:
         with pytest.raises(AssertionError):
-            compute(runner, 2, self.inbox, self._tell, self.lacking)
+            compute(runner, 2, self.inbox, self._send, self.lacking)
 
-    def _tell(self, message: FromWorker) -> None:
+    def _send(self, message: FromWorker) -> None:
         self.said.append(message)
         self._theirs.send_bytes(encode(message))
 
@@ -136,7 +136,7 @@ def test_ranks_that_copy_at_their_own_pace_say_what_one_says(tiny: Path) -> None
 
 
 class StandingStill:
-    """Workers that compute, and never tell of a transfer. fault: what becomes of one instead."""
+    """Workers that compute, and never report a transfer. fault: raised by one instead."""
 
     count = 1
 
@@ -147,7 +147,7 @@ class StandingStill:
         """It would be computed."""
 
     def shortage(self) -> None:
-        """Nothing is computed."""
+        """Compute nothing."""
 
     def ended(self) -> list[list[Transferred]]:
         if self._fault is not None:
@@ -175,12 +175,12 @@ class Ended:
         (StandingStill(fault=WorkerFault("Rank 1 was killed.")), "Rank 1 was killed"),
     ],
 )
-def test_a_rank_that_tells_nothing_is_not_waited_for(workers: StandingStill, sentence: str) -> None:
+def test_a_rank_that_reports_nothing_is_not_waited_for(workers: StandingStill, sentence: str) -> None:
     executor = ParallelExecutor(cast(ModelRunner, Ended()), cast(Workers, workers))
     assert executor.poll(60) is None
     executor.submit(BatchPlan(0, (), transfers=(STORE,)))
     with pytest.raises(RanksLost, match=f"{sentence}.*start the engine again"):
         executor.poll(60)
-    assert executor.poll(60) is None, "nothing is told of it any more"
+    assert executor.poll(60) is None, "it is not reported any more"
     with pytest.raises(RanksLost, match=sentence):
         executor.submit(BatchPlan(1, ()))

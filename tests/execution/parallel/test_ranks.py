@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def each(ranks: int, folder: Path, run: Callable[[int, Ranks], T], seconds: float = 60.0) -> list[T]:
-    """Of every rank, what `run` makes of it."""
+    """Return `run`'s result on every rank."""
 
     def one(rank: int) -> T:
         return run(rank, Ranks(Member(Shard(llama(), rank, ranks), str(folder), seconds), "cpu"))
@@ -62,11 +62,11 @@ def test_a_rank_that_does_not_come_is_lost(tmp_path: Path) -> None:
             group.sum_of(torch.zeros(2, 3))
         return str(lost.value)
 
-    told, _ = each(2, tmp_path, run, seconds=1.0)
-    assert told
+    done, _ = each(2, tmp_path, run, seconds=1.0)
+    assert done
 
 
-def test_a_rank_alone_waits_for_nobody_and_says_what_it_lacked(tmp_path: Path) -> None:
+def test_a_rank_alone_waits_for_no_other_and_says_what_it_lacked(tmp_path: Path) -> None:
     """While the largest step is computed, others may still load."""
 
     def run(rank: int, group: Ranks) -> None:
@@ -82,13 +82,13 @@ def test_a_rank_alone_waits_for_nobody_and_says_what_it_lacked(tmp_path: Path) -
     each(2, tmp_path, run, seconds=1.0)
 
 
-def test_a_group_that_nobody_joins_is_told(tmp_path: Path) -> None:
+def test_a_group_that_no_rank_joins_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PeerLost, match="2 processes did not find each other"):
         Ranks(Member(Shard(llama(), 0, 2), str(tmp_path), 0.5), "cpu")
 
 
 def test_waits_on_gpus_are_bounded_and_do_not_end_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NCCL is not here: what PyTorch's group of it is told."""
+    """Arguments of PyTorch's NCCL group, which is not here."""
     made: list[tuple[Any, ...]] = []
 
     class Group:
@@ -115,7 +115,7 @@ def test_ranks_have_gpus_side_by_side() -> None:
     assert device_of("cpu", 1) == "cpu"
 
 
-def test_gpus_that_are_not_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpus_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_cuda", lambda asked: SimpleNamespace(device_count=lambda: 3))
     device.check_ranks("cuda:1", 2)
     with pytest.raises(device.DeviceError, match="--tensor-parallel-size 4 takes GPUs 0 to 3, and PyTorch sees 3"):

@@ -67,11 +67,11 @@ class Whole:
         return [self.tensor(name, shape)]
 
     def release(self, name: str) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
 
 def parts(name: str, shape: Sequence[int], ranks: int, model: ModelSpec | None = None) -> list[np.ndarray]:
-    """What each rank has, asked for in its own shape."""
+    """Return each rank's part, asked for in its own shape."""
     sources = [ShardedTensors(Whole(), Shard(model or llama(), rank, ranks)) for rank in range(ranks)]
     if len(shape) == 1:
         return [source.tensor(name, shape) for source in sources]
@@ -213,7 +213,7 @@ def test_inputs_out_of_order_are_held_in_int8() -> None:
     assert np.abs(found - meant).max() <= np.abs(meant).max() / 127
 
 
-def test_a_group_that_cannot_be_divided_is_told() -> None:
+def test_a_group_that_cannot_be_divided_is_refused() -> None:
     class Quantized(Whole):
         def matrix(self, name: str, shape: tuple[int, int]) -> Any:
             return with_fields(int4(shape[1], 32), codes=np.zeros(shape, np.uint8), scales=np.ones((shape[0], 3)))

@@ -1,5 +1,5 @@
 """A rank that lacks memory in a step, with another step in flight: the step has failed on all, what follows it in
-flight is for nobody, and what is planned anew is computed.
+flight is discarded, and what is planned anew is computed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Short(Second):
         self._submitted += 1
         return MemoryError() if self._says and self._submitted == AT else None
 
-    def _tell(self, message: FromWorker) -> None:
+    def _send(self, message: FromWorker) -> None:
         if isinstance(message, Computed) and message.step == AT + 1:
             message = Computed(message.step, tuple(token + 1 for token in message.token_ids), message.short)
-        super()._tell(message)
+        super()._send(message)
 
 
 def served(folder: Path, says: bool) -> tuple[dict[str, FinishedEvent], dict[str, list[int]]]:

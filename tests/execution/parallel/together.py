@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Together:
-    """What `ranks` threads add up."""
+    """Sums of `ranks` threads."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
@@ -32,7 +32,7 @@ class Together:
         return TorchBackend(dtype, torch.device("cpu"), cast(DeviceOperations, operations))
 
     def each(self, run: Callable[[int], T]) -> list[T]:
-        """Of every rank, what `run` makes of it; where one fails none waits for it."""
+        """Return `run`'s result on every rank; where one fails none waits for it."""
 
         def guarded(rank: int) -> T:
             try:

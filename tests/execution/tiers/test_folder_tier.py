@@ -58,7 +58,7 @@ class Engine:
         return bytes(self.memory[at * BLOCK_BYTES : (at + 1) * BLOCK_BYTES])
 
     def names(self, root: SharedRoot = ROOT, tokens: tuple[int, ...] = TOKENS) -> list[int]:
-        """Of the blocks of a chain, as whoever stores them names them."""
+        """Return the names of a chain's blocks, as they are stored."""
         before: bytes | SharedRoot = root
         found = []
         for start in range(0, len(tokens), SIZE):
@@ -75,9 +75,9 @@ class Engine:
         while not (ended := self.tier.poll()):
             assert ended is not None
             time.sleep(0.001)
-        (told,) = ended
-        assert told.transfer_id == self._transfer_id
-        return told.error
+        (one,) = ended
+        assert one.transfer_id == self._transfer_id
+        return one.error
 
     def keep(self, blocks: tuple[int, ...] = (0, 1, 2, 3), **chain: object) -> tuple[int, ...]:
         """Store a chain; returns its names."""
@@ -86,8 +86,8 @@ class Engine:
         return numbers
 
     def found(self, held: int = 0, root: SharedRoot = ROOT, tokens: tuple[int, ...] = TOKENS) -> tuple[int, ...]:
-        told = self.tier.match(REQUEST, root, tokens, held)
-        return () if told is None else told.remote_blocks
+        match = self.tier.match(REQUEST, root, tokens, held)
+        return () if match is None else match.remote_blocks
 
 
 def alter(path: Path) -> None:
@@ -158,7 +158,7 @@ def test_two_engines_share_a_folder_and_bear_each_others_evictions(tmp_path: Pat
     for path in tmp_path.rglob("*.kv"):
         path.unlink()
     assert "cannot be read" in (reader.transfer("load", (4, 5), numbers[:2]) or "")
-    assert reader.found() == (), "nobody asks for it again"
+    assert reader.found() == (), "it is not asked for again"
 
 
 def test_a_damaged_file_is_taken_away_and_its_block_not_touched(
@@ -185,7 +185,7 @@ def test_files_that_have_changed_places_are_not_read(tmp_path: Path) -> None:
     assert "another block" in (engine.transfer("load", (9, 10), numbers[:2]) or "")
 
 
-def test_a_full_disk_is_told_once_and_the_engine_goes_on(
+def test_a_full_disk_is_logged_once_and_the_engine_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = Engine(tmp_path)
@@ -246,8 +246,8 @@ def test_a_transfer_of_which_something_comes_again_and_again_is_waited_for(
     for transfer_id, blocks in ((1, (4, 5, 6, 7)), (2, (8, 9, 10, 11)), (3, (12, 13, 14, 15))):
         engine.tier.begin(Transfer(transfer_id, "load", TIER, blocks, numbers))
     ended: list[str | None] = []
-    while (told := engine.tier.poll()) is not None:
-        ended += [one.error for one in told]
+    while (polled := engine.tier.poll()) is not None:
+        ended += [one.error for one in polled]
         time.sleep(0.001)
     assert ended == [None] * 3
     assert [engine.block(at) for at in range(12, 16)] == [engine.block(at) for at in range(4)]
@@ -340,7 +340,7 @@ def test_a_folder_that_may_not_be_written_is_read_all_the_same(tmp_path: Path, m
     assert engine.found() == numbers, "they are as good as before"
 
 
-def test_what_cannot_be_taken_away_stays_and_others_give_way(
+def test_what_cannot_be_taken_away_stays_and_others_are_evicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = Engine(tmp_path, blocks=4)
@@ -362,7 +362,7 @@ def test_what_cannot_be_taken_away_stays_and_others_give_way(
     assert "cannot be kept" in caplog.text
 
 
-def test_a_damaged_file_that_cannot_be_taken_away_is_told_of(
+def test_a_damaged_file_that_cannot_be_taken_away_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = Engine(tmp_path)
@@ -379,7 +379,7 @@ def test_a_damaged_file_that_cannot_be_taken_away_is_told_of(
     assert "cannot be taken away (Read-only file system)" in caplog.text and engine.found() == ()
 
 
-def test_a_folder_that_somebody_took_away_is_empty_and_made_anew(tmp_path: Path) -> None:
+def test_a_folder_that_was_taken_away_is_empty_and_made_again(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     numbers = engine.keep()
     shutil.rmtree(tmp_path / FOLDER)
@@ -394,7 +394,7 @@ def test_a_folder_in_the_place_of_a_file_is_no_block(tmp_path: Path) -> None:
     numbers = engine.keep()
     path = engine.tier.index.path(numbers[0])
     path.unlink()
-    (path / "somebody's").mkdir(parents=True)
+    (path / "foreign").mkdir(parents=True)
     engine.tier.index.look()
     assert engine.found() == () and engine.tier.index.blocks == 3
     engine.keep(tokens=tuple(range(100, 116)))

@@ -123,7 +123,7 @@ def test_what_keeps_state_elsewhere_is_refused(tmp_path: Path, name: str) -> Non
         LLM(str(tmp_path), backend="transformers", load_format="dummy", threads=1)
 
 
-def test_the_trial_finds_what_no_field_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_finds_what_no_field_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path, *RUN["gpt_neox"])
     plain = transformers.models.gpt_neox.modeling_gpt_neox.GPTNeoXMLP.forward
 

@@ -21,7 +21,7 @@ from ..material import normal
 
 
 class Part(NamedTuple):
-    """Of a matrix's outputs from `first` on."""
+    """Make a part of a matrix's outputs from `first` on."""
 
     first: int
     rank: int
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 def a_weight(outputs: int, columns: int) -> DeviceLinear:
-    """Whose own numbers nobody reads."""
+    """Make a matrix whose own numbers are not read."""
     return DeviceLinear((), outputs, columns, 0)
 
 

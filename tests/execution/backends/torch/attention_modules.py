@@ -70,9 +70,9 @@ class FlashAttnModule:
         assert k_cache.shape[1] % 256 == 0, "page_block_size must be a multiple of 256"
         assert block_table.dtype == cache_seqlens.dtype == torch.int32 and block_table.stride(-1) == 1
         assert q.dim() == 4 and len(q) == len(block_table) == len(cache_seqlens)
-        told = softmax_scale, _left(window_size), softcap
+        options = softmax_scale, _left(window_size), softcap
         rows = [
-            attended(one, k_cache, v_cache, table, int(length), *told)
+            attended(one, k_cache, v_cache, table, int(length), *options)
             for one, table, length in zip(q, block_table, cache_seqlens, strict=True)
         ]
         return torch.stack(rows)
@@ -105,9 +105,9 @@ class FlashAttnModule:
         queries, lengths = cu_seqlens_q.diff(), cu_seqlens_k.diff()
         assert int(cu_seqlens_q[0]) == int(cu_seqlens_k[0]) == 0 and int(cu_seqlens_q[-1]) == len(q)
         assert max_seqlen_q >= int(queries.max()) and max_seqlen_k >= int(lengths.max())
-        told = softmax_scale, _left(window_size), softcap
+        options = softmax_scale, _left(window_size), softcap
         rows = [
-            attended(one, k, v, table, int(length), *told)
+            attended(one, k, v, table, int(length), *options)
             for one, table, length in zip(q.split(queries.tolist()), block_table, lengths, strict=True)
         ]
         return torch.cat(rows)
@@ -170,7 +170,7 @@ class PrefillWrapper:
         assert head_dim_qk in (64, 128, 256) and num_qo_heads % num_kv_heads == 0
         self.plans += 1
         self._heads = num_qo_heads, num_kv_heads, head_dim_qk, page_size
-        self._told = sm_scale, window_left, logits_soft_cap or 0.0
+        self._options = sm_scale, window_left, logits_soft_cap or 0.0
         self._queries = qo_indptr.diff().tolist()
         counts = paged_kv_indptr.diff()
         self._pages = paged_kv_indices.split(counts.tolist())
@@ -185,7 +185,7 @@ class PrefillWrapper:
         assert len(q) == sum(self._queries)
         self.runs += 1
         rows = [
-            attended(one, keys, values, pages, length, *self._told)
+            attended(one, keys, values, pages, length, *self._options)
             for one, pages, length in zip(q.split(self._queries), self._pages, self._lengths, strict=True)
         ]
         return out.copy_(torch.cat(rows))

@@ -25,7 +25,7 @@ _BESIDE = 48  # numbers of other layers before and behind this one's in a block
 
 @dataclass
 class CachedTensors:
-    """value_dim 0: values are the keys' first numbers. What nobody has written is NaN, as far as it can be."""
+    """value_dim 0: values are the keys' first numbers. Numbers never written are NaN, as far as it can be."""
 
     lengths: list[int]
     kv_heads: int = 2

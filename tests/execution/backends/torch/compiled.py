@@ -102,7 +102,7 @@ def _serve() -> None:
         request = json.loads(line)
         try:
             answer = asdict(_compile(request["launch"], request["arch"]))
-        except Exception as error:  # told to the test
+        except Exception as error:  # reported to the test
             answer = {"failed": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

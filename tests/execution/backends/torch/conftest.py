@@ -1,4 +1,4 @@
-"""What the tests of the operations on a device share.
+"""Fixtures of the tests of operations on a device.
 
 Without a GPU kernels run in Triton's interpreter, in this process (`tests/conftest.py` asks for it). The interpreter is
 right for float32 and float16, and silently wrong where it rounds to bfloat16 or fp8 or multiplies these; such kernels

@@ -1,4 +1,4 @@
-"""A stream of copies on the CPU that does nothing before somebody waits for it, or has asked often enough: whatever is
+"""A stream of copies on the CPU that does nothing before a caller waits for it, or has asked often enough: whatever is
 used too early, or overwritten before it is copied, is seen."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class DelayedStream:
         self.patience = patience
         self.waiting: deque[tuple[Tensor, Tensor]] = deque()
         self.copies = self.done = 0
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self._lock = threading.Lock()
 
     def copy(self, target: Tensor, source: Tensor) -> None:
@@ -26,10 +26,10 @@ class DelayedStream:
         return DelayedEvent(self, self.copies)
 
     def follow_steps(self) -> None:
-        self.told.append("follow")
+        self.calls.append("follow")
 
     def hold_steps(self) -> None:
-        self.told.append("hold")
+        self.calls.append("hold")
         self.run(self.copies)
 
     def run(self, upto: int) -> None:

@@ -23,7 +23,7 @@ def draws_of(batch: SamplingBatch, device: torch.device, bad: BadSequences | Non
     count = len(batch.temperature)
     histories = [np.zeros(1, np.int32) if one is None else one for one in batch.histories]
     num_tokens = np.array([len(one) for one in histories], np.int32)
-    tokens = np.full((count, max(map(len, histories), default=0) + 3), -1, np.int32)  # -1: nobody may read it
+    tokens = np.full((count, max(map(len, histories), default=0) + 3), -1, np.int32)  # -1: may not be read
     for line, history in zip(tokens, histories, strict=True):
         line[: len(history)] = history
     prompt_length = (num_tokens - batch.draw_index.astype(np.int64)).astype(np.int32)  # wraps, where no history counts
@@ -63,7 +63,7 @@ def draws_of(batch: SamplingBatch, device: torch.device, bad: BadSequences | Non
 
 
 def compared(sample: Sample, device: torch.device, logits: Array, **given: Any) -> tuple[Drawn, SampledBatch]:
-    """What `sample` and the definition make of the same rows; asserts that they agree."""
+    """Sample the same rows by `sample` and the definition; assert that they agree."""
     batch = sampling(len(logits), **given)
     got = sample(torch.from_numpy(logits.copy()).to(device), draws_of(batch, device))
     kept = logits.copy()

@@ -81,7 +81,7 @@ def linear(parts: Sequence[HeldMatrix], columns: int, bias: Array | None = None)
 
 
 def stacked(matrices: Sequence[HeldMatrix]) -> HeldMatrix:
-    """Of experts or heads: every tensor with their place before its other dimensions."""
+    """Stack experts or heads: every tensor with their place before its other dimensions."""
     found = {}
     for name in (one.name for one in fields(matrices[0])):
         values = [getattr(one, name) for one in matrices]

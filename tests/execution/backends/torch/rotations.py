@@ -45,7 +45,7 @@ class Rotation:
 
     @property
     def norms(self) -> tuple[Array | None, Array | None, Array | None]:
-        """Of queries, keys and values."""
+        """Hold queries, keys and values."""
         return (
             _weight(5, self.q_norm, self.heads, self.width),
             _weight(6, self.k_norm, self.kv_heads, self.width),
@@ -93,7 +93,7 @@ def rope_on(device: torch.device, table: RopeTable | None) -> RopeTensors | None
 
 
 def metadata(count: int = len(CHUNKS)) -> AttentionMetadata:
-    """Of the first so many chunks."""
+    """Take the first so many chunks."""
     return metadata_of(CHUNKS[:count])
 
 
@@ -115,7 +115,7 @@ def pass_on(device: torch.device, where: AttentionMetadata) -> PassTensors:
 
 
 def layer_on(device: torch.device, act: torch.dtype, held: str, kv_heads: int, key_dim: int, value_dim: int) -> LayerKV:
-    """Of zeros, with numbers of other layers between its blocks."""
+    """Make a cache of zeros, with numbers of other layers between its blocks."""
     sizes, kind = (BLOCKS, BLOCK_SIZE, kv_heads), KINDS[held]
 
     def numbers(width: int) -> Tensor:

@@ -33,7 +33,7 @@ def tables() -> AdapterTables:
 
 
 def lines(adapted: AdaptedMatrix | None, slot: int) -> list[list[int]]:
-    """Of the table: what there is behind the addresses."""
+    """Read the memory behind the table's addresses."""
     assert adapted is not None
     return [one[2:] for one in adapted.table[slot].tolist()]
 

@@ -1,4 +1,4 @@
-"""Attention by other people's kernels: what they are told, that engines over them say the same, and which models are
+"""Attention by libraries' kernels: their arguments, that engines over them say the same, and which models are
 refused. The libraries are modules that check their arguments (`attention_modules`)."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_tokens_see_what_they_are_to_see(
     soft_cap: float,
     chunks: list[tuple[int, int, int]],
 ) -> None:
-    """Beside the padding row, whose numbers are nobody's."""
+    """Compare all but the padding row, whose numbers are not used."""
     cached = CachedTensors([300, 512, 40, 31], 2, 64, 64, act=torch.bfloat16, block_size=block_size)
     library, _ = made()
     pass_ = cached.over(chunks)._replace(layout=layout_of(chunks, len(cached.lengths)))
@@ -124,12 +124,12 @@ FITS = AttentionUse(256, "bfloat16", False, False)
         ("flashinfer", {"batch_invariant": True}, "leave --batch-invariant out"),
     ],
 )
-def test_settings_that_do_not_fit_are_told(
+def test_settings_that_do_not_fit_are_refused(
     folder: Path, name: AttentionBackend, given: dict[str, Any], sentence: str
 ) -> None:
     use = AttentionUse(**{one: given.get(one, getattr(FITS, one)) for one in FITS.__slots__})
-    told = misfit(name, read_folder(folder, to_run=True), use)
-    assert told is not None and sentence in told and told.startswith(f"--attention-backend {name}")
+    reason = misfit(name, read_folder(folder, to_run=True), use)
+    assert reason is not None and sentence in reason and reason.startswith(f"--attention-backend {name}")
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,16 @@ def test_settings_that_do_not_fit_are_told(
         ("qwen3_tied", "has heads of 64, 128 and 256, and this model's are"),
     ],
 )
-def test_models_that_do_not_fit_are_told(oracle_of: OracleOf, variant: str, sentence: str) -> None:
-    told = misfit("flashinfer", read_folder(oracle_of(variant).folder, to_run=True), FITS)
-    assert told is not None and sentence in told
+def test_models_that_do_not_fit_are_refused(oracle_of: OracleOf, variant: str, sentence: str) -> None:
+    reason = misfit("flashinfer", read_folder(oracle_of(variant).folder, to_run=True), FITS)
+    assert reason is not None and sentence in reason
 
 
-def test_one_that_is_not_installed_is_told_and_one_that_breaks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = misfit("flash-attn", read_folder(folder, to_run=True), FITS)
-    assert told is not None and "pip install flash-attn" in told
+def test_one_that_is_not_installed_is_reported_and_one_that_breaks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = misfit("flash-attn", read_folder(folder, to_run=True), FITS)
+    assert reason is not None and "pip install flash-attn" in reason
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     assert misfit("flash-attn", read_folder(folder, to_run=True), FITS) is None
 

@@ -1,4 +1,4 @@
-"""What the backend packs of a checkpoint's matrices, and the memory it makes."""
+"""Packing of a checkpoint's matrices by the backend, and its memory."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_int8_in_groups_takes_a_byte_for_a_weight(hold: Hold, source: str) -> No
 
 @pytest.mark.parametrize("group", int4.GROUP_SIZES)
 def test_plain_numbers_are_held_in_int4_by_the_rule_to_the_bit(group: int) -> None:
-    """Of groups without a number, with one that is none, and with a short end."""
+    """Make groups without a number, with NaN, and with a short end."""
     source = normal(1, ROWS, 3 * group - 8)
     source[3, :group], source[4, 5], source[5, group] = 0, np.nan, np.inf
     want = int4.quantize(source, group)

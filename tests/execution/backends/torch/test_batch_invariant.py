@@ -57,7 +57,7 @@ def answer(
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of one layer: Triton's interpreter takes seconds for a step."""
+    """Use one layer: Triton's interpreter takes seconds for a step."""
     return write_model(tmp_path_factory.mktemp("one layer"), num_hidden_layers=1)
 
 
@@ -102,16 +102,16 @@ def test_pytorchs_own_operations_are_refused(tiny: Path, monkeypatch: pytest.Mon
 def test_a_cpus_kernels_always_are_so(tiny: Path, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFLIGHT_ISA", "reference")
     engine = build_engine(EngineSettings(model=str(tiny), batch_invariant=asked))
-    told = engine.settings["batch_invariant"]
-    assert told.value is True and "a CPU's kernels" in told.reason
+    setting = engine.settings["batch_invariant"]
+    assert setting.value is True and "a CPU's kernels" in setting.reason
 
 
-def test_whoever_is_not_so_says_why(tiny: Path) -> None:
-    told = opened(tiny, on_device()).settings["batch_invariant"]
-    assert told.value is False and ("PyTorch's products" in told.reason or "cuBLAS's" in told.reason)
+def test_an_engine_that_is_not_so_says_why(tiny: Path) -> None:
+    setting = opened(tiny, on_device()).settings["batch_invariant"]
+    assert setting.value is False and ("PyTorch's products" in setting.reason or "cuBLAS's" in setting.reason)
 
 
-def test_no_twin_takes_the_place_of_a_kernel() -> None:
+def test_no_fallback_takes_the_place_of_a_kernel() -> None:
     class Module:
         __all__ = ("add",)
 

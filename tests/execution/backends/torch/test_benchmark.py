@@ -28,7 +28,7 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "sentence"),
     first_of(
         [
             ("drafts", "| rows at 20 tokens of context | no drafts, ms | 1 drafts each | 3 drafts each |"),
@@ -42,9 +42,9 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ]
     ),
 )
-def test_each_part_runs_without_a_gpu(capsys: pytest.CaptureFixture[str], part: str, told: str) -> None:
+def test_each_part_runs_without_a_gpu(capsys: pytest.CaptureFixture[str], part: str, sentence: str) -> None:
     page = ran(capsys, "--part", part)
-    assert told in page and "tiny's shape in bf16" in page and "could not be measured" not in page
+    assert sentence in page and "tiny's shape in bf16" in page and "could not be measured" not in page
 
 
 BARE = """
@@ -72,7 +72,7 @@ def test_a_bare_machine_is_enough() -> None:
 
 
 @pytest.mark.wide
-def test_kernels_are_compared_with_their_twins(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernels_are_compared_with_their_reference(capsys: pytest.CaptureFixture[str]) -> None:
     page = ran(capsys, "--part", "kernels")
     assert "31 of 31 kernels compute what PyTorch's own operations do." in page
 
@@ -111,7 +111,7 @@ def test_the_ceilings_operations_read_what_a_step_reads(spec: ModelSpec) -> None
         assert read == pytest.approx(whole, rel=0.01)  # norms and routers are float32, and not counted there
 
 
-def test_the_least_times_of_operations_add_up(spec: ModelSpec) -> None:
+def test_the_minimum_times_of_operations_add_up(spec: ModelSpec) -> None:
     """One of them may wait for memory, the next for the tensor cores: a step takes no less than either of all."""
     rates, step = Rates(4e12, 8e14), StepShape(256, 1, 1024)
     costs = list(step_costs(spec, step))

@@ -30,7 +30,7 @@ def test_256_rows_have_twenty_sizes() -> None:
     assert len(sizes) == 20 and max(after - before for before, after in pairwise(sizes)) == 16
 
 
-def test_beyond_256_tokens_sizes_are_further_apart() -> None:
+def test_beyond_256_tokens_sizes_have_larger_steps() -> None:
     assert token_sizes(512) == (*row_sizes(256), 320, 384, 448, 512)
     assert token_sizes(330) == (*row_sizes(256), 320, 330) and token_sizes(256) == row_sizes(256)
 

@@ -99,7 +99,7 @@ class Bench:
 
     @property
     def sizes(self) -> list[int]:
-        """Of the graphs there are."""
+        """Return the sizes that have graphs."""
         return [one.tokens for one in self.captured.captured]
 
     def decode(self, tokens: Sequence[int], bucket: int, adapters: int = 0, one_each: bool = True) -> list[int]:
@@ -145,7 +145,7 @@ def test_logits_of_some_rows_or_a_second_time_are_computed_from_the_graphs_hidde
     bench.decode([1, 1], bucket=2)
     bench.decode([3, 4], bucket=2)
     batch = bench.batch[2]
-    bench.decoder.output.values[:] = [-1, -1]  # whoever got them may overwrite them
+    bench.decoder.output.values[:] = [-1, -1]  # the caller may overwrite them
     assert bench.captured.logits(batch, [0, 1]).written == [10, 17]
     bench.captured.forward(batch)
     assert bench.captured.logits(batch, [1]).written == [17]
@@ -179,7 +179,7 @@ def test_logits_that_others_were_written_over_are_not_handed_out() -> None:
 def test_logits_of_an_earlier_pass_are_not_handed_out() -> None:
     bench = Bench()
     bench.decode([1, 1], bucket=2)
-    bench.captured.forward(bench.batch[2])  # nobody asks for its logits
+    bench.captured.forward(bench.batch[2])  # its logits are not asked for
     prompt = FakePass([5, 6])
     bench.captured.forward(prompt)
     assert bench.captured.logits(prompt, [0]).written == [26]
@@ -257,7 +257,7 @@ def test_of_more_tokens_than_logits_are_computed_of_at_once_only_the_layers_are_
     assert graph.replays == 1 and ("logits", 4) not in bench.decoder.launched
 
 
-def test_chunks_of_several_tokens_have_graphs_of_their_own_where_those_are_apart() -> None:
+def test_chunks_of_several_tokens_have_graphs_of_their_own_where_those_differ() -> None:
     bench = Bench()
     for tokens, one_each in (([3, 4], True), ([5, 6], False), ([7, 8], False), ([1, 2], True)):
         assert bench.decode(tokens, 2, one_each=one_each) == [token * token + 1 for token in tokens]

@@ -1,5 +1,5 @@
 """Engines whose decode passes are replayed, with requests that have adapters: they say what others say, and what a
-replay launches is told nothing new but in memory that stays.
+replay launches reads nothing new but in memory that stays.
 
 A replay here runs the same operations on the tensors of the pass that was captured. A graph would launch kernels with
 the addresses and sizes of then, whatever they are now: so each is looked at, too.
@@ -44,22 +44,22 @@ RANKS = {"a": 4, "b": 3, "c": 20}  # the last changes more than the others
 
 
 class WatchedOperations:
-    """Those of `eager`. told: of adapters, where each call was told to look, and how much."""
+    """Operations of `eager`. calls: the addresses and sizes of adapters in each call."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(eager, name)
 
     def add_low_rank(self, x: torch.Tensor, adapted: AdaptedMatrix, rows: AdapterRows, out: torch.Tensor) -> None:
         places = adapted.table.data_ptr(), rows.rows.data_ptr(), rows.slots.data_ptr()
-        self.told.append((*places, adapted.table.shape, adapted.extent, len(rows.slots), x.shape, out.shape))
+        self.calls.append((*places, adapted.table.shape, adapted.extent, len(rows.slots), x.shape, out.shape))
         eager.add_low_rank(x, adapted, rows, out)
 
 
 class WatchedReplays:
-    """Of passes of the operations. adapted: how many replays had adapters."""
+    """Graphs of passes of the operations. adapted: how many replays had adapters."""
 
     def __init__(self, operations: WatchedOperations) -> None:
         self._operations, self.made, self.adapted = operations, 0, 0
@@ -69,19 +69,19 @@ class WatchedReplays:
         return WatchedReplay(self, run, self.of(run))
 
     def of(self, run: Callable[[], None]) -> list[tuple[Any, ...]]:
-        """What operations are told while it runs."""
-        self._operations.told.clear()
+        """Return the operations' arguments while it runs."""
+        self._operations.calls.clear()
         run()
-        return list(self._operations.told)
+        return list(self._operations.calls)
 
 
 class WatchedReplay:
-    def __init__(self, replays: WatchedReplays, run: Callable[[], None], told: list[tuple[Any, ...]]) -> None:
-        self._replays, self._run, self._told = replays, run, told
+    def __init__(self, replays: WatchedReplays, run: Callable[[], None], calls: list[tuple[Any, ...]]) -> None:
+        self._replays, self._run, self._calls = replays, run, calls
 
     def replay(self) -> None:
-        assert self._replays.of(self._run) == self._told
-        self._replays.adapted += bool(self._told)
+        assert self._replays.of(self._run) == self._calls
+        self._replays.adapted += bool(self._calls)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answers(folder: Path, captures: bool) -> tuple[list[list[int]], WatchedReplays]:
-    """Of requests with every adapter and with none, more of them than slots."""
+    """Make requests with every adapter and with none, more of them than slots."""
     spec, operations = read_folder(folder / "model", to_run=True), WatchedOperations()
     buckets = Buckets(row_sizes(ROWS), row_sizes(24)) if captures else NO_BUCKETS
     backend = TorchBackend("float32", torch.device("cpu"), operations, buckets=buckets)

@@ -80,7 +80,7 @@ class Replays:
 
 
 def answers(shape: dict[str, Any], folder: Path, graphs: Replays | None, buckets: Buckets) -> list[list[int]]:
-    """Of ten requests, and of some that go on from what these said, whose states were kept on the way."""
+    """Run ten requests, and some that go on from their outputs, whose states were kept on the way."""
     spec = read_folder(write_config(folder / "shape", shape), to_run=True)
     backend = TorchBackend("float32", torch.device("cpu"), eager, buckets=buckets)
     weights = load_weights(spec, DummyWeights("float32"), backend, POSITIONS)
@@ -97,10 +97,10 @@ def answers(shape: dict[str, Any], folder: Path, graphs: Replays | None, buckets
     settings = EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=64, max_model_len=POSITIONS)
     loop = EngineLoop(scheduler_for(capacity, settings, SchedulingSettings()), runner, MonotonicClock())
     first = drive(loop, [request(number) for number in range(10)]).outcomes
-    told = [(*one.request.prompt_token_ids, *one.token_ids, 5) for one in first[-4:]]
+    prompts = [(*one.request.prompt_token_ids, *one.token_ids, 5) for one in first[-4:]]
     again = [
         structs.replace(request(number), request_id=f"again {number}", prompt_token_ids=prompt)
-        for number, prompt in enumerate(told)
+        for number, prompt in enumerate(prompts)
     ]
     return [one.token_ids for one in (*first, *drive(loop, again).outcomes)]
 

@@ -35,11 +35,11 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def nobody_names_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("INFLIGHT_ISA", raising=False)
 
 
-def test_without_a_driver_nobody_asks_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_pytorch_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", _without("torch"))
     assert choose("auto", tmp_path) == ("cpu", "this machine has no driver of an NVIDIA or AMD GPU")
     assert choose("cpu", tmp_path) == ("cpu", "as set")
@@ -56,7 +56,7 @@ def test_kernels_that_are_named_are_the_cpus(driven: Path, two_gpus: None, monke
     assert choose("auto", driven).name == "cpu" and choose("cuda", driven).name == "cuda:0"
 
 
-def test_devices_that_are_hidden_are_told(tmp_path: Path, two_gpus: None) -> None:
+def test_devices_that_are_hidden_are_reported(tmp_path: Path, two_gpus: None) -> None:
     """As a systemd unit with PrivateDevices=yes has them."""
     loaded = tmp_path / "proc/driver/nvidia/version"
     loaded.parent.mkdir(parents=True)
@@ -70,7 +70,7 @@ def test_devices_that_are_hidden_are_told(tmp_path: Path, two_gpus: None) -> Non
     assert choose("auto", tmp_path).name == "cuda:0"
 
 
-def test_a_number_that_no_gpu_has_is_told(driven: Path, two_gpus: None) -> None:
+def test_a_number_that_no_gpu_has_is_reported(driven: Path, two_gpus: None) -> None:
     with pytest.raises(DeviceError, match="--device cuda:2 is not there: PyTorch sees 2 GPUs, numbered from 0"):
         choose("cuda:2", driven)
 
@@ -83,7 +83,7 @@ def test_without_pytorch_it_is_said_how_to_get_it(driven: Path, monkeypatch: pyt
     assert name == "cpu" and "pip install 'inflight-llm[gpu]'" in reason
 
 
-def test_a_pytorch_for_cpus_is_told(driven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pytorch_for_cpus_is_reported(driven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(DeviceError, match="needs a PyTorch with CUDA"):
         choose("cuda:0", driven)
@@ -113,7 +113,7 @@ def test_without_a_compiler_of_kernels_the_cpu_computes(
     assert name == "cpu" and "needs Triton" in reason
 
 
-def test_a_gpu_that_pytorch_cannot_use_is_told(driven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_pytorch_cannot_use_is_reported(driven: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="nvidia-smi"):

@@ -1,5 +1,5 @@
 """A device that answers every call with the same error from some moment on, as CUDA does once memory could not be
-corrected: the engine ends with a sentence, and nobody waits for ever."""
+corrected: the engine ends with a sentence, and no request waits for ever."""
 
 from __future__ import annotations
 

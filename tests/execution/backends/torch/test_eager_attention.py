@@ -26,7 +26,7 @@ WHOLE = [(i, 0, n) for i, n in enumerate(LENGTHS)]
 def attended(
     case: CachedTensors, chunks: list[Chunk], heads: int, window: int = 0, soft_cap: float = 0, sinks: bool = False
 ) -> tuple[Array, Array]:
-    """What comes out, and what the formula yields: float32[T, H, M] both."""
+    """Return the operation's result, and the formula's: float32[T, H, M] both."""
     of_heads = 3 * normal(8, heads) if sinks else None
     width, q = case.value_dim or case.key_dim - 6, case.queries(chunks, heads)
     out = torch.full((len(q), heads * width), torch.nan, dtype=case.act)

@@ -42,7 +42,7 @@ def test_routing_is_the_definition(name: str) -> None:
 
 
 @pytest.mark.parametrize("scores", ["softmax", "sigmoid", "sparsemixer"])
-def test_broken_logits_pick_somebody(scores: Any) -> None:
+def test_broken_logits_pick_some_expert(scores: Any) -> None:
     routing = routing_tensors(Routing(top_k=2, scores=scores, jitter=0.1))
     picked, weights = route(torch.full((1, 5), torch.nan), routing)
     assert picked.tolist() == [[0, 1]] and weights.isnan().all()

@@ -78,7 +78,7 @@ def test_fp8_errs_as_little_as_three_bits_of_mantissa_allow() -> None:
 @pytest.mark.parametrize("group", [16, 32, 64, 128])
 @pytest.mark.parametrize("kind", ["symmetric", "offsets", "mxfp4", "out of order"])
 def test_four_bits_are_widened_to_what_they_mean(group: int, kind: str) -> None:
-    """Of columns that fill their last group by half."""
+    """Take columns that fill their last group by half."""
     columns = 2 * group + group // 2
     source = matrix(ROWS, columns, group, kind == "offsets", MXFP4 if kind == "mxfp4" else np.arange(-8, 8))
     held = out_of_order(source) if kind == "out of order" else source

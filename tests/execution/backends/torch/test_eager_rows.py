@@ -28,7 +28,7 @@ def on_device(x: Array) -> Tensor:
 
 
 def garbage(held: torch.dtype, *shape: int) -> Tensor:
-    """What an operation has to write whole."""
+    """Make memory that an operation has to write whole."""
     return torch.full(shape, torch.nan, dtype=held)
 
 
@@ -65,12 +65,12 @@ def test_what_is_added_is_normed_in_equal_parts(rows: int, width: int, parts: in
 @BF16
 @pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "relu", "relu2", "tanh", "xielu"])
 def test_activation_functions(held: torch.dtype, kind: str) -> None:
-    """To a few last bits, or where nearly nothing is left 10⁻⁶ of the number; times columns that stand apart."""
+    """To a few last bits, or where nearly nothing is left 10⁻⁶ of the number; times columns of a wider tensor."""
     x = np.concatenate([[0, -1e-3, 1e4, -1e4, -88, -10, 6], 3 * normal(1, 993)]).astype(np.float32).reshape(10, 100)
     factors, out = normal(2, 10, 300), garbage(held, 10, 100)
     for by in (None, factors[:, 150:250]):
-        apart = None if by is None else on_device(factors)[:, 150:250]
-        eager.activate(on_device(x), kind, on_device(CURVE), apart, out)
+        gates = None if by is None else on_device(factors)[:, 150:250]
+        eager.activate(on_device(x), kind, on_device(CURVE), gates, out)
         want = activated(x, kind, CURVE)
         close(out, want if by is None else want * by, atol=5e-6)
 

@@ -48,7 +48,7 @@ def opened(folder: Path, backend: Backend, scheduling: dict[str, Any] | None = N
 
 @pytest.fixture(scope="module")
 def wanted(tiny: Path) -> dict[int, Said]:
-    """What the definition says, by the seed of the requests."""
+    """Return the definition's outputs, by the seed of the requests."""
     return {seed: run(opened(tiny, ReferenceBackend("float32")), requests(seed)) for seed in (1, 2)}
 
 
@@ -72,7 +72,7 @@ def test_other_schedules_say_the_same(
 @pytest.mark.parametrize(
     "buckets",
     [Buckets(row_sizes(12)), Buckets(row_sizes(12), token_sizes(32)), Buckets((), token_sizes(32))],
-    ids=["rows", "apart", "alike"],
+    ids=["rows", "separate", "alike"],
 )
 def test_passes_that_are_filled_up_for_graphs_say_the_same(
     tiny: Path, wanted: dict[int, Said], buckets: Buckets
@@ -156,7 +156,7 @@ def test_log_probabilities_scores_and_vectors(tiny: Path) -> None:
     assert np.linalg.norm(ours["pooled"][1]) == pytest.approx(1)
 
 
-def test_a_step_that_breaks_ends_its_requests_and_nobody_elses(tiny: Path) -> None:
+def test_a_step_that_breaks_ends_its_requests_and_no_others(tiny: Path) -> None:
     """The one behind it has been submitted; who comes later says what he would have said."""
     backend = on_device(depth=2)
     want = run(opened(tiny, on_device()), requests(2))
@@ -185,7 +185,7 @@ class _Failing:
 
 
 def _numbers(engine: Engine, asked: Sequence[Request]) -> dict[str, tuple[list[int], list[float]]]:
-    """Token ids and numbers that each was told, in order."""
+    """Return each one's token ids and numbers, in order."""
     found: dict[str, tuple[list[int], list[float]]] = {}
     for one in asked:
         engine.loop.add(one)

@@ -26,7 +26,7 @@ def made(**kernels_of: Any) -> tuple[Any, list[str]]:
     return WithFallback(SimpleNamespace(**kernels_of), references), asked  # type: ignore[arg-type]
 
 
-def test_an_operation_without_a_kernel_is_its_twin() -> None:
+def test_an_operation_without_a_kernel_is_its_reference() -> None:
     done: list[int] = []
     operations, asked = made(add=done.append)
     operations.add(3)
@@ -35,7 +35,7 @@ def test_an_operation_without_a_kernel_is_its_twin() -> None:
 
 
 @pytest.mark.parametrize("error", [TritonError("too many\nregisters"), RuntimeError("PassManager::run failed")])
-def test_a_kernel_that_does_not_compile_is_told_once(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_kernel_that_does_not_compile_is_reported_once(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     tried: list[int] = []
 
     def add(value: int) -> None:
@@ -47,8 +47,8 @@ def test_a_kernel_that_does_not_compile_is_told_once(error: Exception, caplog: p
         operations.add(1)
         operations.add(2)
     assert tried == [1] and asked == ["add (1,)", "add (2,)"]
-    (told,) = caplog.messages
-    assert "the kernel of add does not run on this GPU" in told and str(error).splitlines()[0] in told
+    (warning,) = caplog.messages
+    assert "the kernel of add does not run on this GPU" in warning and str(error).splitlines()[0] in warning
 
 
 def test_what_breaks_otherwise_is_not_hidden() -> None:

@@ -111,7 +111,7 @@ def test_so_are_those_over_keys_and_values_in_fp8(oracle_of: OracleOf, variant: 
 
 @pytest.mark.parametrize("case", ["fp8", "compressed-tensors, fp8 by channel", "compressed-tensors, fp8 by tensor"])
 def test_a_checkpoints_floats_are_kept(tmp_path: Path, case: str) -> None:
-    """Nothing but what meets them is rounded."""
+    """Round nothing but the numbers that meet them."""
     quantized, plain = write_both(tmp_path, case)
     shape = Checkpoint(plain).tensor(MODULE, _shape(plain)).shape
     kept = Checkpoint(quantized, keep_fp8=True).matrix(MODULE, (shape[0], shape[1]))
@@ -166,7 +166,7 @@ def test_an_engine_says_what_the_built_in_model_knows_by_heart(
     assert said(**settings) == said()
 
 
-def test_gpus_that_do_not_multiply_such_numbers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_do_not_multiply_such_numbers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Properties:
         name, major, minor = "NVIDIA A100", 8, 0
 

@@ -1,4 +1,4 @@
-"""What an engine on a GPU does where nothing is set: defaults follow the device, and options come before them."""
+"""An engine on a GPU with nothing set: defaults follow the device, and options come before them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def early_end(engine: Engine) -> tuple[int, int]:
-    """As it is told, and as steps have it."""
+    """Return the reported value, and that of the steps."""
     scheduler: Any = engine.loop._scheduler
     return engine.settings["early_end_tokens"].value, scheduler._strategy.shape(scheduler._view()).early_end
 

@@ -1,4 +1,4 @@
-"""Kernels of what adapters add to products against their twin, the same bits in every company, and what they take of a
+"""Kernels of adapters against their reference, the same bits in every company, and what they take of a
 GPU."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SLOTS = (
 
 
 def added(x: torch.Tensor, adapted: AdaptedMatrix, slots: Sequence[int], module: object = None) -> torch.Tensor:
-    """To ones; by the kernels, or by the twin."""
+    """Add to ones; by the kernels, or by the reference."""
     out = torch.ones(len(x), WIDTH, device=x.device)
     operation = add_low_rank if module is None else eager.add_low_rank
     operation(x, adapted, rows_of(slots, len(SLOTS), x.device), out)
@@ -53,7 +53,7 @@ def close(found: torch.Tensor, want: torch.Tensor, act: torch.dtype) -> None:
     [(2,), (0, 0, 0), (-1, 2, 0, -1, 1, 2, 0, 2), (*[1] * 17, *[-1] * 3, *[0] * 33), (-1, -1)],
     ids=["one row", "one adapter", "any order", "several tiles", "none"],
 )
-def test_what_adapters_add_is_their_twins(
+def test_adapters_add_the_numbers_of_their_reference(
     columns: int, slots: Sequence[int], act: torch.dtype, device: torch.device
 ) -> None:
     x, adapted = on(device, 1, len(slots), columns, act=act), in_slots(a_weight(WIDTH, columns), SLOTS, act, device)
@@ -65,7 +65,7 @@ def test_what_adapters_add_is_their_twins(
         assert (found[:, :200] == 1).all() and (found[:, 250:] == 1).all()
 
 
-def test_the_twin_is_the_definition(device: torch.device) -> None:
+def test_the_reference_is_the_definition(device: torch.device) -> None:
     x, adapted = on(device, 1, 3, 200), in_slots(a_weight(WIDTH, 200), SLOTS, torch.float32, device)
     found = added(x, adapted, (2, -1, 0), eager)
     for row, slot in ((0, 2), (2, 0)):
@@ -97,7 +97,7 @@ def test_a_row_has_the_same_bits_in_every_company(act: torch.dtype, device: torc
 def test_gates_that_meet_ups_later_have_the_same_bits(
     kind: str, activation: str, act: torch.dtype, device: torch.device
 ) -> None:
-    """Of rows that have no adapter, in a pass where others have one."""
+    """Compare rows without an adapter, in a pass where others have one."""
     weight = moved(DeviceGateUp(matrices.linear([held(kind, ROWS, COLUMNS, act)], COLUMNS)), device)
     x = on(device, 1, 5, COLUMNS, act=act) / 4
     at_once, later = torch.full((2, 5, ROWS // 2), torch.nan, device=device, dtype=act)
@@ -122,8 +122,8 @@ def test_nothing_is_launched_for_no_rows(device: torch.device) -> None:
 @pytest.mark.parametrize(("tokens", "rank"), [(32, 16), (2048, 256)])
 @pytest.mark.parametrize("act", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
 def test_what_adapters_take(tokens: int, rank: int, act: torch.dtype, compiler: Compiler) -> None:
-    """Of a packed q, k and v of Llama-3.1-8B, with eight slots. A and B are read in vectors, whose places only the
-    table tells."""
+    """Compile for a packed q, k and v of Llama-3.1-8B, with eight slots. A and B are read in vectors, whose places only
+    the table has."""
 
     def empty(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.empty(*shape, dtype=dtype, device="meta")

@@ -98,7 +98,7 @@ def test_over_8_bits(act: torch.dtype, device: torch.device, held: Held, dims: t
 
 @pytest.mark.parametrize("dims", [(80, 48), (10, 12), (54, 0), (38, 0)])
 def test_widths(device: torch.device, dims: tuple[int, int]) -> None:
-    """Of keys in two parts and one, filled up; and of values that are the keys' first numbers."""
+    """Take keys in two parts and one, filled up; and values that are the keys' first numbers."""
     case = CachedTensors([17, 40], 1, *dims, device=device)
     close(case, [(1, 39, 1), (0, 0, 17)], 3)
 
@@ -135,7 +135,9 @@ def test_more_chunks_than_are_looked_at_together(
     ("window", "distances"),
     first_of([(7, True), (0, False), *product([0, 1, 64], [True]), *product([1, 7, 64], [False])]),
 )
-def test_both_sides_of_whole_texts(act: torch.dtype, device: torch.device, window: int, distances: bool) -> None:
+def test_both_sides_of_bidirectional_input(
+    act: torch.dtype, device: torch.device, window: int, distances: bool
+) -> None:
     """Texts of one token, of a tile's and of several tiles', a window on each side; with numbers for distances."""
     lengths = [1, 17, 70, 128, 150]
     case, texts = CachedTensors(lengths, act=act, device=device), [*((i, 0, n) for i, n in enumerate(lengths)), PADDING]
@@ -155,7 +157,8 @@ def test_chunks_of_no_tokens_are_left_alone(small_splits: None, device: torch.de
 def test_who_else_is_there_changes_no_bit_of_a_decode(
     monkeypatch: pytest.MonkeyPatch, small_splits: None, device: torch.device
 ) -> None:
-    """Whoever else decodes, beside prompts, and in a graph for longer sequences and fewer programs for each."""
+    """Compare bits whatever else decodes, beside prompts, and in a graph for longer sequences and fewer programs for
+    each."""
     case = CachedTensors([40, 200, 70], 1, device=device)
     alone = attended(case, [(1, 199, 1)], 4)
     for others, longest in (([(0, 39, 1), (2, 1, 1)], 0), ([(0, 20, 20)], 0), ([PADDING] * 2, 4096)):
@@ -221,7 +224,7 @@ def call_of(
     causal: bool = True,
     distances: bool = False,
 ) -> Callable[[], None]:
-    """32 decodes or one prompt, if nobody says how many chunks, over tensors without numbers. heads: of keys and
+    """32 decodes or one prompt, if the number of chunks is not given, over tensors without numbers. heads: of keys and
     values, and of queries. longest: context."""
     kind = {"act": torch.bfloat16, "int8": torch.int8, "fp8": torch.float8_e4m3fn}[held]
     block, (kv_heads, query_heads) = 16, heads
@@ -263,7 +266,7 @@ def test_what_they_take_of_a_gpu(compiler: Compiler, name: str) -> None:
 
 
 @pytest.mark.parametrize("window", first_of([64, 0]))
-def test_what_whole_texts_take_of_a_gpu(compiler: Compiler, window: int) -> None:
+def test_what_bidirectional_input_takes_of_a_gpu(compiler: Compiler, window: int) -> None:
     call = call_of(2048, (12, 12), (64, 64), "act", window, 0.0, False, 16, causal=False)
     compiler.fits(call, 255, 68_000)
 

@@ -1,4 +1,4 @@
-"""Kernels of routing and experts against their twins, in every company, and what they take of a GPU."""
+"""Kernels of routing and experts against their references, in every company, and what they take of a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"
 
 
 def assert_sorted(picked: torch.Tensor, rows: torch.Tensor, of_tiles: torch.Tensor) -> None:
-    """Every pair has one place, in a tile of its expert; what is left over has nobody."""
+    """Every pair has one place, in a tile of its expert; rows that are left over have no pair."""
     places = rows.view(-1, TILE)
     assert sorted(places[places > 0].tolist()) == list(range(1, picked.numel() + 1))
     for pairs, expert in zip(places, of_tiles.tolist(), strict=True):
@@ -40,7 +40,7 @@ def assert_sorted(picked: torch.Tensor, rows: torch.Tensor, of_tiles: torch.Tens
 @pytest.mark.parametrize(
     ("name", "tokens"), [*product(ROUTINGS, [1]), *first_of(product(dict.fromkeys(["groups", *ROUTINGS]), [40]))]
 )
-def test_routing_is_its_twins(name: str, tokens: int, device: torch.device) -> None:
+def test_routing_is_its_reference(name: str, tokens: int, device: torch.device) -> None:
     logits, routing = on(device, 1, tokens, COUNT), moved(routing_tensors(ROUTINGS[name]), device)
     logits[0] = 1  # a tie
     weights, places = route(logits, routing, TILE)
@@ -50,7 +50,7 @@ def test_routing_is_its_twins(name: str, tokens: int, device: torch.device) -> N
 
 
 @pytest.mark.parametrize("scores", ["softmax", "sigmoid", "sparsemixer"])
-def test_broken_logits_pick_somebody(scores: Any, device: torch.device) -> None:
+def test_broken_logits_pick_some_expert(scores: Any, device: torch.device) -> None:
     routing = routing_tensors(Routing(top_k=2, scores=scores, jitter=0.1))
     weights, places = route(torch.full((1, 5), torch.nan, device=device), routing, TILE)
     assert weights.isnan().all()
@@ -77,7 +77,7 @@ def test_tiles_are_enough_when_every_expert_has_one_that_is_not_full(device: tor
     ],
 )
 @pytest.mark.parametrize("tokens", [1, 9])
-def test_experts_are_their_twins(hold: str, gating: str, biased: bool, tokens: int, device: torch.device) -> None:
+def test_experts_are_their_reference(hold: str, gating: str, biased: bool, tokens: int, device: torch.device) -> None:
     _, weight = both(hold, gating, biased, Routing(top_k=3, renormalize=True))
     weight = moved(weight, device)
     x, logits = on(device, 1, tokens, HIDDEN), on(device, 2, tokens, COUNT)
@@ -91,7 +91,7 @@ def test_experts_are_their_twins(hold: str, gating: str, biased: bool, tokens: i
 
 
 def in_codes(kind: str, device: torch.device) -> DeviceExperts:
-    """Of 64 numbers and as many inner ones, each with other codes."""
+    """Make experts of 64 numbers and as many inner ones, each with other codes."""
     gate_up = stacked([held(kind, 128, 64, torch.float32, e) for e in range(COUNT)])
     down = stacked([held(kind, 64, 64, torch.float32, e) for e in range(COUNT)])
     assert isinstance(gate_up, GroupedMatrix) and isinstance(down, GroupedMatrix)
@@ -104,7 +104,7 @@ def in_codes(kind: str, device: torch.device) -> DeviceExperts:
 
 
 @pytest.mark.parametrize("kind", ["mxfp4", "offsets", "out of order", "int8 in groups"])
-def test_experts_in_codes_are_their_twins(kind: str, device: torch.device) -> None:
+def test_experts_in_codes_are_their_reference(kind: str, device: torch.device) -> None:
     weight, x, logits = in_codes(kind, device), on(device, 1, 5, 64), on(device, 2, 5, COUNT)
     found, want = torch.ones(2, 5, 64, device=device)
     experts(x, logits, weight, found)
@@ -122,7 +122,7 @@ def test_a_token_has_the_same_bits_among_any_others(device: torch.device) -> Non
     assert all(torch.equal(one, found[80][: len(one)]) for one in found.values())
 
 
-def test_half_precision_experts_are_their_twins(device: torch.device) -> None:
+def test_half_precision_experts_are_their_reference(device: torch.device) -> None:
     values = [normal(e, 40, HIDDEN) / 8 for e in range(COUNT)]
     down = [normal(90 + e, HIDDEN, 20) / 8 for e in range(COUNT)]
     weight = DeviceExperts(
@@ -161,7 +161,7 @@ def plain_nowhere(*shape: int) -> Any:
 
 @pytest.mark.parametrize(("kind", "tokens"), first_of([("plain", 512), ("mxfp4", 4), ("plain", 1)], 2))
 def test_what_experts_take(kind: str, tokens: int, compiler: Compiler) -> None:
-    """Of Qwen3-30B-A3B's shapes."""
+    """Compile for Qwen3-30B-A3B's shapes."""
     weight = nowhere(kind, 128, 2048, 768, 8)
     x = torch.empty(tokens, 2048, dtype=torch.bfloat16, device="meta")
     logits, out = torch.empty(tokens, 128, device="meta"), torch.empty(tokens, 2048, device="meta")

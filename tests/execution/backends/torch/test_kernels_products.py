@@ -1,4 +1,4 @@
-"""Kernels of products against their twins, the same bits in every company, and what they take of a GPU."""
+"""Kernels of products against their references, the same bits in every company, and what they take of a GPU."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def assert_close(found: torch.Tensor, want: torch.Tensor, act: torch.dtype = tor
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tokens", [1, 5, 20, 70])
-def test_a_product_is_its_twins(kind: str, tokens: int, act: torch.dtype, device: torch.device) -> None:
+def test_a_product_is_its_reference(kind: str, tokens: int, act: torch.dtype, device: torch.device) -> None:
     x = on(device, 1, tokens, COLUMNS, act=act)
     weight = moved(matrices.linear([held(kind, ROWS, COLUMNS, act)], COLUMNS, normal(3, ROWS)), device)
     found, want = torch.full((2, tokens, ROWS), torch.nan, device=device)
@@ -78,7 +78,7 @@ def test_a_product_is_its_twins(kind: str, tokens: int, act: torch.dtype, device
     elif kind == "int8":  # a GPU adds the bias to the scaled sum at once
         torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)
     elif act == torch.float16 and kind != "plain":
-        assert_close(found, want, act)  # the twin rounds weights to float16, the kernel does not
+        assert_close(found, want, act)  # the reference rounds weights to float16, the kernel does not
     else:
         assert_close(found, want)
 
@@ -105,7 +105,7 @@ def test_rows_in_int8_are_the_rule_to_the_last_bit(scale: float, device: torch.d
         np.testing.assert_array_equal(one.cpu().numpy(), want)
 
 
-def test_rows_in_fp8_are_its_twins(device: torch.device) -> None:
+def test_rows_in_fp8_are_its_reference(device: torch.device) -> None:
     """Numbers that the format holds once they are scaled, since Triton's interpreter does not round to it."""
     x = on(device, 1, 6, COLUMNS).to(torch.float8_e4m3fn).float()
     x[:, 0] = 448
@@ -201,7 +201,7 @@ def test_parts_of_inputs_are_added_up_alike_by_one_program_and_by_many(
 
 
 @pytest.mark.parametrize("kind", ["int4", "offsets", "mxfp4", "out of order", "group of 16", *GROUPS_OF_INT8])
-def test_a_matrix_is_widened_as_its_twin_is(kind: str, act: torch.dtype, device: torch.device) -> None:
+def test_a_matrix_is_widened_as_its_reference_is(kind: str, act: torch.dtype, device: torch.device) -> None:
     matrix = held(kind, ROWS, COLUMNS, act)
     moved_there = moved(matrices.linear([matrix], COLUMNS), device).parts[0]
     assert torch.equal(widen(moved_there, COLUMNS, act), eager.widened(matrix, COLUMNS, act).to(device))
@@ -244,7 +244,7 @@ def nowhere(kind: str, rows: int, columns: int) -> DeviceLinear:
 
 
 _FEW, _SOME, _MANY = (4, 168, 72 << 10), (64, 255, 99 << 10), (256, 255, 112 << 10)
-_DESKTOP = 99 << 10  # shared memory of a program on sm_86, 89 and 120, whose tensor cores are told as sm_80's are
+_DESKTOP = 99 << 10  # shared memory of a program on sm_86, 89 and 120, whose tensor cores are used as sm_80's are
 _USUAL = [("plain", _FEW), ("plain", _MANY), ("int8", _FEW), ("fp8", _FEW), ("int4", _FEW), ("int4", _MANY)]
 _USUAL += [("int8 in groups", _FEW), ("int8 in groups", _MANY)]
 _KINDS = ("plain", "int8", "fp8", *GROUPS_OF_INT8, "int4", "offsets", "mxfp4", "table")
@@ -255,7 +255,7 @@ _EVERY = [(kind, bounds) for kind in _KINDS for bounds in (_FEW, _SOME, _MANY)]
     ("kind", "bounds"), [pytest.param(*one, marks=() if one in _USUAL else pytest.mark.wide) for one in _EVERY]
 )
 def test_what_a_product_takes(kind: str, bounds: tuple[int, int, int], compiler: Compiler) -> None:
-    """Of few rows three programs fit a multiprocessor at a time, of many one."""
+    """Fit three programs of few rows on a multiprocessor, and one of many rows."""
     tokens, registers, shared = bounds
     x, out = empty(tokens, 4096), empty(tokens, 8192, dtype=torch.float32)
     weight = nowhere(kind, 8192, 4096)
@@ -284,7 +284,7 @@ def test_wide_tiles_have_one_sum(compiler: Compiler, monkeypatch: pytest.MonkeyP
 
 
 def test_what_heads_and_shared_sums_take(compiler: Compiler) -> None:
-    """Of few outputs, whose inputs several programs share: a kernel more adds up."""
+    """Take few outputs, whose inputs several programs share: another kernel adds up."""
     heads = DeviceHeads(PlainMatrix(empty(16, 512, 128)), 16, 512, 128, 0)
     compiler.fits(lambda: by_head(empty(4, 16 * 128), heads, empty(4, 16 * 576)), registers=72, shared=64 << 10)
     x, weight, out = empty(4, 4096), nowhere("int8", 1024, 4096), empty(4, 1024, dtype=torch.float32)

@@ -33,7 +33,7 @@ STEPS = [
         *first_of([*[(*one, torch.float16) for one in CASES[1:]], *[(*one, torch.float32) for one in CASES[3:]]], 0),
     ],
 )
-def test_the_twins_agree(operation: str, state: LayerState, act: torch.dtype, device: torch.device) -> None:
+def test_the_implementations_agree(operation: str, state: LayerState, act: torch.dtype, device: torch.device) -> None:
     ours, theirs = (TensorLayer(one, state, act, device) for one in (kernels, eager))
     tolerance = 1e-5 if act == torch.float32 else 1e-3
     for at, (runs, snapshots) in enumerate(STEPS):
@@ -72,7 +72,7 @@ def test_no_token_is_no_work(device: torch.device) -> None:
 
 @pytest.mark.parametrize("tokens", first_of([8, 200]), ids=["decode", "chunks"])
 def test_what_they_take_of_a_gpu(compiler: Compiler, tokens: int) -> None:
-    """Of Qwen3-Next: 16 heads of keys, 32 of values, 128 numbers each, a convolution of 4."""
+    """Compile for Qwen3-Next: 16 heads of keys, 32 of values, 128 numbers each, a convolution of 4."""
     heads, channels, inner = 32, 2 * 16 * 128 + 32 * 128, 32 * 128
     states = LayerStates(_meta(9, 3, channels, kind=torch.bfloat16), _meta(9, heads, 128, 128))
     pass_, moves = _pass(tokens, chunks=8)

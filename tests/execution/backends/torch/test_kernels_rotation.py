@@ -136,7 +136,7 @@ def test_what_it_takes(compiler: Compiler, case: Rotation, held: str) -> None:
 
 @pytest.mark.parametrize("held", [pytest.param("act", marks=pytest.mark.wide), "int8"])
 def test_what_latent_attention_takes(compiler: Compiler, held: str) -> None:
-    """Of DeepSeek-V3's sizes."""
+    """Compile for DeepSeek-V3's sizes."""
     heads, nope, rank, rotated = 128, 128, 512, 64
     layer = layer_on(META, torch.bfloat16, held, 1, rank + rotated, 0)
     q, kv = (torch.empty(5, width, device=META) for width in (heads * (nope + rotated), rank + rotated))

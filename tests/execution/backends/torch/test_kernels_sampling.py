@@ -68,7 +68,7 @@ FILTERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("filters", first_of(FILTERS, 3))
 def test_filters(both: Both, filters: dict[str, Any]) -> None:
-    """Of a vocabulary of several blocks."""
+    """Take a vocabulary of several blocks."""
     logits = np.array([[0.1], [3.0], [30.0]], np.float32) * normal(7, 3, 5003)
     both(logits, temperature=0.7, seed=np.arange(3), draw_index=5, **filters)
 
@@ -190,7 +190,7 @@ def test_scores_are_the_definitions(device: torch.device, vocabulary: int) -> No
 
 
 def test_what_they_take_of_a_gpu(compiler: Compiler) -> None:
-    """Of Qwen3's vocabulary, with every setting that there is, and with none."""
+    """Compile for Qwen3's vocabulary, with every setting that there is, and with none."""
     meta, rows = torch.device("meta"), 64
     every = sampling(
         rows,

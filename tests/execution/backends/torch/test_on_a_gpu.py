@@ -89,7 +89,7 @@ def test_adapters_say_the_tokens_of_a_cpu(adapted: Path, given: dict[str, Any]) 
 
 
 def said_to_the_bit(engine: Engine) -> tuple[dict[str, list[Any]], int]:
-    """Of texts that repeat themselves; and how many events there were."""
+    """Run texts that repeat themselves; return how many events there were, too."""
     for number in range(5):
         params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, logprobs=2)
         prompt = (3, 5, 8, 13)[number % 2 :] * (3 + number)

@@ -1,5 +1,5 @@
-"""A device whose memory runs short in a step: whoever the step began with ends, all others say what they would have
-said."""
+"""A device whose memory runs short in a step: the request that the step began with ends, all others say what they would
+have said."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG = tuple(range(100, 190))
 
 
 def answers(folder: Path, depth: int, limit: int | None, fault: type[Exception]) -> tuple[dict[str, Any], list[str]]:
-    """What each request said, and the errors. limit: tokens of a step from which memory is short."""
+    """Return each request's output, and the errors. limit: tokens of a step from which memory is short."""
     backend = on_cpu(depth=depth)
     begin = backend.prepare
 
@@ -48,7 +48,7 @@ def answers(folder: Path, depth: int, limit: int | None, fault: type[Exception])
 
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize(("fault", "whose"), [(torch.OutOfMemoryError, "device's"), (MemoryError, "machine's")])
-def test_the_newcomer_ends_and_nobody_else(tiny: Path, depth: int, fault: type[Exception], whose: str) -> None:
+def test_the_newcomer_alone_ends(tiny: Path, depth: int, fault: type[Exception], whose: str) -> None:
     wanted, _ = answers(tiny, depth, None, fault)
     said, errors = answers(tiny, depth, 80, fault)
     assert said.pop("2/0") == ([], "error")

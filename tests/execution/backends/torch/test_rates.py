@@ -1,4 +1,4 @@
-"""What a device does at best, as PyTorch's operations measure it: on the CPU, to see that each probe runs."""
+"""Peak rates of a device by PyTorch's operations: on the CPU, to see that each probe runs."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def said(folder: Path, cases: Sequence[Case], by_torch: bool, **shape: Any) -> S
             if by_torch:
                 _watch(patch, engine.loop)
             outputs = run(engine, list(cases))
-            while not engine.loop.idle:  # a step that was under way when the last one ended
+            while not engine.loop.idle:  # a step that was in flight when the last one ended
                 engine.loop.advance()
             stats = engine.loop.stats()
     assert (stats.waiting, stats.running, stats.held_blocks) == (0, 0, 0)

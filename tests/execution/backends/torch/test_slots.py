@@ -252,7 +252,7 @@ def test_random_plans_against_the_slots_of_the_host() -> None:
         slots.keep(draws, torch.from_numpy(drawn))
 
 
-def test_blocks_may_be_told_before_the_pass() -> None:
+def test_blocks_may_be_appended_before_the_pass() -> None:
     slots = made(TWO_GROUPS)
     start = prepared(slots, Chunk(1, 2, 0, 16, (5,), 1, window_blocks=((9,),)), new=(new_request(2, list(range(16))),))
     assert len(start.appended) == 2

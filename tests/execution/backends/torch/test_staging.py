@@ -32,7 +32,7 @@ def test_all_bytes_arrive_though_buffers_are_used_again(size: int) -> None:
         values, target = RANDOM.integers(0, 256, size, np.uint8), torch.zeros(size, dtype=torch.uint8)
         staging.send(values, target)
         assert np.array_equal(target.numpy(), values)
-    assert stream.told == ["follow", "hold"] * 2, "neither before memory is free, nor read before it is there"
+    assert stream.calls == ["follow", "hold"] * 2, "neither before memory is free, nor read before it is there"
     staging.close()
 
 
@@ -45,7 +45,7 @@ def test_a_source_may_go_when_the_call_returns(tmp_path: Path) -> None:
         staging = staged(DelayedStream())
         staging.send(view, target)
         staging.close()
-        del view  # whose map can be closed only if nobody holds it
+        del view  # whose map can be closed only once it has no owner
     assert np.array_equal(target.numpy(), values)
 
 

@@ -47,7 +47,7 @@ class Failing(DelayedStream):
 
 
 class Watched:
-    """What an engine transfers, and how many steps were submitted while transfers were out."""
+    """Record an engine's transfers, and how many steps were submitted while transfers were out."""
 
     def __init__(self, engine: Engine) -> None:
         self.ended: list[Transferred] = []
@@ -99,7 +99,7 @@ def test_the_tokens_of_the_definition(
     assert engine.executor.capacity.asynchronous_transfers
     watched = Watched(engine)
     assert run(engine, asked()) == wanted
-    assert {one.transfer_id for one in watched.ended} == set(watched.kinds), "each is told of"
+    assert {one.transfer_id for one in watched.ended} == set(watched.kinds), "each is reported"
     assert set(watched.kinds.values()) == {"store", "load"} and watched.steps_beside > 5
 
 
@@ -133,13 +133,13 @@ def test_without_swap_space_nothing_is_asynchronous(tiny: Path) -> None:
 def test_copies_follow_the_steps_and_hold_none_of_them_up() -> None:
     said: list[str] = []
 
-    class Told(DelayedStream):
+    class RecordedStream(DelayedStream):
         def copy(self, target: Tensor, source: Tensor) -> None:
             super().copy(target, source)
-            said.extend(self.told[len(said) :])
+            said.extend(self.calls[len(said) :])
             said.append("copy")
 
-    stream = Told()
+    stream = RecordedStream()
     backend = on_device(copies=stream)
     cache = backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 4, host_blocks=3)
     keys = cache.layer(0).keys
@@ -147,7 +147,7 @@ def test_copies_follow_the_steps_and_hold_none_of_them_up() -> None:
         keys[block] = block + 1
     there, back = backend.copy_blocks(cache, [0, 1, 3], [4, 5, 6]), backend.copy_blocks(cache, [6, 4], [0, 1])
     assert there is not None and back is not None and backend.asynchronous_copies
-    assert said[:2] == ["follow", "copy"] and "hold" not in stream.told
+    assert said[:2] == ["follow", "copy"] and "hold" not in stream.calls
     assert not there.query() and keys[:, 0, 0, 0].tolist() == [1, 2, 3, 4]
     backend.wait()
     assert there.query() and back.query() and keys[:, 0, 0, 0].tolist() == [4, 1, 3, 4]

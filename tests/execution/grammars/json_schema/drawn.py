@@ -190,7 +190,7 @@ def value(chance: random.Random, depth: int = 2) -> Any:
 
 
 class Compiled:
-    """A schema's grammar over single bytes, with the check of whole texts. Raises GrammarError."""
+    """Compile a schema over single bytes, with the check of complete texts. Raises GrammarError."""
 
     def __init__(self, schema: Any) -> None:
         for is_wide in (False, True):

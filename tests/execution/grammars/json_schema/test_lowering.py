@@ -1,4 +1,5 @@
-"""What masks let end is valid, and what is valid can be written, of schemas of every keyword drawn at random."""
+"""All that masks let end is valid, and all that is valid can be written, of schemas of every keyword drawn at
+random."""
 
 from __future__ import annotations
 
@@ -139,7 +140,7 @@ def test_patterns_of_declared_names_come_to_no_dead_end(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("names", [{"patternProperties": {"^(?!a)": False}}, {"propertyNames": {"pattern": "^a"}}])
-def test_a_pattern_binds_no_declared_name_that_it_does_not_match(names: dict[str, Any]) -> None:
+def test_a_pattern_limits_no_declared_name_that_it_does_not_match(names: dict[str, Any]) -> None:
     declared = {"a": {"type": "string"}}
     compiled = Compiled({"type": "object", "properties": declared, "additionalProperties": {"type": "null"}, **names})
     assert compiled.takes('{"a":"x"}') and compiled.takes('{"a":"x","ab":null}') and not compiled.takes('{"b":null}')

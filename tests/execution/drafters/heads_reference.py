@@ -24,7 +24,7 @@ Block = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # token embeddings
 
 
 @dataclass
-class Twin:
+class HeadReference:
     """A head. states: of token ids, the hidden states that it reads. block: over all positions. own: what its output is
     as a hidden state. logits: of its output, over the model's tokens, -inf where it has none."""
 
@@ -39,7 +39,7 @@ class Twin:
 
     @torch.no_grad()
     def logits(self, tokens: list[int]) -> torch.Tensor:
-        """Of the tokens behind the second one: [T - 1, V]."""
+        """Return logits of the tokens behind the second one: [T - 1, V]."""
         ids = torch.tensor(tokens)
         return self.to_logits(self.block(self.embed(ids[1:]), self.states(ids)[:-1]))
 
@@ -60,7 +60,7 @@ def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
-def mtp(variant: str, folder: Path, as_mimo: bool = False) -> Twin:
+def mtp(variant: str, folder: Path, as_mimo: bool = False) -> HeadReference:
     """A model of a variant with one layer more, which is its head: DeepSeek-V3's and GLM-4.5's names, or MiMo's."""
     family, settings = settings_of(variant)
     layers = settings["num_hidden_layers"]
@@ -103,7 +103,7 @@ def mtp(variant: str, folder: Path, as_mimo: bool = False) -> Twin:
     def normed(x: torch.Tensor) -> torch.Tensor:
         return rms(x, final_norm, eps)
 
-    return Twin(
+    return HeadReference(
         folder,
         None,
         embed=lambda ids: body.embed_tokens(ids),
@@ -134,7 +134,7 @@ def _save_with_head(whole: Any, folder: Path, layers: int, head: tuple[torch.Ten
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def eagle3(folder: Path, head: Path, layers: int = 6, tokens: int = 128, **changes: Any) -> Twin:
+def eagle3(folder: Path, head: Path, layers: int = 6, tokens: int = 128, **changes: Any) -> HeadReference:
     """A Llama, and a head over its most frequent tokens."""
     family, settings = settings_of("llama31")
     config = getattr(transformers, f"{family}Config")(
@@ -178,7 +178,7 @@ def eagle3(folder: Path, head: Path, layers: int = 6, tokens: int = 128, **chang
         seen: Any = model(ids[None], output_hidden_states=True).hidden_states
         return torch.cat([seen[at][0] for at in (2, layers // 2, layers - 3)], -1) @ w["fc.weight"].T
 
-    return Twin(
+    return HeadReference(
         folder,
         head,
         embed=lambda ids: model.model.embed_tokens(ids),
