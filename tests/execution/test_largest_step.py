@@ -127,8 +127,8 @@ def test_weights_that_do_not_fit_are_refused_with_what_would(tiny: Path) -> None
     [
         ({"gpu_memory_utilization": 1.1}, "is 1.1; give a share above 0, up to 1"),
         ({"gpu_memory_utilization": 0.5, "device": "cpu"}, "is about a GPU's memory, and --device is cpu"),
-        ({"gpu_memory_utilization": 0.5, "kv_memory": 1.0}, "and --kv-memory both say"),
-        ({"gpu_memory_utilization": 0.5, "num_blocks": 9}, "and --num-blocks both say"),
+        ({"gpu_memory_utilization": 0.5, "kv_memory": 1.0}, "and --kv-memory both set"),
+        ({"gpu_memory_utilization": 0.5, "num_blocks": 9}, "and --num-blocks both set"),
     ],
 )
 def test_shares_that_make_no_sense_are_refused(tiny: Path, given: dict[str, Any], sentence: str) -> None:

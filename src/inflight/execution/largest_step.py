@@ -2,7 +2,8 @@
 
 Knows plans and what a step may hold; what a device takes for it, the device counts (`Device.peak_bytes`). Its rows are
 of no request: they read and write one block of padding, at the last positions that a sequence has, where attention
-takes most memory, and are drawn from with all that a draw can ask for."""
+takes most memory, and are drawn from with all that a draw can ask for.
+"""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def labels_of(fields: Fields) -> tuple[str, ...]:
 
 
 def _activation(fields: Fields, labels: tuple[str, ...]) -> ScoreActivation:
-    """Return the default activation of scores: as the model's files say, else a sigmoid for one label and a softmax
-    over several."""
+    """Return the default activation of scores: as the model's files say; else none for regression, a
+    sigmoid for one label or labels that exclude no other, and a softmax."""
     given = fields.raw("sentence_transformers")
     named = given.get("activation_fn") if isinstance(given, dict) else None
     named = named or fields.raw("sbert_ce_default_activation_function")

@@ -3,7 +3,8 @@
 It lies in the source archive of `jsonschema`, which pip brings into .foreign when it is first wanted. A schema that is
 taken must take every valid instance and no invalid one; the others must be refused with a message. The suite says
 nothing of how a text spells an instance, and a grammar names properties in one order and writes a number in one way: an
-instance is taken if one of its spellings is."""
+instance is taken if one of its spellings is.
+"""
 
 from __future__ import annotations
 

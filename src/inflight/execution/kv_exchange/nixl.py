@@ -3,7 +3,8 @@
 Over what networks, UCX knows. Blocks are read into places of the receiver's own and copied from there, so that a read
 that cannot be cancelled any more touches no block that another request has by then. That what was read was still held
 is confirmed at the end, as on every way. A peer that may read by NIXL may read all blocks: its secret is what keeps
-others away."""
+others away.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Norms of the residual stream before a mixer or an MLP, and what becomes of their results after it.
 
 Weights that a checkpoint stores less 1 get it back in float32 when they are loaded; later code does not see the
-difference."""
+difference.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Messages between the engine's process and its workers.
 
 Knows shapes only. A worker's setup is pickled, by the process that has started it, into a pipe that no other process
-can reach; after that it is msgpack, each side checking types."""
+can reach; after that it is msgpack, each side checking types.
+"""
 
 from __future__ import annotations
 

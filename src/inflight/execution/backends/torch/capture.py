@@ -147,7 +147,7 @@ class CapturedPasses:
         return self._passes.logits(batch, places)
 
     def _holds_logits(self, bucket: Bucket) -> bool:
-        """Return whether a graph computes all rows' logits: where they fit, and are not asked for row by row."""
+        """Return whether a graph computes all tokens' logits: if they fit, and more than chunks' ends are wanted."""
         return bucket.tokens <= self.max_logit_rows and (bucket.one_each or not self._draws_ends)
 
     def _compute(self, batch: CapturablePass, bucket: Bucket) -> None:

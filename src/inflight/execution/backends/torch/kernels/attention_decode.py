@@ -4,7 +4,8 @@ programs attend to, and what comes of them is combined.
 What counts here is that memory is read as fast as it can be, by enough programs at once, and once for all query heads
 of a key/value head. The size of a split follows from a chunk's position and, roughly, from how many chunks there are:
 many need few programs each, and combining costs. Splits' results are stored separately until all are combined in one
-order, however many programs share them."""
+order, however many programs share them.
+"""
 
 from __future__ import annotations
 
