@@ -19,8 +19,7 @@ from inflight.server.asgi import IGNORED_FIELDS, MAX_TOKENS, error_response, req
 from inflight.server.docs_page import docs_page
 from inflight.server.endpoints import endpoint_routes
 from inflight.server.errors import ApiError, without_frames
-from inflight.server.ingress.bodies import BodyLimits
-from inflight.server.ingress.body_budget import BodyBudget
+from inflight.server.ingress.bodies import BodyBudget, BodyLimits
 from inflight.server.ingress.guard import Authentication, BrowserGuard
 from inflight.server.jobs.service import JobService
 from inflight.server.live.routes import Live, live_routes, page_routes

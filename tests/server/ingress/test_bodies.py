@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from inflight.server.errors import ApiError
-from inflight.server.ingress import body_budget
-from inflight.server.ingress.body_budget import BodyBudget, BodyLease
+from inflight.server.ingress import bodies
+from inflight.server.ingress.bodies import BodyBudget, BodyLease
 
 from ..conftest import Server, children
 from .raw import GENERATE, Raw, head, request
@@ -235,7 +235,7 @@ def test_who_is_cancelled_while_waiting_holds_nothing(reserves: bool) -> None:
 
 
 def test_small_bodies_find_room_beside_large_ones_that_fill_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_budget, "SMALL_ROOM_BYTES", 20)
+    monkeypatch.setattr(bodies, "SMALL_ROOM_BYTES", 20)
 
     async def scenario() -> None:
         budget = BodyBudget(100, share=50, longest=50, patience=0.05, small=20)

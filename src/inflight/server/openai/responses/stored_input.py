@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 
 from inflight.counted import shortened
 from inflight.server.errors import ApiError, invalid
-from inflight.server.ingress.body_budget import BodyLease
+from inflight.server.ingress.bodies import BodyLease
 from inflight.server.openai.responses.schema import PREFIX
 from inflight.server.openai.responses.store import NO_HISTORY, Responses, previous_of, too_long
 from inflight.server.preprocessing.pool import SHORT_BYTES
