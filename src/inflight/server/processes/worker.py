@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from inflight.engine.event_stream import set_outcome
 from inflight.server.processes.control import ControlledProcess
@@ -63,6 +64,7 @@ class Worker(ControlledProcess[FromWorker]):
         self.failed: str | None = None  # why it ends, if its process has said so, and logged it
         self._why = ""
         self._is_ending, self._ending_seconds = False, ending_seconds
+        self._late: asyncio.TimerHandle | None = None  # kills the process once it is to end
 
     def start(
         self,
@@ -96,6 +98,8 @@ class Worker(ControlledProcess[FromWorker]):
     async def metrics(self) -> bytes | None:
         """Return the page of its engine; None if there is none, or it does not answer."""
         page = await self._ask(AskPage, PAGE_SECONDS)
+        if page is None and not self.ended.done():
+            log.warning(f"The engine's process has not sent its metrics within {PAGE_SECONDS:g} s.")
         return page.text if isinstance(page, Page) else None
 
     async def shown(self, asked: bytes, name: str = "") -> dict[str, bytes]:
@@ -127,12 +131,8 @@ class Worker(ControlledProcess[FromWorker]):
         """End the process; return when its memory is free."""
         self._is_ending = True
         self._control.close()
-        try:
-            await asyncio.wait_for(asyncio.shield(self.ended), self._ending_seconds)
-        except TimeoutError:
-            log.error("The process of a model has not ended in time, and is killed.")
-            self._process.kill()
-            await self.ended
+        self._end_in_time()
+        await asyncio.shield(self.ended)
 
     def break_off(self, why: str) -> None:
         """Kill the process; `ended` holds the reason."""
@@ -149,18 +149,31 @@ class Worker(ControlledProcess[FromWorker]):
         """Follow the process from its start to its end."""
         try:
             await self._control.listen(self._heard)
-            self._control.close()
+            self._end_in_time()
             await asyncio.to_thread(self._process.wait)
         except ValueError as error:
             self._why = f"The model's process said what is no message ({error})."
         finally:  # also when it is cancelled: no task may wait for ever
+            self._control.close()
             self._process.kill()
-            self._has_ended()
+            self._has_ended(await asyncio.to_thread(self._process.wait))  # the system may take seconds to free memory
 
-    def _has_ended(self) -> None:
+    def _end_in_time(self) -> None:
+        """Kill the process if it has not ended after its ending seconds; calls after the first have no effect."""
+        if self._late is None:
+            self._late = asyncio.get_running_loop().call_later(self._ending_seconds, self._kill_late)
+
+    def _kill_late(self) -> None:
+        log.error(f"The engine's process has not ended within {self._ending_seconds:g} s, and is killed.")
+        self._process.kill()
+
+    def _has_ended(self, code: int) -> None:
         """Report the end to all that wait for the process."""
-        code = self._process.wait()
         why = "" if self._is_ending else self._why or _ending(code)
+        if self._late is not None:
+            self._late.cancel()
+        if self._ready.done() and not self._ready.exception():
+            Path(self._ready.result().address.removeprefix("ipc://")).unlink(missing_ok=True)
         self._replies.end(None)
         fault = WorkerError(why or "The model was unloaded while it was being loaded.")
         for future in (self._found, self._ready):
@@ -181,10 +194,14 @@ class Worker(ControlledProcess[FromWorker]):
                 self._dropped(message.name)
             case Failed():
                 self._why = self.failed = message.sentence
+                self._end_in_time()
             case Page() | ShownFrames() | AdapterChanged():
                 self._replies.came(message.question, message)
 
 
 def _ending(code: int) -> str:
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    how = f"with exit code {code}"
+    if code < 0:
+        named = {one.value: one.name for one in signal.Signals}  # real-time signals have no names
+        how = f"by {named.get(-code, f'signal {-code}')}"
     return f"The engine's process ended {how}; the system's log may say why (memory that ran out, for instance)."
