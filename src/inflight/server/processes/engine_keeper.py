@@ -64,7 +64,7 @@ class EngineKeeper:
         self._spawn, self._setup, self._announce, self._dropped = spawn, setup, announce, dropped
         self._changes: dict[str, AdapterChange] = {}  # of adapters since the first start, the last of each name
         self._worker = spawn()
-        self._is_ready = False
+        self._is_ready, self._lives = False, ShortLives()
         self.first_ready: EngineReady | None = None
 
     async def run(self) -> None:
@@ -74,13 +74,11 @@ class EngineKeeper:
             WorkerError: The first one could not be loaded (which is logged then), or several ended soon after their
                 start.
         """
-        lives = ShortLives()
         for serial in itertools.count():
-            lives.begin()
             was_ready = await self._run_one(serial)
             if not was_ready and not serial:
                 raise WorkerError("")
-            if (pause := lives.end(was_ready=was_ready)) is None:
+            if (pause := self._lives.end()) is None:
                 raise WorkerError(f"The engine ended {MAX_SHORT_LIVES} times soon after its start; the server ends.")
             await asyncio.sleep(pause)
             self._worker = self._spawn()
@@ -94,6 +92,7 @@ class EngineKeeper:
             ready = await worker.ready()
             adapters = await self._change_again(worker, ready.adapters)
             self._is_ready = True
+            self._lives.ready()
             self._announce(Ready(ready.address, ready.engine, adapters))
             self.first_ready = self.first_ready or ready
         except WorkerError:

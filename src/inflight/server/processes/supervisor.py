@@ -204,7 +204,6 @@ class Supervisor:
             inherited.append(self._data.lock)
         child = self._children[index] = _Child(index, self._serial, inherited)
         self._serial += 1
-        self._lives[index].begin()
         child.send(
             Setup(
                 server=self._server,
@@ -238,7 +237,7 @@ class Supervisor:
         log.error(
             f"API process {child.index} ended {how}; its calls in flight ({left}) are aborted, and it is started again."
         )
-        if (pause := self._lives[child.index].end(was_ready=child.is_up)) is None:
+        if (pause := self._lives[child.index].end()) is None:
             log.error(
                 f"API process {child.index} ended {MAX_SHORT_LIVES} times soon after its start; see its messages above."
             )
@@ -251,6 +250,7 @@ class Supervisor:
     def _heard(self, child: _Child, message: FromChild) -> None:
         if isinstance(message, Up):
             child.is_up = True
+            self._lives[child.index].ready()
             self._begin_if_all_up()
         elif isinstance(message, Question):
             self._start(self._answer(child, self._engines.answer(child.name, message)))
