@@ -46,6 +46,7 @@ from inflight.server.processes.messages import (
     AdapterChanged,
     AskFrames,
     AskPage,
+    Count,
     LoadAdapter,
     Loading,
     Model,
@@ -161,9 +162,13 @@ class EngineProcess(ABC):
         listening = loop.create_task(self._control.listen(self._heard))
         serving = loop.create_task(self._serve())
         await asyncio.wait((listening, serving), return_when=asyncio.FIRST_COMPLETED)
+        fault = listening.exception() if listening.done() else None
+        if fault is not None:
+            log.error(f"The engine ends, since a message of the server could not be read: {fault}", exc_info=fault)
+        code = 0 if fault is None else 1
         if self.engine is None and not serving.done():
-            leave_loader(0)
-        code = serving.result() if serving.done() else 0
+            leave_loader(code)
+        code = serving.result() if serving.done() else code
         serving.cancel()  # else it reports that the engine stops
         if self.engine is not None:
             await asyncio.to_thread(self.engine.bridge.close)
@@ -203,13 +208,13 @@ class EngineProcess(ABC):
             case AskFrames():
                 self._answer(self._frames(message))
             case LoadAdapter() | UnloadAdapter():
-                self._answer(self.change_adapter(message))
+                self._answer(self._changed_adapter(message))
             case ClientLost():
                 if self._server is not None:
                     self._server.lost(message.name)
             case _:
                 if self.engine is not None:
-                    record_count(message, self.engine.metrics)
+                    self._count(message, self.engine.metrics)
 
     def _answer(self, answer: Coroutine[None, None, Struct]) -> None:
         async def send() -> None:
@@ -218,6 +223,20 @@ class EngineProcess(ABC):
         task = asyncio.ensure_future(send())
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
+
+    def _count(self, message: Count, metrics: Metrics | PoolMetrics) -> None:
+        try:
+            record_count(message, metrics)
+        except Exception:  # serving goes on with a count that is too low
+            log.exception("an event could not be counted in the metrics")
+
+    async def _changed_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterChanged:
+        try:
+            return await self.change_adapter(message)
+        except Exception as error:  # every question has an answer
+            sentence = f"The adapter {message.name!r} could not be changed ({type(error).__name__}: {error})."
+            log.exception(sentence)
+            return AdapterChanged(message.question, self.adapters, sentence)
 
     async def _page(self, question: int) -> Page:
         if self.engine is not None:
