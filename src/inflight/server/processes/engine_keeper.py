@@ -34,8 +34,6 @@ from inflight.server.processes.short_lives import MAX_SHORT_LIVES, ShortLives
 from inflight.server.processes.worker import Worker, WorkerError
 from inflight.server.processes.worker_messages import EngineReady
 
-AdapterChange = Callable[[int], LoadAdapter | UnloadAdapter]  # makes the message, by its number
-
 log = logging.getLogger("inflight.server")
 
 
@@ -62,7 +60,8 @@ class EngineKeeper:
             dropped: Called with the name of an API process that the engine dropped.
         """
         self._spawn, self._setup, self._announce, self._dropped = spawn, setup, announce, dropped
-        self._changes: dict[str, AdapterChange] = {}  # of adapters since the first start, the last of each name
+        # Of adapters since the first start, the last of each name.
+        self._changes: dict[str, LoadAdapter | UnloadAdapter] = {}
         self._worker = spawn()
         self._is_ready, self._lives = False, ShortLives()
         self.first_ready: EngineReady | None = None
@@ -136,21 +135,26 @@ class EngineKeeper:
     async def _change_adapter(self, question: LoadAdapter | UnloadAdapter) -> AdapterChanged:
         """Load or unload an adapter, in the engines to come, too."""
         number = question.question
-
-        def change(question_of_engine: int) -> LoadAdapter | UnloadAdapter:
-            return replace(question, question=question_of_engine)
-
-        changed = await self._worker.change_adapter(change) if self._is_ready else None
+        changed = await self._worker.change_adapter(question) if self._is_ready else None
         if changed is None:
             return AdapterChanged(number, error="The engine is being started again; try again in a moment.")
         if changed.error is None:
-            self._changes[question.name] = change
+            self._changes[question.name] = question
             self._announce(Adapters(changed.adapters))
         return replace(changed, question=number)
 
     async def _change_again(self, worker: Worker, adapters: tuple[Adapter, ...]) -> tuple[Adapter, ...]:
-        """Load and unload the adapters that were in the engine before; return all that there are."""
-        for change in self._changes.values():
-            if (changed := await worker.change_adapter(change)) is not None:
-                adapters = changed.adapters
+        """Load and unload adapters as in the engine before, and log those that cannot be; return all that there are."""
+        for name, change in tuple(self._changes.items()):
+            is_known = any(one.name == name for one in adapters)  # from the start, and of other files perhaps
+            steps: list[LoadAdapter | UnloadAdapter] = [UnloadAdapter(0, name)] if is_known else []
+            steps += [change] if isinstance(change, LoadAdapter) else []
+            for step in steps:
+                if (changed := await worker.change_adapter(step)) is None:
+                    return adapters
+                if changed.error is None:
+                    adapters = changed.adapters
+                else:
+                    log.error(f"The adapter {name!r} is not in the next engine: {changed.error}")
+                    self._changes.pop(name, None)
         return adapters

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from inflight.engine.event_stream import set_outcome
 from inflight.server.processes.control import ControlledProcess
 from inflight.server.processes.messages import (
@@ -107,9 +109,9 @@ class Worker(ControlledProcess[FromWorker]):
         shown = await self._ask(lambda question: AskFrames(question, asked, name), SHOWN_SECONDS)
         return shown.frames if isinstance(shown, ShownFrames) else {}
 
-    async def change_adapter(self, make: Callable[[int], LoadAdapter | UnloadAdapter]) -> AdapterChanged | None:
-        """Load or unload an adapter; None where the process ends meanwhile. make: the message, by its number."""
-        changed = await self._ask(make)
+    async def change_adapter(self, change: LoadAdapter | UnloadAdapter) -> AdapterChanged | None:
+        """Load or unload an adapter; None where the process ends meanwhile. change: its number is not looked at."""
+        changed = await self._ask(lambda question: replace(change, question=question))
         return changed if isinstance(changed, AdapterChanged) else None
 
     async def _ask(self, make: Callable[[int], ToWorker], seconds: float | None = None) -> Reply | None:
