@@ -15,7 +15,7 @@ from inflight.core.types.events import Finish, FinishedEvent, PooledEvent, Promp
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import SamplingParams, TokenLogprob, TopLogprobs
 from inflight.engine.event_stream import EngineStopped
-from inflight.engine.remote.channel import make_socket
+from inflight.engine.remote.channel import MAX_QUEUED, make_socket
 from inflight.engine.remote.client import RemoteClient
 from inflight.engine.remote.messages import (
     Accepted,
@@ -171,15 +171,26 @@ async def test_invalid_messages_of_an_engine_end_the_streams(tmp_path: Path) -> 
     address = f"ipc://{tmp_path}/engine"
     engine = make_socket(zmq.ROUTER)
     engine.bind(address)
-    client = RemoteClient(address, "one")
+    ends: list[bool] = []
+    client = RemoteClient(address, "one", lambda sentence, is_broken: ends.append(is_broken))
     opening = asyncio.ensure_future(client.open(request_of("a")))
     name, _ = await asyncio.to_thread(engine.recv_multipart)
     engine.send_multipart([name, b"nonsense"])
     with pytest.raises(EngineStopped, match="is damaged"):
         await asyncio.wait_for(opening, 20)
-    assert client.stopped is not None
+    assert client.stopped is not None and ends == [True]
     client.close()
     engine.close()
+
+
+async def test_an_engine_that_reads_nothing_cannot_be_reached(tmp_path: Path) -> None:
+    ends: list[bool] = []
+    client = RemoteClient(f"ipc://{tmp_path}/engine", "one", lambda sentence, is_broken: ends.append(is_broken))
+    with pytest.raises(EngineStopped, match="cannot be reached"):
+        for number in range(MAX_QUEUED + 1):
+            client._send(Cancel(number))
+    assert ends == [True]
+    client.close()
 
 
 async def test_a_lost_client_loses_its_requests_only(rig: RemoteRig) -> None:

@@ -13,7 +13,9 @@ from inflight.core.types.sampling import Adapter
 from inflight.server.processes.engine_keeper import EngineKeeper
 from inflight.server.processes.messages import (
     AdapterChanged,
+    EngineBroken,
     LoadAdapter,
+    Lost,
     Model,
     Ready,
     ToChild,
@@ -29,7 +31,6 @@ class Engine:
         self._gone = gone
         self._adapters = {"start": Adapter("start", "old", 0)}
         self.failed = "It broke."  # which its process has logged
-        self.broken_by: str | None = None
 
     def start(self, *arguments: Any) -> None:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -99,6 +100,22 @@ def test_adapters_are_in_the_next_engine_and_those_that_cannot_be_are_logged(cap
         assert {one.name: one.path for one in second.adapters} == {"kept": "kept", "start": "new"}
         logged = [line for line in caplog.messages if "adapter" in line]
         assert logged == ["The adapter 'removed' is not in the next engine: removed is not there."]
+        rig.end()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_an_engine_that_a_client_cannot_reach_is_ended_unless_it_has_ended_already() -> None:
+    async def main() -> None:
+        rig = Rig()
+        await rig.ready()
+        [model] = [one for one in rig.sent if isinstance(one, Model)]
+        rig.keeper.heard("1", EngineBroken("", model.serial, "It cannot be reached."))
+        await rig.ready(2)
+        lost = [one.sentence for one in rig.sent if isinstance(one, Lost)]
+        assert rig.engines[0].ended.done() and lost == ["It cannot be reached."]
+        rig.keeper.heard("2", EngineBroken("", model.serial, "It cannot be reached, either."))
+        assert not rig.engines[1].ended.done()
         rig.end()
 
     asyncio.run(asyncio.wait_for(main(), 20))

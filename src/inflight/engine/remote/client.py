@@ -30,17 +30,20 @@ from inflight.engine.remote.messages import (
     encode,
 )
 
+# Given the reason, and whether the engine runs but cannot be reached or understood: only its client knows that.
+OnStop = Callable[[str, bool], None]
+
 
 class RemoteClient:
     """An `EngineClient`."""
 
-    def __init__(self, address: str, name: str, on_stop: Callable[[str], None] = lambda sentence: None):
+    def __init__(self, address: str, name: str, on_stop: OnStop = lambda sentence, is_broken: None):
         """Connect to an engine.
 
         Args:
             address: Of the engine's server.
             name: One that no other client of that engine has had.
-            on_stop: Called with the reason when the engine has stopped.
+            on_stop: Called when the engine has stopped.
         """
         self._on_stop = on_stop
         self._loop = asyncio.get_running_loop()
@@ -68,8 +71,8 @@ class RemoteClient:
     def stopped(self) -> str | None:
         return self._stopped
 
-    def stop(self, sentence: str) -> None:
-        """End all streams, because the engine has stopped for this reason."""
+    def stop(self, sentence: str, *, is_broken: bool = False) -> None:
+        """End all streams, because the engine has stopped for this reason. is_broken: as `OnStop` has it."""
         if self._stopped is not None:
             return
         self._stopped = sentence
@@ -77,7 +80,7 @@ class RemoteClient:
             _end(stream, EngineStopped(sentence))
         self._streams.clear()
         self._accepted.clear()
-        self._on_stop(sentence)
+        self._on_stop(sentence, is_broken)
 
     def close(self) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop is closed
@@ -96,7 +99,7 @@ class RemoteClient:
             try:
                 return self._channel.send(encode(message))
             except Unreachable as error:
-                self.stop(f"The engine cannot be reached ({error}); restart the server.")
+                self.stop(f"The engine cannot be reached ({error}).", is_broken=True)
         raise EngineStopped(self._stopped)
 
     def _cancel(self, number: int, stream: EventStream) -> None:
@@ -116,7 +119,7 @@ class RemoteClient:
             if isinstance(message, Happened):
                 return self._happened(message)
         except MessageError as error:
-            return self.stop(str(error))
+            return self.stop(str(error), is_broken=True)
         if isinstance(message, Failed):
             if (stream := self._streams.get(message.stream)) is not None:
                 self._forget(message.stream)

@@ -17,6 +17,7 @@ from inflight.server.processes.messages import (
     Answer,
     AskFrames,
     AskPage,
+    EngineBroken,
     LoadAdapter,
     Loading,
     Lost,
@@ -84,10 +85,10 @@ class EngineKeeper:
 
     async def _run_one(self, serial: int) -> bool:
         """Run the process until it ends; return whether its engine was ready."""
-        worker = self._worker
+        worker, self._serial = self._worker, serial
         worker.start(self._setup(serial), lambda doing: self._announce(Loading(doing)), self._dropped)
         try:
-            self._announce(Model((await worker.found()).folder))
+            self._announce(Model((await worker.found()).folder, serial=serial))
             ready = await worker.ready()
             adapters = await self._change_again(worker, ready.adapters)
             self._is_ready = True
@@ -125,8 +126,11 @@ class EngineKeeper:
                 return Refused(number, 400, "This server has one model, which is always loaded.")
 
     def heard(self, client: str, notice: Notice) -> None:
-        """Pass on what the engine's metrics count."""
-        self._worker.count(notice)
+        """Pass on what the engine's metrics count; kill an engine that answers no more."""
+        if not isinstance(notice, EngineBroken):
+            self._worker.count(notice)
+        elif notice.serial == self._serial:
+            self._worker.break_off(notice.sentence)
 
     def client_lost(self, client: str) -> None:
         """Abort the requests of an API process that has ended."""

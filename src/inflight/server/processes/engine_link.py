@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from inflight.engine.event_stream import set_outcome
-from inflight.engine.remote.client import RemoteClient
+from inflight.engine.remote.client import OnStop, RemoteClient
 from inflight.server.engine_description import decode_description
 from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.loading import make_prompts, make_served
@@ -23,7 +23,7 @@ from inflight.server.served import Served
 from inflight.server.settings import ServerSettings
 from inflight.text import ChatTemplate, Tokenizer
 
-LINK_BITS = 8  # links of a process, each with numbers of its own for requests without a seed
+LINK_BITS = 16  # links of a process, each with numbers of its own for requests without a seed
 
 Connect = Callable[[Model, Awaitable[Ready]], Coroutine[Any, Any, Served]]
 
@@ -43,7 +43,7 @@ class Connector:
         ready: Awaitable[Ready],
         settings: ServerSettings,
         preprocessing: PreprocessingPool,
-        on_stop: Callable[[str], None] = lambda sentence: None,
+        on_stop: OnStop = lambda sentence, is_broken: None,
     ) -> Served:
         """Return the model when its engine serves and its preprocessing has loaded.
 
@@ -52,7 +52,7 @@ class Connector:
             ready: Returns the message that its engine serves.
             settings: Of its answers.
             preprocessing: Loads the model's tokenizer, unless it has.
-            on_stop: Called with the reason when the engine has stopped.
+            on_stop: Called when the engine has stopped.
 
         Raises:
             PreprocessingError: The preprocessing could not be started.

@@ -291,7 +291,7 @@ class Release(Struct, frozen=True, tag=True):
 
 
 class EngineBroken(Struct, frozen=True, tag=True):
-    """The engine of one of several models answers no more."""
+    """An engine answers no more. name, serial: as `Model` has them."""
 
     name: str
     serial: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from inflight.core.types.sampling import Adapter
@@ -15,6 +16,7 @@ from inflight.server.processes.engine_link import Connector, EngineLink
 from inflight.server.processes.messages import (
     AdapterChanged,
     Adapters,
+    EngineBroken,
     FromChild,
     LoadAdapter,
     Lost,
@@ -117,8 +119,15 @@ class SingleEngine:
     # -- the engine -----------------------------------------------------------------------------------------------
 
     async def _connect(self, model: Model, ready: Awaitable[Ready]) -> Served:
-        settings = self._setup.server.settings
-        return await self._connector.connect(model, ready, settings, self._preprocessing, self._lose)
+        settings, stopped = self._setup.server.settings, partial(self._stopped, model.serial)
+        return await self._connector.connect(model, ready, settings, self._preprocessing, stopped)
+
+    def _stopped(self, serial: int, sentence: str, is_broken: bool) -> None:
+        """Take note that an engine has stopped, unless the server's first process has reported its end already."""
+        if self._link is not None and self._link.serial == serial:
+            if is_broken:
+                self._send(EngineBroken("", serial, sentence))
+            self._lose(sentence)
 
     def _lose(self, sentence: str) -> None:
         """End the calls of an engine that has ended."""
