@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -206,6 +207,50 @@ def test_a_body_whose_process_is_killed_is_read_by_another_once(kills: int, monk
             assert (error.status, error.code) == (503, "body_not_read")
         assert isinstance(await pool.prepare("chat", chat()), PreparedChat)
         assert len(killed) == kills
+
+    run(work)
+
+
+def test_a_process_that_cannot_be_started_is_no_fault_of_the_body() -> None:
+    async def full(role: bytes) -> ReadingProcess:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def work(pool: PreprocessingPool) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pool, "_forked", full)
+            error = await refusal(pool, chat())
+        assert (error.status, error.code) == (503, "body_not_read") and "Too many open files" in error.message
+        assert isinstance(await pool.prepare("chat", chat()), PreparedChat)
+
+    run(work)
+
+
+def test_the_next_engine_waits_for_processes_that_were_not_loaded_for_the_last_one() -> None:
+    async def work(pool: PreprocessingPool) -> None:
+        assert pool._in_place is not None
+        another = PreprocessingPool()
+        for _ in range(2):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(another, "_wait_until_loaded", raise_not_loaded)
+                with pytest.raises(PreprocessingError):
+                    another.configure(Limits(), pool._in_place)
+        await another.close()
+
+    run(work)
+
+
+def raise_not_loaded() -> None:
+    raise PreprocessingError("It is not loaded.")
+
+
+def test_signals_of_a_service_do_not_end_the_processes() -> None:
+    async def work(pool: PreprocessingPool) -> None:
+        await pool.prepare("chat", chat())
+        before = children_of(pool)
+        for process in (pool._process.pid, *before):
+            os.kill(process, signal.SIGTERM)
+        assert isinstance(await pool.prepare("chat", chat()), PreparedChat)
+        assert children_of(pool) == before
 
     run(work)
 

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -77,6 +78,7 @@ class PreprocessingPool:
         self._limits = Limits()
         self._ignored = IgnoredFieldLog()
         self._in_place: Preprocessor | None = None
+        self._configuring, self._is_loaded = threading.Lock(), False
         self._forking = asyncio.Lock()
         self._spawn()
 
@@ -94,10 +96,11 @@ class PreprocessingPool:
         Args:
             in_place: Reads what is too short to be worth a process.
         """
-        is_loaded = self._in_place is not None  # for an engine before this one, of the same settings
-        self._limits, self._in_place = limits, in_place
-        if not is_loaded:
-            self._wait_until_loaded()
+        with self._configuring:  # the engine before this one may have been lost while it waited
+            self._limits, self._in_place = limits, in_place
+            if not self._is_loaded:
+                self._wait_until_loaded()
+            self._is_loaded = True
 
     async def prepare(
         self, endpoint: EndpointName, body: bytes, owner: str = "", history: bytes = b""
@@ -177,11 +180,13 @@ class PreprocessingPool:
         self._control.setblocking(False)
 
     async def _child(self, role: bytes) -> ReadingProcess:
-        """Return a fresh process. Raises PreprocessingError, StalledError, OSError, EOFError."""
-        try:
-            return await self._forked(role)
-        except (StalledError, OSError, EOFError):  # of the process that forks, which is started again
-            return await self._forked(role)
+        """Return a fresh process. Raises PreprocessingError."""
+        for _ in range(2):
+            try:
+                return await self._forked(role)
+            except (StalledError, OSError, EOFError) as error:  # of the process that forks, which is started again
+                fault = error
+        raise PreprocessingError(f"No process could be started for the body ({type(fault).__name__}: {fault})")
 
     async def _forked(self, role: bytes) -> ReadingProcess:
         async with self._forking:  # so that each gets the id of its own
@@ -385,16 +390,17 @@ class Lane:
         about the body that it reads, and another process reads it, once."""
         fault: Exception = StalledError()
         for _ in range(2):
-            began = time.monotonic()
             try:
-                return await self._read(slot, waiting)
-            except PreprocessingError as error:
+                process, began = await self._process(slot), time.monotonic()
+                answer = await process.read(waiting.endpoint, waiting.body, waiting.history)
+                if answer[:1] == RENEW:
+                    self._drop(slot)
+                return answer[1:]
+            except (PreprocessingError, ProcessAborted) as error:
+                self._drop(slot)
                 return error
             except StalledError as error:
                 fault = error
-            except ProcessAborted as error:
-                self._drop(slot)
-                return error
             except (OSError, EOFError):
                 fault = ProcessKilled()
             self._drop(slot)
@@ -402,15 +408,13 @@ class Lane:
                 return BodyTimeout()
         return fault
 
-    async def _read(self, slot: int, waiting: WaitingBody) -> bytes:
+    async def _process(self, slot: int) -> ReadingProcess:
+        """Return the process of a slot, or a fresh one. Raises PreprocessingError."""
         process = self._processes[slot]
         if process is not None and process.has_ended:  # since the last body
             self._drop(slot)
         process = self._processes[slot] = self._processes[slot] or await self._start()
-        answer = await process.read(waiting.endpoint, waiting.body, waiting.history)
-        if answer[:1] == RENEW:
-            self._drop(slot)
-        return answer[1:]
+        return process
 
     def _drop(self, slot: int) -> None:
         """End a process; the next body gets a fresh one."""

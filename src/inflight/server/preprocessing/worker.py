@@ -256,7 +256,8 @@ def main() -> int:
     """Serve until the server closes the socket, which brings a Setup, the Limits, and then sockets."""
     # One thread, so that a fork is whole and no thread's stack counts as memory.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's are for the server, which closes the socket
+    # Those of a terminal or a service are for the server, which closes the socket when its calls are done.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as control, contextlib.suppress(EOFError, OSError):
         _fork_for(control)  # the server's end, early or late, is this one's too
