@@ -209,6 +209,25 @@ def test_one_that_does_not_end_as_it_should_is_unloaded_all_the_same() -> None:
     run(test)
 
 
+def test_one_that_is_being_unloaded_has_ended_when_the_pool_is_closed() -> None:
+    async def test(pool: ModelPool, loader: Loader) -> None:
+        (await pool.acquire("a")).release()
+        ended: list[str] = []
+
+        async def close() -> None:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            ended.append("a")
+
+        loader.models["a"].close = close  # type: ignore[method-assign]
+        pool.unload("a")
+        await asyncio.sleep(0)
+        await pool.close()
+        assert ended == ["a"]
+
+    run(test)
+
+
 def test_all_that_wait_are_refused_by_a_failure() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
         loader.gate.clear()

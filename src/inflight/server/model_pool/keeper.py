@@ -55,7 +55,8 @@ class ModelKeeper:
         self.loaded: dict[str, LoadedModel] = {}
         self._models, self._residency, self._loader = models, residency, loader
         self._calls, self._counts, self._ended = calls, counts, ended
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._loading: set[asyncio.Task[None]] = set()
+        self._unloading: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
         self._is_closed = False
@@ -79,9 +80,9 @@ class ModelKeeper:
         now = time.monotonic()
         for decision in self._residency.decide(now):
             if isinstance(decision, Load):
-                self._start(self._load(decision.name))
+                _start(self._load(decision.name), self._loading)
             else:  # taken out at once: nothing else ends it from now on
-                self._start(self._unload(decision.name, self.loaded.pop(decision.name)))
+                _start(self._unload(decision.name, self.loaded.pop(decision.name)), self._unloading)
         for name in self.loaded:
             if self._residency.state(name) == "loaded":
                 self._calls.serve_waiting(name)
@@ -98,16 +99,11 @@ class ModelKeeper:
         if self._timer is not None:
             self._timer.cancel()
         loaded, self.loaded = tuple(self.loaded.values()), {}
-        for task in tuple(self._tasks):
+        for task in tuple(self._loading):
             task.cancel()
-        await asyncio.gather(*self._tasks, *(one.close() for one in loaded), return_exceptions=True)
+        tasks = (*self._loading, *self._unloading)
+        await asyncio.gather(*tasks, *(one.close() for one in loaded), return_exceptions=True)
         self._loader.close()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        # In no request's context: what is logged of it is no request's.
-        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _load(self, name: str) -> None:
         began = time.monotonic()
@@ -169,3 +165,10 @@ class ModelKeeper:
         if self._residency.refusal(name, now) is not None:
             self._calls.refuse_waiting(name, why)
         self.look()
+
+
+def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    # In no request's context: what is logged of it is no request's.
+    task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
