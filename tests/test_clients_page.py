@@ -13,14 +13,14 @@ FOLDERS = sorted(
     path.parent
     for name in ("requirements.txt", "package.json")
     for path in ROOT.glob(f"tests/foreign/*/{name}")
-    if path.parent.name != "browser"  # what drives one is nobody's client
+    if path.parent.name != "browser"  # what drives one is no client
 )
 TABLE = (ROOT / "docs/clients.md").read_text(encoding="utf-8").partition("\n## ")[0]
 NAMED = {tuple(one) for one in re.findall(r"^\| ([\w-]+) (\d+\.\d+)[ (|]", TABLE, re.MULTILINE)}
 
 
 def pinned(folder: Path) -> set[tuple[str, str]]:
-    """Packages that a folder asks for, with the two numbers of their versions that the page tells."""
+    """Packages that a folder asks for, with the two numbers of their versions that are on the page."""
     if (node := folder / "package.json").exists():
         asked = json.loads(node.read_text(encoding="utf-8"))["dependencies"].items()
     else:

@@ -87,7 +87,7 @@ def test_the_pages_of_this_checkout_are_in_that_form() -> None:
 def test_the_plan_that_is_timed_is_the_one_that_the_page_on_planning_shows() -> None:
     text = (results.RESULTS.with_suffix("") / "simulator.md").read_text(encoding="utf-8")
     found = re.search(r"`inflight (?P<asked>plan [^`]*)` takes .* It answers: (?P<answer>.*)\.", text)
-    assert found is not None, "no section tells of the plan; run python -m benchmarks.simulator --plan --write"
+    assert found is not None, "no section has the plan; run python -m benchmarks.simulator --plan --write"
     planning = results.RESULTS.with_name("planning.md").read_text(encoding="utf-8")
     shown = re.search(r"\n```\ninflight (?P<asked>plan --model llama-3-70b[^`]*)```\n\n```\n(?P<answer>.*)\n", planning)
     assert shown is not None

@@ -1,4 +1,4 @@
-"""What honest clients wrote down, and what of it lies within a time."""
+"""Records of honest clients, and the part of them within a time."""
 
 from __future__ import annotations
 

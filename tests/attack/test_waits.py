@@ -1,4 +1,4 @@
-"""What an attack added to waits, and which limits it broke."""
+"""Waits that an attack added, and limits that it broke."""
 
 from __future__ import annotations
 

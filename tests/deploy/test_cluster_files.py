@@ -1,4 +1,4 @@
-"""The files for llm-d and for compose: what they tell inflight it understands, and what they name fits together.
+"""The files for llm-d and for compose: inflight understands their options, and what they name fits together.
 
 Their form is held to the fields that are used of each kind, as the published definitions have them. A cluster is not
 here to try them on; the compose file's commands are run where vllm-router is tested.
@@ -109,7 +109,7 @@ def test_routes_pool_and_pods_name_each_other() -> None:
     assert f"--port {port}" in (ROOT / "deploy/Containerfile").read_text().replace('", "', " ")
 
 
-def test_the_picker_hears_what_the_servers_tell() -> None:
+def test_the_picker_hears_what_the_servers_send() -> None:
     asked = settings(CONTAINER["args"])
     (name,) = asked["served_model_name"]
     events = asked["kv_events_config"]
@@ -186,7 +186,7 @@ def test_the_compose_files_router_stands_before_both_servers() -> None:
     sources = dict(one.split("=") for one in asked if "=tcp://" in one and one.endswith(":5557"))
     replays = dict(one.split("=") for one in asked if "=tcp://" in one and one.endswith(":5558"))
     assert sources.keys() == replays.keys() == urls
-    assert all(told == f"tcp://{url[7:-5]}:5557" for url, told in sources.items())
+    assert all(address == f"tcp://{url[7:-5]}:5557" for url, address in sources.items())
     assert ROUTER["depends_on"].keys() == REPLICAS.keys()
     pinned = (ROOT / "tests/foreign/vllm_router/requirements.txt").read_text().split()[0]
     assert pinned in (COMPOSE / "Containerfile.router").read_text(), "tested in another version"

@@ -162,7 +162,7 @@ def test_the_container_copies_what_is_there_and_is_not_root() -> None:
     ]
     assert copied and all((ROOT / name).exists() for name in copied)
     final = lines[max(number for number, line in enumerate(lines) if line.startswith("FROM ")) :]
-    assert "USER 10001:10001" in final, "by number, so that a cluster can tell that it is not root"
+    assert "USER 10001:10001" in final, "by number, so that a cluster sees that it is not root"
     assert {line.split()[0] for line in final} >= {"HEALTHCHECK", "VOLUME", "EXPOSE", "ENTRYPOINT"}
 
 

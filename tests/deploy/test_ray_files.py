@@ -1,4 +1,4 @@
-"""The files for KubeRay: what they tell inflight it understands, and both name the same Ray and the same image."""
+"""The files for KubeRay: inflight understands their options, and both name the same Ray and the same image."""
 
 from __future__ import annotations
 

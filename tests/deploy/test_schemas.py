@@ -111,5 +111,5 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     for text, says in ((unit, ""), (unit.replace("ProtectSystem=", "ProtectSystems="), "ProtectSystems")):
         path.write_text(text.replace("/opt/inflight/bin/inflight", "/bin/true"))  # there is no server installed here
         ended = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, check=False)
-        told = "\n".join(line for line in ended.stderr.splitlines() if str(path) in line)
-        assert (says in told) if says else not told
+        reported = "\n".join(line for line in ended.stderr.splitlines() if str(path) in line)
+        assert (says in reported) if says else not reported

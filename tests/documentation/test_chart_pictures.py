@@ -22,7 +22,7 @@ def chart() -> Figure:
 
 
 def size(path: Path) -> tuple[int, int]:
-    """Of a PNG: width and height, as its first chunk tells them."""
+    """Return a PNG's width and height, from its first chunk."""
     head = path.read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", head[16:24])

@@ -1,4 +1,4 @@
-"""What the site's pages are put together from: links, runs, tables, and a place in the navigation for each."""
+"""Parts of the site: links, runs, tables, and a place in the navigation for each page."""
 
 from __future__ import annotations
 
@@ -90,15 +90,15 @@ def test_command_lines_are_run_and_answers_put_below() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "told"),
+    ("block", "message"),
     [
         ("<!-- run: a unicorn -->\n```sh\ninflight --version\n```\n", "does not say 'a unicorn'"),
         ("<!-- run -->\n```sh\ninflight report nothing.jsonl\n```\n", "ended with 2"),
         ("<!-- run -->\n```sh\nrm -rf /tmp/nothing\n```\n", "only inflight is run"),
     ],
 )
-def test_a_page_that_promises_something_else_is_refused(block: str, told: str) -> None:
-    with pytest.raises(WebsiteError, match=told):
+def test_a_page_whose_run_shows_something_else_is_refused(block: str, message: str) -> None:
+    with pytest.raises(WebsiteError, match=message):
         with_runs(block, "page.md")
 
 

@@ -23,8 +23,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ended = subprocess.run([sys.executable, "-m", "website", folder], cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     settings = str(folder / "mkdocs.yml")
-    told = ENVIRONMENT.make().run("mkdocs", "build", "--strict", "-q", "-f", settings, NO_MKDOCS_2_WARNING="1")
-    assert "WARNING" not in told
+    output = ENVIRONMENT.make().run("mkdocs", "build", "--strict", "-q", "-f", settings, NO_MKDOCS_2_WARNING="1")
+    assert "WARNING" not in output
     return folder / "site"
 
 

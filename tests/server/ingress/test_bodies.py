@@ -29,7 +29,7 @@ def resident(server: Server) -> int:
     return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
-def test_keys_are_told_from_the_headers_before_the_body(keyed: Server) -> None:
+def test_keys_are_checked_on_the_headers_before_the_body(keyed: Server) -> None:
     server = keyed
     for headers, code in (((), "missing_api_key"), (("Authorization: Bearer no",), "invalid_api_key")):
         with Raw(server) as raw:  # not one byte of the body is there
@@ -75,7 +75,7 @@ def test_a_body_must_come_in_time(start: Callable[..., Server], tmp_path: Path) 
         assert answer.status == 408 and "--upload-timeout" in answer.error["message"]
 
 
-def test_expecting_clients_are_told_before_they_send(server: Server) -> None:
+def test_expecting_clients_are_answered_before_they_send(server: Server) -> None:
     with Raw(server) as raw:
         raw.send(head("POST", COMPLETIONS, "Expect: 100-continue", length=100 * MEBIBYTE))
         assert raw.answer().status == 413
@@ -107,7 +107,7 @@ def test_half_sent_bodies_do_not_fill_the_memory(start: Callable[..., Server]) -
     assert server.settled(lambda: resident(server) - before < 16 * MEBIBYTE, 30), "and none is kept when they have gone"
 
 
-def test_a_body_that_finds_no_room_is_told_when_to_come_back(start: Callable[..., Server]) -> None:
+def test_a_body_that_finds_no_room_is_refused_with_a_time_to_retry(start: Callable[..., Server]) -> None:
     server = start("--body-budget-mb", "1", "--max-body-mb", "1", "--body-timeout", "60")
     with Raw(server) as holder, Raw(server, "127.0.0.3") as other:
         holder.send(head("POST", COMPLETIONS, length=MEBIBYTE) + b"x" * (MEBIBYTE - 1))

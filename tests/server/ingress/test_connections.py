@@ -153,7 +153,7 @@ def test_what_follows_a_request_harms_its_answer_not(server: Server) -> None:
     assert answer.status == 200 and b"choices" in answer.body
 
 
-def test_the_end_waits_for_nobody_who_has_not_asked(start: Callable[..., Server]) -> None:
+def test_the_end_waits_for_no_idle_connection(start: Callable[..., Server]) -> None:
     server = start("--drain-timeout", "20")
     half = [Raw(server).send(head("POST", COMPLETIONS, length=100) + b"{") for _ in range(300)]
     idle = [Raw(server) for _ in range(50)]
@@ -231,7 +231,7 @@ def test_an_address_closes_unused_connections_of_its_own(monkeypatch: pytest.Mon
     assert not every._used and not every._counts
 
 
-def test_a_limit_that_no_server_can_live_with_is_told() -> None:
+def test_a_limit_that_no_server_can_live_with_is_reported() -> None:
     limited = ["prlimit", "--nofile=40:40", sys.executable, "-m", "inflight.cli", "serve", "--port", "0"]
     if shutil.which(limited[0]) is None:
         pytest.skip("prlimit sets the limit")

@@ -44,7 +44,7 @@ def test_every_answer_has_the_id_of_its_request(server: Server) -> None:
         assert given.startswith("req_") and len(given) == 36
 
 
-def test_lines_tell_of_the_request_by_its_id(server: Server) -> None:
+def test_lines_have_the_id_of_the_request(server: Server) -> None:
     server.post(COMPLETIONS, GENERATE, headers={"X-Request-Id": "line-ok"})
     (line,) = lines(server, "line-ok")
     assert line["status"] == 200 and line["request_id"].startswith("cmpl")
@@ -79,7 +79,7 @@ def test_a_reason_does_not_hold_what_the_client_wrote(sentence: str, logged: str
     assert without_values(sentence) == logged
 
 
-def test_a_wrong_method_is_told_the_right_ones(server: Server) -> None:
+def test_a_wrong_method_is_refused_with_the_right_ones(server: Server) -> None:
     for path, allowed in (
         (COMPLETIONS, "POST"),
         ("/health", "GET, HEAD"),

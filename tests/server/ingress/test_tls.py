@@ -100,7 +100,7 @@ def test_a_password_opens_the_key(tmp_path: Path) -> None:
     assert "swordfish" not in repr(ServerSettings(**given, ssl_keyfile_password="swordfish"))
 
 
-def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported(tmp_path: Path) -> None:
     certificate, key = made(tmp_path, "own")
     other = made(tmp_path, "other")[1]
     rubbish = tmp_path / "rubbish.pem"
