@@ -26,7 +26,7 @@ CLIENT = "vllm_router"
 COMPLETIONS = "/v1/completions"
 SHORT = {"model": MODEL, "prompt": "A lane is", "temperature": 0, "max_tokens": 12}
 # So many samples that their steps take seconds, and that two runs of them are still the same.
-LONG = {**SHORT, "n": 48, "seed": 7, "temperature": 1, "max_tokens": 400, "ignore_eos": True}
+LONG = {**SHORT, "n": 48, "seed": 7, "temperature": 1, "max_tokens": 900, "ignore_eos": True}
 CAREFUL = ("--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--health-success-threshold", "1")
 # A request is tried five times: a server must be given up before that, though a policy would choose it each time.
 CAREFUL += ("--cb-failure-threshold", "2", "--cb-timeout-duration-secs", "2")
@@ -73,7 +73,7 @@ def test_a_killed_server_ends_its_stream_with_an_error_and_the_other_goes_on(
         victim, other = sorted(pair, key=running, reverse=True)
         assert running(victim) > 0 == running(other)
         beside = clients.submit(streamed, other.url, COMPLETIONS, LONG)
-        victim.process.kill()
+        victim.lose_power()
         half, error = stream.result(30)
         assert half.text and not half.done and half.finish_reason is None
         assert error is not None or half.error is not None, "the stream ended as if it were whole"

@@ -199,7 +199,7 @@
       if (fault instanceof Refused) {
         answer.end(fault.message, true);
         if (fault.status === 401) this.askKey("That key is not known here; give another one, and ask again.");
-        if (fault.status === 404) this.meet();
+        if (fault.status === 404 || fault.status >= 500) this.meet();
         return undefined;
       }
       answer.end(answer.content ? "The connection broke off: the server went away, or was started anew. What came until then is above; ask again for a whole answer."

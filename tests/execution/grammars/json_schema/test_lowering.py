@@ -121,6 +121,20 @@ def test_an_excluded_bound_is_not_written(bounds: dict[str, Any], text: str, bet
     assert not compiled.takes(text) and not compiled.takes(text + ".0")
 
 
+@pytest.mark.parametrize(
+    ("bounds", "texts"),
+    [
+        ({"minimum": 10.05, "maximum": 10.55, "multipleOf": 0.5}, {"10.5"}),
+        ({"minimum": -10.55, "maximum": -10.05, "multipleOf": 0.5}, {"-10.5"}),
+        ({"exclusiveMinimum": 10, "maximum": 11.05, "multipleOf": 0.5}, {"10.5", "11", "11.0"}),
+        ({"exclusiveMinimum": 7, "exclusiveMaximum": 21, "multipleOf": 7}, {"14"}),
+    ],
+)
+def test_bounds_finer_than_the_step_leave_its_multiples(bounds: dict[str, Any], texts: set[str]) -> None:
+    compiled, chance = Compiled({"type": "number", **bounds}), random.Random(1)
+    assert {compiled.walked(chance) for _ in range(60)} <= texts and all(compiled.takes(text) for text in texts)
+
+
 @pytest.mark.parametrize("pattern", ["^grade$", "^(grade|level)$", "^[g]rade$"])
 def test_patterns_of_declared_names_come_to_no_dead_end(pattern: str) -> None:
     grade = {"type": "integer", "minimum": 0, "maximum": 5}

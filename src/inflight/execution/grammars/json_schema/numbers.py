@@ -35,6 +35,8 @@ def bounded(schema: dict[str, Any], types: frozenset[str]) -> tuple[Schema, list
         del given["multipleOf"]
     if _holds_none(given):
         return _without_numbers(kept, types), left
+    if "multipleOf" in given:
+        _tighten(given)
     if "number" in types:
         left += _moved(given)
     bounded = {name: given.get(name, value) for name, value in schema.items() if name in given or name in kept}
@@ -86,6 +88,28 @@ def _holds_none(given: dict[str, Any]) -> bool:
     if low_out and at == first:
         at += step
     return at > last or (high_out and at == last)
+
+
+def _tighten(given: dict[str, Any]) -> None:
+    """Put the bounds at the outermost multiples: between finer ones the library writes 10.50, which it knows as no
+    multiple of 0.5."""
+    low, low_out, high, high_out = _edges(given)
+    step = Decimal(repr(given["multipleOf"]))
+    for bound, is_out, names, rounding in (
+        (low, low_out, _LOWER, "ROUND_CEILING"),
+        (high, high_out, _UPPER, "ROUND_FLOOR"),
+    ):
+        if bound is None:
+            continue
+        exact = Decimal(repr(bound))
+        multiple = (exact / step).to_integral_value(rounding) * step
+        if is_out and multiple == exact:
+            multiple += step if names is _LOWER else -step
+        tightened = int(multiple) if multiple == multiple.to_integral_value() else float(multiple)
+        if Decimal(repr(tightened)) == multiple and _is_near(tightened):
+            for name in names:
+                given.pop(name, None)
+            given[names[0]] = tightened
 
 
 def _without_numbers(kept: dict[str, Any], types: frozenset[str]) -> Schema:
