@@ -248,10 +248,7 @@ def _compare(
     at_once = not points and offer.trace is None  # then another load follows, which depends on their throughput
     remaining = Remaining(rounds * (len(loads) + at_once), None if at_once else known, say)
     comparison = Comparison(
-        targets,
-        remaining.begin,
-        lambda what, total, done: progress.update(done, total, what),
-        lambda: interrupt.wanted,
+        targets, remaining.begin, lambda what, total, done: progress.update(done, total, what), lambda: interrupt.wanted
     )
     try:
         for name, workload in loads:

@@ -59,9 +59,7 @@ class PricedMachineOptions(MachineOptions):
     """A machine with its price."""
 
     price: float | None = setting(
-        None,
-        "$ per GPU (or machine) and hour; GPUs may have an example price.",
-        bound=above_zero("$ per hour"),
+        None, "$ per GPU (or machine) and hour; GPUs may have an example price.", bound=above_zero("$ per hour")
     )
 
     def __post_init__(self) -> None:
@@ -76,8 +74,7 @@ class DecodeOptions:
         None, "GPU of the decode pool; that of --hardware unless set.", "Replicas and pools", metavar="GPU"
     )
     decode_tensor_parallel: int | None = setting(
-        None,
-        "GPUs of one engine of the decode pool; unless set 1 with --decode-hardware, else as --tensor-parallel.",
+        None, "GPUs of one engine of the decode pool; unless set 1 with --decode-hardware, else as --tensor-parallel."
     )
     decode_step_model: Path | None = setting(
         None, "Step model of the decode pool; that of --step-model unless set.", path="present file"

@@ -176,9 +176,7 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 engine_options = settings_options(
-    EngineSettings,
-    {"model": (_pipeline_parallel, _expert_parallel, config_option)},
-    {"model": complete_model},
+    EngineSettings, {"model": (_pipeline_parallel, _expert_parallel, config_option)}, {"model": complete_model}
 )
 
 _preset = click.option(

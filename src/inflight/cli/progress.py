@@ -73,11 +73,7 @@ class Remaining:
     """Runs that are left, and about how long they take."""
 
     def __init__(
-        self,
-        runs: int,
-        seconds: float | None,
-        report: Callable[[str], None],
-        now: Callable[[], float] = time.monotonic,
+        self, runs: int, seconds: float | None, report: Callable[[str], None], now: Callable[[], float] = time.monotonic
     ):
         """Report the number of runs.
 

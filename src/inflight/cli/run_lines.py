@@ -155,11 +155,7 @@ class LineRun:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        forms: LineForms,
-        write: Callable[[dict[str, Any]], None],
-        kept: Mapping[int, object],
+        self, engine: Engine, forms: LineForms, write: Callable[[dict[str, Any]], None], kept: Mapping[int, object]
     ):
         """Prepare a run. write: called with each output line. kept: answers of an earlier run by index."""
         self._forms, self._write, self._kept = forms, write, kept

@@ -9,14 +9,7 @@ from typing import Any
 import click
 
 from inflight.bench.run import Warmup
-from inflight.cli.bench_options import (
-    LoadOptions,
-    WorkloadOptions,
-    load_options,
-    offer_of,
-    warmup_of,
-    workload_options,
-)
+from inflight.cli.bench_options import LoadOptions, WorkloadOptions, load_options, offer_of, warmup_of, workload_options
 from inflight.cli.declared import settings_options
 from inflight.cli.drafts import DraftOptions, draft_options
 from inflight.cli.files import check_writable

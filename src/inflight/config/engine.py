@@ -117,10 +117,7 @@ class EngineSettings:
         "lru", "Eviction from the prefix cache: lru, or sessions: blocks of the session least likely to continue first."
     )
     kv_cache_host: float | None = setting(
-        None,
-        "GiB of host memory for keys and values that the prefix cache evicts.",
-        bound=_GIB,
-        metavar="GiB",
+        None, "GiB of host memory for keys and values that the prefix cache evicts.", bound=_GIB, metavar="GiB"
     )
     kv_cache_dir: str | None = setting(
         None,
@@ -145,9 +142,7 @@ class EngineSettings:
         None, "Pin kernel threads to these CPUs, such as 0-7,16-23, one for each thread.", metavar="CPUS"
     )
     seed: int = setting(
-        0,
-        "Default sampling seed.",
-        bound=Bound(0, 2**64 - 1, "a whole number from 0 to 2^64 - 1", whole=True),
+        0, "Default sampling seed.", bound=Bound(0, 2**64 - 1, "a whole number from 0 to 2^64 - 1", whole=True)
     )
 
     def __post_init__(self) -> None:

@@ -36,10 +36,7 @@ class Narrator:
     """
 
     def __init__(
-        self,
-        say: Callable[[Kind, str], None],
-        quiet_s: float = QUIET_S,
-        now: Callable[[], float] = time.monotonic,
+        self, say: Callable[[Kind, str], None], quiet_s: float = QUIET_S, now: Callable[[], float] = time.monotonic
     ):
         self._say, self._quiet_s, self._now = say, quiet_s, now
         self._requests: dict[int, RequestInfo] = {}
