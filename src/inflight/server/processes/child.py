@@ -174,7 +174,7 @@ class _Child:
             gc.collect()
             gc.freeze()  # what is there now stays, and the collector need not look at it again
             self._service.ready(models)
-            self._send(Up())
+            self._send(Up(self._engines.serial))
             self._start(self._follow())
             if self._jobs is not None:
                 while not self._service.counts.all_ready:  # before, their lines would be refused

@@ -231,7 +231,9 @@ class ShownFrames(Struct, frozen=True, tag=True):
 
 
 class Up(Struct, frozen=True, tag=True):
-    """It takes calls."""
+    """It takes calls. serial: of the only engine, as `Model` has it; None: there are several models."""
+
+    serial: int | None = None
 
 
 class Answered(Struct, frozen=True, tag=True):

@@ -46,6 +46,7 @@ class PooledModels:
     """A `ServedModels` of which only some are in memory, and a `ModelResidency`."""
 
     stopped = None  # a model that crashes is loaded again
+    serial = None  # as `Up` has it
 
     def __init__(
         self,

@@ -48,6 +48,7 @@ class SingleEngine:
         self._connector = Connector(setup.serial)
         self._link: EngineLink | None = None
         self._adapters: tuple[Adapter, ...] | None = None  # those of `Ready` have changed to these
+        self.serial: int | None = None  # of the last engine that was connected
         self._links: asyncio.Queue[EngineLink | None] = asyncio.Queue()  # in their order; None: there will be no more
         self._changes = PendingReplies[AdapterChanged]()
         self.feed = feed
@@ -58,6 +59,7 @@ class SingleEngine:
             if (served := await link.connected()) is not None:
                 if self._adapters is not None:
                     served.translator.adapters.replace(self._adapters)
+                self.serial = link.serial
                 return OneModel(served, self)
         raise EngineStopped(self._gone)
 
@@ -65,7 +67,7 @@ class SingleEngine:
         """Connect to the engines that come after the first one. Raises as `open`."""
         while True:
             self._service.ready(await self.open())
-            self._send(Up())
+            self._send(Up(self.serial))
 
     def heard(self, message: OfEngines) -> None:
         """Take a message of the server's first process."""

@@ -129,6 +129,7 @@ class Supervisor:
         self._children: dict[int, _Child] = {}
         self._lives = [ShortLives() for _ in range(settings.api_processes)]
         self._missed: list[ToChild] = []  # by a process that is started now
+        self._engine_serial: int | None = None  # of the only engine, from its `Model` to its end
         self._serial = self._signals = self._code = 0
         self._is_ending = self._has_begun = False
         self._manager = ServiceManager()
@@ -249,9 +250,10 @@ class Supervisor:
 
     def _heard(self, child: _Child, message: FromChild) -> None:
         if isinstance(message, Up):
-            child.is_up = True
-            self._lives[child.index].ready()
-            self._begin_if_all_up()
+            if message.serial == self._engine_serial:  # else that engine has ended meanwhile
+                child.is_up = True
+                self._lives[child.index].ready()
+                self._begin_if_all_up()
         elif isinstance(message, Question):
             self._start(self._answer(child, self._engines.answer(child.name, message)))
         else:
@@ -287,11 +289,14 @@ class Supervisor:
         if isinstance(message, Lost):
             replaced = OF_ENGINE
             if not message.name:  # the only engine
+                self._engine_serial = None
                 self._counts.set_all_ready(False)
                 self._manager.status(RESTARTING)
                 for child in self._children.values():
                     child.is_up = False
         model = _model_of(message)
+        if isinstance(message, Model) and not model:
+            self._engine_serial = message.serial
         self._missed = [one for one in self._missed if not (isinstance(one, replaced) and _model_of(one) == model)]
         if isinstance(message, Adapters):
             known = message.adapters
