@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import schemathesis
 from drawn import examples
 from hypothesis import HealthCheck, settings
@@ -22,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from inflight.server.app import BODIES, make_app
+from inflight.server.common.bodies import UnknownFieldPolicy
 from inflight.server.ingress.guard import CREDENTIALS
 from inflight.server.jobs.attempts import Answer, InFlight
 from inflight.server.jobs.folder import DataDirectory
@@ -125,6 +127,17 @@ def test_wrong_parameters_are_400_in_the_document_as_they_are_in_life(server: Se
     assert "422" not in statuses and "HTTPValidationError" not in document["components"]["schemas"]
     refused = server.get("/v1/files", params={"limit": "many"})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "limit"
+
+
+@pytest.mark.parametrize("policy", ["warn", "ignore", "refuse"])
+def test_unknown_fields_are_in_the_document_what_they_are_in_life(policy: UnknownFieldPolicy) -> None:
+    settings = ServerSettings(unknown_fields=policy)
+    shown = make_app(Service(settings, lambda ended: None), Tenants(), no_metrics, "0").openapi()["components"][
+        "schemas"
+    ]
+    for name in ("ResponsesBody", "ReasoningField", "ChatBody", "StreamOptions"):
+        assert ("additionalProperties" in shown[name]) is (policy == "refuse")
+    assert shown["LoadAdapterBody"]["additionalProperties"] is False, "operators' bodies are refused"
 
 
 def test_every_list_and_text_of_a_body_has_a_bound() -> None:

@@ -53,15 +53,17 @@ DESCRIPTION = "OpenAI-compatible inference with continuous batching."
 class Application(Starlette):
     """The operations as an ASGI application, with the document of them at /openapi.json and as a page at /docs."""
 
-    def __init__(self, operations: list[Operation], version: str, *, needs_keys: bool):
+    def __init__(self, operations: list[Operation], version: str, *, needs_keys: bool, ignores_unknown: bool):
+        """ignores_unknown: endpoints ignore unknown fields of their bodies, instead of refusing them."""
         self._operations, self._needs_keys = operations, needs_keys
+        self._open_bodies = {one.body.kind for one in ENDPOINTS.values()} if ignores_unknown else set()
         self._info = {"title": "inflight", "description": DESCRIPTION, "version": version}
         shown = [Route("/openapi.json", self._show_document), Route("/docs", self._show_page)]
         super().__init__(routes=[*shown, *(one.route for one in operations)])
 
     def openapi(self) -> Document:
         """Return the OpenAPI document."""
-        return openapi_document(self._operations, self._info, self._needs_keys)
+        return openapi_document(self._operations, self._info, self._needs_keys, self._open_bodies)
 
     @cached_property
     def _document(self) -> bytes:
@@ -114,7 +116,8 @@ def make_app(
         *([page_routes()] if service.settings.ui else []),
     ]
     operations = [operation for group in routes for operation in group.operations]
-    app = Application(operations, version, needs_keys=tenants.required)
+    ignores_unknown = service.settings.unknown_fields != "refuse"
+    app = Application(operations, version, needs_keys=tenants.required, ignores_unknown=ignores_unknown)
     table = RouteTable(app.routes)
     _add_ingress(app, service.settings, tenants)
     if spans is not None:

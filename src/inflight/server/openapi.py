@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, get_type_hints
 
 import msgspec
@@ -27,16 +27,23 @@ _SCHEMES = {
 _WRONG_PARAMETER = {"400": (Error, "A parameter is wrong; `param` names it.")}
 
 
-def openapi_document(operations: Sequence[Operation], info: Mapping[str, str], needs_keys: bool) -> Document:
+def openapi_document(
+    operations: Sequence[Operation],
+    info: Mapping[str, str],
+    needs_keys: bool,
+    open_bodies: Collection[type[Struct]] = (),
+) -> Document:
     """Return the document.
 
     Args:
         operations: Of which those are left out that are not documented.
         info: Title, version, description.
         needs_keys: The server has API keys.
+        open_bodies: Whose unknown fields are ignored, in objects within them, too.
     """
     shown = [one for one in operations if one.is_documented]
     schemas, components = _schemas(shown)
+    _allow_unknown([schemas[body] for body in open_bodies if body in schemas], components)
     paths: dict[str, Document] = {}
     for one in shown:
         path = re.sub(r":\w+}", "}", one.path)
@@ -54,6 +61,23 @@ def _schemas(operations: Iterable[Operation]) -> tuple[dict[Any, Document], Docu
         types |= dict.fromkeys([kind for kind in (one.result, one.body, *of_errors, *of_query) if kind is not None])
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     return dict(zip(types, schemas, strict=True)), components
+
+
+def _allow_unknown(schemas: Iterable[Any], components: Document) -> None:
+    """Allow other properties in the objects of these schemas, and in all that they refer to."""
+    waiting, seen = list(schemas), set[str]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            if one.get("additionalProperties") is False:
+                del one["additionalProperties"]
+            name = str(one.get("$ref")).removeprefix(_REF.format(name=""))
+            if name in components and name not in seen:
+                seen.add(name)
+                waiting.append(components[name])
+            waiting += one.values()
 
 
 def _operation(one: Operation, path: str, schemas: Mapping[Any, Document], needs_keys: bool) -> Document:
