@@ -20,8 +20,8 @@ LONG: dict[str, Any] = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True,
 def hold(server: Server, count: int, **more: Any) -> list[Any]:
     """Streams that have begun (or wait), and stay open."""
     opened = []
-    for _ in range(count):
-        client = httpx.Client(timeout=60, headers=more.get("headers"))
+    clients = [httpx.Client(timeout=60, headers=more.get("headers")) for _ in range(count)]  # made before any asks
+    for client in clients:
         response = client.send(client.build_request("POST", server.url + "/v1/completions", json=LONG), stream=True)
         assert response.status_code == 200
         opened.append(response)
@@ -30,9 +30,10 @@ def hold(server: Server, count: int, **more: Any) -> list[Any]:
 
 def test_a_full_queue_is_reported_with_the_time_to_wait(start: Callable[..., Server]) -> None:
     server = start("--max-num-seqs", "1", "--max-queued-requests", "2")
+    asking = server.client().completions
     opened = hold(server, 3)
     with pytest.raises(openai.RateLimitError, match="2 requests wait already") as caught:
-        server.client().completions.create(model="built-in", prompt="x")
+        asking.create(model="built-in", prompt="x")
     assert int(caught.value.response.headers["retry-after"]) >= 1
     assert caught.value.body["retry_after_s"] > 0  # type: ignore[index]
     for one in opened:
