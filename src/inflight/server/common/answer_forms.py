@@ -6,12 +6,12 @@ How large and deep a schema may be is checked here, so that the engine is given 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UnsetType
 
-from inflight.core.types.sampling import Grammar
+from inflight.core.types.sampling import MAX_SOURCE_CHARS, Grammar
 from inflight.counted import shortened
 from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.server.common.conversation import ChatBody, Prompts
@@ -79,11 +79,11 @@ def _structured_outputs(asked: StructuredOutputs) -> Grammar | None:
     if name == "json":
         return Grammar("json_schema", schema_text(value, place))
     if name == "regex":
-        return _regex(value, place)
+        return _source("regex", value, place)
     if name == "choice":
         return _choice(value, place)
     if name == "grammar":
-        return _lark(value, place)
+        return _source("lark", value, place)
     return Grammar("json_object") if name == "json_object" else _structural_tag(value, place)
 
 
@@ -97,9 +97,9 @@ def _structural_tag(source: str, place: str) -> Grammar:
     return Grammar("structural_tag", source)
 
 
-def _regex(value: str, place: str) -> Grammar:
-    check_length(value, place, MAX_REGEX_CHARS)
-    return Grammar("regex", value)
+def _source(kind: Literal["regex", "lark"], value: str, place: str) -> Grammar:
+    check_length(value, place, MAX_REGEX_CHARS if kind == "regex" else MAX_SOURCE_CHARS)
+    return Grammar(kind, value)
 
 
 def _choice(value: list[str], place: str) -> Grammar:
@@ -110,18 +110,13 @@ def _choice(value: list[str], place: str) -> Grammar:
     return Grammar("choice", source)
 
 
-def _lark(value: str, place: str) -> Grammar:
-    check_length(value, place)
-    return Grammar("lark", value)
-
-
 _READ: dict[str, Any] = {
     "response_format": _response_format,
     "structured_outputs": _structured_outputs,
     "guided_json": lambda value: Grammar("json_schema", schema_text(value, "guided_json")),
-    "guided_regex": lambda value: _regex(value, "guided_regex"),
+    "guided_regex": lambda value: _source("regex", value, "guided_regex"),
     "guided_choice": lambda value: _choice(value, "guided_choice"),
-    "guided_grammar": lambda value: _lark(value, "guided_grammar"),
+    "guided_grammar": lambda value: _source("lark", value, "guided_grammar"),
 }
 
 

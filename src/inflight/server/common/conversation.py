@@ -234,7 +234,8 @@ class Prompts:
     def of_rendered(self, rendered: RenderedChat, added: bool = False) -> tuple[int, ...]:
         """Return all tokens, as many as there are. added: with those that the tokenizer puts around a text."""
         tokens = clients_fault(lambda: self.encoder.chat_tokens(rendered), "messages")
-        return self._surrounded(tokens) if added else tokens
+        before, after = self.around() if added else ((), ())
+        return (*before, *tokens, *after)
 
     def _variables(self, body: ChatBody) -> dict[str, Any]:
         """Return the template's variables. Some templates read an effort of reasoning; others have a switch alone."""
@@ -247,10 +248,6 @@ class Prompts:
         if effort is not None and reads("reasoning_effort"):
             ours["reasoning_effort"] = effort
         return {**ours, **(body.chat_template_kwargs or {})}
-
-    def _surrounded(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        before, after = self.around()
-        return (*before, *tokens, *after)
 
     def around(self) -> tuple[Sequence[int], Sequence[int]]:
         """Return the special tokens that the tokenizer puts before and after a text of its own."""
