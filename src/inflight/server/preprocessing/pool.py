@@ -221,13 +221,8 @@ def is_long(body: bytes, history: bytes = b"") -> bool:
 
 
 def _not_read(why: str) -> ApiError:
-    return ApiError(
-        503,
-        f"{why}; the body was not read. Try again in 1 s.",
-        type="server_error",
-        code="body_not_read",
-        retry_after=1.0,
-    )
+    sentence = f"{why}; the body was not read. Try again in 1 s."
+    return ApiError(503, sentence, type="server_error", code="body_not_read", retry_after=1.0)
 
 
 # -- one process, and the bodies before it -----------------------------------------------------------------------------
