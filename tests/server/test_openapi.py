@@ -140,6 +140,12 @@ def test_unknown_fields_are_in_the_document_what_they_are_in_life(policy: Unknow
     assert shown["LoadAdapterBody"]["additionalProperties"] is False, "operators' bodies are refused"
 
 
+def test_the_type_of_a_block_may_be_left_out_where_only_texts_may_stand(server: Server) -> None:
+    assert app.openapi()["components"]["schemas"]["OnlyTextBlock"]["required"] == ["text"]
+    body = {"max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "system": [{"text": "Be brief."}]}
+    assert server.post("/v1/messages", body).status_code == 200
+
+
 def test_every_list_and_text_of_a_body_has_a_bound() -> None:
     schemas = app.openapi()["components"]["schemas"]
     unbounded = [path for body in BODIES for path in _unbounded(schemas, {"$ref": f"/{body.__name__}"}, body.__name__)]

@@ -46,7 +46,14 @@ class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
     input: JsonObject
 
 
-TextContent = Text | Annotated[list[TextBlock], Meta(max_length=MAX_MESSAGES)]
+class OnlyTextBlock(Struct):
+    """A text where no other block may stand, so that its type may be left out."""
+
+    text: Text
+    type: Literal["text"] = "text"
+
+
+TextContent = Text | Annotated[list[OnlyTextBlock], Meta(max_length=MAX_MESSAGES)]
 
 
 class ToolResultBlock(Struct, tag_field="type", tag="tool_result"):
