@@ -30,7 +30,7 @@ from benchmarks.served import Server
 WATCHED = 12.0  # seconds after an attack in which memory is to come back
 _SETTLED = 1.0  # seconds after the clients' start that count for nothing
 _LATE = 60.0  # seconds that attackers may take beyond their time
-_REPLACED = "process that reads requests is gone"  # the log's words when the helper was killed
+_REPLACED = "preprocessing process is gone"  # the log's words when the helper was killed
 
 
 @dataclass(frozen=True, slots=True)

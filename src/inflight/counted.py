@@ -57,8 +57,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def seconds_of_parts(parts: Iterable[tuple[str, float]]) -> str:
-    """Return names with their seconds: `imports 0.31 s, weights 1.20 s`."""
-    return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts)
+    """Return names with their seconds: `imports 0.31 s, weights 1.20 s`; parts below 0.01 s are left out."""
+    return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts if seconds >= 0.01)
 
 
 _STEERING = frozenset(("Cc", "Cs", "Zl", "Zp"))  # Unicode's categories of control characters, half ones, line ends

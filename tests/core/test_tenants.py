@@ -79,7 +79,7 @@ def test_a_flood_of_samples_refuses_another_none_below_its_share(steps: int) -> 
         (
             *({}, {"max_tokens": 100}),
             [("flood", {"prompt": [0] * 20}, 5), ("light", {"prompt": [1] * 10}, 5)],
-            "150 tokens wait already (50 of them are this tenant's, whose share is 50)",
+            "150 tokens wait (50 of them are this tenant's, whose share is 50)",
         ),
     ],
 )

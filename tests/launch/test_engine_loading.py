@@ -34,9 +34,7 @@ def test_a_gpu_that_was_not_taken_is_warned_of(
     monkeypatch.setattr(device, "has_driver", lambda: has_driver)
     with caplog.at_level(logging.INFO):
         log_device(asked, Resolved(value, "for a reason"))
-    assert [(one.levelno, one.getMessage()) for one in caplog.records] == [
-        (level, f"Computes on {value}: for a reason.")
-    ]
+    assert [(one.levelno, one.getMessage()) for one in caplog.records] == [(level, f"Device: {value} (for a reason).")]
 
 
 def test_numpy_is_loaded_without_threads_of_its_own() -> None:

@@ -145,12 +145,12 @@ def test_what_is_stored_is_bounded(start: Callable[..., Server], tmp_path: Path,
     def upload(key: str, size: int) -> str:
         return server.client(key).files.create(file=("x.jsonl", io.BytesIO(b"x" * size)), purpose="batch").id
 
-    with pytest.raises(openai.APIStatusError, match=r"of at most 0\.0625 MiB") as refused:
+    with pytest.raises(openai.APIStatusError, match=r"of 0\.0625 MiB in use") as refused:
         upload("sk-acme", 70_000)
     assert refused.value.status_code == 413
     first = upload("sk-acme", 5_000)
     upload("sk-acme", 10)
-    with pytest.raises(openai.APIStatusError, match="You keep 2 of at most 2 files"):
+    with pytest.raises(openai.APIStatusError, match="Storage quota exceeded: 2 of 2 files"):
         upload("sk-acme", 10)
     server.client("sk-acme").files.delete(first)
     upload("sk-acme", 10)

@@ -95,7 +95,7 @@ def test_what_is_not_done_in_time_is_reported_and_ended(start: Callable[..., Ser
     assert whole[0].status_code == 503 and whole[0].json()["error"]["code"] == "draining"
     assert server.process.wait(20) == 0
     log = "".join(server.log)
-    assert "2 calls were not done within the drain timeout" in log and "Traceback" not in log
+    assert "2 calls were aborted after --drain-timeout" in log and "Traceback" not in log
 
 
 def test_it_stops_while_it_loads(start: Callable[..., Server], large: Path) -> None:

@@ -119,5 +119,5 @@ def test_new_tenants_have_cells_of_their_own() -> None:
     successor.enter("c")
     assert (watcher.everywhere, watcher.of("b"), watcher.of("c"), watcher.names) == (2, 1, 1, ("a", "b", "c"))
     assert watcher.clear(1) == 1 and watcher.everywhere == 1
-    with pytest.raises(KeysError, match=f"{SPARE_TENANTS} tenants are new, .* {SPARE_TENANTS - 1} more have room"):
+    with pytest.raises(KeysError, match=f"{SPARE_TENANTS} new tenants, .* {SPARE_TENANTS - 1} more can be added"):
         watcher.add([f"tenant {number}" for number in range(SPARE_TENANTS)])

@@ -47,7 +47,7 @@ def test_keys_name_tenants(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "names no tenant"),
+        ("", "has no tenants"),
         ("[a]\n", "needs a table with either key"),
         ('[a]\nkey = "x"\nkey_sha256 = "y"\n', "either key or key_sha256"),
         ('[a]\nkey = ""\n', "is empty"),

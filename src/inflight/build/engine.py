@@ -312,7 +312,7 @@ def _assemble(
         kv_tiers=connectors.of_loop,
     )
     start = replace(built.seconds, header=text.header, text=text_seconds)
-    log.info("Loaded: %s", seconds_of_parts(start.parts()))
+    log.debug("Loaded: %s", seconds_of_parts(start.parts()))  # at a server, its line "Ready" has them
     block_bytes = len(prepared.windows) * computing.backend.bytes_per_block(prepared.shape)
     return Engine(
         loop=loop,

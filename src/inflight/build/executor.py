@@ -89,7 +89,7 @@ class StartSeconds(Struct, frozen=True):
         """Return names and seconds, in order."""
         return (
             ("header of the model", self.header),
-            ("tokenizer beside the next", self.text),
+            ("tokenizer (in parallel)", self.text),
             ("weights", self.weights),
             ("largest step", self.profile),
             ("memory for keys and values", self.memory),

@@ -88,10 +88,10 @@ class EngineObservers(EngineObserver):
                 call(observer)
             except OSError as error:
                 self._drop(observer, error)
-                log.error("%s ends: %s; check the space that is left. The engine goes on.", name, error)
+                log.error("%s stopped: %s; check the free disk space. The engine continues.", name, error)
             except Exception as error:
                 self._drop(observer, error)
-                log.exception("%s ends by an error; the engine goes on", name)
+                log.exception("%s stopped after an internal error; the engine continues", name)
 
     def _drop(self, observer: EngineObserver, error: Exception) -> None:
         self._observers.remove(observer)

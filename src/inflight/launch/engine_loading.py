@@ -186,7 +186,7 @@ def log_device(asked: str, device: Resolved) -> None:
 
     missed = asked == "auto" and device.value == "cpu" and has_driver()
     level = logging.WARNING if missed else logging.INFO
-    logging.getLogger("inflight.server").log(level, f"Computes on {device.value}: {device.reason}.")
+    logging.getLogger("inflight.server").log(level, f"Device: {device.value} ({device.reason}).")
 
 
 def _shown(engine: Engine, bridge: AsyncBridge, name: str, has_record: bool) -> EngineSource:
@@ -200,9 +200,9 @@ def _parsers(settings: ServerSettings, engine: Engine) -> ParserNames:
     """Choose the parsers of answers and log them. Raises ParserError."""
     asked = ParserNames(settings.tool_parser, settings.reasoning_parser)
     names = settled(parsers_of(engine.prompts, engine.tokenizer, asked, engine.model.family))
-    for kind, name in (("Calls of tools", names.tools), ("Reasoning", names.reasoning)):
+    for kind, name in (("Tool-call", names.tools), ("Reasoning", names.reasoning)):
         if name != NONE:
-            log_line(f"{kind}: parsed by {name}.")
+            log_line(f"{kind} parser: {name}.")
     return names
 
 

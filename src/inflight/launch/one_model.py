@@ -143,14 +143,14 @@ def _log_ready(
     """Log the server's address, what its start took, and who may use it."""
     taken = ""
     if engine is not None and engine.parts:
-        taken = f": {seconds_of_parts(engine.parts)}; {engine.cpu_seconds:.2f} s of the engine's processor"
+        taken = f": {seconds_of_parts(engine.parts)}; engine CPU time {engine.cpu_seconds:.2f} s"
     log.info(f"Ready at {address} after {seconds:.2f} s (docs at /docs){taken}.")
     if not settings.is_loopback and not tenants.required:
         log.info(
             f"Every client that can reach {settings.host} may use it; require keys by --api-key or --api-keys-file."
         )
     if (number := len(tenants.names)) > 1 and settings.isolate_tenants:
-        log.info(f"Each of {number} tenants has cached prefixes of its own; --share-prefixes shares them.")
+        log.info(f"Prefix caches of the {number} tenants are isolated (--share-prefixes would share them).")
     elif number > 1:
         log.info(f"All {number} tenants share cached prefixes and can infer each other's prompts (--share-prefixes).")
 

@@ -160,7 +160,7 @@ def _no_jobs() -> Routes:
     """Return the error where batch jobs would be."""
 
     async def no_jobs(_: Request) -> Response:
-        raise ApiError(404, "This server keeps no files and no batch jobs; start it with --data-dir.", code="not_found")
+        raise ApiError(404, "Files and batch jobs are disabled; start the server with --data-dir.", code="not_found")
 
     routes = Routes(is_documented=False)
     for path in ("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}"):
@@ -173,7 +173,7 @@ def _no_responses() -> Routes:
     """Return the error where stored responses would be."""
 
     async def no_responses(_: Request) -> Response:
-        raise ApiError(404, "This server stores no responses; start it with --store-responses.", code="not_found")
+        raise ApiError(404, "Stored responses are disabled; start the server with --store-responses.", code="not_found")
 
     routes = Routes(is_documented=False)
     for method in ("GET", "DELETE"):
@@ -189,17 +189,17 @@ async def _api_error(request: Request, error: Exception) -> Response:
 async def _http_error(table: RouteTable, request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        shown = ApiError(
-            404, f"There is nothing at {request.url.path}; GET /docs lists what there is.", code="not_found"
-        )
-    elif error.status_code == 405:
-        shown = ApiError(405, f"{request.method} is not for {request.url.path}.", code="method_not_allowed")
+        shown = ApiError(404, f"No endpoint {request.url.path}; GET /docs lists the endpoints.", code="not_found")
+    elif error.status_code == 405:  # the web framework names the methods of the first route of the path
+        allowed = ", ".join(sorted(table.methods(request.scope)))
+        sentence = f"{request.method} is not allowed for {request.url.path}; use {allowed}."
+        shown = ApiError(405, sentence, code="method_not_allowed")
     else:
         shown = ApiError(error.status_code, f"{error.detail}.")
     response = _answered(request, shown)
     response.headers.update(error.headers or {})
-    if error.status_code == 405:  # the web framework names the methods of the first route of the path
-        response.headers["Allow"] = ", ".join(sorted(table.methods(request.scope)))
+    if error.status_code == 405:
+        response.headers["Allow"] = allowed
     return response
 
 

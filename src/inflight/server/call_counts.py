@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 
+from inflight.counted import counted
 from inflight.server.tenants import KeysError
 
 _CELL_BYTES = 4
@@ -82,8 +83,8 @@ class SharedCallCounts(CallCounts):
         if len(self._columns) + len(new) > self._width:
             most = self._width - len(self._columns)
             raise KeysError(
-                f"{len(new)} tenants are new, and with --api-processes {most} more have room until the next start; "
-                "restart the server."
+                f"{counted(len(new), 'new tenant')}, and at most {most} more can be added without a restart; restart "
+                "the server."
             )
         for name in new:
             self._columns[name] = len(self._columns)

@@ -149,7 +149,7 @@ class Tenants:
             if hmac.compare_digest(known, given):
                 found = tenant
         if found is None:
-            raise ApiError(401, "Incorrect API key provided: it is not known here; check it.", code="invalid_api_key")
+            raise ApiError(401, "Incorrect API key provided; check it.", code="invalid_api_key")
         return found
 
 
@@ -162,7 +162,7 @@ def load_tenants(api_keys: Iterable[str] = (), keys_file: Path | None = None) ->
     given = []
     for number, key in enumerate(api_keys, 1):
         if not key.strip():
-            raise KeysError("--api-key is empty; give a key, or leave it out to let everyone in.")
+            raise KeysError("--api-key is empty; give a key, or leave it out to require no key.")
         name = "default" if number == 1 else f"default-{number}"
         given.append((digest(key.strip()), Tenant(name=name, operator=True)))
     return _tenants(tuple(given), keys_file)
@@ -185,7 +185,7 @@ def _from_file(path: Path) -> list[tuple[bytes, Tenant]]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise KeysError(f"--api-keys-file {path} cannot be read: {error}.") from None
     if not tables:
-        raise KeysError(f"--api-keys-file {path} names no tenant; write a table [NAME] with a key for each tenant.")
+        raise KeysError(f"--api-keys-file {path} has no tenants; write a table [NAME] with a key for each tenant.")
     return [(_key(path, name, table), _tenant(path, name, table)) for name, table in tables.items()]
 
 

@@ -223,7 +223,9 @@ def test_a_full_lane_refuses_and_says_when_to_try_again(asked: Any, words: str, 
 def test_unknown_lanes_and_priorities_that_mean_nothing_are_refused() -> None:
     harness = harness_of()
     assert harness.refuse(request("a", lane="slow")) == "There is no lane 'slow'; there are: interactive, batch."
-    assert "has priority 1, but the lane 'interactive' is served by fcfs" in harness.refuse(request("a", priority=1))
+    assert "priority 1 has no effect: the lane 'interactive' uses --policy fcfs" in harness.refuse(
+        request("a", priority=1)
+    )
 
 
 @pytest.mark.parametrize(

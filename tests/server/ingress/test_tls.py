@@ -72,9 +72,7 @@ def test_a_new_certificate_is_taken_on_sighup(start: Callable[..., Server], tmp_
     [child] = children(server, "inflight.server.processes.child")
     os.kill(child, signal.SIGKILL)
     assert server.settled(lambda: children(server, "inflight.server.processes.child") not in ([], [child]))
-    assert server.settled(lambda: "is started again" in "".join(server.log)) and shown() == second, (
-        "the next one has it"
-    )
+    assert server.settled(lambda: "is restarted" in "".join(server.log)) and shown() == second, "the next one has it"
     assert server.stop() == 0
 
 

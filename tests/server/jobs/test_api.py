@@ -184,7 +184,7 @@ def test_jobs_of_a_tenant_are_limited(tmp_path: Path) -> None:
         rig.answerer.gate = asyncio.Event()
         file_id = (await client.upload()).json()["id"]
         jobs = [(await client.batch(file_id)).json()["id"] for _ in range(2)]
-        assert "2 batch jobs that have not ended" in refusal(await client.batch(file_id), 429)
+        assert "2 batch jobs have not ended" in refusal(await client.batch(file_id), 429)
         assert "has not ended" in refusal(await client.delete(f"/v1/files/{file_id}"), 409)
         assert (await client.post(f"/v1/batches/{jobs[0]}/cancel")).json()["status"] in ("cancelling", "cancelled")
         rig.answerer.gate.set()

@@ -57,7 +57,7 @@ def test_what_is_not_known_is_moved_aside_and_reported(tmp_path: Path, caplog: p
     assert moved == foreign and (tmp_path / "target").read_text() == "behind a link"
     assert snapshot(tmp_path / "data" / "files") == {file.id: own}
     (said,) = [record.getMessage() for record in caplog.records]
-    assert f"moved aside to {place}: 14;" in said
+    assert f"Moved 14 unknown entries of the data directory to {place};" in said
     # The next start has a place of its own, and overwrites nothing.
     (tmp_path / "data" / "files" / "thesis.tex").write_text("the second edition")
     stopped(restart(tmp_path / "data"))

@@ -79,13 +79,13 @@ def test_a_foreign_folder_stays_as_it_is(tmp_path: Path, names: list[str]) -> No
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_text("mine")
-    assert "but no batch.sqlite with tables in it" in refusal(tmp_path)
+    assert "has no valid batch.sqlite" in refusal(tmp_path)
 
 
 def test_a_folder_of_documents_does_not_become_ours_by_an_empty_database(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("mine")
     (tmp_path / "batch.sqlite").touch()
-    assert "holds 'letter.txt' (entries in all: 1)" in refusal(tmp_path)
+    assert "is not empty ('letter.txt') and has no valid batch.sqlite" in refusal(tmp_path)
     _made(tmp_path / "batch.sqlite", "PRAGMA journal_mode=WAL")
     assert (tmp_path / "batch.sqlite").stat().st_size > 0
     assert "is not a database of this program" in refusal(tmp_path)
@@ -117,7 +117,7 @@ def test_a_lost_database(tmp_path: Path, lost: Callable[[Path], object], stopped
     whole = (tmp_path / "batch.sqlite").read_bytes()
     lost(tmp_path / "batch.sqlite")
     said = refusal(tmp_path)
-    assert "holds 'batch.sqlite-" in said or "holds 'files/file-" in said
+    assert "is not empty ('batch.sqlite-" in said or "is not empty ('files/file-" in said
     assert "restore batch.sqlite from a backup" in said
     (tmp_path / "batch.sqlite").write_bytes(whole)
     assert len(starts(tmp_path)) == 2

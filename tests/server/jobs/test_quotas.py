@@ -44,7 +44,7 @@ def test_bytes_are_bounded_while_they_come(tmp_path: Path) -> None:
         endless = Endless()
         error = await refused(rig.files.receive(SMALL, endless))
         assert (error.status, error.code, error.param) == (413, "storage_quota_exceeded", "file")
-        assert "1 of at most 10000 files with 1.0 of at most 2 MiB" in error.message
+        assert "1 of 10000 files, 1.0 of 2 MiB in use" in error.message
         assert endless.sent <= MEBIBYTE + (1 << 16) and left(tmp_path) == 2
         await rig.files.delete(SMALL, first.id)
         await rig.upload(b"x" * 2 * MEBIBYTE, SMALL)
@@ -62,7 +62,7 @@ def test_files_are_bounded(tmp_path: Path) -> None:
             while count > sum(file.tenant == tenant.name for file in files):
                 files.append(await rig.upload(b"x", tenant))
             error = await refused(rig.upload(b"x", tenant))
-            assert error.status == 413 and f"{count} of at most {count} files" in error.message
+            assert error.status == 413 and f"{count} of {count} files" in error.message
 
     live(tmp_path, test, max_stored_files=3)
 
@@ -97,7 +97,7 @@ def test_processes_share_what_is_left(tmp_path: Path) -> None:
         while left(tmp_path) < 1 or (await writing(rig)) < MEBIBYTE:
             await asyncio.sleep(0.002)
         error = await refused(other.upload(b"x" * (MEBIBYTE + 1), SMALL))
-        assert "0 of at most 10000 files with 0.0 of at most 2 MiB" in error.message
+        assert "0 of 10000 files, 0.0 of 2 MiB in use" in error.message
         await other.upload(b"x" * MEBIBYTE, SMALL)
         waits.set()
         await upload
@@ -163,7 +163,7 @@ def test_outputs_count_and_are_always_written(tmp_path: Path) -> None:
         job = await rig.ended(await rig.create(content, SMALL), SMALL)
         assert job.status == "completed" and len(await rig.lines(job.output_file_id, SMALL)) == 1
         error = await refused(rig.upload(b"x", SMALL))
-        assert "2 of at most 10000 files with 3.0 of at most 2 MiB" in error.message
+        assert "2 of 10000 files, 3.0 of 2 MiB in use" in error.message
         await rig.files.delete(SMALL, job.input_file_id)
         await rig.upload(b"x", SMALL)
 
@@ -173,8 +173,8 @@ def test_outputs_count_and_are_always_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tenant", "said"),
     [
-        (Tenant(name="full", max_stored_mb=1), "1 of at most 10000 files with 1.0 of at most 1 MiB"),
-        (Tenant(name="many", max_stored_files=1), "1 of at most 1 files with"),
+        (Tenant(name="full", max_stored_mb=1), "1 of 10000 files, 1.0 of 1 MiB in use"),
+        (Tenant(name="many", max_stored_files=1), "1 of 1 files, "),
     ],
 )
 def test_no_job_begins_where_nothing_more_may_be_kept(tmp_path: Path, tenant: Tenant, said: str) -> None:

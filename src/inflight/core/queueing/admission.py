@@ -195,8 +195,8 @@ class Admission:
         if share is None or share.tokens + prompt_tokens > share.part_of(limit):
             own = f" ({share.tokens} of them are this tenant's, whose share is {share.part_of(limit)})" if share else ""
             raise RequestRefused(
-                f"{counted(waiting, 'token waits', 'tokens wait')} already{own}, and with this prompt's "
-                f"{prompt_tokens} it would be more than the {limit} that may; try again later.",
+                f"{counted(waiting, 'token waits', 'tokens wait')}{own}, and {prompt_tokens:,} more would exceed the "
+                f"maximum of {limit:,} (--max-queued-tokens); try again later.",
                 retry_after=self._seconds_until_served(load),
             )
 

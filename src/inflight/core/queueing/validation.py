@@ -86,8 +86,8 @@ class RequestValidator:
         policy = lane.queue.policy
         if request.priority and not policy.reads_priority:
             raise RequestRefused(
-                f"The request has priority {request.priority}, but the lane {request.lane!r} is served by "
-                f"{policy.name}, which does not look at it; use --policy priority.",
+                f"priority {request.priority} has no effect: the lane {request.lane!r} uses --policy {policy.name}; "
+                "leave it out, or start the server with --policy priority.",
                 field="priority",
             )
         if (limit := lane.settings.queue_limit) is not None:

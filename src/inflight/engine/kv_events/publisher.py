@@ -102,7 +102,9 @@ class KVEventPublisher:
         try:
             self._run()
         except Exception:
-            log.exception("KV events end by an error: routers no longer know this engine's cache. The engine goes on.")
+            log.exception(
+                "KV events stopped after an error; routers no longer see this engine's cache. The engine continues."
+            )
         finally:
             with self._lock:
                 self._is_closed = True

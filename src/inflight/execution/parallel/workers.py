@@ -87,7 +87,7 @@ class Worker:
             code = self._process.wait(_CLOSE_SECONDS)
             if code < 0:
                 return f"was killed ({signal.Signals(-code).name}); memory may have run out"
-            return f"has ended with exit code {code}; what it said stands above"
+            return f"has ended with exit code {code}; see its output above"
         return "has closed its pipe"
 
 

@@ -101,7 +101,8 @@ class Attempts:
         while True:
             wait, ends = USUAL_WAIT, self._ends.get((job.number, line.number), 0)
             if ends >= MAX_UNCLEAN_ENDS:
-                log.error("line %d of batch job %s was begun at %d unclean ends, and fails", line.number, job.id, ends)
+                sentence = "line %d of batch job %s fails: the server crashed %d times while it was in flight"
+                log.error(sentence, line.number, job.id, ends)
                 return _refused(job, line, _unclean(ends))
             try:
                 answer = await self._ask(job, line, alone=failed_steps + ends > 0)
@@ -123,9 +124,9 @@ class Attempts:
             except (KeyboardInterrupt, SystemExit, GeneratorExit):
                 raise
             except BaseException:  # a panic of native code is no Exception, and is this line's alone as well
-                log.exception("line %d of batch job %s met a fault", line.number, job.id)
-                fault = ApiError(500, "The server met a fault while it answered this line.", type="server_error")
-                return _refused(job, line, fault)
+                log.exception("line %d of batch job %s failed with an internal error", line.number, job.id)
+                sentence = "Internal server error while this line was processed; see the server log."
+                return _refused(job, line, ApiError(500, sentence, type="server_error"))
             await asyncio.sleep(min(max(wait, MIN_WAIT), MAX_WAIT))
 
     async def _ask(self, job: Job, line: BatchLine, *, alone: bool) -> Answer:
@@ -255,8 +256,8 @@ class _Gate:
 def _unclean(ends: int) -> ApiError:
     return ApiError(
         500,
-        f"The line was being answered {ends} times when the server or its engine ended uncleanly (a crash, or a kill "
-        "for want of memory), and is not tried again; the server's log may say why.",
+        f"The server or its engine crashed {ends} times while it processed this line, which is not retried; the "
+        "server's log may say why.",
         type="server_error",
         code="unclean_ends",
     )

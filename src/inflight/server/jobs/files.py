@@ -157,11 +157,11 @@ class Files:
     ) -> ApiError:
         """413, which no client tries again by itself. what: does not fit."""
         stored, quota = _usage(tenant.name, "state = 'stored'", connection), self.quota(tenant)
-        mebibytes = f"{stored.bytes / 2**20:.1f} of at most {quota.bytes / 2**20:g} MiB"
+        mebibytes = f"{stored.bytes / 2**20:.1f} of {quota.bytes / 2**20:g} MiB"
         return ApiError(
             413,
-            f"You keep {stored.files} of at most {quota.files} files with {mebibytes}, and {what} does not fit beside "
-            "them and those on their way; delete files.",
+            f"Storage quota exceeded: {stored.files} of {quota.files} files, {mebibytes} in use, and {what} does not "
+            "fit; delete files.",
             param=param,
             code="storage_quota_exceeded",
         )

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+from inflight.counted import counted
 from inflight.private_files import NotPrivate, make_folder, open_private
 from inflight.server.jobs import database
 from inflight.server.jobs.clock import Clocks, resume
@@ -131,10 +132,10 @@ class DataDirectory:
             if os.path.lexists(folder):
                 names |= {f"{folder.name}/{name}" for name in os.listdir(folder)}
         if foreign := names - _OURS:
+            others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
             raise DataDirectoryError(
-                f"The data directory {self.path} holds {min(foreign)!r} (entries in all: {len(foreign)}), but no "
-                f"{_DATABASE} with tables in it, so it is not known to be a server's; give an empty folder, or restore "
-                f"{_DATABASE} from a backup."
+                f"The data directory {self.path} is not empty ({min(foreign)!r}{others}) and has no valid {_DATABASE}; "
+                f"give an empty folder, or restore {_DATABASE} from a backup."
             )
 
     def _has_database(self) -> bool:
@@ -254,11 +255,12 @@ class _Aside:
             self._stuck += 1
 
     def report(self) -> None:
-        unknown = "in the data directory not known to be this server's"
         if self._moved:
-            log.warning(f"Things {unknown}, moved aside to {self._folder}: {self._moved}; look there, and remove them.")
+            entries = counted(self._moved, "unknown entry", "unknown entries")
+            log.warning(f"Moved {entries} of the data directory to {self._folder}; inspect and remove them.")
         if self._stuck:
-            log.warning(f"Things {unknown} that cannot be moved, and stay: {self._stuck}; make room, or move them.")
+            entries = counted(self._stuck, "unknown entry", "unknown entries")
+            log.warning(f"Could not move {entries} of the data directory; free disk space, or move them yourself.")
 
     def _new_folder(self) -> Path:
         unknown = self._root / "unknown"

@@ -85,7 +85,7 @@ class LineChecker:
         if not body.startswith(b"{"):
             raise bad("invalid_body", "body is not a JSON object; give the body of a request.")
         if bytes(_FIELDS_OF(body).get("stream", Raw(b"null"))) == b"true":
-            raise bad("unsupported_stream", "body asks for a stream, which a batch cannot give; leave `stream` out.")
+            raise bad("unsupported_stream", "stream is not supported in batch lines; leave `stream` out.")
         return BatchLine(number, custom_id, url, body)
 
     @staticmethod

@@ -119,7 +119,7 @@ class JobService:
 def _refuse() -> NoReturn:
     raise ApiError(
         503,
-        "The server is checking its data directory; try again in a moment (GET /health says when it is done).",
+        "The server is checking its data directory; try again in 1 s (GET /readyz shows when it is done).",
         type="server_error",
         code="loading",
         retry_after=1.0,

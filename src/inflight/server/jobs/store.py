@@ -177,7 +177,8 @@ class Jobs:
             if connection.execute(query, (tenant.name,)).fetchone()[0] >= limit:
                 raise ApiError(
                     429,
-                    f"You have {limit} batch jobs that have not ended, which is your limit; wait, or cancel one.",
+                    f"{limit} batch jobs have not ended, the maximum of this API key (max_batch_jobs); wait, or cancel "
+                    "one.",
                     type="rate_limit_error",
                     code="too_many_batch_jobs",
                 )

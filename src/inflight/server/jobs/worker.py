@@ -221,8 +221,8 @@ class Worker:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if not isinstance(error, _Failed):
-            log.error("batch job %s met a fault", active.job.id, exc_info=error)
-            error = _Failed("server_error", f"The job met a fault of the server: {error!r}.")
+            log.error("batch job %s failed with an internal error", active.job.id, exc_info=error)
+            error = _Failed("server_error", f"Internal server error: {error!r}.")
         active.fault = active.fault or error
         if active.serving is not None:
             active.serving.cancel()
@@ -330,7 +330,8 @@ class Worker:
                     files = await outputs.write(self._jobs, self._rest(active, status))
                 if (left := job.total - outputs.lines) > 0:
                     why = (
-                        f"{left} of {job.total} lines could not be read or kept, and stand in no file; send them again."
+                        f"{left} of {job.total} lines could not be read or stored and are in neither file; send them "
+                        "again."
                     )
                     errors.append(_Failed("lines_lost", why).error)
                 values: dict[str, Any] = {f"{status}_at": job.stamp(self._now())}
@@ -380,4 +381,4 @@ class _Failed(Exception):
 
 def _log_fault(main: asyncio.Task[None]) -> None:
     if not main.cancelled() and (error := main.exception()) is not None:
-        log.critical("batch jobs have stopped by a fault; restart the server", exc_info=error)
+        log.critical("batch jobs stopped with an internal error; restart the server", exc_info=error)

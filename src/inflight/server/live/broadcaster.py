@@ -84,11 +84,11 @@ class FeedBroadcaster:
     def enter(self) -> None:
         """Count a viewer until `leave`. Raises ApiError 503 where no engine is loaded, 429 where there are too many."""
         if self._source_of() is None:
-            raise ApiError(503, "Nothing is loaded yet; try again in a moment.", code="loading", retry_after=1.0)
+            raise ApiError(503, "The model is not loaded yet; try again in 1 s.", code="loading", retry_after=1.0)
         if self._viewers >= MAX_VIEWERS:
             raise ApiError(
                 429,
-                f"{counted(self._viewers, 'viewer looks', 'viewers look')} already, as many as may; close a page.",
+                f"{counted(self._viewers, 'viewer is', 'viewers are')} connected, the maximum; close one.",
                 type="rate_limit_error",
                 code="too_many_viewers",
                 retry_after=5.0,
@@ -111,7 +111,7 @@ class FeedBroadcaster:
         except EngineStopped as stopped:
             raise ApiError(503, str(stopped), code="stopped") from None
         if living is None or not (tenant.operator or living.tenant == tenant.name):
-            raise ApiError(404, "No request of that name lives here, or it is another's.", code="not_found")
+            raise ApiError(404, "No such request in flight, or it is another tenant's.", code="not_found")
         return account_of(living.timings)
 
     async def stream(self, tenant: Tenant, last_event_id: str | None) -> AsyncGenerator[bytes]:

@@ -39,7 +39,7 @@ def collect(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
 def _sequences(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
     running = {(lane.name,): lane.running for lane in stats.lanes}
     yield labelled(
-        GaugeMetricFamily, "inflight_sequences_running", "Rows in use (a request has n of them).", ["lane"], running
+        GaugeMetricFamily, "inflight_sequences_running", "Request slots in use (a request has n).", ["lane"], running
     )
     waiting = {
         (lane.name, reason): _waiting(lane, reason) for lane in stats.lanes for reason in (*QUEUE_REASONS, OTHER)
@@ -55,9 +55,9 @@ def _sequences(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "inflight_sequences_swapped", "Preempted and to come back to kept blocks.", stats.swapped_sequences
     )
-    yield GaugeMetricFamily("inflight_rows", "Rows that there are (max_num_seqs).", capacity.max_rows)
+    yield GaugeMetricFamily("inflight_rows", "Maximum request slots (max_num_seqs).", capacity.max_rows)
     share = occupancy(stats.running, capacity.max_rows)
-    yield GaugeMetricFamily("inflight_batch_occupancy_ratio", "Rows in use over rows.", share)
+    yield GaugeMetricFamily("inflight_batch_occupancy_ratio", "Request slots in use over all slots.", share)
 
 
 def _waiting(lane: LaneStats, reason: str) -> int:
@@ -211,7 +211,7 @@ def collect_exports(exports: KVExportStats) -> Iterator[Metric]:
         CounterMetricFamily,
         "inflight_tier_handed_over_blocks",
         "Blocks of computed prompts that wait for peers no more: taken, cached by the peer that took the rest, "
-        "expired since no peer came in time, displaced by later ones, or withdrawn.",
+        "expired, displaced by later ones, or withdrawn.",
         ["outcome"],
         {(name,): getattr(exports, name) for name in names},
     )
@@ -223,7 +223,7 @@ def collect_folder(folder: FolderStats) -> Iterator[Metric]:
     yield GaugeMetricFamily("inflight_tier_folder_blocks", "Blocks of this model that can be found.", folder.blocks)
     yield CounterMetricFamily("inflight_tier_read_bytes", "Bytes of blocks read from the folder.", folder.read_bytes)
     yield CounterMetricFamily("inflight_tier_written_bytes", "Bytes of blocks written to it.", folder.written_bytes)
-    yield CounterMetricFamily("inflight_tier_evicted_blocks", "Files that were evicted for others.", folder.evicted)
+    yield CounterMetricFamily("inflight_tier_evicted_blocks", "Files evicted.", folder.evicted)
     faults = {("damaged",): folder.damaged, ("write",): folder.write_errors}
     yield labelled(
         CounterMetricFamily,

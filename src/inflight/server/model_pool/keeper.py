@@ -118,7 +118,7 @@ class ModelKeeper:
         self.loaded[name] = loaded
         self._residency.loaded(name, loaded.nbytes, now)
         self._counts.loaded(name, now - began)
-        log.info(f"The model {name!r} is in memory after {now - began:.2f} s ({gib(loaded.nbytes)}).")
+        log.info(f"Loaded the model {name!r} in {now - began:.2f} s ({gib(loaded.nbytes)}).")
         if self._residency.nbytes > self._residency.budget:
             log.warning(
                 f"Models take {gib(self._residency.nbytes)}, more than the budget of {gib(self._residency.budget)}: "
@@ -145,7 +145,7 @@ class ModelKeeper:
         try:
             await loaded.close()
         except Exception:
-            log.exception(f"The model {name!r} was not unloaded without an error.")
+            log.exception(f"The model {name!r} was unloaded with an error.")
         self._ended(name)
         log.info(f"The model {name!r} is unloaded.")
         self._residency.ended(name, time.monotonic())
@@ -157,7 +157,7 @@ class ModelKeeper:
             return
         del self.loaded[name]
         why = ended.result() or "The model's process has ended."
-        log.error(f"The model {name!r} has crashed, and is loaded again when it is called: {why}")
+        log.error(f"The model {name!r} has crashed, and is reloaded at the next call: {why}")
         self._ended(name)
         loaded.lose(f"The model {name!r} has crashed: {why} Send the request again.")
         now = time.monotonic()

@@ -203,11 +203,11 @@ class ModelPool:
         self._residency.ask(name, time.monotonic())
         self._keeper.look()
         state = self._residency.state(name)
-        doing = "is being loaded" if state == "loading" else "is not in memory, and others are in its place"
+        doing = "is being loaded" if state == "loading" else "cannot be loaded now, because other models use the memory"
         return ApiError(
             503,
-            f"The model {name!r} {doing}: it will be ready in about {seconds:.0f} s, and a call waits "
-            f"{self._max_wait:g} s at most (max-wait in the models file); try again then.",
+            f"The model {name!r} {doing}: about {seconds:.0f} s until it is ready, longer than max-wait "
+            f"({self._max_wait:g} s) in the models file; try again in {max(1.0, seconds):.0f} s.",
             type="server_error",
             code="model_loading",
             retry_after=max(1.0, seconds),

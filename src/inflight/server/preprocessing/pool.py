@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from inflight.counted import printable
 from inflight.cpus import usable_cpus
 from inflight.engine.event_stream import set_outcome
 from inflight.limited_process import LENGTH_BYTES, receive, send
@@ -130,13 +131,15 @@ class PreprocessingPool:
             )
             raise invalid(f"{sentence}, or a shorter conversation.", code="body_too_complex") from None
         except ProcessKilled:
-            raise _not_read("Two processes that read this body were killed") from None
+            raise _not_read("Two preprocessing processes were killed with this body") from None
         except StalledError:
             seconds = STALLED_LOOKS * LOOK_SECONDS
-            raise _not_read(f"Two processes stood still for {seconds:g} s with this body") from None
+            raise _not_read(f"Two preprocessing processes made no progress in {seconds:g} s with this body") from None
         except PreprocessingError as error:
             raise _not_read(str(error).rstrip(".")) from None
         if isinstance(answer, Refused):
+            if answer.code == "internal_error":
+                log.error(printable(answer.message))
             raise answer.error()
         self._ignored.note(endpoint, answer.ignored)
         return answer
@@ -175,7 +178,7 @@ class PreprocessingPool:
             send(self._control, encode(self._limits))
         except (OSError, EOFError):
             raise PreprocessingError(
-                f"The process that reads requests did not start within {START_SECONDS:g} s; what it said stands above."
+                f"The preprocessing process did not start within {START_SECONDS:g} s; see its output above."
             ) from None
         self._control.setblocking(False)
 
@@ -191,7 +194,7 @@ class PreprocessingPool:
     async def _forked(self, role: bytes) -> ReadingProcess:
         async with self._forking:  # so that each gets the id of its own
             if not self.is_alive:  # it was killed from outside: by itself it does nothing but fork
-                log.warning("The process that reads requests is gone; it is started again.")
+                log.warning("The preprocessing process is gone; it is restarted.")
                 self._control.close()
                 self._spawn()
                 send(self._control, encode(self._setup))
@@ -208,7 +211,7 @@ class PreprocessingPool:
             except BaseException as error:
                 ours.close()
                 if isinstance(error, StalledError):
-                    log.warning("The process that reads requests makes no progress, and is killed.")
+                    log.warning("The preprocessing process made no progress and was killed.")
                 if isinstance(error, StalledError | OSError | EOFError):
                     self._process.kill()
                     await asyncio.to_thread(self._process.wait)  # from here on it is known to be gone
@@ -245,7 +248,7 @@ class BodyTimeout(RuntimeError):
 
 
 class ProcessKilled(RuntimeError):
-    """Two processes that read this body were killed from outside."""
+    """Two preprocessing processes were killed with this body from outside."""
 
 
 class ReadingProcess:

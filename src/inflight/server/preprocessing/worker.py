@@ -344,7 +344,9 @@ def _outcome(preprocessor: Preprocessor, frame: bytearray, max_bytes: int) -> Ou
     except MemoryError:
         return Refused.of(out_of_memory(max_bytes))
     except Exception as fault:
-        sentence = f"Internal server error with this body ({type(fault).__name__}: {fault}); its operator can help."
+        sentence = (
+            f"Internal server error while the body was read ({type(fault).__name__}: {fault}); see the server log."
+        )
         return Refused(500, sentence[:500], "server_error", None, "internal_error")
 
 

@@ -212,7 +212,7 @@ class _Child:
 
     async def _drain(self) -> None:
         if ended := await self._service.drain():
-            log.info(f"{counted(ended, 'call was', 'calls were')} not done within the drain timeout, and ended.")
+            log.info(f"{counted(ended, 'call was', 'calls were')} aborted after --drain-timeout.")
         self._http.stop()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

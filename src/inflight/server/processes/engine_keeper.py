@@ -31,7 +31,7 @@ from inflight.server.processes.messages import (
     ToChild,
     UnloadAdapter,
 )
-from inflight.server.processes.short_lives import MAX_SHORT_LIVES, ShortLives
+from inflight.server.processes.short_lives import MAX_SHORT_LIVES, SHORT_LIFE, ShortLives
 from inflight.server.processes.worker import Worker, WorkerError
 from inflight.server.processes.worker_messages import EngineReady
 
@@ -79,7 +79,9 @@ class EngineKeeper:
             if not was_ready and not serial:
                 raise WorkerError("")
             if (pause := self._lives.end()) is None:
-                raise WorkerError(f"The engine ended {MAX_SHORT_LIVES} times soon after its start; the server ends.")
+                raise WorkerError(
+                    f"The engine ended {MAX_SHORT_LIVES} times within {SHORT_LIFE:g} s of its start; the server exits."
+                )
             await asyncio.sleep(pause)
             self._worker = self._spawn()
 
@@ -103,7 +105,7 @@ class EngineKeeper:
             if worker.failed is None:
                 log.error(why)
             return False
-        log.error("The engine is started again." if worker.failed is not None else f"{why} It is started again.")
+        log.error("The engine is restarted." if worker.failed is not None else f"{why} It is restarted.")
         self._announce(Lost(why))
         self._announce(Loading("starting the engine again"))
         return was_ready

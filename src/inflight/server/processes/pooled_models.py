@@ -224,7 +224,7 @@ class PooledModels:
 def _broken(name: str, why: str) -> ApiError:
     return ApiError(
         503,
-        f"The model {name!r} has crashed: {why} Send the request again: the model is loaded again.",
+        f"The model {name!r} has crashed: {why} It is reloaded at the next call; try again in 1 s.",
         type="server_error",
         code="model_failed",
         retry_after=1.0,

@@ -46,7 +46,7 @@ from inflight.server.processes.messages import (
     Up,
     decode_from_child,
 )
-from inflight.server.processes.short_lives import MAX_SHORT_LIVES, ShortLives
+from inflight.server.processes.short_lives import MAX_SHORT_LIVES, SHORT_LIFE, ShortLives
 from inflight.server.processes.worker import WorkerError
 from inflight.server.processes.worker_messages import EngineReady
 from inflight.server.reloading import can_reload, reload_certificate, reload_keys
@@ -236,11 +236,12 @@ class Supervisor:
             return self._fail()
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         log.error(
-            f"API process {child.index} ended {how}; its calls in flight ({left}) are aborted, and it is started again."
+            f"API process {child.index} ended {how}; its calls in flight ({left}) are aborted, and it is restarted."
         )
         if (pause := self._lives[child.index].end()) is None:
             log.error(
-                f"API process {child.index} ended {MAX_SHORT_LIVES} times soon after its start; see its messages above."
+                f"API process {child.index} ended {MAX_SHORT_LIVES} times within {SHORT_LIFE:g} s of its start; "
+                "see its messages above."
             )
             return self._fail()
         await asyncio.sleep(pause)
@@ -356,7 +357,7 @@ class Supervisor:
     async def _kill_late(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         for child in self._children.values():
-            log.error(f"API process {child.index} has not ended in time, and is killed.")
+            log.error(f"API process {child.index} did not exit in time and was killed.")
             child.kill()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -368,7 +369,7 @@ class Supervisor:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
-            log.critical("the server stops by a fault", exc_info=fault)
+            log.critical("the server stops after an internal error", exc_info=fault)
             self._fail()
 
 
@@ -396,7 +397,7 @@ class _Child(ControlledProcess[FromChild]):
         try:
             await self._control.listen(heard)
         except ValueError as error:
-            log.error(f"API process {self.index} sent what is no message ({error}), and is killed.")
+            log.error(f"API process {self.index} sent an invalid message ({error}) and was killed.")
             self.kill()
 
     async def ended(self) -> int:

@@ -154,7 +154,7 @@ class Worker(ControlledProcess[FromWorker]):
             self._end_in_time()
             await asyncio.to_thread(self._process.wait)
         except ValueError as error:
-            self._why = f"The model's process said what is no message ({error})."
+            self._why = f"The model's process sent an invalid message ({error})."
         finally:  # also when it is cancelled: no task may wait for ever
             self._control.close()
             self._process.kill()
@@ -166,7 +166,7 @@ class Worker(ControlledProcess[FromWorker]):
             self._late = asyncio.get_running_loop().call_later(self._ending_seconds, self._kill_late)
 
     def _kill_late(self) -> None:
-        log.error(f"The engine's process has not ended within {self._ending_seconds:g} s, and is killed.")
+        log.error(f"The engine process did not exit within {self._ending_seconds:g} s and was killed.")
         self._process.kill()
 
     def _has_ended(self, code: int) -> None:
@@ -202,8 +202,8 @@ class Worker(ControlledProcess[FromWorker]):
 
 
 def _ending(code: int) -> str:
-    how = f"with exit code {code}"
-    if code < 0:
-        named = {one.value: one.name for one in signal.Signals}  # real-time signals have no names
-        how = f"by {named.get(-code, f'signal {-code}')}"
-    return f"The engine's process ended {how}; the system's log may say why (memory that ran out, for instance)."
+    if code >= 0:
+        return f"The engine process ended with exit code {code}; see its messages above."
+    named = {one.value: one.name for one in signal.Signals}  # real-time signals have no names
+    how = named.get(-code, f"signal {-code}")
+    return f"The engine process was killed by {how}; check the kernel log for an out-of-memory kill."

@@ -44,7 +44,7 @@ def choose(asked: str, root: Path = Path("/")) -> Chosen:
         if os.environ.get("INFLIGHT_ISA"):
             return Chosen("cpu", "INFLIGHT_ISA names what computes on it")
         if not has_driver(root):
-            return Chosen("cpu", "this machine has no driver of an NVIDIA or AMD GPU")
+            return Chosen("cpu", "no NVIDIA or AMD driver found")
         try:
             _check_shown(root)
             return Chosen(*_gpu("cuda", "a GPU is there"))
