@@ -114,7 +114,7 @@ class Attention {
   SoftmaxState softmax_state(float* at) const { return {at, at + rows_, at + 2 * rows_}; }
   SoftmaxState part_at(std::int64_t i) const { return softmax_state(parts_ + i * part_floats()); }
 
-  // A task or a piece of one. `following` tells, before the last tile, which task comes next, if that is known.
+  // A task or a piece of one. `following` says, before the last tile, which task comes next, if that is known.
   template <class Following>
   void attend(const AttentionTask& task, Scratch& s, Following&& following) const {
     begin(task, s);
@@ -281,7 +281,7 @@ class Attention {
     for (int i = 0; i < tile_positions; i += lanes) store(scores + i, tanh(load<vf>(scores + i) * inner));
   }
 
-  // Where the keys and values of the 64 positions from `position` on lie. Blocks that nobody sees are not looked up.
+  // Where the keys and values of the 64 positions from `position` on lie. Blocks that no query sees are not looked up.
   Tile look_up(const AttentionTask& task, std::int64_t position) const {
     const std::int64_t past = work_.past_seen(task);
     const std::int64_t seen = work_.first_seen(work_.first_position(task)) / panel * panel;

@@ -43,7 +43,7 @@ INLINE Split split_query(const Value* from, std::int64_t count, typename Keys::X
 }
 
 // One row of probabilities, each times the scale of its position's values; and the largest of each lane, as whole
-// numbers in the order of the floats, with NaN above all. What nobody has written may have any scale, and has
+// numbers in the order of the floats, with NaN above all. Positions never written may have any scale, and have
 // probability 0; so a broken value is not seen where its probability has come to 0.
 INLINE vu scale_probabilities(const vf (&p)[tile_positions / lanes], const float* const* scales, float* scaled) {
   vu top{};
@@ -63,12 +63,12 @@ INLINE void split_probabilities(const float* scaled, const vu* tops, int count, 
   const vf4 largest = (vf4)largest_of_four(tops);
   const vf4 inverses = largest >= min_quantized ? most / largest : vf4{}, found = largest / most;
   for (int m = 0; m < count; ++m, scaled += tile_positions) {
-    std::uint8_t apart[2][tile_positions];
+    std::uint8_t planes[2][tile_positions];
     constexpr bool in_place = Values::x_per_step == 1;  // the product reads bytes as they are
     auto* high = to + 2 * m * probability_row<Values>;
     auto* low = high + probability_row<Values>;
-    auto* upper = in_place ? reinterpret_cast<std::uint8_t*>(high) : apart[0];
-    auto* lower = in_place ? reinterpret_cast<std::uint8_t*>(low) : apart[1];
+    auto* upper = in_place ? reinterpret_cast<std::uint8_t*>(high) : planes[0];
+    auto* lower = in_place ? reinterpret_cast<std::uint8_t*>(low) : planes[1];
     const vf inverse = all(inverses[m]);
     for (int i = 0; i < tile_positions / lanes; ++i) {
       // 2²³ leaves the nearest integer in the low bits.

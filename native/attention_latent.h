@@ -32,9 +32,9 @@ INLINE vu turn_squares(vu v) {
 // Elements of `size` lanes: a square of them, a vector a row, turned.
 template <int size, int count>
 INLINE void turn_rows(vu (&rows)[count]) {
-  const auto round = [&]<int apart>(std::integral_constant<int, apart>) {
+  const auto round = [&]<int distance>(std::integral_constant<int, distance>) {
     for (int i = 0; i < count; ++i)
-      if ((i & apart) == 0) exchange<apart * size>(rows[i], rows[i + apart]);
+      if ((i & distance) == 0) exchange<distance * size>(rows[i], rows[i + distance]);
   };
   if constexpr (count > 1) round(std::integral_constant<int, 1>{});
   if constexpr (count > 2) round(std::integral_constant<int, 2>{});
@@ -42,7 +42,7 @@ INLINE void turn_rows(vu (&rows)[count]) {
   if constexpr (count > 8) round(std::integral_constant<int, 8>{});
 }
 
-// keys: of 16 positions, steps `block` lanes apart → values [16 / per_step][width] lanes, of the first `width`
+// keys: of 16 positions, steps at a stride of `block` lanes → values [16 / per_step][width] lanes, of the first `width`
 // dimensions (a multiple of 16). int8: from value + 128 to value.
 template <int per_step>
 void values_of_keys(const std::uint32_t* keys, std::int64_t block, std::int64_t width, std::uint32_t* values) {

@@ -19,7 +19,7 @@ constexpr int tile_segments = tile_positions / panel;  // of 16 positions
 constexpr float lowest = -3.402823466e38f;             // the largest score of a query that has seen nothing
 
 // Keys and values of 64 positions by segments of 16. Keys go on every B lanes, D / per_step times; values are
-// [16 / per_step][padded D] lanes. A segment that nobody sees has the address of another. Scales: int8 only.
+// [16 / per_step][padded D] lanes. A segment that no query sees has the address of another. Scales: int8 only.
 struct Tile {
   const std::uint32_t* keys[tile_segments];
   const std::uint32_t* values[tile_segments];
@@ -61,8 +61,8 @@ struct Split {
   std::int32_t first[2];
 };
 
-// Scores of M rows of queries, `stride` apart, against P segments of keys. int8: of M / 2 queries, times the scales of
-// the keys. Behind the last position sums are whatever lay there.
+// Scores of M rows of queries, at a stride of `stride`, against P segments of keys. int8: of M / 2 queries, times the
+// scales of the keys. Behind the last position sums are whatever lay there.
 template <class Dot, int M, int P>
 __attribute__((noinline)) void scores_of(const typename Dot::X* queries, std::int64_t stride, const Split* splits,
                                          const std::uint32_t* const* keys, const float* const* key_scales,

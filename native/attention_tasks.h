@@ -2,8 +2,8 @@
 //
 // Knows positions and how many queries read a head; neither memory nor arithmetic. A task is one key/value head of one
 // chunk for a few queries, with all query heads that read it. A task that is long beside the others is cut into its
-// partitions, pieces of 512 positions that the arithmetic keeps apart anyway, so that no thread is left with it at the
-// end.
+// partitions, pieces of 512 positions that the arithmetic keeps separate anyway, so that no thread is left with it at
+// the end.
 #pragma once
 #include "attention_rows.h"
 #include "pool.h"

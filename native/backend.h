@@ -98,7 +98,7 @@ class Backend {
   }
 
   WeightArena& weight_arena() { return weight_arena_; }
-  LowRankMemory& low_rank_memory() { return low_rank_memory_; }  // of whoever is at the pool
+  LowRankMemory& low_rank_memory() { return low_rank_memory_; }  // of the caller at the pool
 
   // work(pool, kernels) is alone at the pool and at the memory of caches while it runs, after all packing. The
   // interpreter goes on meanwhile: nothing of Python's may be touched.

@@ -1,5 +1,5 @@
 // Rows are brought into the order of their experts, so that each expert's matrices meet all of its rows at once: a task
-// of a product is a group of an expert's outputs, and threads share the tasks of all experts. Experts that nobody was
+// of a product is a group of an expert's outputs, and threads share the tasks of all experts. Experts that no token was
 // routed to are not read.
 #include "experts.h"
 

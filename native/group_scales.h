@@ -102,8 +102,8 @@ struct Units {
   INLINE std::uint16_t held(float scale) const { return inverse != 0.0f ? to_f16(scale * inverse) : std::uint16_t{0}; }
 };
 
-// Numbers of an output's spans, `stride` apart, their scales and behind them maybe as many offsets → float16 in units
-// of a power of two, which is returned. A span's are `to_stride` apart, its offset 32 behind its scale.
+// Numbers of an output's spans, at a stride of `stride`, their scales and behind them maybe as many offsets → float16
+// in units of a power of two, which is returned. A span's have a stride of `to_stride`, its offset 32 behind its scale.
 INLINE float hold_scales(const float* numbers, std::int64_t spans, bool offsets, std::int64_t stride, std::uint16_t* to,
                          std::int64_t to_stride) {
   std::uint32_t most = 0;

@@ -1,5 +1,5 @@
-// Latent attention on the rows' side: compressed vectors and rotated keys into the cache, queries apart; what products
-// by head yield back to its token. attention_latent.h reads the cache.
+// Latent attention on the rows' side: compressed vectors and rotated keys into the cache; queries, separately; what
+// products by head yield back to its token. attention_latent.h reads the cache.
 #pragma once
 #include "norm_rope.h"
 

@@ -74,7 +74,7 @@ INLINE Place place_of(const SourceMatrix* parts, const Weights& w, std::int64_t 
 
 constexpr std::int64_t piece = 256;  // values of a row that are converted at a time: 32 rows of them stay in L1
 
-// A piece of 32 rows, each `held` values apart → lanes of its steps.
+// A piece of 32 rows, at a stride of `held` values → lanes of its steps.
 INLINE void interleave(const void* held, std::int64_t row_bytes, std::int64_t steps, std::uint32_t* out) {
   for (std::int64_t s = 0; s < steps; ++s)
     for (std::int64_t lane = 0; lane < group_lanes; ++lane)

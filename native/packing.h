@@ -125,7 +125,7 @@ struct PartSource {
     matrix = {arrays[0].data(), arrays[0].size(0), Source::blocks, nullptr, nullptr, nullptr, blocks};
     if (parts[3].is_none()) return;
     pages.emplace_back(parts[3], "pages of a file", Kind::u8, std::initializer_list<std::int64_t>{any});
-    if (!pages[0].readonly()) refuse("pages that are given back must be those of a file, which nobody writes to");
+    if (!pages[0].readonly()) refuse("pages that are given back must be those of a file, which are never written");
   }
 };
 

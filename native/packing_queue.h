@@ -28,7 +28,7 @@ class PackingQueue {
 
   PackingQueue() = default;
   PackingQueue(const PackingQueue&) = delete;
-  // Jobs that have not begun are left undone: nobody is there to read what they would pack.
+  // Jobs that have not begun are left undone: no caller is left to read what they would pack.
   ~PackingQueue() { end_thread(); }
 
   // In the order of calls. sources: what the job reads, of so many bytes. Returns when not too many of them are left;
@@ -60,7 +60,7 @@ class PackingQueue {
     std::shared_ptr<void> sources;
     std::size_t bytes;
   };
-  static constexpr std::size_t max_ahead = 256u << 20;  // seconds at most, and progress is still told as it is made
+  static constexpr std::size_t max_ahead = 256u << 20;  // seconds at most, and progress is still reported as it is made
 
   // What a job threw meanwhile.
   template <class Until>

@@ -64,7 +64,7 @@ class WorkRanges {
       std::uint64_t theirs = load(richest);
       const std::int64_t left = end(theirs) - begin(theirs), middle = begin(theirs) + left / 2;
       if (left > 0 && swap(richest, theirs, run(begin(theirs), middle))) {
-        // Nobody takes from an empty run, so that only its owner writes to it.
+        // No thread takes from an empty run, so that only its owner writes to it.
         __atomic_store_n(&at(worker), run(middle, end(theirs)), __ATOMIC_RELAXED);
         return true;
       }

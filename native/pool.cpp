@@ -175,7 +175,7 @@ void Pool::Workers::work(int worker) {
   while (true) {
     std::uint64_t state = wait_for_job(last);
     if (stopping_.load(std::memory_order_relaxed)) return;
-    // The generation is part of what is compared, so that nobody enters a job that has been closed.
+    // The generation is part of what is compared, so that no thread enters a job that has been closed.
     if (!state_.compare_exchange_strong(state, state + 1, std::memory_order_acq_rel)) continue;
     last = generation(state);
     call(body_, context_, worker);

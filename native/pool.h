@@ -39,7 +39,7 @@ class Pool {
     int count;
   };
 
-  // cpus: of each thread where it stays, the caller's first. hold_caller: whoever calls `run` stays on its CPUs from
+  // cpus: of each thread where it stays, the caller's first. hold_caller: the caller of `run` stays on its CPUs from
   // then on, and with it the processes and threads that it starts; else the caller goes where the system puts it.
   // Throws std::system_error where the system gives no more threads.
   Pool(int threads, const Cpus* cpus, bool hold_caller);
@@ -55,7 +55,7 @@ class Pool {
   void run(Body body, void* context);
 
   // Writes a zero to each page, of 4 KiB, of memory that is all zeros: worker w to those of its part, w of as many
-  // equal parts as there are threads. The system puts a page near whoever writes to it first.
+  // equal parts as there are threads. The system puts a page near the thread that writes to it first.
   void touch(char* data, std::size_t bytes);
   // From now on each job is recorded there; null: none is. Not while one runs.
   void record(Trace* trace);
@@ -64,7 +64,8 @@ class Pool {
   // 3). Throws std::bad_alloc.
   void* scratch(int slot, std::size_t bytes);
 
-  // Every worker's own memory will have at least `bytes`. Called before `run`, since a worker has nobody to throw to.
+  // Every worker's own memory will have at least `bytes`. Called before `run`, since a worker could not throw to any
+  // caller.
   void reserve(std::size_t bytes);
   void* own(int worker) const;
 

@@ -73,7 +73,7 @@ INLINE std::int32_t quantize(const Value* from, std::int64_t count, const Scale&
   return sum(sums);
 }
 
-// One stage of butterflies within a vector: of two lanes that stand `distance` apart the sum, then the difference.
+// One stage of butterflies within a vector: of two lanes at a distance of `distance` the sum, then the difference.
 template <int distance, int... at>
 INLINE vf butterflies(vf x, std::integer_sequence<int, at...>) {
   const vf other = __builtin_shufflevector(x, x, (at ^ distance)...);

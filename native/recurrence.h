@@ -149,15 +149,15 @@ INLINE float inverse_length(const float* x, std::int64_t width) {
 }
 
 // One token through `columns` vectors of a head's matrix: S ← decay · S + k (v − decay · kS) · beta, out = qS. The sums
-// over keys are four, by the key's number, and then one. Matrices are in panels: `apart` floats lie from one to the
+// over keys are four, by the key's number, and then one. Matrices are in panels: `panel_stride` floats from one to the
 // next.
 template <int columns>
-INLINE void delta_step(float* matrix, std::int64_t apart, std::int64_t keys, const float* q, const float* k,
+INLINE void delta_step(float* matrix, std::int64_t panel_stride, std::int64_t keys, const float* q, const float* k,
                        const float* v, float decay_, float beta, float* out) {
   constexpr int in_panel = vectors;  // vectors side by side in a panel
   const vf decay = all(decay_);
   const auto at = [=](std::int64_t key, int c) {
-    return matrix + c / in_panel * apart + key * panel + c % in_panel * lanes;
+    return matrix + c / in_panel * panel_stride + key * panel + c % in_panel * lanes;
   };
   vf sums[4][columns] = {};
   for (std::int64_t key = 0; key < keys; key += 4)
@@ -172,7 +172,7 @@ INLINE void delta_step(float* matrix, std::int64_t apart, std::int64_t keys, con
     for (vf& one : row) one = vf{};
   for (std::int64_t key = 0; key < keys; key += 4)
     for (int i = 0; i < 4; ++i) {
-      // Read before one of them is written: panels lie whole pages apart, where reads wait for writes.
+      // Read before one of them is written: panels lie at strides of whole pages, where reads wait for writes.
       vf state[columns];
       for (int c = 0; c < columns; ++c) state[c] = load<vf>(at(key + i, c));
       for (int c = 0; c < columns; ++c) {
@@ -219,11 +219,11 @@ INLINE void prepare_block(const LayerState& layer, const DeltaRule& rule, std::i
 // A few columns at a time, so that their part of the matrix stays in the nearest cache while the tokens pass.
 INLINE void pass_block(const LayerState& layer, float* matrix, std::int64_t count, DeltaBlock& block) {
   constexpr int most = 2;
-  const std::int64_t keys = layer.padded_keys, values = layer.padded_values, apart = keys * panel;
+  const std::int64_t keys = layer.padded_keys, values = layer.padded_values, panel_stride = keys * panel;
   const auto through = [&](std::int64_t column, auto columns) {
-    float* from = matrix + column / panel * apart + column % panel;
+    float* from = matrix + column / panel * panel_stride + column % panel;
     for (std::int64_t i = 0; i < count; ++i)
-      delta_step<decltype(columns)::value>(from, apart, keys, block.q + i * keys, block.k + i * keys,
+      delta_step<decltype(columns)::value>(from, panel_stride, keys, block.q + i * keys, block.k + i * keys,
                                            block.v + i * values + column, block.decay[i], block.beta[i],
                                            block.out + i * values + column);
   };
@@ -248,7 +248,7 @@ INLINE void norm_block(const LayerState& layer, const DeltaRule& rule, std::int6
   }
 }
 
-// qkv: [tokens][channels]. z: rows `width` apart. gates: [tokens][2 · heads], of beta, then of the decay.
+// qkv: [tokens][channels]. z: rows at a stride of `width`. gates: [tokens][2 · heads], of beta, then of the decay.
 template <class Value>
 void run_delta_rule(Pool& pool, const StateView& view, const AttentionMetadata& metadata, const DeltaRule& rule,
                     const float* qkv, const float* z, std::int64_t width, const float* gates, Value* out) {

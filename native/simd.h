@@ -211,7 +211,7 @@ INLINE bool any(vi v) {
 #endif
 }
 
-// Bit i tells whether lane i reaches the bound.
+// Bit i says whether lane i reaches the bound.
 INLINE std::uint32_t lanes_from(vf x, float bound) {
 #if defined(__AVX512F__)
   return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(bound), _CMP_GE_OQ);

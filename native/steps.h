@@ -124,8 +124,8 @@ struct BytesByHalves {  // x widened beforehand: values 0 and 2 of a step in one
     for (std::int64_t s = 0; s < steps; ++s) {
       Byte q[4];
       std::memcpy(q, bytes + 4 * s, 4);
-      const std::int16_t apart[4] = {q[0], q[2], q[1], q[3]};
-      std::memcpy(to + 2 * s, apart, 8);
+      const std::int16_t swapped[4] = {q[0], q[2], q[1], q[3]};
+      std::memcpy(to + 2 * s, swapped, 8);
     }
   }
   INLINE static vu even(vu w) { return weights_signed ? (vu)((vs)(w << 8) >> 8) : w & 0x00ff00ffu; }

@@ -17,7 +17,7 @@ std::uint64_t seed() {
   return drawn;
 }
 
-// As the twin has it.
+// As the reference has it.
 double chance_of(std::int32_t count, std::int32_t places, std::int32_t alike) {
   return static_cast<double>((3 * count - (count < places)) * alike) / (3 * places * alike + 9);
 }

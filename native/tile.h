@@ -13,7 +13,7 @@
 
 namespace inflight::INFLIGHT_ISA {
 
-// Rows of x that are `stride` bytes apart, three to a pointer: an address can say one and two strides by itself, and a
+// Rows of x at a stride of `stride` bytes, three to a pointer: an address can say one and two strides by itself, and a
 // pointer to each of twelve rows would not fit the registers.
 template <class F, int M>
 class Rows {
@@ -45,7 +45,7 @@ struct Ahead {
   int lines = 0;
 };
 
-// One tile's work: `steps` steps of a group from `w` on, outputs from `lane` on, by rows that stand `x_stride` apart.
+// One tile's work: `steps` steps of a group from `w` on, outputs from `lane` on, by rows at a stride of `x_stride`.
 // Sums are [M][P · 16] of F::Sum's lanes, group_lanes of them a row.
 template <class F>
 struct Work {

@@ -39,7 +39,7 @@ constexpr std::int64_t group_lanes = 32;                       // outputs of a g
 constexpr int max_span = 32;                                  // inputs of a span; activations that share a scale
 constexpr std::int64_t max_group = 128;                       // weights of an output that may share a scale
 
-// W[N, K] as [groups][steps][32] lanes: a group's memory is read front to back by whoever computes its outputs.
+// W[N, K] as [groups][steps][32] lanes: a group's memory is read front to back by the thread that computes its outputs.
 // gate_up: panel 0 of a group is gate outputs, panel 1 the up outputs of the same rows.
 // Lanes past N and values past K are zero.
 // int8, int4: a step is a span of 16 or 32 inputs that share scales; a larger group of a format is several, each with
@@ -259,8 +259,8 @@ struct RowKernels {
   void (*mean)(Pool&, const float* x, const std::int32_t* starts, const std::int32_t* ends, std::int64_t count,
                std::int64_t width, float* out);
   void (*to_act)(Pool&, Format, const float* x, std::int64_t tokens, std::int64_t width, void* out);
-  // Of each token `width` numbers; times those of `by`, `stride` apart from token to token, where there are any.
-  // parameters: those of xielu, else null.
+  // Of each token `width` numbers; times those of `by`, at a stride of `stride` from token to token, where there are
+  // any. parameters: those of xielu, else null.
   void (*activate)(Pool&, Format, Nonlinearity, const float* parameters, const float* x, const float* by,
                    std::int64_t stride, std::int64_t tokens, std::int64_t width, void* out);
   // out += factor · x, or factor · RMS norm of x where there is a weight.
@@ -287,13 +287,14 @@ struct RowKernels {
   // x [count, tokens, width] of heads from `first` on → the beginnings of theirs in out [tokens, heads, stride]
   void (*place_heads)(Pool&, Format, const float* x, std::int64_t count, std::int64_t tokens, std::int64_t width,
                       std::int64_t heads, std::int64_t first, std::int64_t stride, void* out);
-  // Of the first channels of rows of x, `width` apart: out [tokens, channels] = silu of the convolution
+  // Of the first channels of rows of x, at a stride of `width`: out [tokens, channels] = silu of the convolution
   void (*convolve)(Pool&, Format, const StateView&, const AttentionMetadata&, const Convolution&, const float* x,
                    std::int64_t width, float* out);
   // x [tokens, 3 · channels]: out = x1 · convolution of x0 · x2
   void (*convolve_gated)(Pool&, Format, const StateView&, const AttentionMetadata&, const Convolution&, const float* x,
                          void* out);
-  // qkv [tokens, channels], z in rows `width` apart, gates [tokens, 2 · heads] → out [tokens, heads · value_dim]
+  // qkv [tokens, channels], z in rows at a stride of `width`, gates [tokens, 2 · heads] → out [tokens, heads ·
+  // value_dim]
   void (*delta_rule)(Pool&, Format, const StateView&, const AttentionMetadata&, const DeltaRule&, const float* qkv,
                      const float* z, std::int64_t width, const float* gates, void* out);
   // x · sigmoid(gate)
