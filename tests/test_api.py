@@ -328,7 +328,7 @@ def test_end_tokens_that_are_not_in_the_vocabulary_break_nobodys_step(
         ({"kv_memory": "1GiB"}, "--kv-memory is '1GiB'; give a number of GiB"),
         ({"kv_memory": 1e300}, "--kv-memory is 1e"),
         ({"kv_memory": 1.0, "num_blocks": 3}, "give one of them"),
-        ({"watermark": 1.0}, "--watermark is 1.0"),
+        ({"watermark": 1.0}, "--watermark is 1;"),
         ({"watermark": float("nan")}, "--watermark is nan"),
         ({"threads": 100_000}, "this process may use"),
         ({"seed": -1}, "--seed is -1"),

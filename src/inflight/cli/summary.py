@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from inflight.core.estimation.output_length import PredictionError
 from inflight.counted import counted, printable
-from inflight.metrics.definitions import Percentiles
-from inflight.metrics.summary import Summary
+
+if TYPE_CHECKING:  # `run` shows lines, and no metrics
+    from inflight.core.estimation.output_length import PredictionError
+    from inflight.metrics.definitions import Percentiles
+    from inflight.metrics.summary import Summary
 
 HEAD = f"{'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}"
 

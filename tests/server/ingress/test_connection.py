@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from inflight.server import process
+from inflight.server import http_server
 from inflight.server.asgi import abandon
 from inflight.server.ingress.addresses import Networks
 from inflight.server.ingress.connections import Connection, Connections
@@ -103,7 +103,7 @@ def overridden(kind: type, base: type) -> set[str]:
     return {name for name, value in vars(kind).items() if not name.startswith("__") and hasattr(base, name)}
 
 
-@pytest.mark.parametrize(("kind", "base"), [(Connection, HttpToolsProtocol), (process._Server, uvicorn.Server)])
+@pytest.mark.parametrize(("kind", "base"), [(Connection, HttpToolsProtocol), (http_server._Server, uvicorn.Server)])
 def test_no_private_name_of_uvicorn_is_overridden_or_used(kind: type, base: type) -> None:
     private = {name for name in dir(base) if name.startswith("_") and not name.startswith("__")}
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
