@@ -123,7 +123,7 @@ def test_classes(classifier: Server) -> None:
         ("/v1/embeddings", {"input": "word " * 99, "truncate_prompt_tokens": 3}, None, "4 or more"),
         ("/v1/embeddings", {"input": "a", "model": "another"}, "model_not_found", "another"),
         ("/v1/embeddings", {"input": "a", "temperature": 1}, None, None),  # ignored, as the header says
-        ("/v1/embeddings", {"input": ["a"] * 2049}, None, "2048"),
+        ("/v1/embeddings", {"input": ["a"] * 2049}, None, "2,048"),
         ("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, None, "as many of both"),
         ("/score", {"text_1": "a"}, "missing_field", "text_2"),
         ("/v1/rerank", {"query": "a", "documents": []}, None, "0 entries"),

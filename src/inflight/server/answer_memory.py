@@ -60,9 +60,8 @@ class AnswerMemory:
     def _exceeded(self, entries: int) -> ApiError:
         return ApiError(
             503,
-            f"The server's memory for answers ({self.max_entries:,} tokens and log-probabilities) is used up, and "
-            f"this call holds the most of it ({entries:,}); ask for fewer samples or alternatives in one call, and "
-            "read streams as they come.",
+            f"Memory for answers is full ({self.max_entries:,} tokens and log-probabilities in all), and this call "
+            f"uses most of it ({entries:,}); request fewer samples or alternatives, and read streams as they arrive.",
             type="server_error",
             code="answer_memory",
             retry_after=1.0,

@@ -228,8 +228,8 @@ def _broken(fault: EngineStopped) -> ApiError:
 def _took_too_long(timeout: float) -> ApiError:
     return ApiError(
         408,
-        f"The call took longer than {timeout:g} s, the server's limit (--request-timeout); ask for fewer tokens, or "
-        "try again when less is going on.",
+        f"The call exceeded {timeout:g} s (--request-timeout); request fewer tokens, or try again when the server is "
+        "less busy.",
         type="timeout_error",
         code="request_timeout",
     )

@@ -135,7 +135,8 @@ class Service:
     def _draining(self) -> ApiError:
         return ApiError(
             503,
-            "The server is shutting down and accepts no new calls; use another one, or try again later.",
+            f"The server is shutting down and accepts no new calls; try again in {self.settings.drain_timeout:g} s, "
+            "or use another server.",
             type="server_error",
             code="draining",
             retry_after=self.settings.drain_timeout,
@@ -144,7 +145,7 @@ class Service:
     def not_loaded(self) -> ApiError:
         return ApiError(
             503,
-            f"The server is {self.doing}; try again in 1 s (GET /readyz says when it is ready).",
+            f"The server is {self.doing}; try again in 1 s (GET /readyz shows when it is ready).",
             type="server_error",
             code="loading",
             retry_after=1.0,
@@ -162,7 +163,7 @@ class Service:
             delivery.end(
                 ApiError(
                     503,
-                    "The server was shut down before the call was finished (--drain-timeout).",
+                    "The server shut down before the call finished (--drain-timeout); send it again.",
                     type="server_error",
                     code="draining",
                 )
@@ -279,7 +280,7 @@ class Service:
             )
         if tenant.max_concurrent is not None and mine >= tenant.max_concurrent:
             of_tenant = counted(mine, f"call of {tenant.name!r} is", f"calls of {tenant.name!r} are")
-            raise _too_many(f"{of_tenant} in flight, and its maximum is {tenant.max_concurrent}")
+            raise _too_many(f"{of_tenant} in flight, and its maximum is {tenant.max_concurrent} (max_concurrent)")
 
     def _leave(self, tenant: Tenant) -> None:
         self.counts.leave(tenant.name)

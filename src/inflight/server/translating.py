@@ -277,11 +277,9 @@ class RequestTranslator:
 def _of_completion(body: CompletionSettings) -> dict[str, Any]:
     n, best_of = body.n or 1, body.best_of or body.n or 1
     if best_of < n:
-        raise invalid(f"best_of is {best_of}, but n is {n}; draw at least as many as are wanted.", "best_of")
+        raise invalid(f"best_of ({best_of}) is smaller than n ({n}); raise best_of.", "best_of")
     if body.stream and best_of > n:
-        raise invalid(
-            f"best_of is {best_of} and n is {n}: which are best is known at the end; do not stream.", "best_of"
-        )
+        raise invalid("best_of with streaming is not supported; set stream to false.", "best_of")
     # OpenAI shows the prompt's log-probabilities with echo; and the best are found by their log-probability.
     of_prompt = [one for one in (body.prompt_logprobs, body.logprobs if body.echo else None) if one is not None]
     own: dict[str, Any] = {"prompt_logprobs": max(of_prompt)} if of_prompt else {}

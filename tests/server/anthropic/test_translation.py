@@ -119,13 +119,13 @@ def test_what_is_counted_is_the_prompt_of_the_same_call() -> None:
         ({"container": "c"}, "container", "nothing is run"),
         ({"mcp_servers": [{"name": "x"}]}, "mcp_servers", "client"),
         ({"context_management": {"edits": [{"type": "compact"}]}}, "context_management", "compacted"),
-        ({"inference_geo": "us"}, "inference_geo", "one place"),
+        ({"inference_geo": "us"}, "inference_geo", "one location"),
         ({"speed": "fast"}, "speed", "one speed"),
         ({"stop": ["."]}, "stop", "stop_sequences"),
         ({"response_format": {"type": "text"}}, "response_format", "output_config.format"),
         ({"n": 2}, "n", "one message"),
-        ({"output_config": {"verbosity": 1}}, "output_config.verbosity", "unknown"),
-        ({"colour": 1}, "colour", "unknown"),
+        ({"output_config": {"verbosity": 1}}, "output_config.verbosity", "Unknown field"),
+        ({"colour": 1}, "colour", "Unknown field"),
         (
             {
                 "output_format": {"type": "json_schema", "schema": {}},

@@ -66,12 +66,12 @@ def refusal(of: Preprocessor, asked: tuple[EndpointName, dict[str, Any]]) -> Api
 @pytest.mark.parametrize(
     ("asked", "message", "field"),
     [
-        (completion("x", n=5), "5 samples, 5 in all, but at most 4", "n"),
-        (completion("x", best_of=5), "5 samples, 5 in all, but at most 4", "n"),
-        (completion(["x"] * 5), "5 prompts of 1 samples each, 5 in all, but at most 4", "prompt"),
-        (completion(["x"] * 3, n=2), "3 prompts of 2 samples each, 6 in all, but at most 4", "prompt"),
-        (completion(["x"] * 2, n=5), "2 prompts of 5 samples each, 10 in all, but at most 4", "n"),
-        (chat("x", n=5), "5 samples, 5 in all, but at most 4", "n"),
+        (completion("x", n=5), "5 sequences (5 samples), and the queue takes 4", "n"),
+        (completion("x", best_of=5), "5 sequences (5 samples), and the queue takes 4", "n"),
+        (completion(["x"] * 5), "5 sequences (5 prompts of 1 samples each), and the queue takes 4", "prompt"),
+        (completion(["x"] * 3, n=2), "6 sequences (3 prompts of 2 samples each), and the queue takes 4", "prompt"),
+        (completion(["x"] * 2, n=5), "10 sequences (2 prompts of 5 samples each), and the queue takes 4", "n"),
+        (chat("x", n=5), "5 sequences (5 samples), and the queue takes 4", "n"),
     ],
 )
 def test_a_call_that_could_never_wait_is_refused_for_good(
@@ -93,7 +93,7 @@ def test_text_that_certainly_cannot_fit_is_not_cut_into_tokens() -> None:
     for asked, field in ((completion(["y" * (most + 1)]), "prompt"), (chat("y" * (most + 1)), "messages")):
         error = refusal(strict, asked)
         assert "maximum context length is 16 tokens" in error.message
-        assert f"a token stands for at most {longest};" in error.message
+        assert f"a token has at most {longest};" in error.message
         assert (error.param, error.code) == (field, "context_length_exceeded")
     for text, of in (("y" * most, strict), ("y" * (most + 1), preprocessor(Uncut))):
         with pytest.raises(Cut):  # it might fit, as far as anybody knows here

@@ -42,7 +42,7 @@ def grammar_of(body: GenerationSettings) -> Grammar | None:
             found[name] = grammar
     if len(found) > 1:
         first, second, *_ = found
-        raise invalid(f"{first} and {second} both say what the answer must be like; give one.", second)
+        raise invalid(f"{first} and {second} both constrain the answer; give one.", second)
     return next(iter(found.values()), None)
 
 
@@ -63,15 +63,15 @@ def _structured_outputs(asked: StructuredOutputs) -> Grammar | None:
     for option in _OPTIONS[1:]:
         if getattr(asked, option):
             raise invalid(
-                f"The field 'structured_outputs.{option}' is not served: what JSON looks like is not to be chosen.",
+                f"The field 'structured_outputs.{option}' is not supported: the layout of JSON cannot be configured.",
                 f"structured_outputs.{option}",
                 "unsupported_field",
             )
     forms = [name for name in asked.__struct_fields__ if name not in _OPTIONS and getattr(asked, name) not in _NO_FORM]
     if len(forms) != 1:
         raise invalid(
-            f"structured_outputs has {' and '.join(forms) or 'no form'}; give exactly one of json, regex, choice, "
-            "grammar, json_object and structural_tag.",
+            f"structured_outputs has {' and '.join(forms) or 'no constraint'}; give exactly one of json, regex, "
+            "choice, grammar, json_object and structural_tag.",
             "structured_outputs",
         )
     name = forms[0]
@@ -136,15 +136,15 @@ class AnswerForms:
         field = "functions" if tools.old else "tools"
         if not self._prompts.template_shows_tools:
             raise invalid(
-                f"The field {field!r} is not served with this model: its chat template shows no tools; describe "
+                f"The field {field!r} is not supported by this model: its chat template shows no tools; describe "
                 "them in a message if the model knows how to use them.",
                 field,
                 "unsupported_field",
             )
         if self._parsers is None or self._parsers.names.tools is None:
             raise invalid(
-                f"The field {field!r} is not served with this model: how it writes calls of tools is not known; name a "
-                "--tool-parser at the server's start, or send tool_choice none.",
+                f"The field {field!r} is not supported by this model: the format of its tool calls is unknown; start "
+                "the server with --tool-parser, or send tool_choice none.",
                 field,
                 "unsupported_field",
             )
@@ -189,8 +189,8 @@ class AnswerForms:
     def _check_no_budget(self, body: ChatBody) -> None:
         if body.thinking_token_budget is not None:
             raise invalid(
-                "thinking_token_budget cannot be kept here: this model writes forced calls and their reasoning in one "
-                "form; leave it out, or ask for no calls.",
+                "thinking_token_budget cannot be applied to a forced tool call of this model; leave it out, or do not "
+                "force a call.",
                 "thinking_token_budget",
             )
 
@@ -208,8 +208,8 @@ class AnswerForms:
     def _check_keeps_grammars(self, field: str) -> None:
         if not self._keeps_grammars:
             raise invalid(
-                f"The field {field!r} is not served: this engine applies no schemas and grammars; ask for "
-                "the form in the prompt.",
+                f"The field {field!r} is not supported: this engine does not support structured output; describe the "
+                "format in the prompt.",
                 field,
                 "unsupported_field",
             )

@@ -271,11 +271,13 @@ class ResponseBuilder:
 def _check(collector: OutputCollector) -> None:
     for finish in collector.finishes:
         if finish is not None and finish.reason == "error" and finish.by_request:
-            raise invalid(finish.detail or "What was asked for leaves nothing to draw.", code="nothing_to_draw")
+            raise invalid(
+                finish.detail or "No token is allowed by the request's constraints; allow more.", code="nothing_to_draw"
+            )
         if finish is not None and finish.reason == "error":
             raise ApiError(500, finish.detail or "The step failed.", type="server_error", code="step_failed")
         if finish is not None and finish.reason == "abort":
-            raise ApiError(503, "The request was ended by the server.", type="server_error", code="aborted")
+            raise ApiError(503, "The server aborted the request; send it again.", type="server_error", code="aborted")
 
 
 def _best(outputs: list[CompletionOutput], n: int) -> list[CompletionOutput]:

@@ -53,7 +53,7 @@ class UnknownFields:
         if self._refuses:
             near = nearest(path, known)
             hint = "" if near is None else f" Did you mean {near!r}?"
-            raise invalid(f"The field {name!r} is unknown here; leave it out.{hint}", name, "unknown_field")
+            raise invalid(f"Unknown field {name!r}; leave it out.{hint}", name, "unknown_field")
         if name in self._names:
             return
         if len(self._names) < MAX_NAMES:
@@ -216,4 +216,4 @@ class BodyDecoder(Generic[B]):
             value = read_value(name, _ANY, raw)
             if value is None or any(value == one and (type(value) is bool) == (type(one) is bool) for one in unused):
                 return
-        raise invalid(f"The field {name!r} is not served: {why}", name, "unsupported_field")
+        raise invalid(f"The field {name!r} is not supported: {why}", name, "unsupported_field")

@@ -159,7 +159,7 @@ def arguments_of(called: CalledFunction, as_text: bool, place: str) -> Any:
         return msgspec.json.decode(given, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise invalid(
-            f"{place} is no JSON object ({shortened(str(error))}), and this model's chat template takes one; send the "
+            f"{place} is not a JSON object ({shortened(str(error))}), which this model's chat template needs; send the "
             "arguments of the call as valid JSON.",
             place,
             "invalid_value",
@@ -282,7 +282,7 @@ class Prompts:
         if longest is not None and len(text) > (most := length * longest):
             raise invalid(
                 f"This model's maximum context length is {length} tokens, and the prompt is too long: it has "
-                f"{len(text)} characters, and a token stands for at most {longest}; shorten it to well below {most}.",
+                f"{len(text):,} characters, and a token has at most {longest}; shorten it below {most:,} characters.",
                 field,
                 "context_length_exceeded",
             )

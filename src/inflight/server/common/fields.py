@@ -284,8 +284,8 @@ COMMON_NEUTRAL: Neutral = {
     "detokenize": ((True,), "answers have text; return_token_ids adds the ids."),
     "return_hidden_states": ((False,), "hidden states are not returned."),
     "no_stop_trim": ((False,), "use include_stop_str_in_output."),
-    "logits_processors": (([],), "no code is taken from clients."),
-    "guided_whitespace_pattern": ((), "where JSON may have spaces is not to be chosen."),
+    "logits_processors": (([],), "code from clients is not executed."),
+    "guided_whitespace_pattern": ((), "white space in JSON cannot be configured."),
     "prompt_embeds": ((), "prompts are text or token ids."),
     "lora_path": ((), "an adapter is named as the model."),
 }

@@ -119,7 +119,7 @@ def _wrong(path: str, types: Sequence[inspect.Type], raw: Raw | None) -> ApiErro
     """Return the error of a value that has not the form of one of the types. raw: None where it is unknown."""
     path, is_shown = shortened(path), raw is not None and len(memoryview(raw)) <= LONGEST_SHOWN
     value: Any = ... if raw is None else _decode_any(raw) if is_shown else _ALIKE.get(bytes(memoryview(raw)[:1]), 0)
-    begin = f"{path} is {_quoted(value)};" if is_shown else f"{path}:"
+    begin = f"{path} is {_quoted(value)};" if is_shown else f"{path}{_size(raw)}"
     same = [one for one in types if type(value) in _KINDS.get(type(one), ())]
     possible = [one for one in types if not isinstance(one, inspect.NoneType)]
     if is_shown and same and all(isinstance(one, inspect.LiteralType) for one in same):
@@ -136,6 +136,22 @@ def _wrong(path: str, types: Sequence[inspect.Type], raw: Raw | None) -> ApiErro
     return invalid(f"{sentence}{hint}.", path.removeprefix("A name in "), "invalid_value")
 
 
+def _size(raw: Raw | None) -> str:
+    """Return the size of a value that is too long to be shown: ` has 5,000 entries;`, or `:` where it has none."""
+    kind, unit = _SIZED.get(b"" if raw is None else bytes(memoryview(raw)[:1]), (None, ""))
+    if raw is None or kind is None:
+        return ":"
+    try:
+        return f" has {len(msgspec.json.decode(raw, type=kind)):,} {unit};"
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ":"
+
+
+_SIZED: dict[bytes, tuple[Any, str]] = {
+    b'"': (str, "characters"),
+    b"[": (list[Raw], "entries"),
+    b"{": (dict[str, Raw], "fields"),
+}
 _ALIKE: dict[bytes, Any] = {b'"': "", b"[": [], b"{": {}}  # a value of the same kind, by the first byte
 _KINDS: dict[type[inspect.Type], tuple[type, ...]] = {
     inspect.StrType: (str,),
@@ -186,7 +202,7 @@ def _described(one: inspect.Type, number: float | None) -> str:
 
 
 def _lengths(least: int | None, most: int | None, unit: str) -> str:
-    bounds = [*([f"at least {least}"] if least else []), *([] if most is None else [f"at most {most}"])]
+    bounds = [*([f"at least {least:,}"] if least else []), *([] if most is None else [f"at most {most:,}"])]
     return f" of {' and '.join(bounds)} {unit}" if bounds else ""
 
 
@@ -268,7 +284,7 @@ def _half_character(body: bytes, field: str | None) -> ApiError | None:
     """Return the error of half a surrogate pair, which no token stands for, by the field that holds it. The standard
     library's reader lets it through, and so finds it."""
     if len(body) > _MAX_SEARCHED:
-        return invalid("The body holds half a character (a lone surrogate); send whole characters.", field)
+        return invalid("The body contains a lone surrogate (half of a UTF-16 pair); send valid Unicode.", field)
     try:
         read = json.loads(body)
     except (ValueError, RecursionError):
@@ -278,7 +294,7 @@ def _half_character(body: bytes, field: str | None) -> ApiError | None:
     for name, value in read.items() if isinstance(read, dict) else ():
         if _is_half(name):
             return invalid(
-                f"The name of the field {shortened(name)!r} holds half a character (a lone surrogate); leave it out.",
+                f"The name of the field {shortened(name)!r} contains a lone surrogate; leave it out.",
                 shortened(name),
                 "unknown_field",
             )
@@ -288,7 +304,7 @@ def _half_character(body: bytes, field: str | None) -> ApiError | None:
 
 
 def _half_value(field: str) -> ApiError:
-    sentence = f"{shortened(field)} holds half a character (a lone surrogate); send whole characters."
+    sentence = f"{shortened(field)} contains a lone surrogate (half of a UTF-16 pair); send valid Unicode."
     return invalid(sentence, shortened(field), "invalid_value")
 
 

@@ -177,13 +177,14 @@ def max_tokens_of(body: CompletionSettings | ChatSettings) -> int | None:
 def check_samples(limits: Limits, prompts: int, samples: int) -> None:
     """Refuse more samples than one prompt may have, or than may ever wait at once. Raises ApiError."""
     if samples > limits.max_n:
-        raise invalid(f"{samples} samples are asked for, but a prompt may have {limits.max_n}; ask for fewer.", "n")
+        sentence = f"The call requests {samples:,} samples of a prompt, and the maximum is {limits.max_n:,} (--max-n)"
+        raise invalid(f"{sentence}; request fewer.", "n")
     waiting = limits.max_sequences
     if waiting is not None and prompts * samples > waiting:
         what = f"{prompts} prompts of {samples} samples each" if prompts > 1 else f"{samples} samples"
         raise invalid(
-            f"The call asks for {what}, {prompts * samples} in all, but at most {waiting} may wait at once; ask for "
-            "fewer in one call, or raise --max-queued-requests.",
+            f"The call has {prompts * samples:,} sequences ({what}), and the queue takes {waiting:,} "
+            "(--max-queued-requests); send smaller calls.",
             "n" if samples > waiting or prompts == 1 else "prompt",
         )
 

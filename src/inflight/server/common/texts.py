@@ -79,7 +79,7 @@ def prepare_texts(
     count, longer_field = max(len(texts), len(seconds)), second_field or field
     if count > MAX_TEXTS:
         raise invalid(
-            f"{longer_field} has {count} texts, but a call may have {MAX_TEXTS}; send several calls.", longer_field
+            f"{longer_field} has {count:,} texts, and the maximum is {MAX_TEXTS:,}; send several calls.", longer_field
         )
     check_samples(limits, count, 1)
     length, pairs = limits.max_model_len, pairs_of(len(texts), len(seconds))
@@ -139,7 +139,9 @@ def listed(given: str | list[Any], field: str) -> list[str | list[int]]:
     wrong = next((index for index, one in enumerate(given) if type(one) is not kind), None)
     if wrong is not None:
         raise invalid(
-            f"{field} holds {_NAMES[kind]} at 0 and {_NAMES[type(given[wrong])]} at {wrong}; give one kind only.", field
+            f"{field} mixes {_NAMES[kind]} (index 0) and {_NAMES[type(given[wrong])]} (index {wrong}); give one kind "
+            "only.",
+            field,
         )
     return [given] if kind is int else given
 

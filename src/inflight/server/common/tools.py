@@ -109,7 +109,7 @@ class AskedTools:
 def tools_of(body: ChatBody) -> AskedTools:
     """Return the tools of a body: none are shown where none may be called. Raises ApiError."""
     if body.tools and body.functions:
-        raise invalid("tools and functions both say what may be called; give tools.", "functions")
+        raise invalid("tools and functions are both given; give tools only.", "functions")
     old = bool(body.functions) or body.function_call is not None
     if old:
         specs = body.functions or []

@@ -84,8 +84,8 @@ def _listed(given: str | list[Any], max_prompts: int) -> list[str | list[int]]:
     """Return one prompt, or several. Raises ApiError."""
     prompts: list[str | list[int]] = listed(given, "prompt") if given else [given]
     if len(prompts) > max_prompts:
-        sentence = f"There are {len(prompts)} prompts, but a call may have {max_prompts}; send several calls."
-        raise invalid(sentence, "prompt")
+        limit = f"the maximum is {max_prompts:,} (--max-prompts)"
+        raise invalid(f"The call has {len(prompts):,} prompts, and {limit}; send several calls.", "prompt")
     return prompts
 
 

@@ -32,7 +32,7 @@ _MEANINGS = {
     401: "No API key, or an unknown one.",
     404: "There is no such file or batch.",
     409: "Not while it is in this state.",
-    413: "The file is too large, or what it or the batch writes does not fit beside what is stored.",
+    413: "The file is too large, or the tenant's storage quota is exceeded.",
     429: "A limit of this API key is reached.",
     503: "The server is checking its data directory.",
     507: "The server's disk is full or broken.",
@@ -256,10 +256,10 @@ class MultipartUpload:
 def _boundary(given: bytes) -> bytes:
     """Return the boundary. Raises ApiError where no form can have it."""
     if len(given) > _MAX_BOUNDARY:
-        why = f"The form's boundary has {len(given)} characters, but may have {_MAX_BOUNDARY}; take a shorter one."
+        why = f"The multipart boundary has {len(given)} characters, and the maximum is {_MAX_BOUNDARY}; shorten it."
         raise invalid(why)
     if not _BOUNDARY.fullmatch(given):
-        raise invalid("The form's boundary holds a character that none may hold; take letters and digits.")
+        raise invalid("The multipart boundary contains an invalid character; take letters and digits.")
     return given
 
 

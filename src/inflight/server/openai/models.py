@@ -319,7 +319,7 @@ def _within(folder: Path | None, body: LoadAdapterBody) -> Path:
     if folder is None:
         raise ApiError(
             403,
-            "This server loads no adapters while it runs; start it with --lora-dir, the folder that they may lie in.",
+            "Loading adapters at run time is disabled; start the server with --lora-dir FOLDER.",
             code="adapters_not_loadable",
         )
     root = folder.resolve()
@@ -328,5 +328,5 @@ def _within(folder: Path | None, body: LoadAdapterBody) -> Path:
     except (OSError, RuntimeError, ValueError):  # links in a circle; a zero byte
         path = root.parent
     if not path.is_relative_to(root):
-        raise invalid(f"lora_path leads out of the server's folder of adapters ({root}); put it there.", "lora_path")
+        raise invalid(f"lora_path is outside --lora-dir ({root}); put the adapter into that folder.", "lora_path")
     return path

@@ -131,7 +131,7 @@ def _format(body: AnyBody) -> JsonSchemaFormat | None:
     asked: OutputFormat | None = None if body.output_config is None else body.output_config.format
     if asked is not None and body.output_format is not None:
         raise invalid(
-            "output_config.format and output_format both say what the answer must be like; give output_config.format.",
+            "output_config.format and output_format both constrain the answer; give output_config.format.",
             "output_format",
         )
     asked = asked or body.output_format

@@ -135,7 +135,8 @@ def _not_served(name: str, path: str) -> ApiError:
             "unsupported_value",
         )
     return invalid(
-        f"{path} is of the type {shortened(name)!r}, which is not served; an input may hold {', '.join(ITEM_KINDS)}.",
+        f"{path} is of the type {shortened(name)!r}, which is not supported; an input may hold "
+        f"{', '.join(ITEM_KINDS)}.",
         f"{path}.type",
         "unsupported_value",
     )

@@ -210,7 +210,7 @@ RESPONSES = BodyDecoder(
         "prompt": ((), "prompts are not kept; send the text."),
         "context_management": (([],), "nothing is compacted; send fewer items, or truncation auto."),
         "moderation": ((), "nothing is moderated."),
-        "access_programs": (({},), "there are no such programs."),
+        "access_programs": (({},), "hosted programs are not run."),
         "image": (({}, {"context_compression": "auto"}), "only text is served."),
         "n": ((1,), "there is one response to a call; /v1/chat/completions has n."),
         "messages": ((), "the conversation is given as input."),

@@ -232,15 +232,15 @@ def _check_reasoning(asked: ReasoningField) -> None:
     for name in ("summary", "generate_summary"):
         if getattr(asked, name) in ("concise", "detailed"):
             raise invalid(
-                f"reasoning.{name} is {getattr(asked, name)!r}, but reasoning is shown as it is, and not summed up; "
-                "give 'auto', or leave it out.",
+                f"reasoning.{name} {getattr(asked, name)!r} is not supported: reasoning is returned unsummarized; give "
+                "'auto', or leave it out.",
                 f"reasoning.{name}",
                 "unsupported_value",
             )
     if asked.context not in (None, "auto"):
         raise invalid(
-            f"reasoning.context is {asked.context!r}, but which reasoning is read again the model's chat template "
-            "says; give 'auto', or leave it out.",
+            f"reasoning.context {asked.context!r} is not supported: the chat template decides which reasoning is "
+            "included; give 'auto', or leave it out.",
             "reasoning.context",
             "unsupported_value",
         )
