@@ -17,7 +17,9 @@ from inflight.metrics.definitions import percentiles
 
 P99 = 0.050  # seconds that the p99 of waits may rise
 WORST = 0.250  # seconds that the longest wait may rise
-BUDGET_MB = 256.0  # that memory may rise above rest
+# That memory may rise above rest: on two cores 252 MB of tokenizer workers (16 + 2 * 112 MiB) and 38 MB of bodies
+# (36 MiB), with what is on its way between processes.
+BUDGET_MB = 320.0
 BACK = 10.0  # seconds until it has gone again
 NEAR_MB = 16.0  # what counts as gone
 TREE_MB = 1000.0  # that all of the server's processes may have
