@@ -45,7 +45,7 @@ def test_limits_that_hold_are_reported() -> None:
         ({"attacked": replace(CALM, unanswered=2)}, ["/health unanswered 2 times"]),
         ({"attacked": replace(CALM, wrong=Counter({"another text": 1}))}, ["1 streams: another text"]),
         ({"attacked": replace(CALM, same=0)}, ["no stream came to its end"]),
-        ({"peak_mb": 300.0}, ["memory"]),
+        ({"peak_mb": 400.0}, ["memory"]),
         ({"back": None}, ["memory stays"]),
         ({"back": 11.0}, ["memory stays"]),
         ({"tree_mb": 1001.0}, ["1 GB"]),
