@@ -431,7 +431,7 @@ async def test_commands_for_many_samples_are_not_run_by_an_event_loop(
         while not opening.done():
             rig.bridge.abort("small")
             await asyncio.sleep(0)
-        await opening.result().take(5)
+        await opening.result().take()
         await opening.result().aclose()
         for _ in range(20):
             rig.bridge.abort("small")
@@ -442,7 +442,7 @@ async def test_commands_for_many_samples_are_not_run_by_an_event_loop(
 async def test_closing_a_stream_delivers_no_event(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     stream = await rig.bridge.open(*many("r"))
-    await stream.take(5)
+    await stream.take()
     await asyncio.to_thread(rig.bridge._commands.lock.acquire)
     with monkeypatch.context() as patched:
         patched.setattr(stream.loop, "call_soon_threadsafe", lambda *call, **named: calls.append(call))

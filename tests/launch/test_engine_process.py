@@ -81,4 +81,4 @@ def test_what_is_no_message_is_logged(
 ) -> None:
     with caplog.at_level(logging.ERROR):
         assert run(monkeypatch, tmp_path, lambda control, message: control.send_encoded(b"\xc1")) == 1
-    assert "a message of the server could not be read" in caplog.text
+    assert "could not read a message of the server" in caplog.text

@@ -99,7 +99,7 @@ def test_adapters_are_in_the_next_engine_and_those_that_cannot_be_are_logged(cap
         second = await rig.ready(2)
         assert {one.name: one.path for one in second.adapters} == {"kept": "kept", "start": "new"}
         logged = [line for line in caplog.messages if "adapter" in line]
-        assert logged == ["The adapter 'removed' is not in the next engine: removed is not there."]
+        assert logged == ["The adapter 'removed' could not be loaded again after the restart: removed is not there."]
         rig.end()
 
     asyncio.run(asyncio.wait_for(main(), 20))

@@ -199,7 +199,7 @@ def test_a_killed_process_costs_its_own_connections_only(start: Callable[..., Se
     assert server.settled(lambda: server.metric("inflight_sequences_running") == 0)
     assert server.metric("inflight_http_requests_total") > requests, "counts outlive the process"
     log = "".join(server.log)
-    assert "ended by signal 9; its calls in flight" in log and "it is restarted" in log
+    assert "was killed by signal 9; its calls in flight" in log and " is restarted." in log
     assert server.stop() == 0 and "Traceback" not in log
 
 
@@ -208,7 +208,7 @@ def test_a_signal_while_a_killed_process_is_not_back_yet_ends_all(start: Callabl
     """A process that has ended gets no message, and all others do."""
     server = start("--api-processes", "2")
     os.kill(children(server)[0], signal.SIGKILL)
-    assert server.settled(lambda: "it is restarted" in "".join(server.log))
+    assert server.settled(lambda: "is restarted" in "".join(server.log))
     assert server.stop() == 0, "".join(server.log)
     assert "did not exit in time" not in "".join(server.log) and "Traceback" not in "".join(server.log)
 
@@ -261,7 +261,7 @@ def test_an_engine_that_is_killed_is_started_again(start: Callable[..., Server])
     assert server.settled(lambda: server.get("/health").json()["detail"] == "0 calls in flight")
     assert server.stop() == 0
     log = "".join(server.log)
-    assert "was killed by SIGKILL" in log and "It is restarted." in log and "Traceback" not in log
+    assert "was killed by SIGKILL" in log and "The engine is restarted." in log and "Traceback" not in log
 
 
 def test_without_an_engine_calls_are_refused_until_it_is_there(start: Callable[..., Server]) -> None:
@@ -317,7 +317,7 @@ def test_an_engine_that_ends_again_and_again_ends_the_server(start: Callable[...
     )
     server = start(ready=False, env={"PYTHONPATH": str(tmp_path)})
     assert server.process.wait(90) == 1
-    assert any("The engine ended 5 times within 10 s of its start" in line for line in server.log) or any(
+    assert any("The engine ended 5 times before it was ready" in line for line in server.log) or any(
         "ended with exit code 9" in line for line in server.log
     ), "on a busy machine not even the first one is ready in time"
 

@@ -88,7 +88,7 @@ def _talk(engine: Engine, params: SamplingParams, system: str | None) -> None:
             messages = list(start)
             show("The conversation starts over.")
             continue
-        if text.startswith("/") and " " not in text:
+        if text[:1] == "/" and (text[1:].isalpha() or text == "/?"):
             show(HELP if text in ("/help", "/?") else f"{text} is no command. {HELP}")
             continue
         messages.append({"role": "user", "content": text})

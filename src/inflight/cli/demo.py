@@ -104,15 +104,19 @@ def _run(server: DemoServer, url: str, interrupt: Interrupt, seconds: float | No
     began, stop, feed = time.monotonic(), threading.Event(), queue.SimpleQueue[Message | str]()
     narrator = Narrator(lambda kind, text: _print(f"{time.monotonic() - began:5.0f} s  {kind}", text))
     FeedReader(url, None).follow(feed.put)
-    traffic = begin(url, stop)
+    traffic, unread = begin(url, stop), ""
     try:
         while server.code is None and not interrupt.wanted and all(one.is_alive() for one in traffic):
             if seconds is not None and time.monotonic() - began >= seconds:
                 break
             server.wait(_LOOK_S)
             while not feed.empty():
-                if isinstance(message := feed.get(), Frame):
+                message = feed.get()
+                if isinstance(message, Frame):
                     narrator.take(message)
+                elif isinstance(message, str) and message != unread:
+                    unread = message
+                    click.echo(f"inflight: {message}", err=True)
     finally:
         stop.set()
     for one in traffic:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from inflight.frontend.outputs import OutputCollector
 
 
+LINES_PER_STEP = 256  # texts are done in a step, which takes as many as it has room for
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorOptions:
     """Vectors, and where they are written."""
@@ -70,12 +73,14 @@ def command(input_path: Path, **values: Any) -> int:
                 write = line_writer(stack.enter_context(asked.output.open("w", encoding="utf-8")))
             file = input_file(input_path, stack)
             interrupt = stack.enter_context(Interrupt())
-            run = LineRun(engine, forms, write, {})
-            run.work(LineReader(file), interrupt, Progress("Embedding", "texts"), "tokens/s")
-        if rows is not None and asked.output is not None:
-            _save(asked.output, rows)
+            run = LineRun(engine, forms, write, {}, lines_per_step=LINES_PER_STEP, observes=False)
+            try:
+                run.work(LineReader(file), interrupt, Progress("Embedding", "texts"), "tokens/s")
+            finally:
+                if rows is not None and asked.output is not None:
+                    _save(asked.output, rows)
         failed = f", {run.failed:,} without" if run.failed else ""
-        vectors = counted(len(run.observations) - run.failed, "vector")
+        vectors = counted(run.ended - run.failed, "vector")
         show(f"{vectors}{failed}; {run.tokens:,} tokens, {run.rate():,.0f} tokens/s.")
         return 130 if interrupt.wanted else 1 if run.failed else 0
     finally:

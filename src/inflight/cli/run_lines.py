@@ -151,14 +151,30 @@ class LineRun:
     Attributes:
         window: From the start to the end.
         tokens: Of all outputs, and of the prompts of embeddings.
+        ended: Number of requests that have ended, and of lines without any.
         failed: Number of lines without an answer.
     """
 
     def __init__(
-        self, engine: Engine, forms: LineForms, write: Callable[[dict[str, Any]], None], kept: Mapping[int, object]
+        self,
+        engine: Engine,
+        forms: LineForms,
+        write: Callable[[dict[str, Any]], None],
+        kept: Mapping[int, object],
+        *,
+        lines_per_step: int = LINES_PER_STEP,
+        observes: bool = True,
     ):
-        """Prepare a run. write: called with each output line. kept: answers of an earlier run by index."""
+        """Prepare a run.
+
+        Args:
+            write: Called with each output line.
+            kept: Answers of an earlier run by index.
+            lines_per_step: Read between two steps at most.
+            observes: Keep the observations of all requests, for a summary.
+        """
         self._forms, self._write, self._kept = forms, write, kept
+        self._lines_per_step, self._observes = lines_per_step, observes
         self._offline = Offline(engine.loop, engine.tokenizer)
         self._in_flight: dict[int, Line] = {}  # by index
         self._index_of: dict[str, int] = {}  # request → index of its line
@@ -169,7 +185,7 @@ class LineRun:
         self._clock = engine.loop.clock
         self.window = Window(self._clock.now(), self._clock.now())
         self.observations: list[Observation] = []
-        self.tokens = self.failed = 0
+        self.tokens = self.ended = self.failed = 0
 
     def work(
         self, lines: LineReader, interrupt: Interrupt, progress: Progress | None, unit: str = "output tokens/s"
@@ -180,7 +196,7 @@ class LineRun:
                 self._read_some(lines)
                 self._take(self._offline.step())
                 if progress is not None:
-                    done = len(self.observations) + len(self._kept)
+                    done = self.ended + len(self._kept)
                     progress.update(done, done + self._offline.unfinished, f"{self.rate():,.0f} {unit}")
             self._offline.abort_all()
         finally:
@@ -197,7 +213,7 @@ class LineRun:
     def _read_some(self, lines: LineReader) -> None:
         """Add lines while there is room. A silent pipe delays no running request."""
         unfinished = self._offline.unfinished
-        room = min(LINES_PER_STEP, READ_AHEAD - unfinished - len(self._ready))
+        room = min(self._lines_per_step, READ_AHEAD - unfinished - len(self._ready))
         for number, line in lines.take(room, 0 if unfinished else IDLE_SECONDS):
             index, self._read = self._read, self._read + 1
             if index in self._kept:
@@ -243,7 +259,10 @@ class LineRun:
     def _note(self, collector: OutputCollector) -> None:
         request, timings = collector.request, collector.timings
         assert timings is not None
+        self.ended += 1
         self.tokens += collector.output_tokens if collector.embedding is None else len(request.prompt_token_ids)
+        if not self._observes:
+            return
         last_token = request.arrival + timings.total_ms / 1e3
         self.observations.append(
             Observation(
@@ -261,8 +280,10 @@ class LineRun:
 
     def _fail(self, index: int, refused: LineRefused) -> None:
         self.failed += 1
+        self.ended += 1
         now, sentence = self._clock.now(), str(refused)
-        self.observations.append(Observation(str(index), intended=now, ended=now, outcome="failed", error=sentence))
+        if self._observes:
+            self.observations.append(Observation(str(index), intended=now, ended=now, outcome="failed", error=sentence))
         show(f"inflight: {sentence}")
         self._answered(index, refused.answer)
 

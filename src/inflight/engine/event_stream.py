@@ -55,19 +55,12 @@ class EventStream:
         """Whether every request has ended and all events were taken."""
         return not (self._alive or self._events or self._error)
 
-    async def take(self, patience: float | None = None) -> list[Event]:
-        """Return the events since the last call.
-
-        Args:
-            patience: Seconds to wait for one; without an event the list is empty. None: no limit.
-
-        Raises:
-            EngineStopped: The engine has stopped. Another error was given to `fail`.
-        """
+    async def take(self) -> list[Event]:
+        """Return the events since the last call; wait for one. Raises EngineStopped, or the error given to `fail`."""
         if self._events:
             await asyncio.sleep(0)  # others run between two pieces
         elif self._error is None:
-            await self._wait(patience)
+            await self._wait()
         if self._error is not None and not self._events:
             raise self._error
         return self._piece()
@@ -82,16 +75,13 @@ class EventStream:
         self.taken += size
         return events
 
-    async def _wait(self, patience: float | None) -> None:
-        """Wait for an event. Called for every token: a bare timer costs a fraction of asyncio.timeout."""
+    async def _wait(self) -> None:
+        """Wait for an event."""
         waiter = self._waiter = self.loop.create_future()
-        timer = None if patience is None else self.loop.call_later(patience, set_outcome, waiter, None)
         try:
             await waiter
         finally:
             self._waiter = None
-            if timer is not None:
-                timer.cancel()
 
     async def __aiter__(self) -> AsyncIterator[list[Event]]:
         """Yield events until the end. Raises EngineStopped."""

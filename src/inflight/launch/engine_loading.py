@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.plan import Executor
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
-from inflight.engine.observers import EngineObserver
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import NONE
 from inflight.launch.engine_setup import ModelSetup
@@ -76,7 +75,6 @@ def load_engine(
     found: Found = lambda folder: None,
     wrap: Wrap | None = None,
     kv_events: KVEventPublisher | None = None,
-    observers: Sequence[EngineObserver] = (),
     peers: KVPeerSettings | None = None,
 ) -> tuple[Engine, LoadedEngine]:
     """Build the engine and return it, with what the server needs of it.
@@ -86,7 +84,6 @@ def load_engine(
         found: Called with the model's folder before the engine is built.
         wrap: As in `build_engine`.
         kv_events: Publishes the changes of the prefix cache.
-        observers: Further observers of the engine.
         peers: As in `build_engine`.
     """
     # Imported here, in the loader's thread: it loads numpy and the kernels.
@@ -107,8 +104,7 @@ def load_engine(
     described = _describe(setup, engine)
     names, title = [one.name for one in described.lanes], described.models[0]
     metrics = Metrics(title, engine.capacity, setup.server.metrics_names, version=__version__, lanes=names)
-    for observer in (metrics.observer, *observers):
-        engine.loop.add_observer(observer)
+    engine.loop.add_observer(metrics.observer)
     if kv_events is not None and queue is not None:
         from inflight.engine.kv_events.publisher import KVEventObserver
 

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -31,7 +31,6 @@ from inflight.core.types.sampling import Adapter
 from inflight.engine.bridge import EventSource
 from inflight.engine.cpu_sharing import ClaimTable, CoreShare, ForegroundRequests, SharingExecutor
 from inflight.engine.kv_events import KVEventOptions
-from inflight.engine.observers import EngineObserver
 from inflight.engine.remote.server import EngineServer
 from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
 from inflight.launch.engine_loading import LoadedEngine, Wrap, load_engine, wanted_peers
@@ -164,7 +163,7 @@ class EngineProcess(ABC):
         await asyncio.wait((listening, serving), return_when=asyncio.FIRST_COMPLETED)
         fault = listening.exception() if listening.done() else None
         if fault is not None:
-            log.error(f"The engine ends, since a message of the server could not be read: {fault}", exc_info=fault)
+            log.error(f"The engine exits: it could not read a message of the server: {fault}", exc_info=fault)
         code = 0 if fault is None else 1
         if self.engine is None and not serving.done():
             leave_loader(code)
@@ -236,7 +235,7 @@ class EngineProcess(ABC):
         except Exception as error:  # every question has an answer
             sentence = f"The adapter {message.name!r} could not be changed ({type(error).__name__}: {error})."
             log.exception(sentence)
-            return AdapterChanged(message.question, self.adapters, sentence)
+            return AdapterChanged(message.question, self.adapters, sentence, is_fault=True)
 
     async def _page(self, question: int) -> Page:
         if self.engine is not None:
@@ -255,13 +254,12 @@ class EngineProcess(ABC):
         return ShownFrames(asked.question, {})
 
 
-def main(control: socket.socket, wrap: Wrap | None = None, observers: Sequence[EngineObserver] = ()) -> int:
+def main(control: socket.socket, wrap: Wrap | None = None) -> int:
     """Run until the server ends or the engine stops. Return the exit code.
 
     Args:
         control: The socket to the server.
         wrap: Applied to the executor.
-        observers: Added to the engine's observers.
     """
     began = time.monotonic()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -270,15 +268,15 @@ def main(control: socket.socket, wrap: Wrap | None = None, observers: Sequence[E
     import inflight.build.engine  # noqa: F401  the kernels, before a request waits for them
 
     imported = time.monotonic() - began
-    return run_process(control, EngineSetup, lambda setup: _LocalEngine(setup, wrap, observers, imported))
+    return run_process(control, EngineSetup, lambda setup: _LocalEngine(setup, wrap, imported))
 
 
 class _LocalEngine(EngineProcess):
     """The process of an engine that computes in it."""
 
-    def __init__(self, setup: EngineSetup, wrap: Wrap | None, observers: Sequence[EngineObserver], imported: float):
+    def __init__(self, setup: EngineSetup, wrap: Wrap | None, imported: float):
         super().__init__(setup)
-        self._wrap, self._observers, self._imported = wrap, observers, imported
+        self._wrap, self._imported = wrap, imported
         self._foreground: ForegroundRequests | None = None  # of an engine that shares its cores
         self._adapters, self._adapters_lock = AdapterNames(), asyncio.Lock()
 
@@ -297,7 +295,6 @@ class _LocalEngine(EngineProcess):
             found=lambda folder: self.send(Model(folder)),
             wrap=self._wrap if setup.sharing is None else partial(self._share_cores, setup.sharing),
             kv_events=_open_kv_events(setup.server.kv_events_config),
-            observers=self._observers,
             peers=wanted_peers(setup.server),
         )
         self._adapters, self.parts = engine.adapters, (("imports", self._imported), *engine.start.parts())

@@ -27,6 +27,7 @@ from inflight.ray.tenant_usage_sync import decode_usage, encode_usage, sync_peri
 from inflight.server.engine_description import EngineDescription, decode_description
 from inflight.server.metrics.families import labelled
 
+FRAMES_SECONDS = 0.8  # limit of waiting for frames of all replicas; the server waits 1 s
 ANSWER_SECONDS = 4.0  # limit of waiting for the answers of all replicas; the server waits 5 s for the metrics
 _LOST = (RayError, RayServeException, grpc.RpcError)
 
@@ -89,25 +90,37 @@ class ReplicaHandle:
 
     async def shown(self, asked: bytes) -> Mapping[str, bytes]:
         """Return the frames of the replicas that answer, as `live.distant` encodes them, by Ray's names."""
-        return dict(await self._call_all("shown", asked))
+        return dict(await self._call_all("shown", asked, seconds=FRAMES_SECONDS))
 
     async def _sync_tenant_usage(self, usage: Mapping[str, TenantUsage]) -> Mapping[str, TenantUsage]:
         answers = await self._call_all("sync_tenant_usage", encode_usage(usage))
         return {name: decode_usage(data)[name] for name, data in answers}
 
-    async def _call_all(self, method: str, *arguments: bytes) -> list[tuple[str, bytes]]:
+    async def _call_all(
+        self, method: str, *arguments: bytes, seconds: float = ANSWER_SECONDS
+    ) -> list[tuple[str, bytes]]:
         """Call all replicas; return the names and answers of those that answer."""
-        return [one for of_pool in (await self._call_by_pool(method, *arguments)).values() for one in of_pool]
+        return [
+            one
+            for of_pool in (await self._call_by_pool(method, *arguments, seconds=seconds)).values()
+            for one in of_pool
+        ]
 
-    async def _call_by_pool(self, method: str, *arguments: bytes) -> dict[str, list[tuple[str, bytes]]]:
+    async def _call_by_pool(
+        self, method: str, *arguments: bytes, seconds: float = ANSWER_SECONDS
+    ) -> dict[str, list[tuple[str, bytes]]]:
         """Call all replicas; return the names and answers by the name of the pool."""
-        answers = await asyncio.gather(*(self._call_pool(pool, method, *arguments) for pool in self._pools))
+        answers = await asyncio.gather(
+            *(self._call_pool(pool, method, *arguments, seconds=seconds) for pool in self._pools)
+        )
         return {pool.deployment_name: one for pool, one in zip(self._pools, answers, strict=True)}
 
-    async def _call_pool(self, pool: DeploymentHandle[Any], method: str, *arguments: bytes) -> list[tuple[str, bytes]]:
+    async def _call_pool(
+        self, pool: DeploymentHandle[Any], method: str, *arguments: bytes, seconds: float
+    ) -> list[tuple[str, bytes]]:
         calls = pool.broadcast(method, *arguments)
         try:
-            answers = await calls.results_async(timeout_s=ANSWER_SECONDS, return_exceptions=True)
+            answers = await calls.results_async(timeout_s=seconds, return_exceptions=True)
         except (*_LOST, TimeoutError):
             return []
         return [one for one in answers if not isinstance(one, BaseException)]

@@ -51,4 +51,4 @@ class BlockCopies:
 
     def _check(self) -> None:
         if self._is_released:
-            raise Released("the transfer has timed out")
+            raise Released("the transfer was abandoned")

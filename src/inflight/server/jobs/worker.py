@@ -129,7 +129,7 @@ class Worker:
         if count := await self._attempts.resume():
             lines = counted(count, "line of batch jobs was", "lines of batch jobs were")
             log.warning(f"{lines} in flight when the server ended uncleanly: such lines are tried one at a time.")
-        version = -1
+        version, counted_before = -1, None
         while True:
             is_changed = self._changed.is_set()
             self._changed.clear()
@@ -140,7 +140,9 @@ class Worker:
                 for job in await self._retries.run(self._jobs.running):
                     self._take_up(job)
             self._end_overdue()
-            self.counts.jobs(Counter(one.job.status for one in self._active.values()))
+            if (counts := Counter(one.job.status for one in self._active.values())) != counted_before:
+                self.counts.jobs(counts)
+                counted_before = counts
             await self._save_time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):

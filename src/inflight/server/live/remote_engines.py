@@ -13,9 +13,11 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
+from inflight.engine.event_stream import EngineStopped
 from inflight.live.distant import FeedAnswer, FeedQuery, decode_answer, encode
 from inflight.live.engine_feed import Living
 from inflight.live.frames import Frame, Hello, Member, Rates
+from inflight.server.errors import ApiError
 from inflight.server.live.sources import IDLE_PERIOD, PERIOD
 
 COUNTS_PERIOD = 1.0
@@ -137,7 +139,10 @@ class RemoteEnginesSource:
         return list(frames)
 
     async def _counts(self) -> Frame:
-        text, _ = await self._page()
+        try:
+            text, _ = await self._page()
+        except (ApiError, RuntimeError) as error:  # no engine now, or one that does not answer
+            raise EngineStopped(str(error)) from None
         counted = await asyncio.to_thread(lambda: _counted(text.decode(), self._label))
         now, before = self._now(), self._counted
         tokens = {name: one.output_tokens for name, one in counted.items()}

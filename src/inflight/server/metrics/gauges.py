@@ -114,12 +114,12 @@ def _recurrent_state(stats: SchedulerStats, capacity: Capacity) -> Iterator[Metr
     )
     yield CounterMetricFamily(
         "inflight_state_snapshot_hits",
-        "Sequences that went on from a stats of recurrent state.",
+        "Sequences that went on from a checkpoint of recurrent state.",
         stats.state_hits,
     )
     yield CounterMetricFamily(
         "inflight_state_missed_tokens",
-        "Tokens found in the prefix cache and computed all the same, for want of a stats behind them.",
+        "Tokens found in the prefix cache and computed all the same, for want of a checkpoint behind them.",
         stats.state_missed_tokens,
     )
 

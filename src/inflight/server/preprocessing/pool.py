@@ -189,7 +189,8 @@ class PreprocessingPool:
                 return await self._forked(role)
             except (StalledError, OSError, EOFError) as error:  # of the process that forks, which is started again
                 fault = error
-        raise PreprocessingError(f"No process could be started for the body ({type(fault).__name__}: {fault})")
+        why = f"{type(fault).__name__}: {fault}".removesuffix(": ")
+        raise PreprocessingError(f"No process could be started for the body ({why})")
 
     async def _forked(self, role: bytes) -> ReadingProcess:
         async with self._forking:  # so that each gets the id of its own
@@ -388,8 +389,10 @@ class Lane:
         about the body that it reads, and another process reads it, once."""
         fault: Exception = StalledError()
         for _ in range(2):
+            began = time.monotonic()
             try:
-                process, began = await self._process(slot), time.monotonic()
+                process = await self._process(slot)
+                began = time.monotonic()
                 answer = await process.read(waiting.endpoint, waiting.body, waiting.history)
                 if answer[:1] == RENEW:
                     self._drop(slot)

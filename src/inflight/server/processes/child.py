@@ -272,7 +272,10 @@ class _Child:
                 self._counts.add(message.tenants)
                 self._tenants.take(Tenants(message.keys))
                 if self._tls is not None:
-                    load_certificate(self._tls, self._settings, self._setup.certificate)
+                    try:
+                        load_certificate(self._tls, self._settings, self._setup.certificate)
+                    except TlsError as error:  # read while the next one is written, whose `Reload` follows
+                        log.warning(str(error))
             case Page() | ShownFrames():
                 self._replies.came(message.question, message)
             case Setup():

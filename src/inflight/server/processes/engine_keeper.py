@@ -80,8 +80,10 @@ class EngineKeeper:
                 raise WorkerError("")
             if (pause := self._lives.end()) is None:
                 raise WorkerError(
-                    f"The engine ended {MAX_SHORT_LIVES} times within {SHORT_LIFE:g} s of its start; the server exits."
+                    f"The engine ended {MAX_SHORT_LIVES} times before it was ready or within {SHORT_LIFE:g} s after; "
+                    "the server exits."
                 )
+            log.info("The engine is restarted.")
             await asyncio.sleep(pause)
             self._worker = self._spawn()
 
@@ -105,7 +107,8 @@ class EngineKeeper:
             if worker.failed is None:
                 log.error(why)
             return False
-        log.error("The engine is restarted." if worker.failed is not None else f"{why} It is restarted.")
+        if worker.failed is None:
+            log.error(why)
         self._announce(Lost(why))
         self._announce(Loading("starting the engine again"))
         return was_ready
@@ -150,17 +153,18 @@ class EngineKeeper:
         return replace(changed, question=number)
 
     async def _change_again(self, worker: Worker, adapters: tuple[Adapter, ...]) -> tuple[Adapter, ...]:
-        """Load and unload adapters as in the engine before, and log those that cannot be; return all that there are."""
+        """Load and unload adapters as in the engine before, and log those that cannot be; return all that there are.
+        Raises WorkerError where the engine ends."""
         for name, change in tuple(self._changes.items()):
             is_known = any(one.name == name for one in adapters)  # from the start, and of other files perhaps
             steps: list[LoadAdapter | UnloadAdapter] = [UnloadAdapter(0, name)] if is_known else []
             steps += [change] if isinstance(change, LoadAdapter) else []
             for step in steps:
                 if (changed := await worker.change_adapter(step)) is None:
-                    return adapters
+                    raise WorkerError("the engine has ended meanwhile")
                 if changed.error is None:
                     adapters = changed.adapters
                 else:
-                    log.error(f"The adapter {name!r} is not in the next engine: {changed.error}")
+                    log.error(f"The adapter {name!r} could not be loaded again after the restart: {changed.error}")
                     self._changes.pop(name, None)
         return adapters

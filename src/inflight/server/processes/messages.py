@@ -190,13 +190,19 @@ class Adapters(Struct, frozen=True, tag=True):
 
 
 class AdapterChanged(Struct, frozen=True, tag=True):
-    """The answer to `LoadAdapter` or `UnloadAdapter`. adapters: all that there are now. param: the field that is to
-    blame for an error."""
+    """The answer to `LoadAdapter` or `UnloadAdapter`.
+
+    Attributes:
+        adapters: All that there are now.
+        param: The field that an error is about; None: there is no engine now.
+        is_fault: An error of the server.
+    """
 
     question: int
     adapters: tuple[Adapter, ...] = ()
     error: str | None = None
     param: str | None = None
+    is_fault: bool = False
 
 
 class Signal(Struct, frozen=True, tag=True):

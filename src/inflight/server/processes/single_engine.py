@@ -114,6 +114,8 @@ class SingleEngine:
     async def _change(self, make: Callable[[int], LoadAdapter | UnloadAdapter]) -> tuple[str | None, str | None]:
         """Return the error of a change and the field that is to blame. Raises ApiError where there is no engine now."""
         changed = await self._changes.ask(lambda question: self._send(make(question)))
+        if changed.error is not None and changed.is_fault:
+            raise ApiError(500, changed.error, type="server_error", code="internal_error")
         if changed.error is not None and changed.param is None:
             raise ApiError(503, changed.error, type="server_error", code="loading", retry_after=1.0)
         return changed.error, changed.param

@@ -234,16 +234,15 @@ class Supervisor:
             return self._end_if_last()
         if code == NO_SUCCESSOR and not self._has_begun:
             return self._fail()
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        log.error(
-            f"API process {child.index} ended {how}; its calls in flight ({left}) are aborted, and it is restarted."
-        )
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        log.error(f"API process {child.index} {how}; its calls in flight ({left}) are aborted.")
         if (pause := self._lives[child.index].end()) is None:
             log.error(
-                f"API process {child.index} ended {MAX_SHORT_LIVES} times within {SHORT_LIFE:g} s of its start; "
-                "see its messages above."
+                f"API process {child.index} ended {MAX_SHORT_LIVES} times before it was ready or within "
+                f"{SHORT_LIFE:g} s after; see its messages above."
             )
             return self._fail()
+        log.info(f"API process {child.index} is restarted.")
         await asyncio.sleep(pause)
         if self._is_ending:
             return self._end_if_last()
