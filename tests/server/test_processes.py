@@ -399,17 +399,20 @@ def test_a_model_that_is_not_there_ends_with_a_sentence(tmp_path: Path) -> None:
 def test_limits_of_tenants_hold_over_all_processes(start: Callable[..., Server], keys_file: Path) -> None:
     server = start("--api-processes", "2", "--api-keys-file", str(keys_file))
     acme, umbrella = {"Authorization": "Bearer sk-acme"}, {"Authorization": "Bearer sk-umbrella"}
-    asking = [Asking(server, "sk-acme") for _ in range(2)]
     body = {"prompt": "x", "max_tokens": 1}
-    with ThreadPoolExecutor(8) as pool:  # of the two processes, whichever takes the connection
-        answers = list(pool.map(lambda _: server.post("/v1/completions", body, headers=acme), range(16)))
+    # A connection for each call, so that either process takes it.
+    fresh = httpx.Client(base_url=server.url, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
+    asked = fresh.build_request("POST", "/v1/completions", json={**ENDLESS, "n": 64}, headers=acme)
+    asking = [fresh.send(asked, stream=True) for _ in range(2)]  # in flight until they are read
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: fresh.post("/v1/completions", json=body, headers=acme), range(16)))
     assert {one.status_code for one in answers} == {429}
     assert server.settled(lambda: server.metric("inflight_requests_refused_total", code="too_many_streams") == 16)
     assert "2 calls of 'acme' are in flight" in answers[0].json()["error"]["message"]
     assert server.post("/v1/completions", body, headers=umbrella).status_code == 200
     assert server.post("/v1/completions", body).status_code == 401
     for one in asking:
-        one.ended()
+        one.close()
     assert server.settled(lambda: server.post("/v1/completions", body, headers=acme).status_code == 200)
 
 
