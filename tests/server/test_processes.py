@@ -417,12 +417,15 @@ def test_limits_of_tenants_hold_over_all_processes(start: Callable[..., Server],
 
 
 def test_connections_are_shared_out(pair: Server) -> None:
-    clients = [httpx.Client(base_url=pair.url) for _ in range(32)]
-    for client in clients:
-        client.get("/version")
-    assert len({owner(pair, client) for client in clients}) == 2, "each takes some"
-    for client in clients:
-        client.close()
+    owners: set[int] = set()
+
+    def has_both() -> bool:  # on a busy machine one of them may take many before the other is awake
+        with httpx.Client(base_url=pair.url, timeout=30) as client:
+            client.get("/version")
+            owners.add(owner(pair, client))
+        return len(owners) == 2
+
+    assert pair.settled(has_both), "each takes some"
 
 
 def test_a_port_in_use_is_an_error_at_once(pair: Server) -> None:

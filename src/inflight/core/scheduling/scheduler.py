@@ -205,6 +205,7 @@ class Scheduler:
         self._requests.ended.clear()
         if not run_to_completion:
             return events
+        self._running.end_batch()  # as in `transferred`
         self._batch_outputs.add(events, now)
         return [] if self._running else self._batch_outputs.take(now)
 
@@ -215,8 +216,13 @@ class Scheduler:
         that wait for its adapter end with its error.
         """
         self._time.now = now
+        run_to_completion = self._running.run_to_completion
         events = self._end_transfers(ended)
         self._requests.ended.clear()
+        if run_to_completion:
+            self._running.end_batch()  # a lost transfer may have sent the last one back that went on
+            if not self._running:
+                events += self._batch_outputs.take(now)
         return events
 
     def recover(self, error: str, now: float) -> list[Event]:
