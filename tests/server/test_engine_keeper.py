@@ -32,7 +32,7 @@ class Engine:
         self._adapters = {"start": Adapter("start", "old", 0)}
         self.failed = "It broke."  # which its process has logged
 
-    def start(self, *arguments: Any) -> None:
+    def start(self, *arguments: Any, dropped: Any) -> None:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def found(self) -> Model:

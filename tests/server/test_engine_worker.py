@@ -34,7 +34,7 @@ def end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> End:
 
         async def main() -> str:
             worker = Worker("a_program", (), ending_seconds)
-            worker.start(b"")
+            worker.start(b"", dropped=lambda client: None)
             why = await asyncio.wait_for(asyncio.shield(worker.ended), 30)
             assert not worker.is_alive and worker._control._writer is not None
             assert worker._control._writer.is_closing(), "its descriptor is closed"

@@ -29,9 +29,6 @@ class EngineMetrics(Protocol):
     async def metrics(self) -> Mapping[str, bytes]:
         """Return the pages of the engines that work, by name."""
 
-    async def shown(self, asked: bytes) -> Mapping[str, bytes]:
-        """Return the states of the engines that answer, by name, as `live.distant` writes them."""
-
     def collect(self) -> Iterable[Metric]:
         """Return its own counts."""
 

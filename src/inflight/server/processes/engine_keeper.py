@@ -90,7 +90,7 @@ class EngineKeeper:
     async def _run_one(self, serial: int) -> bool:
         """Run the process until it ends; return whether its engine was ready."""
         worker, self._serial = self._worker, serial
-        worker.start(self._setup(serial), lambda doing: self._announce(Loading(doing)), self._dropped)
+        worker.start(self._setup(serial), lambda doing: self._announce(Loading(doing)), dropped=self._dropped)
         try:
             self._announce(Model((await worker.found()).folder, serial=serial))
             ready = await worker.ready()

@@ -62,7 +62,6 @@ class Worker(ControlledProcess[FromWorker]):
         super().__init__(module, decode_from_worker, inherited)
         self._replies = PendingReplies[Reply | None]()
         self._loading: Callable[[str], None] = lambda doing: None
-        self._dropped: Callable[[str], None] = lambda client: self.break_off("The server has read no answers for long.")
         self.failed: str | None = None  # why it ends, if its process has said so, and logged it
         self._why = ""
         self._is_ending, self._ending_seconds = False, ending_seconds
@@ -72,17 +71,17 @@ class Worker(ControlledProcess[FromWorker]):
         self,
         setup: bytes,
         loading: Callable[[str], None] = lambda doing: None,
-        dropped: Callable[[str], None] | None = None,
+        *,
+        dropped: Callable[[str], None],
     ) -> None:
         """Send the first message.
 
         Args:
             setup: The message.
             loading: Called with each part of the start that begins.
-            dropped: Called with the name of a client that is dropped; None: there is one client, and the process ends.
+            dropped: Called with the name of a client that is dropped.
         """
-        loop, self._loading = asyncio.get_running_loop(), loading
-        self._dropped = self._dropped if dropped is None else dropped
+        loop, self._loading, self._dropped = asyncio.get_running_loop(), loading, dropped
         self._found: asyncio.Future[Model] = loop.create_future()
         self._ready: asyncio.Future[EngineReady] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()  # why, empty where it was asked to
