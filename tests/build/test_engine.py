@@ -38,6 +38,21 @@ def test_a_start_with_int4_says_what_it_costs(quantization: str, caplog: pytest.
         assert "take --quantization int8, or a checkpoint that was calibrated (GGUF Q4_K_M, AWQ, GPTQ)." in message
 
 
+@pytest.mark.parametrize("library", ["flash-attn", "flashinfer"])
+def test_a_library_of_attention_is_read_and_has_no_effect(library: str, caplog: pytest.LogCaptureFixture) -> None:
+    engine = build_engine(EngineSettings(threads=1, attention_backend=library))  # type: ignore[arg-type]
+    engine.loop.close()
+    (message,) = (one.message for one in caplog.records if one.levelno == logging.WARNING)
+    assert message == (
+        f"--attention-backend {library} has no effect: inflight's own kernels compute attention, and no longer a "
+        "library; leave the option out."
+    )
+    resolved = engine.settings["attention_backend"]
+    assert (resolved.value, resolved.reason) == ("auto", f"our own kernels; {library} has no effect")
+    with pytest.raises(SettingsError, match="known are auto, flash-attn, flashinfer"):
+        EngineSettings(attention_backend="triton")  # type: ignore[arg-type]
+
+
 def test_an_engine_runs_on_the_cpus_that_are_named() -> None:
     last = max(os.sched_getaffinity(0))
     with ThreadPoolExecutor(1) as caller:  # stays on them

@@ -20,7 +20,7 @@ from inflight.build.adapters import AdapterPlan, plan_adapters
 from inflight.build.drafting import Drafting, resolve_drafting
 from inflight.build.executor import Built, ExecutorSettings, StartSeconds, build_executor
 from inflight.build.kv_connectors import CachedState, ConnectorSettings, KVConnectors, resolve_connectors
-from inflight.build.limits import Limits, resolve_device, resolve_limits, warn_of_int4
+from inflight.build.limits import Limits, resolve_device, resolve_limits, warn_of_attention_backend, warn_of_int4
 from inflight.build.model import computed_model, model_folder
 from inflight.build.ranks import closed_by_a_fault, start_workers
 from inflight.build.resolved_settings import resolved_settings
@@ -230,6 +230,7 @@ class _Computing(Struct, frozen=True):
 def _prepare(files: Path | GGUFModel, computed: ComputedModel, device: Resolved, arguments: _Arguments) -> _Prepared:
     settings, model = arguments.settings, computed.spec
     limits = resolve_limits(settings, model, device, arguments.scheduling.strategy)
+    warn_of_attention_backend(settings)
     warn_of_int4(settings, model)
     scheduling = arguments.scheduling.ending_early(0) if limits.on_gpu else arguments.scheduling
     rules = make_rules(scheduling, limits.max_tokens, limits.max_model_len, limits.max_rows)

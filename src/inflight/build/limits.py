@@ -22,7 +22,6 @@ from inflight.config.engine import (
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import resolve_threads
-from inflight.execution.attention_backends import AttentionUse, misfit
 from inflight.execution.backends.protocol import DType
 from inflight.execution.backends.torch.device import DeviceError, check_fp8, choose
 from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
@@ -79,7 +78,6 @@ def resolve_limits(settings: EngineSettings, model: ModelSpec, device: Resolved,
     dtype, on_gpu = _dtype(settings, model), device.value != "cpu"
     number_format: DType = "float32" if dtype.value == "float32" else "bfloat16"
     _check_fp8(settings, device)
-    _check_attention(settings, model, device, number_format)
     rows = resolve_rows(settings, on_gpu)
     budget = resolve_budget(settings, int(rows.value), strategy, on_gpu)
     length = resolve_max_model_len(settings, model.default_model_len)
@@ -120,6 +118,16 @@ def warn_of_int4(settings: EngineSettings, model: ModelSpec) -> None:
         )
 
 
+def warn_of_attention_backend(settings: EngineSettings) -> None:
+    """Log that no library computes attention where `--attention-backend` names one."""
+    if settings.attention_backend != "auto":
+        log.warning(
+            "--attention-backend %s has no effect: inflight's own kernels compute attention, and no longer a library; "
+            "leave the option out.",
+            settings.attention_backend,
+        )
+
+
 def resolve_device(settings: EngineSettings) -> Resolved:
     """Return the device: the CPU, or a GPU. Raises SettingsError where this machine lacks the one that is set."""
     if settings.backend == "transformers":
@@ -147,22 +155,6 @@ def _check_fp8(settings: EngineSettings, device: Resolved) -> None:
             raise SettingsError(str(error)) from None
 
 
-def _check_attention(settings: EngineSettings, model: ModelSpec, device: Resolved, dtype: DType) -> None:
-    """Check that the library of `--attention-backend` computes this model's attention. Raises SettingsError."""
-    name = settings.attention_backend
-    if name == "auto":
-        return
-    if device.value == "cpu":
-        raise SettingsError(
-            f"--attention-backend is {name}, which is for GPUs, but the device is the CPU ({device.reason}); leave it "
-            "out."
-        )
-    quantized = settings.kv_cache_dtype in ("int8", "fp8")
-    why = misfit(name, model, AttentionUse(settings.block_size, dtype, quantized, settings.batch_invariant))
-    if why is not None:
-        raise SettingsError(why)
-
-
 def graph_limits(settings: EngineSettings, model: ModelSpec) -> GraphLimits:
     """Return the limits of a GPU's graphs.
 
@@ -172,7 +164,7 @@ def graph_limits(settings: EngineSettings, model: ModelSpec) -> GraphLimits:
     if settings.enforce_eager or model.head is None:
         return NO_GRAPHS
     rows = min(int(resolve_rows(settings, on_gpu=True).value), GPU_LOGIT_ROWS)
-    if settings.attention_backend != "auto" or states_of(model):
+    if states_of(model):
         return GraphLimits(rows, 0)
     max_tokens = GPU_GRAPH_TOKENS
     if any(isinstance(layer.mixer, LatentAttention) for layer in model.layers):

@@ -59,7 +59,6 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
             device,
             graphs,
             settings.batch_invariant,
-            settings.attention_backend,
         )
     if isinstance(files, GGUFModel):
         raise SettingsError(

@@ -7,7 +7,6 @@ from inflight.build.limits import Limits
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
-from inflight.execution.attention_backends import LIBRARIES
 from inflight.execution.backends.protocol import Device
 from inflight.execution.computing import ComputedModel
 from inflight.execution.graph_limits import GraphLimits
@@ -115,11 +114,10 @@ def _pooling(settings: EngineSettings, model: ModelSpec) -> dict[str, Resolved]:
 
 
 def _attention(settings: EngineSettings) -> dict[str, Resolved]:
-    """Say what computes attention, where it is a library."""
+    """Say that our kernels attend, where a library is set."""
     if settings.attention_backend == "auto":
         return {}
-    passes = LIBRARIES[settings.attention_backend].passes
-    return {"attention_backend": Resolved(settings.attention_backend, f"as set: it attends in {passes}")}
+    return {"attention_backend": Resolved("auto", f"our own kernels; {settings.attention_backend} has no effect")}
 
 
 def _graphs(limits: Limits, settings: EngineSettings, graphs: GraphLimits) -> dict[str, Resolved]:

@@ -57,7 +57,7 @@ class EngineSettings:
         False, "On a GPU, make answers bit-identical in any batch, as they always are on a CPU."
     )
     attention_backend: AttentionChoice = setting(
-        "auto", "On a GPU: auto, our kernels; flash-attn or flashinfer, where it is installed."
+        "auto", "No effect: our kernels compute attention. flash-attn and flashinfer are still read."
     )
     tensor_parallel_size: int = setting(
         1, "GPUs of one machine that share the model, a process for each; the first is --device.", bound=_COUNT

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from inflight.cpus import ThreadCpus
-from inflight.execution.attention_backends import AttentionBackend
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Device, DType, Quantization
 from inflight.execution.checkpoints.checkpoint import open_checkpoint
@@ -69,7 +68,6 @@ class KernelModel:
     device: str = "cpu"  # or "cuda:0" and the like
     graphs: GraphLimits = NO_GRAPHS
     batch_invariant: bool = False  # on a GPU: by operations whose bits for a row do not depend on the rows beside
-    attention: AttentionBackend = "auto"  # on a GPU: whose kernels attend
     member: Member | None = None  # of several processes that compute it together
     ranks: Ranks | None = None  # these, once they have met
 
@@ -91,11 +89,10 @@ class KernelModel:
                 device=self.device,
                 graphs=self.graphs,
                 batch_invariant=self.batch_invariant,
-                attention=self.attention,
             )
         from inflight.execution.backends.torch.opening import open_device
 
-        return open_device(dtype, self.device, threads, self.graphs, self.ranks, self.batch_invariant, self.attention)
+        return open_device(dtype, self.device, threads, self.graphs, self.ranks, self.batch_invariant)
 
     def decoder(
         self, backend: Device, max_positions: int, max_tokens: int, max_logit_rows: int, progress: Progress | None

@@ -13,7 +13,6 @@ from inflight.cpus import ANYWHERE, ThreadCpus, usable_cpus
 from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
 
 if TYPE_CHECKING:
-    from inflight.execution.attention_backends import AttentionBackend
     from inflight.execution.backends.protocol import Backend, DType
 
 __all__ = ["open_backend"]
@@ -27,12 +26,10 @@ def open_backend(
     device: str = "cpu",
     graphs: GraphLimits = NO_GRAPHS,
     batch_invariant: bool = False,
-    attention: AttentionBackend = "auto",
 ) -> Backend:
     """Open the backend for a device of this machine: "cpu", or "cuda:0" and the like (`torch.device` lists them). On
     such a GPU passes within `graphs` are made so that graphs can be captured of them.
     batch_invariant: there, the bits of a row do not depend on the rows beside it, as those of a CPU never do.
-    attention: whose kernels attend there.
 
     The rest is about the CPU. `threads` None takes those this process may run on. `isa` is "auto" (the best this CPU
     has, unless the environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, "reference"
@@ -46,7 +43,7 @@ def open_backend(
     if device != "cpu" or isa == "torch":
         from inflight.execution.backends.torch.opening import open_device
 
-        return open_device(dtype, device, threads, graphs, None, batch_invariant, attention)
+        return open_device(dtype, device, threads, graphs, None, batch_invariant)
     if isa == "reference":
         from inflight.execution.backends.reference import ReferenceBackend
 

@@ -6,17 +6,12 @@ computed.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, cast
 
 import torch
 
-from inflight.execution.attention_backends import LIBRARIES, AttentionBackend
 from inflight.execution.backends.protocol import DType
 from inflight.execution.backends.torch import eager
-from inflight.execution.backends.torch.attention_libraries.flash_attn import FlashAttention
-from inflight.execution.backends.torch.attention_libraries.flashinfer import FlashInfer
-from inflight.execution.backends.torch.attention_libraries.library import LibraryOperations
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes, token_sizes
 from inflight.execution.backends.torch.capture import (
@@ -26,7 +21,7 @@ from inflight.execution.backends.torch.capture import (
     Graphs,
     Passes,
 )
-from inflight.execution.backends.torch.device import first_line, has_fp8
+from inflight.execution.backends.torch.device import has_fp8
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.streams import CudaCopyStream
 from inflight.execution.backends.torch.summing import Summing, SummingOperations
@@ -43,11 +38,9 @@ def open_device(
     graphs: GraphLimits = NO_GRAPHS,
     ranks: Summing | None = None,
     batch_invariant: bool = False,
-    attention: AttentionBackend = "auto",
 ) -> TorchBackend:
-    """device: "cpu", or the name of a GPU that is there. ranks: of devices that compute a model together. attention:
-    whose kernels attend on a GPU. Other arguments as of `backends.open_backend`. Raises ValueError for operations that
-    are not to be had."""
+    """device: "cpu", or the name of a GPU that is there. ranks: of devices that compute a model together. Other
+    arguments as of `backends.open_backend`. Raises ValueError for operations that are not to be had."""
     if device == "cpu":
         if batch_invariant:
             raise ValueError(
@@ -63,7 +56,7 @@ def open_device(
     torch.cuda.set_device(device)
     ours = InvariantOperations(kernels) if batch_invariant else WithFallback(kernels, eager)
     gpu = torch.device(device)
-    operations = _summing(with_library(cast(DeviceOperations, ours), attention, gpu), ranks)
+    operations = _summing(cast(DeviceOperations, ours), ranks)
     buckets = graph_buckets(graphs, batch_invariant)
     return TorchBackend(dtype, gpu, operations, threads, 2, buckets, batch_invariant, has_fp8(gpu), CudaCopyStream(gpu))
 
@@ -75,18 +68,6 @@ def graph_buckets(limits: GraphLimits, batch_invariant: bool) -> Buckets:
         return NO_BUCKETS
     rows, tokens = row_sizes(limits.rows), token_sizes(limits.tokens) if limits.tokens else ()
     return Buckets((), tokens) if batch_invariant and tokens else Buckets(rows, tokens[1:])
-
-
-def with_library(operations: DeviceOperations, name: AttentionBackend, device: torch.device) -> DeviceOperations:
-    """Put a library's attention in. Raises ValueError where it cannot be imported; that it is installed was checked."""
-    if name == "auto":
-        return operations
-    try:
-        module = importlib.import_module(LIBRARIES[name].module)
-    except Exception as error:  # built for another PyTorch, or for another GPU
-        raise ValueError(f"--attention-backend {name} cannot be imported ({first_line(error)})") from error
-    library = FlashAttention(module) if name == "flash-attn" else FlashInfer(module, device)
-    return cast(DeviceOperations, LibraryOperations(operations, library))
 
 
 def _summing(operations: DeviceOperations, ranks: Summing | None) -> DeviceOperations:

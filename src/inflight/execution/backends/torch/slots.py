@@ -226,7 +226,6 @@ class DeviceSlots:
             block_size=self._capacity.block_size,
             longest_chunk=layout.longest_chunk if bucket is None else bucket.longest_chunk,
             longest_context=layout.longest_context if bucket is None else self._capacity.max_model_len,
-            layout=layout,
         )
         states = StateTensors(next(sent), next(sent), next(sent)) if of_states else None
         adapted = AdapterRows(next(sent), next(sent)) if of_adapters else None

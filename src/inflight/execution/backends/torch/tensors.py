@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from inflight.execution.backends.pass_layout import PassLayout
-
 
 class PassTensors(NamedTuple):
     """Where the tokens of a pass lie (`protocol.AttentionMetadata` has the meanings), of T tokens in C chunks.
@@ -21,8 +19,7 @@ class PassTensors(NamedTuple):
     chunks as the graph has, with tokens of the padding row at position 0, a chunk each, and chunks of none.
 
     longest_chunk, longest_context: no chunk has more tokens, none ends behind more positions (where a graph is captured
-    1, or T if its passes have chunks of several tokens; and the longest sequence). layout: of chunks, on the host, for
-    libraries that plan there; not for a graph.
+    1, or T if its passes have chunks of several tokens; and the longest sequence).
     """
 
     token_ids: Tensor  # int32[T]
@@ -35,7 +32,6 @@ class PassTensors(NamedTuple):
     block_size: int
     longest_chunk: int
     longest_context: int
-    layout: PassLayout | None = None
 
     @property
     def num_tokens(self) -> int:
