@@ -15,7 +15,7 @@ from inflight.build import Engine, KVPeerSettings, build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.events import Event, FinishedEvent, TokensEvent
-from inflight.core.types.kv_transfer import KVExchangeOptions, PeerAddress, Role, Way
+from inflight.core.types.kv_transfer import KVTransferOptions, PeerAddress, Role, Transport
 from inflight.core.types.request import Request
 from inflight.peer_secret import PeerSecret
 
@@ -28,14 +28,14 @@ class EngineSide:
     def __init__(
         self,
         role: Role,
-        way: Way = "auto",
+        transport: Transport = "auto",
         secret: bytes = SECRET,
         timeout: float = 20.0,
         hold: float = 20.0,
         scheduling: SchedulingSettings | None = None,
         **settings: Any,
     ):
-        options = KVExchangeOptions(role=role, way=way, timeout=timeout, hold=hold)
+        options = KVTransferOptions(role=role, transport=transport, timeout=timeout, hold=hold)
         engine_settings = EngineSettings(**{"threads": 1, **settings})
         self.engine: Engine = build_engine(
             engine_settings, scheduling, peers=KVPeerSettings(options, PeerSecret(secret))
@@ -61,8 +61,8 @@ class EngineSide:
 
     def place(self, export_id: str) -> PeerAddress:
         """Where others find what this side gives."""
-        assert self.engine.exchange is not None
-        return PeerAddress(*self.engine.exchange.address, export_id)
+        assert self.engine.peer_transfers is not None
+        return PeerAddress(*self.engine.peer_transfers.address, export_id)
 
     def add(self, request: Request) -> None:
         self._inbox.put(request)

@@ -60,7 +60,12 @@ def test_running_a_model_loads_no_parts_that_few_starts_have() -> None:
     """Peers, folders of blocks, heads and draft models, other ranks, downloads, records."""
     names = modules("from inflight.cli import call\nassert call(['run', 'hello', '--max-tokens', '1']) == 0")
     absent = {
-        *("kv_exchange.exchange", "tiers.folder_tier", "drafters.heads.heads_source", "drafters.draft_model_source"),
+        *(
+            "kv.transfer.peer_transfers",
+            "tiers.folder_tier",
+            "drafters.heads.heads_source",
+            "drafters.draft_model_source",
+        ),
         *("parallel.workers", "checkpoints.packaged.model_cache"),
     }
     assert names.isdisjoint({f"inflight.execution.{one}" for one in absent} | {"inflight.engine.recorder"})

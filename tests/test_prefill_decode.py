@@ -12,7 +12,7 @@ from benchmarks.engine_side import SECRET
 from benchmarks.engine_side import EngineSide as Side
 from inflight.build import KVPeerSettings, build_engine
 from inflight.config.engine import EngineSettings
-from inflight.core.types.kv_transfer import KVExchangeOptions, KVTransfer
+from inflight.core.types.kv_transfer import KVTransfer, KVTransferOptions
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
@@ -33,11 +33,11 @@ def blocks(request: Request) -> int:
     return (len(request.prompt_token_ids) - 1) // 16
 
 
-@pytest.mark.parametrize("way", ["tcp", "shm"])
-def test_who_goes_on_is_known_first(way: str) -> None:
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_who_goes_on_is_known_first(transport: str) -> None:
     """It waits for the prompt's blocks while they are computed, chunk by chunk, with others beside it."""
     room = {**FEW, "num_blocks": 256}  # for all prompts at once: on a busy machine none may be taken before the last
-    with Side("prefill", **room) as prefill, Side("decode", way, **FEW) as decode:  # type: ignore[arg-type]
+    with Side("prefill", **room) as prefill, Side("decode", transport, **FEW) as decode:  # type: ignore[arg-type]
         for seed in range(6):
             name = f"r{seed}"
             decode.add(asked(name, seed, KVTransfer(take=prefill.place(name))))
@@ -48,7 +48,7 @@ def test_who_goes_on_is_known_first(way: str) -> None:
             prefill.add(asked(f"plain {seed}", seed))
             assert tokens == prefill.wait(f"plain {seed}")
             assert tokens[:1] == prefill.tokens[f"r{seed}"]
-        counts = decode.engine.exchange.counts  # type: ignore[union-attr]
+        counts = decode.engine.peer_transfers.counts  # type: ignore[union-attr]
         assert (counts.pulls, counts.failed_pulls) == (6, 0)
         handed = prefill.engine.loop.stats().handed_over
         assert handed is not None and handed.taken == sum(blocks(asked("", seed)) for seed in range(6))
@@ -58,7 +58,7 @@ def test_who_goes_on_is_known_first(way: str) -> None:
 
 def test_an_idle_engine_does_not_count_blocks_as_held_that_are_free() -> None:
     """No step follows the prompt's; its blocks are held for a peer, and are free again when none comes in time."""
-    options = KVExchangeOptions(role="prefill", hold=0.2)
+    options = KVTransferOptions(role="prefill", hold=0.2)
     peers = KVPeerSettings(options, PeerSecret(SECRET))
 
     async def scenario() -> None:
@@ -83,7 +83,7 @@ def test_layers_travel_before_their_step_has_ended(monkeypatch: pytest.MonkeyPat
     """The step goes on only when the decode engine has what is done of it."""
     whole = {**FEW, "max_num_batched_tokens": 256}
     with Side("prefill", **whole) as prefill, Side("decode", **whole) as decode:
-        here, there = prefill.engine.exchange, decode.engine.exchange
+        here, there = prefill.engine.peer_transfers, decode.engine.peer_transfers
         assert here is not None and there is not None
         have, came = here.have, list[int]()
         sent, received = here._provider.memory, there._pulls._memory.memory
@@ -112,7 +112,7 @@ def test_a_step_that_fails_between_two_layers_hands_nothing_over(
     monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
     with Side("prefill", **FEW) as prefill, Side("decode", **FEW) as decode:
-        here = prefill.engine.exchange
+        here = prefill.engine.peer_transfers
         assert here is not None
         have, calls = here.have, iter(range(1000))
 
@@ -127,7 +127,7 @@ def test_a_step_that_fails_between_two_layers_hands_nothing_over(
         prefill.wait("r")
         assert prefill.ended["r"].finishes[0].reason == "error"
         tokens = decode.wait("r")
-        assert decode.cached("r") == 0 and decode.engine.exchange.counts.failed_pulls == 1  # type: ignore[union-attr]
+        assert decode.cached("r") == 0 and decode.engine.peer_transfers.counts.failed_pulls == 1  # type: ignore[union-attr]
         decode.add(asked("plain", 2))
         assert decode.wait("plain") == tokens
         settle(prefill, decode)
@@ -138,7 +138,7 @@ def test_what_failed_steps_and_aborted_prompts_have_written_is_never_used(monkey
     aborted beside their steps."""
     dice, count = random.Random(11), 24
     with Side("prefill", hold=4.0, **FEW) as prefill, Side("decode", timeout=5.0, **FEW) as decode:
-        here = prefill.engine.exchange
+        here = prefill.engine.peer_transfers
         assert here is not None
         have, memory = here.have, here._provider.memory
 
@@ -161,7 +161,7 @@ def test_what_failed_steps_and_aborted_prompts_have_written_is_never_used(monkey
                 prefill.abort(f"r{seed}")
         answers = [decode.wait(f"r{seed}") for seed in range(count)]
         monkeypatch.undo()
-        counts = decode.engine.exchange.counts  # type: ignore[union-attr]
+        counts = decode.engine.peer_transfers.counts  # type: ignore[union-attr]
         assert 0 < counts.failed_pulls < counts.pulls
         for seed in range(count):
             prefill.wait(f"r{seed}")
@@ -178,7 +178,7 @@ def test_a_prompt_that_is_cached_is_not_pulled() -> None:
         prefill.wait("r")
         decode.add(asked("r", 1, KVTransfer(take=prefill.place("r"))))
         assert decode.wait("r") == expected
-        assert decode.engine.exchange.counts.pulls == 0  # type: ignore[union-attr]
+        assert decode.engine.peer_transfers.counts.pulls == 0  # type: ignore[union-attr]
 
 
 def test_a_peer_that_closes_while_blocks_travel_costs_computing_alone() -> None:
@@ -213,7 +213,7 @@ def test_another_engine_is_refused_and_the_prompt_computed(other: dict[str, obje
         tokens = decode.wait("r")
         decode.add(asked("plain", 5))
         assert decode.wait("plain") == tokens
-        assert decode.engine.exchange.counts.failed_pulls == 1  # type: ignore[union-attr]
+        assert decode.engine.peer_transfers.counts.failed_pulls == 1  # type: ignore[union-attr]
 
 
 def test_an_engine_that_is_interrupted_while_it_plans_holds_nothing_for_others(

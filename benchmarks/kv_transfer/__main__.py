@@ -22,15 +22,15 @@ def ms(seconds: float) -> str:
     return f"{1e3 * seconds:.1f}"
 
 
-def of_ways(repeats: int) -> str:
+def of_transports(repeats: int) -> str:
     of, rows = statistics.median, []
-    for way in ("tcp", "shm"):
-        pulls, bare = rates(way, repeats)
+    for transport in ("tcp", "shm"):
+        pulls, bare = rates(transport, repeats)
         share = of([one / other for one, other in zip(pulls, bare, strict=True)])
         best = max(pulls), max(bare)
-        rows.append([way, *(f"{one:.2f}" for one in (of(pulls), of(bare))), f"{100 * share:.0f} %"])
+        rows.append([transport, *(f"{one:.2f}" for one in (of(pulls), of(bare))), f"{100 * share:.0f} %"])
         rows[-1] += [*(f"{one:.2f}" for one in best), f"{100 * best[0] / best[1]:.0f} %"]
-    head = ["way", "pulled, GB/s", "by itself, GB/s", "share", "best pull", "best by itself", "share"]
+    head = ["transport", "pulled, GB/s", "bare, GB/s", "share", "best pull", "best bare", "share"]
     return f"""{BLOCKS} blocks of {BLOCK_BYTES:,} bytes (4,096 tokens of Qwen2.5-0.5B's shape in bf16) between two \
 processes on one host; medians of {repeats}, in turns, the share pair by pair; and the best of each.
 
@@ -51,7 +51,7 @@ def of_waits(shape: dict[str, object], prompts: int, picture: Path) -> str:
     return f"""Two engines of one thread each in one process, Qwen2.5-0.5B's shape, prompts of {OF_CHUNKS} chunks, by \
 TCP: milliseconds from the prefill engine's last step until all blocks are where they are decoded, median (least to \
 most) of {prompts} prompts. Asked are the transfer of two layers of the last chunk (on the loopback at \
-{LOOPBACK / 1e9:g} GB/s) and 10 ms. Of the first two ways the decode engine is asked before the prompt is computed. \
+{LOOPBACK / 1e9:g} GB/s) and 10 ms. In the first two modes the decode engine is asked before the prompt is computed. \
 1 Gbit/s: a process between the two lets no more through.
 
 {table(head, rows)}
@@ -63,12 +63,12 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=package.__doc__)
     arguments.add_argument("--part", choices=["rates", "waits"], required=True)
     arguments.add_argument("--repeats", type=int, default=25, help="of a rate")
-    arguments.add_argument("--prompts", type=int, default=5, help="for each way to wait")
+    arguments.add_argument("--prompts", type=int, default=5, help="for each mode")
     arguments.add_argument("--tiny", action="store_true", help="a shape that says nothing, to see that it runs")
     arguments.add_argument("--write", action="store_true", help="write the section of docs/results.md, and its picture")
     given = arguments.parse_args()
     if given.part == "rates":
-        publish("kv_transfer", "Keys and values between engines", of_ways(given.repeats), given.write, "rates")
+        publish("kv_transfer", "Keys and values between engines", of_transports(given.repeats), given.write, "rates")
         return
     with tempfile.TemporaryDirectory() as folder:
         picture = overlap.PICTURE if given.write else Path(folder) / "overlap.png"

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 from benchmarks.comparison import log_line
-from benchmarks.exchange_side import ExchangeSide
-from inflight.core.types.kv_transfer import KVExchangeOptions, Role, Way
-from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.description import KVDescription
-from inflight.execution.kv_exchange.shared_memory import places
+from benchmarks.peer_side import PeerSide
+from inflight.core.types.kv_transfer import KVTransferOptions, Role, Transport
+from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.transfer.description import KVDescription
+from inflight.execution.kv.transfer.shared_memory import places
 from inflight.peer_secret import PeerSecret
 
 SECRET = PeerSecret(b"a secret of the benchmark")
@@ -38,14 +38,14 @@ DESCRIPTION = KVDescription(
 )
 
 
-def side(way: Way, role: Role) -> ExchangeSide:
-    return ExchangeSide(KVExchangeOptions(role=role, way=way), SECRET, DESCRIPTION, BLOCKS)
+def side(transport: Transport, role: Role) -> PeerSide:
+    return PeerSide(KVTransferOptions(role=role, transport=transport), SECRET, DESCRIPTION, BLOCKS)
 
 
-def give(way: Way, connection: Connection) -> None:
+def give(transport: Transport, connection: Connection) -> None:
     """The process that has the blocks: gives them by the exchange, or sends as many bytes by the bare way."""
-    here = side(way, "both")
-    connection.send(here.exchange.address)
+    here = side(transport, "both")
+    connection.send(here.peer_transfers.address)
     views = here.memory.views(range(BLOCKS))
     while (asked := connection.recv()) is not None:
         if isinstance(asked, str):
@@ -53,12 +53,12 @@ def give(way: Way, connection: Connection) -> None:
             connection.send(True)
             continue
         with socket.create_connection(("127.0.0.1", asked)) as bare:
-            if way == "tcp":
+            if transport == "tcp":
                 for view in views:
                     bare.sendall(view)
             else:
                 _fill(bare, os.open(connection.recv(), os.O_RDWR), views)
-    here.exchange.close()
+    here.peer_transfers.close()
 
 
 def _turns(blocks: int) -> Iterator[tuple[range, int, int]]:
@@ -90,11 +90,11 @@ def _empty(bare: socket.socket, shared: int, views: list[memoryview]) -> None:
         bare.sendall(b"1")
 
 
-def bare_seconds(way: Way, connection: Connection, memory: BlockMemory) -> float:
+def bare_seconds(transport: Transport, connection: Connection, memory: BlockMemory) -> float:
     views = memory.views(range(BLOCKS))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connection.send(listener.getsockname()[1])
-        if way == "tcp":
+        if transport == "tcp":
             bare, _ = listener.accept()
             began = time.perf_counter()
             for view in views:
@@ -114,7 +114,7 @@ def bare_seconds(way: Way, connection: Connection, memory: BlockMemory) -> float
     return seconds
 
 
-def pull_seconds(here: ExchangeSide, address: tuple[str, int], connection: Connection, export: str) -> float:
+def pull_seconds(here: PeerSide, address: tuple[str, int], connection: Connection, export: str) -> float:
     connection.send(export)
     connection.recv()
     began = time.perf_counter()
@@ -126,20 +126,20 @@ def pull_seconds(here: ExchangeSide, address: tuple[str, int], connection: Conne
     return seconds
 
 
-def rates(way: Way, repeats: int) -> tuple[list[float], list[float]]:
+def rates(transport: Transport, repeats: int) -> tuple[list[float], list[float]]:
     """GB/s of pulls and of the bare way, taken in turns; the first of each, with which connections are made, is left
     out."""
     here, there = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=give, args=(way, there), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=give, args=(transport, there), daemon=True)
     process.start()
     address = here.recv()
-    puller = side(way, "decode")
+    puller = side(transport, "decode")
     pulls, bare = [], []
     for number in range(repeats + 1):
-        pulls.append(BLOCKS * BLOCK_BYTES / 1e9 / pull_seconds(puller, address, here, f"{way} {number}"))
-        bare.append(BLOCKS * BLOCK_BYTES / 1e9 / bare_seconds(way, here, puller.memory))
-        log_line(f"{way}: {pulls[-1]:.2f} GB/s, by itself {bare[-1]:.2f} GB/s")
+        pulls.append(BLOCKS * BLOCK_BYTES / 1e9 / pull_seconds(puller, address, here, f"{transport} {number}"))
+        bare.append(BLOCKS * BLOCK_BYTES / 1e9 / bare_seconds(transport, here, puller.memory))
+        log_line(f"{transport}: {pulls[-1]:.2f} GB/s, by itself {bare[-1]:.2f} GB/s")
     here.send(None)
     process.join(30)
-    puller.exchange.close()
+    puller.peer_transfers.close()
     return pulls[1:], bare[1:]

@@ -27,10 +27,10 @@ from benchmarks.workloads import prompt
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.kv_exchange import pulls
-from inflight.execution.kv_exchange.exchange import KVExchange
-from inflight.execution.kv_exchange.pulls import Arrivals
-from inflight.execution.kv_exchange.wire import Blocks
+from inflight.execution.kv.transfer import client
+from inflight.execution.kv.transfer.client import Arrivals
+from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
+from inflight.execution.kv.transfer.wire import Blocks
 
 BLOCK = 16  # tokens
 CHUNKS = (64, 256, 512)
@@ -64,7 +64,7 @@ class Pair:
 
     def __init__(self, prefill: EngineSide, decode: EngineSide, address: tuple[str, int]):
         self.prefill, self.decode, self._address = prefill, decode, address
-        here, there = prefill.engine.exchange, decode.engine.exchange
+        here, there = prefill.engine.peer_transfers, decode.engine.peer_transfers
         assert here is not None and there is not None
         self.here, self.there = here, there
 
@@ -147,7 +147,7 @@ def _request(name: str, tokens: tuple[int, ...], transfer: KVTransfer) -> Reques
 
 
 @contextmanager
-def _without_layers(exchange: KVExchange) -> Iterator[None]:
+def _without_layers(exchange: PeerTransfers) -> Iterator[None]:
     """Report no step before it has ended: blocks travel only then."""
     computing = exchange.computing
     exchange.computing = lambda sends: None  # type: ignore[method-assign]
@@ -175,7 +175,7 @@ def _watched(engines: Pair, chunk: int) -> Iterator[Overlap]:
 
     engines.here.have = on_bytes  # type: ignore[method-assign]
     try:
-        with patch.object(pulls, "Arrivals", Watched):
+        with patch.object(client, "Arrivals", Watched):
             yield overlap
     finally:
         engines.here.have = have  # type: ignore[method-assign]
@@ -190,7 +190,7 @@ def handed(chunk: int) -> int:
 class _Watch:
     """When the next pull has ended."""
 
-    def __init__(self, exchange: KVExchange):
+    def __init__(self, exchange: PeerTransfers):
         self._exchange, self._target, self._ended = exchange, exchange.counts.pulls + 1, 0.0
         self._thread = threading.Thread(target=self._main, daemon=True)
         self._thread.start()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from execution.kv_exchange.two_exchanges import DESCRIPTION
+from execution.kv.transfer.two_peers import DESCRIPTION
 
 from inflight.build.kv_connectors import CachedState, KVConnectors, resolve_connectors
 from inflight.build.kv_transfer import KVIdentity, KVPeerSettings
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
-from inflight.core.types.kv_transfer import KVExchangeOptions, Role
+from inflight.core.types.kv_transfer import KVTransferOptions, Role
 from inflight.core.types.sampling import Adapter
 from inflight.execution.step_activity import StepActivity
 from inflight.frontend.adapter_names import AdapterNames
@@ -26,7 +26,7 @@ REFUSED = [
 
 
 def peers(role: Role = "prefill", asked_by: str = "") -> KVPeerSettings:
-    return KVPeerSettings(KVExchangeOptions(role=role), PeerSecret(b"a secret of many bytes"), asked_by)
+    return KVPeerSettings(KVTransferOptions(role=role), PeerSecret(b"a secret of many bytes"), asked_by)
 
 
 def settings(**given: object) -> EngineSettings:
@@ -57,7 +57,7 @@ def test_without_connectors_nothing_is_read_and_unreadable_files_are_refused(tmp
     connectors = KVConnectors(config, lambda digest: DESCRIPTION, 16)
     assert config.digest is None and not list(connectors.open(None, StepActivity())) and not connectors.resolved()
     assert not connectors.sources
-    assert connectors.sink is connectors.export_identity is connectors.exchange is connectors.of_loop is None
+    assert connectors.sink is connectors.export_identity is connectors.peer_transfers is connectors.of_loop is None
     config = resolve_connectors(EngineSettings(model="nowhere"), peers(), tmp_path / "nowhere", PLAIN)
     with pytest.raises(SettingsError, match="model's files cannot be read"):
         list(KVConnectors(config, lambda digest: DESCRIPTION, 16).open(None, StepActivity()))

@@ -51,7 +51,7 @@ def pair(tiny: Path) -> Iterator[LLM]:
 
 
 def pulled(llm: LLM) -> int:
-    exchange = llm._engine.exchange
+    exchange = llm._engine.peer_transfers
     assert exchange is not None and not exchange.counts.failed_pulls
     return exchange.counts.pulled_blocks
 

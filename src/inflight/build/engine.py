@@ -59,8 +59,8 @@ from inflight.text import ChatTemplate, Tokenizer
 if TYPE_CHECKING:
     from inflight.build.kv_transfer import KVPeerSettings
     from inflight.engine.recorder import Recorder
-    from inflight.execution.kv_exchange.description import KVDescription
-    from inflight.execution.kv_exchange.exchange import KVExchange
+    from inflight.execution.kv.transfer.description import KVDescription
+    from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Engine(Struct, frozen=True):
         start: the seconds that its start took.
         adapters: those that requests may name.
         text_prompts: prompts before the inputs of an encoder.
-        exchange: the exchange of blocks with peers, if there is one.
+        peer_transfers: transfers of blocks with peers, if there are any.
     """
 
     loop: EngineLoop
@@ -91,7 +91,7 @@ class Engine(Struct, frozen=True):
     start: StartSeconds
     adapters: AdapterNames
     text_prompts: TextPrompts = NO_PROMPTS
-    exchange: KVExchange | None = None
+    peer_transfers: PeerTransfers | None = None
 
 
 class _Arguments(Struct, frozen=True):
@@ -328,7 +328,7 @@ def _assemble(
         start=start,
         adapters=built.adapters,
         text_prompts=text.prompts,
-        exchange=connectors.exchange,
+        peer_transfers=connectors.peer_transfers,
     )
 
 

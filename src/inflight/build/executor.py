@@ -23,7 +23,7 @@ from inflight.execution.computing import ComputedModel
 from inflight.execution.decoder import Decoder
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
-from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.kv.block_memory import BlockMemory
 from inflight.execution.largest_step import LargestStep, largest_step_bytes
 from inflight.execution.layer_progress import LayerProgress, layer_ends
 from inflight.execution.memory import GPU_SHARE, KVSize, MachineMemory, StateSize, kv_size, state_size, swap_blocks
@@ -294,9 +294,9 @@ class _LoadedModel(Struct, frozen=True):
         """Return the layers' progress for peers, where blocks are sent and the host knows when a layer is computed."""
         if not transfers:
             return None
-        from inflight.execution.kv_exchange.exchange import KVExchange
+        from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
 
-        reader = next((one for one in transfers if isinstance(one, KVExchange) and one.gives), None)
+        reader = next((one for one in transfers if isinstance(one, PeerTransfers) and one.gives), None)
         if reader is None or self.backend.depth > 1 or not isinstance(self.decoder, Decoder):
             return None
         ends = layer_ends(self.settings.shape, self.backend.bytes_per_block)

@@ -16,7 +16,7 @@ from inflight.core.kv.kv_export import PeerSource
 from inflight.core.types.kv_blocks import KVSource
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats
 from inflight.execution.block_transfers import PlaceTransfers
-from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.kv.block_memory import BlockMemory
 from inflight.execution.memory import gib
 from inflight.execution.step_activity import StepActivity
 from inflight.frontend.adapter_names import AdapterNames
@@ -24,8 +24,8 @@ from inflight.models.gguf.gguf_model import GGUFModel
 
 if TYPE_CHECKING:
     from inflight.build.kv_transfer import KVFolderSettings, KVIdentity, KVPeerSettings
-    from inflight.execution.kv_exchange.description import KVDescription
-    from inflight.execution.kv_exchange.exchange import KVExchange
+    from inflight.execution.kv.transfer.description import KVDescription
+    from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
     from inflight.execution.tiers.folder_tier import FolderTier
 
 
@@ -95,7 +95,7 @@ class KVConnectors:
         self._settings, self._describe, self._block_size = settings, describe, block_size
         self._identity: KVIdentity | None = None  # set when there is memory: files are read while weights are packed
         self._tier: FolderTier | None = None
-        self.exchange: KVExchange | None = None
+        self.peer_transfers: PeerTransfers | None = None
 
     def open(self, memory: BlockMemory | None, steps: StepActivity) -> Iterator[PlaceTransfers]:
         """Open them over the engine's blocks. Raises SettingsError, also where the model's files are gone."""
@@ -108,8 +108,8 @@ class KVConnectors:
             self._tier = self._settings.folder.open(memory, self._block_size, identity, steps)
             yield self._tier
         if self._settings.peers is not None:
-            self.exchange = self._settings.peers.open(memory, identity)
-            yield self.exchange
+            self.peer_transfers = self._settings.peers.open(memory, identity)
+            yield self.peer_transfers
 
     def set_adapters(self, adapters: AdapterNames) -> None:
         """Describe blocks with these adapters from now on."""
@@ -139,18 +139,20 @@ class KVConnectors:
     @property
     def of_loop(self) -> KVConnectors | None:
         """The `KVTiers` of the loop; None: there are no connectors."""
-        return None if self._tier is None and self.exchange is None else self
+        return None if self._tier is None and self.peer_transfers is None else self
 
     def folder_stats(self) -> FolderStats | None:
         return None if self._tier is None else self._tier.stats()
 
     def export_stats(self) -> KVExportStats | None:
-        return None if self.exchange is None or not self.exchange.gives else self.exchange.export_stats
+        return (
+            None if self.peer_transfers is None or not self.peer_transfers.gives else self.peer_transfers.export_stats
+        )
 
     def abandon(self) -> None:
         """End transfers with peers as soon as possible."""
-        if self.exchange is not None:
-            self.exchange.abandon()
+        if self.peer_transfers is not None:
+            self.peer_transfers.abandon()
 
     def resolved(self) -> dict[str, Resolved]:
         found, folder, peers = {}, self._settings.folder, self._settings.peers

@@ -12,13 +12,13 @@ import msgspec
 from inflight.build.limits import Limits
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
-from inflight.core.types.kv_transfer import KVExchangeOptions
+from inflight.core.types.kv_transfer import KVTransferOptions
 from inflight.core.types.sampling import Adapter
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.checkpoints.files_digest import computed_files, files_digest
-from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.description import KVDescription
-from inflight.execution.kv_exchange.exchange import ExchangeError, KVExchange
+from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.transfer.description import KVDescription
+from inflight.execution.kv.transfer.peer_transfers import KVTransferError, PeerTransfers
 from inflight.execution.memory import GIB
 from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers.block_files import MARK
@@ -166,7 +166,7 @@ class KVPeerSettings:
     """An engine is to exchange blocks with peers that share its secret. asked_by: the setting that asks for it; empty:
     `--role`."""
 
-    options: KVExchangeOptions
+    options: KVTransferOptions
     secret: PeerSecret
     asked_by: str = ""
 
@@ -175,7 +175,7 @@ class KVPeerSettings:
         """The name of what asks for it, for messages."""
         return self.asked_by or f"--role {self.options.role}"
 
-    def open(self, memory: BlockMemory | None, identity: KVIdentity) -> KVExchange:
+    def open(self, memory: BlockMemory | None, identity: KVIdentity) -> PeerTransfers:
         """Open the exchange. memory: of the engine's blocks. Raises SettingsError."""
         if memory is None:
             raise SettingsError(
@@ -183,8 +183,8 @@ class KVPeerSettings:
                 "it out."
             )
         try:
-            return KVExchange(self.options, self.secret, identity.describe, memory)
-        except ExchangeError as error:
+            return PeerTransfers(self.options, self.secret, identity.describe, memory)
+        except KVTransferError as error:
             raise SettingsError(str(error)) from None
 
 

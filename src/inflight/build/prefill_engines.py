@@ -13,7 +13,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import resolve_threads
-from inflight.core.types.kv_transfer import KVExchangeOptions, Role, Way
+from inflight.core.types.kv_transfer import KVTransferOptions, Role, Transport
 from inflight.frontend.prefill_engines import NO_PREFILL_ENGINES, PrefillEngine, PrefillEngines
 from inflight.peer_secret import PeerSecret
 
@@ -69,10 +69,10 @@ def _share(settings: EngineSettings, engines: int) -> EngineSettings:
 
 
 def _peers(role: Role, secret: PeerSecret) -> KVPeerSettings:
-    way: Way = "shm" if hasattr(os, "memfd_create") else "tcp"
-    return KVPeerSettings(KVExchangeOptions(role=role, way=way, timeout=_TIMEOUT), secret, ASKED_BY)
+    transport: Transport = "shm" if hasattr(os, "memfd_create") else "tcp"
+    return KVPeerSettings(KVTransferOptions(role=role, transport=transport, timeout=_TIMEOUT), secret, ASKED_BY)
 
 
 def _started(engine: Engine) -> PrefillEngine:
-    assert engine.exchange is not None, "prefill engines have an exchange"
-    return PrefillEngine(engine.loop, engine.exchange, engine.adapters)
+    assert engine.peer_transfers is not None, "prefill engines have an exchange"
+    return PrefillEngine(engine.loop, engine.peer_transfers, engine.adapters)

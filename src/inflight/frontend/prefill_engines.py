@@ -1,6 +1,6 @@
 """Run prefill engines beside a decode engine in one process, each in a thread of its own.
 
-The decode engine gets a request first, so that blocks are transferred (`execution.kv_exchange`) while the rest of the
+The decode engine gets a request first, so that blocks are transferred (`execution.kv.transfer`) while the rest of the
 prompt is computed. If anything fails here, the export is withdrawn and the decode engine computes the prompt itself.
 """
 

@@ -141,7 +141,7 @@ def _describe(setup: ModelSetup, engine: Engine) -> EngineDescription:
 
 def wanted_peers(settings: ServerSettings) -> KVPeerSettings | None:
     """Return the settings of KV transfer, or None if it is off. Raises SettingsError for an unreadable secret."""
-    options = settings.kv_exchange
+    options = settings.kv_transfer
     if options is None:
         return None
     from inflight.build import KVPeerSettings
@@ -154,10 +154,10 @@ def wanted_peers(settings: ServerSettings) -> KVPeerSettings | None:
 
 def _peering(settings: ServerSettings, engine: Engine) -> KVPeering | None:
     """Describe a loaded engine to its peers; None if KV transfer is off."""
-    options = settings.kv_exchange
-    if options is None or engine.exchange is None:
+    options = settings.kv_transfer
+    if options is None or engine.peer_transfers is None:
         return None
-    host, port = engine.exchange.address
+    host, port = engine.peer_transfers.address
     return KVPeering(options, uuid.uuid4().hex, host, port, engine.capacity.block_size)
 
 

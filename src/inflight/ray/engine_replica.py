@@ -47,7 +47,7 @@ class EngineReplica:
         self._outboxes = Outboxes(self._loaded.bridge, self._load)
         self._prefill = prefill
         self._prefilling: Prefilling | None = None  # made in the event loop
-        self._wanted = None if self._engine.exchange is None else WantedPrompts(self._engine.exchange)
+        self._wanted = None if self._engine.peer_transfers is None else WantedPrompts(self._engine.peer_transfers)
 
     async def open(self, frame: tuple[bytes, str]) -> bytes:
         """Add requests to the engine. Return `Accepted`, `Refused`, or `Stopped` after the engine has stopped.
@@ -91,7 +91,7 @@ class EngineReplica:
 
     async def _wait_until_wanted(self, request: Request) -> bool:
         """Wait until the decode replica requests the blocks of a prompt that is computed for it; False: it did not."""
-        exchange = self._engine.exchange
+        exchange = self._engine.peer_transfers
         if exchange is None or self._wanted is None or request.kv_transfer is None or not request.kv_transfer.give:
             return True
         if await self._wanted.wait(request.kv_transfer.give, self._hold_seconds):
@@ -107,8 +107,8 @@ class EngineReplica:
         """Cancel the KV transfers of a request that was refused or aborted."""
         if self._prefilling is not None:
             self._prefilling.end(request.request_id)
-        if request.kv_transfer is not None and request.kv_transfer.give and self._engine.exchange is not None:
-            self._engine.exchange.withdraw(request.kv_transfer.give)
+        if request.kv_transfer is not None and request.kv_transfer.give and self._engine.peer_transfers is not None:
+            self._engine.peer_transfers.withdraw(request.kv_transfer.give)
 
     async def describe(self) -> bytes:
         """Return the encoded `EngineDescription` of the engine."""
@@ -146,7 +146,7 @@ class EngineReplica:
     def record_routing_stats(self) -> dict[str, Any]:
         """Return the stats that Ray sends to the routers."""
         capacity = self._engine.capacity
-        exchange = self._engine.exchange
+        exchange = self._engine.peer_transfers
         peer = None if exchange is None or not exchange.address[1] else exchange.address
         stats = ReplicaStats(capacity.num_blocks * capacity.block_size, self._fair, self._costs(), peer)
         fields: dict[str, Any] = msgspec.to_builtins(stats)

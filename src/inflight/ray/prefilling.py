@@ -3,7 +3,7 @@
     front end ─▶ decode replica ── the prompt alone ─▶ prefill replica, chosen by the router; its address is known
                  its engine ◀─ blocks of each chunk, while the next is computed ─┘
 
-`execution.kv_exchange` transfers the blocks. If anything fails here, the decode replica computes the prompt itself.
+`execution.kv.transfer` transfers the blocks. If anything fails here, the decode replica computes the prompt itself.
 There a prompt waits until the
 decode replica has room for its blocks and requests them (`WantedPrompts`): blocks that were computed earlier would only
 occupy the cache, and might be evicted by the next prompt's. All methods run in one event loop, but the callback of the

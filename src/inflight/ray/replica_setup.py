@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from inflight.config.setting import SettingsError
-from inflight.core.types.kv_transfer import KVExchangeOptions
+from inflight.core.types.kv_transfer import KVTransferOptions
 from inflight.launch.engine_setup import ModelSetup
 from inflight.peer_secret import PeerSecret, PeerSecretError, read_peer_secret
 from inflight.server.settings import ServerSettings
@@ -68,7 +68,7 @@ class PeerSetup:
         is_local: Whether all replicas run on this machine.
     """
 
-    options: KVExchangeOptions
+    options: KVTransferOptions
     secret: PeerSecret
     is_local: bool
 
@@ -85,7 +85,7 @@ def pool_setups(setup: ReplicaSetup, has_prefill: bool, is_local: bool) -> tuple
     Raises:
         SettingsError: The secret is unreadable.
     """
-    options = setup.server.kv_exchange
+    options = setup.server.kv_transfer
     if not has_prefill or options is None:
         return setup, None
     secret = _secret(setup.server)

@@ -15,7 +15,7 @@ import time
 import msgspec
 from msgspec import Struct
 
-from inflight.core.types.kv_transfer import KVExchangeOptions, KVTransfer, PeerAddress
+from inflight.core.types.kv_transfer import KVTransfer, KVTransferOptions, PeerAddress
 from inflight.peer_secret import PeerSecret
 from inflight.server.common.fields import KVTransferParams
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class KVPeering(Struct, frozen=True):
     """An engine among its peers. host, port: where these connect to it."""
 
-    options: KVExchangeOptions
+    options: KVTransferOptions
     engine_id: str
     host: str
     port: int

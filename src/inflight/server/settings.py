@@ -10,7 +10,7 @@ from typing import Literal
 from inflight.config.kv_events import read_kv_events
 from inflight.config.parsers import ParserSettings
 from inflight.config.setting import Bound, SettingsError, check_settings, option, setting
-from inflight.core.types.kv_transfer import KVExchangeOptions, Role, Way
+from inflight.core.types.kv_transfer import KVTransferOptions, Role, Transport
 from inflight.engine.kv_events import KVEventOptions
 from inflight.server.common.bodies import UnknownFieldPolicy
 from inflight.server.ingress.addresses import Networks, is_loopback
@@ -68,7 +68,7 @@ class ServerSettings(ParserSettings):
         "Port at which peers connect; a free one if not given.",
         bound=Bound(0, 65535, "a number from 1 to 65535, or 0 for a free one"),
     )
-    kv_transport: Way | None = setting(
+    kv_transport: Transport | None = setting(
         None, "Transport of blocks: tcp, shm (one host), nixl; auto: the best at both ends."
     )
     kv_transfer_timeout: float | None = setting(
@@ -142,16 +142,16 @@ class ServerSettings(ParserSettings):
     )
 
     @property
-    def kv_exchange(self) -> KVExchangeOptions | None:
-        """The exchange of blocks with peers; None: there is none."""
+    def kv_transfer(self) -> KVTransferOptions | None:
+        """Options of KV transfer with peers; None: it is off."""
         if self.role is None:
             return None
-        usual = KVExchangeOptions(role=self.role)
-        return KVExchangeOptions(
+        usual = KVTransferOptions(role=self.role)
+        return KVTransferOptions(
             role=self.role,
             host=self.kv_transfer_host or usual.host,
             port=self.kv_transfer_port or usual.port,
-            way=self.kv_transport or usual.way,
+            transport=self.kv_transport or usual.transport,
             timeout=self.kv_transfer_timeout or usual.timeout,
             hold=self.kv_transfer_hold or usual.hold,
         )
@@ -182,10 +182,10 @@ class ServerSettings(ParserSettings):
                 f"--otlp-traces-endpoint is {endpoint!r}; give the URL at which the collector takes OTLP over HTTP, "
                 "such as http://localhost:4318/v1/traces (gRPC, at port 4317, is not spoken)."
             )
-        self._check_kv_exchange()
+        self._check_kv_transfer()
         self._check_ingress()
 
-    def _check_kv_exchange(self) -> None:
+    def _check_kv_transfer(self) -> None:
         if self.role is None:
             given = (name for name in _OF_ROLES if getattr(self, name) is not None)
             if (name := next(given, None)) is not None:

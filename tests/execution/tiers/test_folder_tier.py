@@ -19,7 +19,7 @@ from inflight.core.types.kv_blocks import SharedRoot
 from inflight.core.types.plan import Transfer
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter
-from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.kv.block_memory import BlockMemory
 from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers import folder_tier
 from inflight.execution.tiers.block_files import file_bytes

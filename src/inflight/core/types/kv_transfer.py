@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 _GIVE, _TAKE = "peers:give:", "peers:take:"
 Role = Literal["prefill", "decode", "both"]
-Way = Literal["auto", "tcp", "shm", "nixl"]
+Transport = Literal["auto", "tcp", "shm", "nixl"]
 
 
 class PeerAddress(NamedTuple):
@@ -59,13 +59,13 @@ class KVTransfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KVExchangeOptions:
+class KVTransferOptions:
     """How an engine exchanges blocks with peers."""
 
     role: Role  # whether it exports blocks, imports them, or both
     host: str = "127.0.0.1"  # where peers connect
     port: int = 0  # the same; 0: any free port
-    way: Way = "auto"  # how blocks travel
+    transport: Transport = "auto"  # how blocks travel
     timeout: float = 30.0  # seconds of a whole pull, including what the peer has still to compute
     hold: float = 60.0  # seconds for which a computed prompt waits for the peer that imports it
 

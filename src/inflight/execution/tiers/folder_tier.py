@@ -24,7 +24,7 @@ from inflight.core.types.kv_transfer import FolderStats
 from inflight.core.types.plan import Transfer, Transferred
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter
-from inflight.execution.kv_exchange.block_memory import BlockMemory
+from inflight.execution.kv.block_memory import BlockMemory
 from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers.background import READING, WRITING, BackgroundThreads
 from inflight.execution.tiers.block_copies import BlockCopies

@@ -17,18 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from inflight.core.types.kv_transfer import PeerAddress, Way
+from inflight.core.types.kv_transfer import PeerAddress, Transport
 from inflight.core.types.plan import Transferred
-from inflight.execution.kv_exchange import nixl, shared_memory, stream
-from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.description import KVDescription
-from inflight.execution.kv_exchange.handshake import PeerRefused, call
-from inflight.execution.kv_exchange.nixl import NixlAgent, NixlReceiver
-from inflight.execution.kv_exchange.shared_memory import SharedReceiver
-from inflight.execution.kv_exchange.stream import StreamReceiver
-from inflight.execution.kv_exchange.this_host import this_host
-from inflight.execution.kv_exchange.ways import PROGRESS, Receiver
-from inflight.execution.kv_exchange.wire import (
+from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.transfer import nixl, shared_memory, stream
+from inflight.execution.kv.transfer.description import KVDescription
+from inflight.execution.kv.transfer.handshake import PeerRefused, call
+from inflight.execution.kv.transfer.nixl import NixlAgent, NixlReceiver
+from inflight.execution.kv.transfer.shared_memory import SharedReceiver
+from inflight.execution.kv.transfer.stream import StreamReceiver
+from inflight.execution.kv.transfer.this_host import this_host
+from inflight.execution.kv.transfer.transports import PROGRESS, Receiver
+from inflight.execution.kv.transfer.wire import (
     Blocks,
     Channel,
     Message,
@@ -111,12 +111,12 @@ class Pulls:
         memory: BlockMemory,
         *,
         timeout: float,
-        way: Way = "auto",
+        transport: Transport = "auto",
         agent: NixlAgent | None = None,
     ):
         """timeout: seconds from when a pull is begun to its end."""
         self._secret, self._describe, self._memory = secret, describe, memory
-        self._timeout, self._way, self._agent = timeout, way, agent
+        self._timeout, self._transport, self._agent = timeout, transport, agent
         self.counts = PulledCounts()
         self._waiting: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # of what follows
@@ -263,7 +263,7 @@ class Pulls:
 
     def _connect(self, address: tuple[str, int]) -> _Connection:
         """By the way that is asked for; else the best of those that there are. Raises PeerError."""
-        if self._way in ("auto", "nixl") and self._agent is not None:
+        if self._transport in ("auto", "nixl") and self._agent is not None:
             channel = _open(address)
             with _closed_by_a_fault(channel):
                 welcome = call(channel, self._secret, self._describe(), nixl.NAME)
@@ -271,17 +271,17 @@ class Pulls:
                     receiver = NixlReceiver(channel, self._memory, self._agent, welcome.ways_data)
                     return _Connection(channel, receiver)
             channel.close()  # the peer is without
-        if self._way == "nixl":
+        if self._transport == "nixl":
             raise PeerError(f"The peer at {address[0]}:{address[1]} has no NIXL; install it there, too.")
         channel = _open(address)
         with _closed_by_a_fault(channel):
             welcome = call(channel, self._secret, self._describe(), stream.NAME)
-            if self._way in ("auto", "shm") and welcome.local and welcome.host == this_host():
+            if self._transport in ("auto", "shm") and welcome.local and welcome.host == this_host():
                 nearer = self._connect_here(welcome.local)
                 if nearer is not None:
                     channel.close()
                     return nearer
-            if self._way == "shm":
+            if self._transport == "shm":
                 raise PeerError(f"{channel.peer} is on another host, with which no memory is shared.")
             return _Connection(channel, StreamReceiver(channel, self._memory))
 

@@ -11,12 +11,12 @@ import pytest
 
 from inflight.core.types.kv_transfer import KVExportStats
 from inflight.core.types.plan import Transferred
-from inflight.execution.kv_exchange import nixl
-from inflight.execution.kv_exchange.exchange import ExchangeError
+from inflight.execution.kv.transfer import nixl
+from inflight.execution.kv.transfer.peer_transfers import KVTransferError
 
-from .two_exchanges import BLOCK_BYTES, Engine, options
+from .two_peers import BLOCK_BYTES, Engine, options
 
-WAYS = ["tcp", "shm", *(["nixl"] if nixl.installed() else [])]
+TRANSPORTS = ["tcp", "shm", *(["nixl"] if nixl.installed() else [])]
 Make = Callable[..., Engine]
 
 
@@ -30,12 +30,12 @@ def make() -> Iterator[Make]:
 
     yield make_one
     for one in made:
-        one.exchange.close()
+        one.peer_transfers.close()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_blocks_arrive_as_they_are_given(make: Make, way: str) -> None:
-    prefill, decode = make(options(way=way)), make(options(way=way))
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_blocks_arrive_as_they_are_given(make: Make, transport: str) -> None:
+    prefill, decode = make(options(transport=transport)), make(options(transport=transport))
     names = [1000 + place for place in range(50)]
     given, taken = list(range(50)), list(range(60, 10, -1))
     sent = prefill.give("one", names, given)
@@ -44,8 +44,8 @@ def test_blocks_arrive_as_they_are_given(make: Make, way: str) -> None:
     assert decode.ended() == Transferred(received)
     assert [decode.block(block) for block in taken] == [prefill.block(block) for block in given]
     assert {prefill.ended().transfer_id, prefill.ended().transfer_id} == {sent, sent + 1}
-    assert prefill.exchange.poll() is None and decode.exchange.poll() is None
-    assert decode.exchange.counts.pulled_blocks == prefill.exchange.counts.given_blocks == 50
+    assert prefill.peer_transfers.poll() is None and decode.peer_transfers.poll() is None
+    assert decode.peer_transfers.counts.pulled_blocks == prefill.peer_transfers.counts.given_blocks == 50
 
 
 def test_only_what_is_asked_for_travels_and_a_connection_is_kept(make: Make) -> None:
@@ -69,7 +69,7 @@ def test_blocks_travel_while_the_next_are_computed(make: Make) -> None:
     while decode.block(12) != prefill.block(2):
         assert time.monotonic() < last
         time.sleep(0.005)
-    assert decode.exchange.poll() == (), "two are still to come"
+    assert decode.peer_transfers.poll() == (), "two are still to come"
     prefill.give("early", [3, 4], [3, 4])
     assert decode.ended().error is None
     assert decode.block(14) == prefill.block(4)
@@ -103,7 +103,7 @@ def test_what_was_taken_or_never_came_is_refused_at_once(make: Make) -> None:
 def test_an_untaken_export_is_held_for_a_time(make: Make) -> None:
     prefill = make(options(hold=0.1))
     transfer_id = prefill.give("untaken", [1], [1])
-    assert prefill.exchange.poll() == ()
+    assert prefill.peer_transfers.poll() == ()
     assert prefill.ended(5.0) == Transferred(transfer_id)
 
 
@@ -122,14 +122,14 @@ def test_what_became_of_blocks_is_counted(make: Make) -> None:
     decode.take(prefill, "taken", [2, 3], [2, 3])
     assert decode.ended().error is None
     prefill.give("dropped", range(4), range(4))
-    prefill.exchange.withdraw("dropped")
-    prefill.exchange.withdraw("never there")
+    prefill.peer_transfers.withdraw("dropped")
+    prefill.peer_transfers.withdraw("never there")
     prefill.give("old", range(20), range(20))
-    assert prefill.exchange.export_stats.held == 20
+    assert prefill.peer_transfers.export_stats.held == 20
     prefill.give("new", range(15), range(20, 35))
     for _ in range(4):
         assert prefill.ended(5.0).error is None
-    assert prefill.exchange.export_stats == KVExportStats(
+    assert prefill.peer_transfers.export_stats == KVExportStats(
         held=0, taken=2, cached=1, expired=15, displaced=20, withdrawn=4
     )
 
@@ -193,7 +193,7 @@ def test_a_provider_that_closes_ends_pulls_and_its_transfers(make: Make) -> None
     transfer_id = prefill.give("one", [1], [1])
     decode.take(prefill, "one", [1, 2], [1, 2])
     time.sleep(0.1)
-    prefill.exchange.close()
+    prefill.peer_transfers.close()
     assert decode.ended().error is not None
     assert prefill.ended() == Transferred(transfer_id)
 
@@ -203,13 +203,13 @@ def test_an_engine_that_ends_breaks_its_pulls_off(make: Make) -> None:
     transfer_ids = {decode.take(prefill, "never", [1], [1]) for _ in range(12)}
     time.sleep(0.2)
     began = time.monotonic()
-    decode.exchange.close()
+    decode.peer_transfers.close()
     assert time.monotonic() - began < 30
     assert {decode.ended().transfer_id for _ in transfer_ids} == transfer_ids
 
 
 def test_many_pulls_at_once(make: Make) -> None:
-    prefill, decode = make(options(way="shm")), make(options(way="shm"))
+    prefill, decode = make(options(transport="shm")), make(options(transport="shm"))
     for run in range(24):
         prefill.give(f"run {run}", [run], [run])
     transfer_ids = {decode.take(prefill, f"run {run}", [run], [63 - run]) for run in range(24)}
@@ -219,13 +219,13 @@ def test_many_pulls_at_once(make: Make) -> None:
 
 
 def test_an_address_in_use_is_reported() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ExchangeError, match="--kv-transfer-port"):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(KVTransferError, match="--kv-transfer-port"):
         Engine(options(port=taken.getsockname()[1]))
 
 
 def test_large_blocks_take_several_turns_of_shared_memory(make: Make) -> None:
     size = 3 << 20
-    prefill, decode = make(options(way="shm"), block_bytes=size), make(options(way="shm"), block_bytes=size)
+    prefill, decode = make(options(transport="shm"), block_bytes=size), make(options(transport="shm"), block_bytes=size)
     prefill.give("large", range(40), range(40))
     decode.take(prefill, "large", range(40), range(40))
     assert decode.ended(30).error is None

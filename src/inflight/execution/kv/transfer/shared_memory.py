@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.ways import PROGRESS, Run
-from inflight.execution.kv_exchange.wire import Blocks, Channel, Copied, PeerError
+from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.transfer.transports import PROGRESS, Run
+from inflight.execution.kv.transfer.wire import Blocks, Channel, Copied, PeerError
 
 NAME = "shared memory"
 _BYTES = 16 << 20  # of places; what stays in a processor's cache is faster, but neither is what limits

@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from inflight.execution.kv_exchange.description import KVDescription
+from inflight.execution.kv.transfer.description import KVDescription
 
 PROTOCOL = 2
 NONCE = 32  # bytes

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from inflight.execution.kv_exchange.wire import Blocks, Copied
+from inflight.execution.kv.transfer.wire import Blocks, Copied
 
 PROGRESS = 10.0  # seconds in which some of what is on its way has come; else the peer is lost
 

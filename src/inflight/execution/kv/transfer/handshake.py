@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from inflight.execution.kv_exchange.description import KVDescription, difference
-from inflight.execution.kv_exchange.wire import (
+from inflight.execution.kv.transfer.description import KVDescription, difference
+from inflight.execution.kv.transfer.wire import (
     MAX_UNKNOWN,
     NONCE,
     PROTOCOL,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.ways import PROGRESS, Run
-from inflight.execution.kv_exchange.wire import Blocks, Channel, Copied
+from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.transfer.transports import PROGRESS, Run
+from inflight.execution.kv.transfer.wire import Blocks, Channel, Copied
 
 NAME = "stream"
 _AT_ONCE = 8 << 20  # bytes behind a message, which take far less than PROGRESS on a link that is worth it

@@ -1,4 +1,4 @@
-"""Two exchanges in one process, as tests have them. How one is driven, `benchmarks.exchange_side` knows."""
+"""Two exchanges in one process, as tests have them. How one is driven, `benchmarks.peer_side` knows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import msgspec
 
-from benchmarks.exchange_side import ExchangeSide
-from inflight.core.types.kv_transfer import KVExchangeOptions
-from inflight.execution.kv_exchange.description import KVDescription
+from benchmarks.peer_side import PeerSide
+from inflight.core.types.kv_transfer import KVTransferOptions
+from inflight.execution.kv.transfer.description import KVDescription
 from inflight.peer_secret import PeerSecret
 
 SECRET = b"a secret of the tests, no more"
@@ -28,12 +28,12 @@ DESCRIPTION = KVDescription(
 )
 
 
-class Engine(ExchangeSide):
+class Engine(PeerSide):
     """described: changes to the description."""
 
     def __init__(
         self,
-        given: KVExchangeOptions | None = None,
+        given: KVTransferOptions | None = None,
         secret: bytes = SECRET,
         block_bytes: int = BLOCK_BYTES,
         **described: object,
@@ -42,5 +42,5 @@ class Engine(ExchangeSide):
         super().__init__(given or options(), PeerSecret(secret), description, BLOCKS)
 
 
-def options(**changed: object) -> KVExchangeOptions:
-    return replace(KVExchangeOptions(role="both", way="tcp", timeout=5.0, hold=5.0), **changed)  # type: ignore[arg-type]
+def options(**changed: object) -> KVTransferOptions:
+    return replace(KVTransferOptions(role="both", transport="tcp", timeout=5.0, hold=5.0), **changed)  # type: ignore[arg-type]

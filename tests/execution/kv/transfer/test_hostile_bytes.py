@@ -12,9 +12,9 @@ from random import Random
 import msgspec
 import pytest
 
-from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.shared_memory import SharedReceiver, SharedSender
-from inflight.execution.kv_exchange.wire import (
+from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.transfer.shared_memory import SharedReceiver, SharedSender
+from inflight.execution.kv.transfer.wire import (
     PROTOCOL,
     Blocks,
     Challenge,
@@ -29,14 +29,14 @@ from inflight.execution.kv_exchange.wire import (
 )
 from inflight.peer_secret import PeerSecret
 
-from .two_exchanges import BLOCK_BYTES, DESCRIPTION, SECRET, Engine, options
+from .two_peers import BLOCK_BYTES, DESCRIPTION, SECRET, Engine, options
 
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     made = Engine(options(timeout=1.0))
     yield made
-    made.exchange.close()
+    made.peer_transfers.close()
 
 
 def frame(message: msgspec.Struct) -> bytes:
@@ -50,7 +50,7 @@ def works(engine: Engine) -> None:
     engine.give("still", [1], [1])
     other.take(engine, "still", [1], [1])
     assert other.ended().error is None
-    other.exchange.close()
+    other.peer_transfers.close()
     assert engine.ended().error is None
 
 
@@ -69,7 +69,7 @@ def _nonsense() -> list[bytes]:
 
 def test_nonsense_is_not_answered_with_blocks(engine: Engine) -> None:
     for sent in _nonsense():
-        with socket.create_connection(engine.exchange.address, timeout=5) as connected:
+        with socket.create_connection(engine.peer_transfers.address, timeout=5) as connected:
             answered = b""
             try:
                 connected.sendall(sent)
@@ -85,7 +85,7 @@ def test_nonsense_is_not_answered_with_blocks(engine: Engine) -> None:
 def test_a_proof_of_the_listener_is_none_of_the_caller(engine: Engine) -> None:
     """Replay one connection's proof on another, in vain: nonces and sides are in the proof."""
     nonce = os.urandom(32)
-    with socket.create_connection(engine.exchange.address, timeout=5) as connected:
+    with socket.create_connection(engine.peer_transfers.address, timeout=5) as connected:
         connected.sendall(frame(Hello(PROTOCOL, nonce)))
         length = int.from_bytes(connected.recv(4, socket.MSG_WAITALL), "big")
         challenge = msgspec.msgpack.decode(connected.recv(length, socket.MSG_WAITALL), type=Challenge)
@@ -95,7 +95,7 @@ def test_a_proof_of_the_listener_is_none_of_the_caller(engine: Engine) -> None:
 
 
 def test_many_that_say_nothing_keep_others_out_only_briefly(engine: Engine) -> None:
-    silent = [socket.create_connection(engine.exchange.address, timeout=5) for _ in range(20)]
+    silent = [socket.create_connection(engine.peer_transfers.address, timeout=5) for _ in range(20)]
     works(engine)
     for one in silent:
         one.close()

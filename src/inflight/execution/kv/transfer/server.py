@@ -15,17 +15,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inflight.execution.kv_exchange import nixl, shared_memory, stream
-from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.description import KVDescription
-from inflight.execution.kv_exchange.exports import Exports, NotHeld, Reading
-from inflight.execution.kv_exchange.handshake import SECONDS, answer
-from inflight.execution.kv_exchange.nixl import NixlAgent, NixlSender
-from inflight.execution.kv_exchange.shared_memory import SharedSender
-from inflight.execution.kv_exchange.stream import StreamSender
-from inflight.execution.kv_exchange.this_host import this_host
-from inflight.execution.kv_exchange.ways import PROGRESS, Run, Sender
-from inflight.execution.kv_exchange.wire import (
+from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.transfer import nixl, shared_memory, stream
+from inflight.execution.kv.transfer.description import KVDescription
+from inflight.execution.kv.transfer.exports import Exports, NotHeld, Reading
+from inflight.execution.kv.transfer.handshake import SECONDS, answer
+from inflight.execution.kv.transfer.nixl import NixlAgent, NixlSender
+from inflight.execution.kv.transfer.shared_memory import SharedSender
+from inflight.execution.kv.transfer.stream import StreamSender
+from inflight.execution.kv.transfer.this_host import this_host
+from inflight.execution.kv.transfer.transports import PROGRESS, Run, Sender
+from inflight.execution.kv.transfer.wire import (
     Channel,
     Copied,
     Introduction,

@@ -10,15 +10,15 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inflight.core.types.kv_transfer import KVExchangeOptions, KVExportStats, export_of, is_of_peers, peer_of
+from inflight.core.types.kv_transfer import KVExportStats, KVTransferOptions, export_of, is_of_peers, peer_of
 from inflight.core.types.plan import EarlySend, Transfer, Transferred
-from inflight.execution.kv_exchange import nixl
-from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.description import KVDescription
-from inflight.execution.kv_exchange.exports import Exports
-from inflight.execution.kv_exchange.nixl import NixlAgent, NixlUnusable
-from inflight.execution.kv_exchange.provider import Provider
-from inflight.execution.kv_exchange.pulls import Pulls
+from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.transfer import nixl
+from inflight.execution.kv.transfer.client import Pulls
+from inflight.execution.kv.transfer.description import KVDescription
+from inflight.execution.kv.transfer.exports import Exports
+from inflight.execution.kv.transfer.nixl import NixlAgent, NixlUnusable
+from inflight.execution.kv.transfer.server import Provider
 from inflight.extras import pip_install
 from inflight.peer_secret import PeerSecret
 
@@ -27,32 +27,32 @@ log = logging.getLogger(__name__)
 HELD_SHARE = 0.5  # of all blocks, for peers; the oldest exports end first
 
 
-class ExchangeError(RuntimeError):
+class KVTransferError(RuntimeError):
     """The exchange cannot be opened as it is asked for; the sentence says why."""
 
 
-class KVExchange:
+class PeerTransfers:
     """A `PlaceTransfers` of an executor."""
 
     def __init__(
         self,
-        options: KVExchangeOptions,
+        options: KVTransferOptions,
         secret: PeerSecret,
         describe: Callable[[], KVDescription],
         memory: BlockMemory,
     ):
-        """describe: what this engine is now: adapters come and go. memory: of its blocks. Raises ExchangeError."""
+        """describe: what this engine is now: adapters come and go. memory: of its blocks. Raises KVTransferError."""
         held = int(HELD_SHARE * (len(memory.memory) // memory.block_bytes))
         self._exports = Exports(options.hold, held, memory.block_bytes)
         self.gives = options.is_producer
         agent = _agent(options, memory)
-        self._pulls = Pulls(secret, describe, memory, timeout=options.timeout, way=options.way, agent=agent)
+        self._pulls = Pulls(secret, describe, memory, timeout=options.timeout, transport=options.transport, agent=agent)
         self._provider = Provider(secret, describe, self._exports, memory, agent)
         if options.is_producer:
             try:
                 self._provider.listen(options.host, options.port)
             except OSError as error:
-                raise ExchangeError(
+                raise KVTransferError(
                     f"Peers cannot connect to {options.host}:{options.port} ({error.strerror or error}); give another "
                     "--kv-transfer-host or --kv-transfer-port."
                 ) from None
@@ -63,9 +63,11 @@ class KVExchange:
         return self._provider.address
 
     @property
-    def counts(self) -> ExchangeCounts:
+    def counts(self) -> PeerTransferCounts:
         pulled, given = self._pulls.counts, self._provider.counts
-        return ExchangeCounts(pulled.blocks, pulled.pulls, pulled.failed, pulled.seconds, given.blocks, given.failed)
+        return PeerTransferCounts(
+            pulled.blocks, pulled.pulls, pulled.failed, pulled.seconds, given.blocks, given.failed
+        )
 
     @property
     def export_stats(self) -> KVExportStats:
@@ -124,7 +126,7 @@ class KVExchange:
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeCounts:
+class PeerTransferCounts:
     """Blocks and pulls so far, this engine's own and those of its peers. pulled_seconds: of its own that ended well."""
 
     pulled_blocks: int
@@ -141,17 +143,17 @@ def _export_id(place: str) -> str:
     return export_id
 
 
-def _agent(options: KVExchangeOptions, memory: BlockMemory) -> NixlAgent | None:
-    """NIXL's, where it is asked for, or is there. Raises ExchangeError where it was asked for and is not."""
-    package = nixl.installed() if options.way in ("auto", "nixl") else None
-    if options.way == "nixl" and package is None:
-        raise ExchangeError(
+def _agent(options: KVTransferOptions, memory: BlockMemory) -> NixlAgent | None:
+    """NIXL's, where it is asked for, or is there. Raises KVTransferError where it was asked for and is not."""
+    package = nixl.installed() if options.transport in ("auto", "nixl") else None
+    if options.transport == "nixl" and package is None:
+        raise KVTransferError(
             f"--kv-transport nixl needs NIXL, which is not installed; {pip_install('nixl')}, or leave the option out."
         )
     try:
         return None if package is None else NixlAgent(package, memory)
     except NixlUnusable as error:
-        if options.way == "nixl":
-            raise ExchangeError(f"{error} --kv-transport auto does without.") from error
+        if options.transport == "nixl":
+            raise KVTransferError(f"{error} --kv-transport auto does without.") from error
         log.warning("%s Blocks come through shared memory on one host, and by TCP between hosts.", error)
         return None

@@ -9,13 +9,13 @@ import pytest
 
 from inflight.core.types.kv_transfer import export_tier
 from inflight.core.types.plan import EarlySend
-from inflight.execution.kv_exchange import nixl
-from inflight.execution.kv_exchange.pulls import Arrivals
-from inflight.execution.kv_exchange.wire import Blocks
+from inflight.execution.kv.transfer import nixl
+from inflight.execution.kv.transfer.client import Arrivals
+from inflight.execution.kv.transfer.wire import Blocks
 
-from .two_exchanges import BLOCK_BYTES, Engine, options
+from .two_peers import BLOCK_BYTES, Engine, options
 
-WAYS = ["tcp", "shm", *(["nixl"] if nixl.installed() else [])]
+TRANSPORTS = ["tcp", "shm", *(["nixl"] if nixl.installed() else [])]
 QUARTER = BLOCK_BYTES // 4
 
 
@@ -23,17 +23,17 @@ QUARTER = BLOCK_BYTES // 4
 def pair() -> Iterator[Callable[[str], tuple[Engine, Engine]]]:
     made: list[Engine] = []
 
-    def make(way: str) -> tuple[Engine, Engine]:
-        made.extend((Engine(options(way=way)), Engine(options(way=way))))
+    def make(transport: str) -> tuple[Engine, Engine]:
+        made.extend((Engine(options(transport=transport)), Engine(options(transport=transport))))
         return made[-2], made[-1]
 
     yield make
     for one in made:
-        one.exchange.close()
+        one.peer_transfers.close()
 
 
 def computing(engine: Engine, export_id: str, names: list[int], blocks: list[int]) -> None:
-    engine.exchange.computing([EarlySend(export_tier(export_id), tuple(blocks), tuple(names))])
+    engine.peer_transfers.computing([EarlySend(export_tier(export_id), tuple(blocks), tuple(names))])
 
 
 def eventually(is_so: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -43,49 +43,53 @@ def eventually(is_so: Callable[[], bool], seconds: float = 5.0) -> None:
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_layers_travel_while_the_next_are_computed(pair: Callable[[str], tuple[Engine, Engine]], way: str) -> None:
-    prefill, decode = pair(way)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_layers_travel_while_the_next_are_computed(
+    pair: Callable[[str], tuple[Engine, Engine]], transport: str
+) -> None:
+    prefill, decode = pair(transport)
     blocks, into = list(range(40)), list(range(60, 20, -1))
     decode.take(prefill, "one", range(100, 140), into)
     before = [decode.block(block) for block in into]
     computing(prefill, "one", list(range(100, 140)), blocks)
     for done in (QUARTER, 3 * QUARTER, BLOCK_BYTES):
-        prefill.exchange.have(done)
+        prefill.peer_transfers.have(done)
         expected = [prefill.block(block)[:done] for block in blocks]
         eventually(lambda done=done, expected=expected: [decode.block(one)[:done] for one in into] == expected)  # type: ignore[misc]
         assert [decode.block(one)[done:] for one in into] == [one[done:] for one in before]
     time.sleep(0.05)
-    assert decode.exchange.poll() == (), "the step has not ended"
+    assert decode.peer_transfers.poll() == (), "the step has not ended"
     prefill.give("one", range(100, 140), blocks)
     assert decode.ended().error is None
-    assert decode.exchange.counts.pulled_blocks == prefill.exchange.counts.given_blocks == 40
+    assert decode.peer_transfers.counts.pulled_blocks == prefill.peer_transfers.counts.given_blocks == 40
 
 
 def test_what_is_computed_comes_first_and_another_step_goes_on(pair: Callable[[str], tuple[Engine, Engine]]) -> None:
     prefill, decode = pair("tcp")
     prefill.give("one", [1, 2], [1, 2])
     computing(prefill, "one", [3, 4], [3, 4])
-    prefill.exchange.have(QUARTER)
+    prefill.peer_transfers.have(QUARTER)
     decode.take(prefill, "one", [1, 2, 3, 4, 5], [11, 12, 13, 14, 15])
     eventually(lambda: decode.block(14)[:QUARTER] == prefill.block(4)[:QUARTER])
-    prefill.exchange.have(BLOCK_BYTES)
+    prefill.peer_transfers.have(BLOCK_BYTES)
     prefill.give("one", [3, 4], [3, 4])
     computing(prefill, "one", [5], [5])
-    prefill.exchange.have(BLOCK_BYTES)
+    prefill.peer_transfers.have(BLOCK_BYTES)
     prefill.give("one", [5], [5])
     assert decode.ended().error is None
     assert [decode.block(10 + block) for block in range(1, 6)] == [prefill.block(block) for block in range(1, 6)]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_step_that_is_broken_off_hands_nothing_over(pair: Callable[[str], tuple[Engine, Engine]], way: str) -> None:
-    prefill, decode = pair(way)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_step_that_is_broken_off_hands_nothing_over(
+    pair: Callable[[str], tuple[Engine, Engine]], transport: str
+) -> None:
+    prefill, decode = pair(transport)
     decode.take(prefill, "one", [1, 2], [1, 2])
     computing(prefill, "one", [1, 2], [1, 2])
-    prefill.exchange.have(QUARTER)
+    prefill.peer_transfers.have(QUARTER)
     eventually(lambda: decode.block(2)[:QUARTER] == prefill.block(2)[:QUARTER])
-    prefill.exchange.broken_off()
+    prefill.peer_transfers.broken_off()
     assert "not computed to its end" in str(decode.ended().error)
     prefill.give("two", [1], [1])
     decode.take(prefill, "two", [1], [5])
@@ -100,7 +104,7 @@ def test_what_was_read_and_is_not_held_afterwards_counts_for_nothing(
     prefill, decode = pair("tcp")
     decode.take(prefill, "one", [1, 2], [1, 2])
     computing(prefill, "one", [1, 2], [1, 2])
-    prefill.exchange.have(BLOCK_BYTES)
+    prefill.peer_transfers.have(BLOCK_BYTES)
     eventually(lambda: decode.block(2) == prefill.block(2))
     if held:
         prefill.give("one", **held)
@@ -111,8 +115,8 @@ def test_what_was_read_and_is_not_held_afterwards_counts_for_nothing(
 def test_nothing_of_a_step_is_held_by_itself(pair: Callable[[str], tuple[Engine, Engine]]) -> None:
     prefill, _ = pair("tcp")
     computing(prefill, "one", [1], [1])
-    prefill.exchange.have(BLOCK_BYTES)
-    assert prefill.exchange.poll() is None
+    prefill.peer_transfers.have(BLOCK_BYTES)
+    assert prefill.peer_transfers.poll() is None
 
 
 @pytest.mark.parametrize(

@@ -9,40 +9,40 @@ import os
 import time
 from collections.abc import Sequence
 
-from inflight.core.types.kv_transfer import KVExchangeOptions, PeerAddress, export_tier
+from inflight.core.types.kv_transfer import KVTransferOptions, PeerAddress, export_tier
 from inflight.core.types.plan import Transfer, TransferKind, Transferred
-from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.description import KVDescription
-from inflight.execution.kv_exchange.exchange import KVExchange
+from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.transfer.description import KVDescription
+from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
 from inflight.peer_secret import PeerSecret
 
 _TICK = 5e-4  # seconds between two looks, as an engine has that waits for blocks
 
 
-class ExchangeSide:
+class PeerSide:
     """Memory of so many blocks, and an exchange. description: what they are to peers."""
 
-    def __init__(self, options: KVExchangeOptions, secret: PeerSecret, description: KVDescription, blocks: int):
+    def __init__(self, options: KVTransferOptions, secret: PeerSecret, description: KVDescription, blocks: int):
         self.bytes = bytearray(os.urandom(description.block_bytes * blocks))
         self.memory = BlockMemory(memoryview(self.bytes), description.block_bytes)
         self.description = description
-        self.exchange = KVExchange(options, secret, lambda: self.description, self.memory)
+        self.peer_transfers = PeerTransfers(options, secret, lambda: self.description, self.memory)
         self._transfer_id, self._finished = 0, list[Transferred]()
 
     def give(self, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> int:
         return self._begin("send", export_tier(export_id), blocks, names)
 
     def take(
-        self, peer: ExchangeSide | tuple[str, int], export_id: str, names: Sequence[int], blocks: Sequence[int]
+        self, peer: PeerSide | tuple[str, int], export_id: str, names: Sequence[int], blocks: Sequence[int]
     ) -> int:
-        host, port = peer.exchange.address if isinstance(peer, ExchangeSide) else peer
+        host, port = peer.peer_transfers.address if isinstance(peer, PeerSide) else peer
         return self._begin("receive", PeerAddress(host, port, export_id).tier, blocks, names)
 
     def ended(self, seconds: float = 10.0) -> Transferred:
         """The next transfer that ends."""
         last = time.monotonic() + seconds
         while time.monotonic() < last:
-            self._finished += self.exchange.poll() or ()
+            self._finished += self.peer_transfers.poll() or ()
             if self._finished:
                 return self._finished.pop(0)
             time.sleep(_TICK)
@@ -53,5 +53,5 @@ class ExchangeSide:
 
     def _begin(self, kind: TransferKind, place: str, blocks: Sequence[int], names: Sequence[int]) -> int:
         self._transfer_id += 1
-        self.exchange.begin(Transfer(self._transfer_id, kind, place, tuple(blocks), tuple(names)))
+        self.peer_transfers.begin(Transfer(self._transfer_id, kind, place, tuple(blocks), tuple(names)))
         return self._transfer_id

@@ -19,10 +19,10 @@ from typing import Any
 
 import msgspec
 
-from inflight.execution.kv_exchange.block_memory import BlockMemory
-from inflight.execution.kv_exchange.shared_memory import places
-from inflight.execution.kv_exchange.ways import PROGRESS, Run
-from inflight.execution.kv_exchange.wire import Blocks, Channel, Copied, PeerError
+from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.transfer.shared_memory import places
+from inflight.execution.kv.transfer.transports import PROGRESS, Run
+from inflight.execution.kv.transfer.wire import Blocks, Channel, Copied, PeerError
 
 NAME = "nixl"
 _PACKAGES = ("nixl_cu12", "nixl_cu13", "nixl")  # the same interface, for CUDA of one version, or of any
