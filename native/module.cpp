@@ -13,22 +13,22 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include "adapters.h"
-#include "arguments.h"
-#include "backend.h"
-#include "bpe_texts.h"
-#include "kv_cache.h"
-#include "logits.h"
-#include "packed.h"
-#include "packing.h"
-#include "pass_attention.h"
-#include "pass_products.h"
-#include "pass_rows.h"
-#include "pass_states.h"
-#include "prepared_pass.h"
-#include "state_cache.h"
-#include "suffix_drafts.h"
-#include "trace.h"
+#include "attention/kv_cache.h"
+#include "pass/arguments.h"
+#include "pass/attention.h"
+#include "pass/backend.h"
+#include "pass/prepared_pass.h"
+#include "pass/products.h"
+#include "pass/rows.h"
+#include "pass/states.h"
+#include "pool/trace.h"
+#include "recurrence/state_cache.h"
+#include "sampling/logits.h"
+#include "text/bpe_texts.h"
+#include "text/suffix_drafts.h"
+#include "weights/adapters.h"
+#include "weights/packed.h"
+#include "weights/packing.h"
 
 namespace {
 

@@ -6,7 +6,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent
 
 digest = hashlib.sha256()
-for path in sorted(SOURCES.glob("*.*"), key=lambda one: one.name):
-    if path.suffix in (".h", ".cpp", ".txt"):
-        digest.update(f"{path.name}\n".encode() + path.read_bytes())
+for name in sorted(path.relative_to(SOURCES).as_posix() for path in SOURCES.rglob("*.*")):
+    if name.endswith((".h", ".cpp", ".txt")):
+        digest.update(f"{name}\n".encode() + (SOURCES / name).read_bytes())
 print(digest.hexdigest())

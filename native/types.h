@@ -8,7 +8,7 @@
 #pragma once
 #include <cstdint>
 
-#include "pool.h"
+#include "pool/pool.h"
 
 namespace inflight {
 
@@ -280,7 +280,7 @@ struct RowKernels {
   void (*add_gated)(Pool&, const float* x, const float* gate, std::int64_t tokens, std::int64_t width, float* out);
   void (*rope_and_write)(Pool&, Format, const Projection&, const KVLayer&, const AttentionMetadata&, const Rope&,
                          void* q_out);
-  // Of latent attention (latent.h): q [tokens, heads, nope + rotated], kv [tokens, key_dim] → the cache, the first
+  // Of latent attention (rows/latent.h): q [tokens, heads, nope + rotated], kv [tokens, key_dim] → the cache, the first
   // `nope` of each query, and the rotated end of each in q_out [tokens, heads, key_dim].
   void (*rope_and_write_latent)(Pool&, Format, const float* q, const float* kv, std::int64_t heads, std::int64_t nope,
                                 const KVLayer&, const AttentionMetadata&, const Rope&, void* nope_out, void* q_out);

@@ -69,7 +69,7 @@ def built_objects(folder: str = "*") -> list[Path]:
         folder: Where builds are, below the checkout's: those of this machine, or CROSS.
     """
     builds = sorted(BUILDS.glob(f"{folder}/_native.sources"), key=lambda file: file.stat().st_mtime)
-    return sorted(builds[-1].parent.glob("CMakeFiles/*.dir/*.cpp.o")) if builds else []
+    return sorted(builds[-1].parent.glob("CMakeFiles/*.dir/**/*.cpp.o")) if builds else []
 
 
 def tiles_of(objects: list[Path], objdump: str) -> list[Tile]:

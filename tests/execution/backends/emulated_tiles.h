@@ -1,5 +1,5 @@
 // Intel's tile registers (AMX) in plain C++, after the manual's pseudocode: `-include` it, and the intrinsics of
-// native/amx.cpp run on any x86-64.
+// native/gemm/amx.cpp run on any x86-64.
 //
 // Each thread has registers of its own, as on the machine; what the machine answers with a fault ends the process with
 // a sentence. In bf16 each product is added to the sum of even or of odd inputs with one rounding, then both sums to

@@ -1,4 +1,4 @@
-"""Products by tile registers (native/amx.cpp) against numpy, to the bit.
+"""Products by tile registers (native/gemm/amx.cpp) against numpy, to the bit.
 
 No machine that this was written on has such registers: the kernels are compiled for the machine at hand, the intrinsics
 by a header that does what Intel's manual says of them (`emulated_tiles.h`).
@@ -111,7 +111,7 @@ def products(tmp_path_factory: pytest.TempPathFactory) -> Products:
         "-o",
         str(library),
     ]
-    sources = [str(here / "tiled_products.cpp"), str(NATIVE / "pool.cpp")]
+    sources = [str(here / "tiled_products.cpp"), str(NATIVE / "pool/pool.cpp")]
     subprocess.run([COMPILER, *flags, *sources], check=True, timeout=240)
     return Products(library)
 

@@ -1,6 +1,6 @@
-// The products of native/amx.cpp for a test in Python, over matrices that are packed there. Of other sets, that this
+// The products of native/gemm/amx.cpp for a test in Python, over matrices that are packed there. Of other sets, that this
 // one takes attention and products of few rows from, there is none here: a product of few rows is NaN.
-#include "amx.cpp"
+#include "gemm/amx.cpp"
 
 namespace inflight {
 namespace {

@@ -1,7 +1,8 @@
 """Products over quantized weights in numpy: whole numbers of 4 or 8 bits with a scale for each group of inputs.
 
-One rule holds for both widths, the same to the last bit as in the kernels (`native/tile.h`). The inputs of a row are
-cut into spans of 32, or of 16 where so few share a scale of weights; x gets one scale for each 32 inputs (`int8.py`):
+One rule holds for both widths, the same to the last bit as in the kernels (`native/gemm/tile.h`). The inputs of a row
+are cut into spans of 32, or of 16 where so few share a scale of weights; x gets one scale for each 32 inputs
+(`int8.py`):
 
     y[t, n] = factor[n] · Σ_s (((Σ_k w[n, k] · x[t, k]) · x_scale[t, s]) · scale[n, s]
                                + ((Σ_k x[t, k]) · x_scale[t, s]) · offset[n, s])

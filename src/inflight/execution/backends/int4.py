@@ -1,8 +1,8 @@
 """Quantize float32 to codes of 4 bits in numpy, with a scale and an offset for each group of inputs.
 
-The kernels (`native/group_scales.h`) follow the rule to the last bit; `grouped.py` multiplies by the matrix found. An
-offset costs as much memory as half the inputs to a scale would, errs as little on normal weights and less where a few
-of a group are far larger than the others.
+The kernels (`native/weights/group_scales.h`) follow the rule to the last bit; `grouped.py` multiplies by the matrix
+found. An offset costs as much memory as half the inputs to a scale would, errs as little on normal weights and less
+where a few of a group are far larger than the others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Quantize float32 to whole numbers of 8 bits in numpy.
 
 The rule is symmetric: value ≈ q · scale with scale = largest magnitude / 127 and q = nearest(value · (127 / largest)),
-ties to even, so that q lies from -127 to 127. The kernels (`native/quantize.h`) follow it to the last bit. Keys and
-values have one scale for each position of a head; weights and the activations that meet them have one for each group of
-inputs, so that an outlier among a token's activations coarsens its own 32 neighbours and no others.
+ties to even, so that q lies from -127 to 127. The kernels (`native/gemm/quantize.h`) follow it to the last bit. Keys
+and values have one scale for each position of a head; weights and the activations that meet them have one for each
+group of inputs, so that an outlier among a token's activations coarsens its own 32 neighbours and no others.
 """
 
 from __future__ import annotations

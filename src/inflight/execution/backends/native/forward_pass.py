@@ -24,7 +24,7 @@ class NativePass(HostPass):
         chunks: Sequence[Chunk],
     ):
         super().__init__(backend, inputs, slots, chunks)
-        # On rows: `native/pass_rows.h`.
+        # On rows: `native/pass/rows.h`.
         self.embed, self.gather = prepared.embed, prepared.gather
         self.clear, self.to_act = prepared.clear, prepared.to_act
         self._add_rows, self._mean = prepared.add_rows_of, prepared.mean
@@ -32,14 +32,14 @@ class NativePass(HostPass):
         self.layer_norm_sum = prepared.layer_norm_sum
         self.scale, self.soft_cap, self.activate = prepared.scale, prepared.soft_cap, prepared.activate
         self.add_gated, self.gate = prepared.add_gated, prepared.gate
-        # With packed weights: `pass_products.h`.
+        # With packed weights: `products.h`.
         self.linear, self.linear_residual, self.gate_up = prepared.linear, prepared.linear_residual, prepared.gate_up
         self.linear_act = prepared.linear_act
         self.experts, self.by_head = prepared.experts, prepared.by_head
-        # On the KV cache: `pass_attention.h`.
+        # On the KV cache: `attention.h`.
         self.rope_and_write_kv, self.attention = prepared.rope_and_write_kv, prepared.attention
         self.rope_and_write_latent = prepared.rope_and_write_latent
-        # On states: `pass_states.h`.
+        # On states: `states.h`.
         self.convolve, self.convolve_gated = prepared.convolve, prepared.convolve_gated
         self.delta_rule = prepared.delta_rule
 

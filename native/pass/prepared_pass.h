@@ -1,0 +1,132 @@
+// One forward pass as its operations see it: where its tokens lie, the KV cache, the states, how attention is divided.
+//
+// Knows that all of that fits together, since it is checked here once; so an operation in a layer only compares sizes.
+// Nothing of the operations: rows.h, products.h, attention.h and states.h.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/kv_cache.h"
+#include "pass/array.h"
+#include "pass/backend.h"
+#include "pass/metadata.h"
+#include "recurrence/state_cache.h"
+#include "types.h"
+#include "weights/adapters.h"
+
+namespace inflight {
+
+// One forward pass: what lies where is checked, and attention is divided once for all layers that see alike.
+class PreparedPass {
+ public:
+  PreparedPass(Backend& backend, std::shared_ptr<KVCacheMemory> held, nb::handle token_ids, nb::handle positions,
+               nb::handle query_start, nb::handle context_len, nb::handle block_tables,
+               std::shared_ptr<StateCacheMemory> states, nb::handle state_rows, nb::handle snapshot_start,
+               nb::handle snapshot_positions, nb::handle snapshot_slots)
+      : backend_(backend), cache_(std::move(held)), states_(std::move(states)),
+        metadata_(positions, query_start, context_len, block_tables),
+        token_ids_(token_ids, "token_ids", Kind::i32, {metadata_.all.tokens}) {
+    if (cache_->format != backend.format()) refuse("this KV cache belongs to a backend of another dtype");
+    if (metadata_.groups != cache_->layout.group_count)
+      refuse("this KV cache has " + std::to_string(cache_->layout.group_count) + " groups, and there are "
+             "block tables for " + std::to_string(metadata_.groups));
+    for (std::int64_t c = 0; c < metadata_.all.chunks; ++c) {
+      for (std::int64_t g = 0; g < metadata_.groups; ++g)
+        metadata_.check_blocks(*cache_, g, c, metadata_.all.context_len[c]);
+      past_position_ = std::max(past_position_, metadata_.end(c));
+    }
+    if (states_ != nullptr) {
+      if (states_->format != backend.format()) refuse("these states belong to a backend of another dtype");
+      where_.emplace(*states_, metadata_.all, state_rows, snapshot_start, snapshot_positions, snapshot_slots);
+    }
+  }
+
+  Backend& backend() { return backend_; }
+  Format format() const { return backend_.format(); }
+  Kind act() const { return backend_.act(); }
+  template <class Work>
+  void run(Work&& work) {
+    backend_.run(std::forward<Work>(work));
+  }
+
+  const std::int32_t* token_ids() const { return token_ids_.data<std::int32_t>(); }
+  std::int64_t tokens() const { return metadata_.all.tokens; }
+  std::int64_t past_position() const { return past_position_; }
+  const AttentionMetadata& metadata() const { return metadata_.all; }
+  AttentionMetadata metadata_of(std::int64_t layer) const { return metadata_.of(group_of(layer)); }
+
+  const KVLayer& layer_at(std::int64_t layer) const {
+    const std::vector<KVLayer>& layers = cache_->layout.layers;
+    if (layer < 0 || layer >= static_cast<std::int64_t>(layers.size()) || layers[layer].kv_heads == 0)
+      refuse("layer " + std::to_string(layer) + " is not in the KV cache");
+    return layers[layer];
+  }
+
+  StateView state_of(std::int64_t layer) const {
+    if (states_ == nullptr || layer < 0 || layer >= static_cast<std::int64_t>(states_->layers.size()))
+      refuse("layer " + std::to_string(layer) + " has no state");
+    return {states_->cache, states_->layers[layer], where_->all};
+  }
+
+  // Which rows are computed with an adapter: rows [firsts, firsts + counts), rising, none twice.
+  void adapt(const std::vector<std::int64_t>& firsts, const std::vector<std::int64_t>& counts,
+             const std::vector<std::shared_ptr<Adapter>>& adapters) {
+    if (firsts.size() != counts.size() || firsts.size() != adapters.size()) refuse("each run of rows has one adapter");
+    std::int64_t end = 0;
+    for (std::size_t i = 0; i < firsts.size(); ++i) {
+      if (firsts[i] < end || counts[i] < 1 || firsts[i] + counts[i] > tokens())
+        refuse("runs of rows with an adapter must rise within the pass's " + std::to_string(tokens()) + " tokens");
+      backend_.same_format(adapters[i]->format());
+      end = firsts[i] + counts[i];
+      adapted_.push_back({firsts[i], counts[i], adapters[i]});
+    }
+  }
+  const std::vector<AdaptedRows>& adapted() const { return adapted_; }
+
+  const ProductKernels& attention_kernels() const { return backend_.products(cache_->bytes ? Hold::int8 : Hold::act); }
+
+  // Work is divided alike for all groups; what the window lets queries see of a group's blocks is checked once.
+  const AttentionPlan& plan_for(const KVLayer& kept, std::int64_t heads, std::int64_t window, bool causal,
+                                std::int64_t layer) {
+    const std::int64_t group = group_of(layer);
+    const auto known = std::find_if(plans_.begin(), plans_.end(), [&](const auto& plan) {
+      return plan->heads == heads && plan->kv_heads == kept.kv_heads && plan->padded_dim == kept.padded_dim &&
+             plan->window == window && plan->causal == causal;
+    });
+    if (known != plans_.end() && std::find(seen_.begin(), seen_.end(), std::pair(window, group)) != seen_.end())
+      return **known;
+    if (heads < 1 || heads % kept.kv_heads != 0)
+      refuse("q must hold a whole number of heads for every key/value head");
+    if (window < 0) refuse("window must not be negative");
+    metadata_.check_blocks(*cache_, group, window);
+    seen_.emplace_back(window, group);
+    if (known != plans_.end()) return **known;
+    auto plan = std::make_unique<AttentionPlan>(heads, kept.kv_heads, kept.padded_dim, window, causal);
+    run([&](Pool& pool, const RowKernels&) { attention_kernels().divide(pool, kept, metadata_.all, *plan); });
+    plans_.push_back(std::move(plan));
+    return *plans_.back();
+  }
+
+ private:
+  std::int64_t group_of(std::int64_t layer) const { return cache_->layout.groups[layer]; }
+
+  Backend& backend_;
+  std::shared_ptr<KVCacheMemory> cache_;
+  std::shared_ptr<StateCacheMemory> states_;  // or null
+  MetadataArrays metadata_;
+  std::optional<StateArrays> where_;
+  std::vector<AdaptedRows> adapted_;
+  Array token_ids_;
+  std::int64_t past_position_ = 0;  // of all chunks
+  std::vector<std::unique_ptr<AttentionPlan>> plans_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> seen_;  // windows and groups whose blocks are checked
+};
+
+}  // namespace inflight
