@@ -26,10 +26,10 @@ from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
-from inflight.execution.decoder import Decoder
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.memory import kv_shape, swap_blocks
+from inflight.execution.model import Model as ForwardPasses
 from inflight.execution.packer import WeightPlace
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.weights import load_weights
@@ -127,7 +127,7 @@ class Model:
             adapter_slots=adapter_slots,
         )
         tokens = pass_tokens or budget(settings, scheduling)
-        decoder = Decoder(self.config, self._weights, self._backend, tokens, LOGIT_ROWS)
+        decoder = ForwardPasses(self.config, self._weights, self._backend, tokens, LOGIT_ROWS)
         # Steps are compared that compute a token a row; what a grammar forces would put several into some.
         grammars = None if compiled is None else GrammarRows(compiled, capacity.vocab_size, reports_forced=False)
         adapters = AdapterMatrices(self.config, self.places) if adapter_slots else None

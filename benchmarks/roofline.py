@@ -32,8 +32,8 @@ from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import AttentionMetadata, Hold, Quantization
 from inflight.execution.backends.slots import PassInputs
 from inflight.execution.checkpoints.dummy import DummyWeights
-from inflight.execution.decoder import Decoder
 from inflight.execution.memory import GIB, kv_shape
+from inflight.execution.model import Model as ForwardPasses
 from inflight.execution.roofline import Machine, decode_ceiling, prefill_ceiling
 from inflight.execution.sizes import kv_bytes_per_token
 from inflight.execution.weights import load_weights
@@ -115,7 +115,7 @@ class Step:
     def _run(self, rows: int, start: int, length: int) -> Callable[[], None]:
         """A step of chunks of `length` tokens from `start` on, and the tokens after them."""
         tokens, width = rows * length, -(-(start + length) // BLOCK)
-        decoder = Decoder(self._config, self._weights, self._backend, tokens, SLAB)
+        decoder = ForwardPasses(self._config, self._weights, self._backend, tokens, SLAB)
         tables = np.random.default_rng(0).permutation(self._blocks)[: rows * width].reshape(rows, width)
         metadata = AttentionMetadata(
             np.tile(np.arange(start, start + length, dtype=np.int32), rows),

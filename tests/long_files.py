@@ -7,7 +7,7 @@ makes a file that takes ten seconds of a core adds it (`pytest --durations 30` s
 from __future__ import annotations
 
 LONG = (
-    "execution/test_decoder.py",
+    "execution/test_model.py",
     "server/test_processes.py",
     "test_sameness.py",
     "execution/backends/torch/test_kernels_attention.py",

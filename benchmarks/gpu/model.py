@@ -28,9 +28,9 @@ from inflight.execution.backends.torch.capture import CapturedDecoder, Graphs
 from inflight.execution.backends.torch.opening import graph_buckets
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.packing import Packer
-from inflight.execution.decoder import Decoder
 from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
 from inflight.execution.memory import MachineMemory, kv_shape
+from inflight.execution.model import Model as ForwardPasses
 from inflight.execution.runner import ModelRunner
 from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
@@ -132,7 +132,7 @@ class DrawnModel:
 
     def beside(self, limits: Limits) -> tuple[ModelRunner, CapturedDecoder | None]:
         """Another runner over the same weights, with all other memory of its own; and its graphs, if there are any."""
-        decoder = Decoder(self.spec, self._weights, self.backend, limits.pass_tokens, GPU_LOGIT_ROWS)
+        decoder = ForwardPasses(self.spec, self._weights, self.backend, limits.pass_tokens, GPU_LOGIT_ROWS)
         captured = None if self._graphs is None else CapturedDecoder(decoder, self._graphs, self.backend.buckets)
         blocks = -(-limits.kv_tokens // BLOCK)
         kinds = states_of(self.spec)

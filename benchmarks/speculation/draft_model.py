@@ -36,11 +36,11 @@ from inflight.engine.loop import EngineLoop
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.decoder import Decoder
 from inflight.execution.drafters.draft_kv import DraftKV
 from inflight.execution.drafters.draft_model import DraftModel
 from inflight.execution.drafters.draft_model_pair import draft_kv_shape
 from inflight.execution.memory import kv_shape
+from inflight.execution.model import Model as ForwardPasses
 from inflight.execution.runner import ModelRunner
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
@@ -76,7 +76,7 @@ class DraftPair:
         self.decoders = []
         for spec, name in zip(self.specs, ("model", "draft"), strict=True):
             weights = load_weights(spec, Checkpoint(folder / name), self.backend, LENGTH)
-            self.decoders.append(Decoder(spec, weights, self.backend, tokens, 32))
+            self.decoders.append(ForwardPasses(spec, weights, self.backend, tokens, 32))
         self.capacity = Capacity(rows * WIDTH, BLOCK, rows, LENGTH, SHAPE.vocab_size)
 
     def alone(self, place: int) -> ModelRunner:

@@ -20,8 +20,8 @@ from inflight.execution.backends.protocol import Backend, Quantization
 from inflight.execution.backends.slots import RequestSlots
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.lora_files import LoraFiles
-from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
+from inflight.execution.model import Model
 from inflight.execution.parallel.partial_sums import with_partial_sums
 from inflight.execution.parallel.shards import Shard
 from inflight.execution.states import states_of
@@ -63,7 +63,7 @@ class Driver:
             whole, Checkpoint(folder, backend.packs_fp8), backend, length, quantization=quantization, shard=shard
         )
         weights = weights if shard is None else with_partial_sums(weights)
-        self.decoder = Decoder(self.config, weights, backend, max_tokens, max_logit_rows=max_tokens)
+        self.decoder = Model(self.config, weights, backend, max_tokens, max_logit_rows=max_tokens)
         self.adapters = AdapterMatrices(whole, weights.places)
         self._backend = backend
         self._cache = backend.kv_cache(kv_shape(self.config, BLOCK, quantized_kv, is_fp8=fp8_kv), num_blocks)

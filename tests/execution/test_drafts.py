@@ -25,8 +25,8 @@ from inflight.engine.loop import EngineLoop
 from inflight.engine.observers import EngineObserver
 from inflight.execution.backends import open_backend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
+from inflight.execution.model import Model
 from inflight.execution.runner import ModelRunner
 from inflight.execution.weights import load_weights
 from inflight.models.pooler import with_pooling
@@ -83,7 +83,7 @@ class Rig:
         self.capacity = Capacity(blocks, BLOCK, 8, 160, model.vocab_size, embedding_size=model.hidden_size)
         weights = load_weights(model, Checkpoint(folder), backend, 160)
         self._make = lambda: ModelRunner(
-            Decoder(model, weights, backend, max_tokens, 3),
+            Model(model, weights, backend, max_tokens, 3),
             backend,
             backend.kv_cache(kv_shape(model, BLOCK), blocks + 1),
             self.capacity,

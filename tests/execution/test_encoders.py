@@ -23,9 +23,9 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.backends import open_backend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.decoder import Decoder
 from inflight.execution.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
+from inflight.execution.model import Model
 from inflight.execution.runner import ModelRunner
 from inflight.execution.weights import load_weights
 from inflight.models.arithmetic import parameters
@@ -98,7 +98,7 @@ class Pools:
         )
         weights = load_weights(spec, Checkpoint(folder), backend, min(LONGEST, spec.longest_model_len))
         shape = kv_shape(spec, BLOCK, groups=kv_groups(spec, BLOCK, LONGEST))
-        decoder = Decoder(spec, weights, backend, pass_tokens, 3)
+        decoder = Model(spec, weights, backend, pass_tokens, 3)
         self.runner = ModelRunner(decoder, backend, backend.kv_cache(shape, 97), self.capacity)
         self._strategy = strategy or Chunked(budget)
 

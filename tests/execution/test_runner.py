@@ -19,8 +19,8 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.backends import open_backend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
+from inflight.execution.model import Model
 from inflight.execution.runner import ModelRunner
 from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
@@ -46,7 +46,7 @@ class Rig:
         self.capacity = Capacity(64, BLOCK, rows, min(200, length), config.vocab_size, state_snapshots=snapshots)
         weights = load_weights(config, Checkpoint(folder), backend, self.capacity.max_model_len)
         cache = backend.kv_cache(kv_shape(config, BLOCK), self.capacity.num_blocks + 1 + self.capacity.host_blocks)
-        self.decoder = Decoder(config, weights, backend, 128, logit_rows)
+        self.decoder = Model(config, weights, backend, 128, logit_rows)
         states = backend.state_cache(kinds, rows + 1, snapshots) if kinds else None
         self.runner = ModelRunner(self.decoder, backend, cache, self.capacity, states)
         ends = frozenset({END} if config.vocab_size > END else ())

@@ -15,7 +15,7 @@ from inflight.execution.passes import joined
 
 from .conftest import OracleOf
 from .driver import backends
-from .test_decoder import BACKENDS, DISTINCT
+from .test_model import BACKENDS, DISTINCT
 from .test_runner import Rig
 
 NAMES = backends()

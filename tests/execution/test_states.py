@@ -15,8 +15,8 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.null import NullBackend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
+from inflight.execution.model import Model
 from inflight.execution.passes import passes
 from inflight.execution.runner import ModelRunner
 from inflight.execution.states import states_of
@@ -39,7 +39,7 @@ class Rig:
         backend = open_backend("bfloat16", 2, isa)
         capacity = Capacity(40, BLOCK, 3, 160, model.vocab_size, state_snapshots=2)
         weights = load_weights(model, Checkpoint(folder), backend, 160)
-        decoder = Decoder(model, weights, backend, 24, 24)
+        decoder = Model(model, weights, backend, 24, 24)
         states = backend.state_cache(states_of(model), capacity.max_rows + 1, capacity.state_snapshots)
         self.runner = ModelRunner(
             decoder, backend, backend.kv_cache(kv_shape(model, BLOCK), capacity.num_blocks + 1), capacity, states

@@ -18,7 +18,7 @@ from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, Matrix,
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
-from inflight.execution.layers.moe import MoEWeights
+from inflight.execution.mlps.moe import MoEWeights
 from inflight.execution.sizes import weight_bytes
 from inflight.execution.weights import load_weights
 from inflight.models import arithmetic

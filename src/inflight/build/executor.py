@@ -20,13 +20,13 @@ from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends.protocol import Backend, Device, KVCache, KVShape, LayerState
 from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.computing import ComputedModel
-from inflight.execution.decoder import Decoder
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.kv.block_memory import BlockMemory
 from inflight.execution.largest_step import LargestStep, largest_step_bytes
 from inflight.execution.layer_progress import LayerProgress, layer_ends
 from inflight.execution.memory import GPU_SHARE, KVSize, MachineMemory, StateSize, kv_size, state_size, swap_blocks
+from inflight.execution.model import Model
 from inflight.execution.packer import Progress
 from inflight.execution.pass_decoder import PassDecoder
 from inflight.execution.runner import ModelRunner, copy_seconds
@@ -297,7 +297,7 @@ class _LoadedModel(Struct, frozen=True):
         from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
 
         reader = next((one for one in transfers if isinstance(one, PeerTransfers) and one.gives), None)
-        if reader is None or self.backend.depth > 1 or not isinstance(self.decoder, Decoder):
+        if reader is None or self.backend.depth > 1 or not isinstance(self.decoder, Model):
             return None
         ends = layer_ends(self.settings.shape, self.backend.bytes_per_block)
         if not ends:

@@ -18,8 +18,8 @@ from inflight.execution.checkpoints.checkpoint import open_checkpoint
 from inflight.execution.checkpoints.dequantized import Dequantized
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.checkpoints.module_tensors import ModuleTensors
-from inflight.execution.decoder import Decoder
 from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
+from inflight.execution.model import Model
 from inflight.execution.packer import Progress, TensorSource
 from inflight.execution.parallel.member import Member
 from inflight.execution.pass_decoder import PassDecoder
@@ -52,7 +52,7 @@ class ComputedModel(Protocol):
         self, backend: Device, max_positions: int, max_tokens: int, max_logit_rows: int, progress: Progress | None
     ) -> PassDecoder:
         """Load the weights and return a decoder over them. max_positions: of the longest sequence; the others as in
-        `Decoder`. Raises ModelError for weights that are missing, belong to another model, or do not fit."""
+        `Model`. Raises ModelError for weights that are missing, belong to another model, or do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class KernelModel:
         if not dummy and isinstance(self.files, Path):
             source = ModuleTensors(source, self.files)
         weights = self._weights(source, backend, max_positions, progress)
-        decoder = Decoder(self.held, weights, backend, max_tokens, max_logit_rows)
+        decoder = Model(self.held, weights, backend, max_tokens, max_logit_rows)
         if self.graphs == NO_GRAPHS:
             return decoder
         from inflight.execution.backends.torch.opening import captured

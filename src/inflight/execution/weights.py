@@ -11,17 +11,17 @@ from msgspec import Struct
 from inflight.execution.backends.protocol import Backend, Linear, Quantization, Rope, Table
 from inflight.execution.checkpoints.expert_names import ExpertNames
 from inflight.execution.checkpoints.family_names import FamilyTensors
-from inflight.execution.layers.attention import AttentionWeights
-from inflight.execution.layers.dense import DenseWeights
 from inflight.execution.layers.embedding import EmbeddingWeights
-from inflight.execution.layers.latent import LatentWeights
-from inflight.execution.layers.linear_attention import LinearAttentionWeights
-from inflight.execution.layers.moe import MoEWeights
 from inflight.execution.layers.norm import NormWeights
 from inflight.execution.layers.pooler import PoolerWeights
-from inflight.execution.layers.short_convolution import ShortConvolutionWeights
 from inflight.execution.layers.token_input import TokenInputTable, TokenInputWeights
 from inflight.execution.memory import MachineMemory, gib, memory_of
+from inflight.execution.mixers.attention import AttentionWeights
+from inflight.execution.mixers.deltanet import LinearAttentionWeights
+from inflight.execution.mixers.mla import LatentWeights
+from inflight.execution.mixers.shortconv import ShortConvolutionWeights
+from inflight.execution.mlps.dense import DenseWeights
+from inflight.execution.mlps.moe import MoEWeights
 from inflight.execution.packer import Packer, Progress, TensorSource, WeightPlace
 from inflight.execution.parallel.sharded import ShardedTensors
 from inflight.execution.parallel.shards import Shard

@@ -21,13 +21,13 @@ from inflight.engine.loop import EngineLoop
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.decoder import Decoder
 from inflight.execution.drafters.draft_kv import DraftKV
 from inflight.execution.drafters.draft_model import DraftModel
 from inflight.execution.drafters.draft_model_pair import draft_kv_shape
 from inflight.execution.drafters.step_drafter import StepDrafter
 from inflight.execution.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
+from inflight.execution.model import Model
 from inflight.execution.runner import ModelRunner
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
@@ -121,7 +121,7 @@ class Rig:
             blocks, BLOCK, ROWS, LENGTH, self.spec.vocab_size, host_blocks=host_blocks, windows=groups.windows
         )
         self.decoders = [
-            Decoder(spec, load_weights(spec, Checkpoint(folder), backend, LENGTH), backend, max_tokens, logit_rows)
+            Model(spec, load_weights(spec, Checkpoint(folder), backend, LENGTH), backend, max_tokens, logit_rows)
             for spec, folder in ((self.spec, model), (self.draft_spec, draft))
         ]
         self._shape = kv_shape(self.spec, BLOCK, groups=groups)

@@ -15,7 +15,6 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.slots import RequestSlots
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.decoder import Decoder
 from inflight.execution.drafters.heads import head_drafter
 from inflight.execution.drafters.heads.eagle3 import load_eagle3
 from inflight.execution.drafters.heads.head_decoder import HeadDecoder
@@ -23,6 +22,7 @@ from inflight.execution.drafters.heads.head_drafter import HeadDrafter
 from inflight.execution.drafters.heads.mtp import load_mtp
 from inflight.execution.drafters.heads.recent_hidden import KEPT, RecentHidden
 from inflight.execution.memory import kv_shape
+from inflight.execution.model import Model
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 
@@ -58,7 +58,7 @@ class Loaded:
     """A model and its head on a backend."""
 
     backend: Any
-    model: Decoder
+    model: Model
     head: HeadDecoder
     capacity: Capacity
     shape: Any
@@ -76,7 +76,7 @@ class Loaded:
             head = load_eagle3(reference.head, spec, weights, backend, LENGTH)
         return cls(
             backend,
-            Decoder(spec, weights, backend, max_tokens, 64),
+            Model(spec, weights, backend, max_tokens, 64),
             HeadDecoder(head, backend, spec.hidden_size, max_tokens, 64),
             Capacity(BLOCKS, BLOCK, 8, LENGTH, spec.vocab_size),
             kv_shape(spec, BLOCK),

@@ -29,6 +29,7 @@ from inflight.execution.backends.protocol import (
 )
 from inflight.execution.backends.results import ChunkDraws, pooled, scored, token_logprob, unsound, was_banned
 from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.program import Program, run_by_name
 
 P = TypeVar("P", bound="HostPass")
 
@@ -44,6 +45,9 @@ class HostPass:
         self._scored: list[Scored] = []
         self._pooled: list[Pooled] = []
         self._finished = 0.0
+
+    def run(self, program: Program, places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
+        run_by_name(self, program, places, texts)
 
     def sample(self, logits: Any, places: Sequence[int], allowed: Sequence[Array | None] | None = None) -> None:
         at = np.fromiter(places, np.int32, len(places))
@@ -132,6 +136,10 @@ class HostBackend(ABC, Generic[P]):
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Any:
         narrow = kind == "act" and self.dtype == "bfloat16"
         return self.activation_of(arrays.empty((rows, width), np.uint16 if narrow else np.float32))
+
+    def compile(self, program: Program) -> Program:
+        """Return the program as it is."""
+        return program
 
     def move_rows(self, source: Any, rows: Array, target: Any, places: Array) -> None:
         target.array[places] = source.array[rows]

@@ -32,6 +32,7 @@ from inflight.execution.backends.protocol import (
     StateCache,
 )
 from inflight.execution.backends.results import verified
+from inflight.execution.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,10 @@ class NullBackend:
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Nothing:
         return Nothing(rows, width)
 
+    def compile(self, program: Program) -> Program:
+        """Return the program as it is."""
+        return program
+
     def move_rows(self, source: Any, rows: Array, target: Any, places: Array) -> None:
         """There is nothing in them."""
 
@@ -206,15 +211,8 @@ class NullPass:
         self._scored: list[Scored] = []
         self._pooled: list[Pooled] = []
 
-    def compute(self, *arguments: Any, **named: Any) -> None:
-        """Any of the operations over activations."""
-
-    embed = gather = clear = to_act = rms_norm = layer_norm = layer_norm_sum = add = scale = soft_cap = compute
-    add_positions = add_token_types = mean = linear_act = compute
-    activate = add_gated = gate = compute
-    linear = linear_residual = gate_up = experts = by_head = compute
-    rope_and_write_kv = rope_and_write_latent = attention = compute
-    convolve = convolve_gated = delta_rule = compute
+    def run(self, program: Program, places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
+        """Compute nothing."""
 
     def sample(self, logits: object, places: Sequence[int], allowed: object = None) -> None:
         for chunk, position in (self._places[place] for place in places):

@@ -6,13 +6,13 @@ positions instead (`attention`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec import Struct
 
-from inflight.execution.backends.protocol import Activation, ForwardPass, Table
+from inflight.execution import ops
+from inflight.execution.backends.protocol import Activation, Table
 from inflight.execution.layers.norm import NormWeights
 from inflight.execution.packer import Packer
+from inflight.execution.program import Program
 
 
 class EmbeddingWeights(Struct, frozen=True):
@@ -40,21 +40,15 @@ class EmbeddingWeights(Struct, frozen=True):
             norm=NormWeights.load(packer, f"{at}norm") if model.embedding_norm else None,
         )
 
-    def bind(self, hidden: Activation, normed: Activation) -> Callable[[ForwardPass], None]:
-        """hidden float32[T, E]: the residual stream as the first layer finds it; normed act[T, E]: the same, where
-        there is a norm."""
-        tokens, scale, positions, types = self.tokens, self.scale, self.positions, self.types
-        first, norm = self.first_position, None if self.norm is None else self.norm.bind_sum(hidden, normed)
-
-        def run(batch: ForwardPass) -> None:
-            batch.embed(tokens, hidden)
-            if scale != 1:
-                batch.scale(hidden, scale)
-            if types is not None:
-                batch.add_token_types(types, hidden)
-            if positions is not None:
-                batch.add_positions(positions, first, hidden)
-            if norm is not None:
-                norm(batch)
-
-        return run
+    def forward(self, program: Program, hidden: Activation, normed: Activation) -> None:
+        """Write hidden float32[T, E], the residual stream as the first layer finds it, and where there is a norm, the
+        same to normed act[T, E]."""
+        ops.embed(program, self.tokens, hidden)
+        if self.scale != 1:
+            ops.scale(program, hidden, self.scale)
+        if self.types is not None:
+            ops.add_token_types(program, self.types, hidden)
+        if self.positions is not None:
+            ops.add_positions(program, self.positions, self.first_position, hidden)
+        if self.norm is not None:
+            self.norm.forward_sum(program, hidden, normed)

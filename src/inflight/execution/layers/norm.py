@@ -6,13 +6,12 @@ difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec import Struct
 
-from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Vector
-from inflight.execution.layers.workspace import Workspace
+from inflight.execution import ops
+from inflight.execution.backends.protocol import Activation, Linear, Vector
 from inflight.execution.packer import Packer
+from inflight.execution.program import Program
 
 
 class NormWeights(Struct, frozen=True):
@@ -35,23 +34,18 @@ class NormWeights(Struct, frozen=True):
             eps=norm.eps,
         )
 
-    def bind(self, x: Activation, out: Activation) -> Callable[[ForwardPass], None]:
+    def forward(self, program: Program, x: Activation, out: Activation) -> None:
         """float32[S, E] → act[S, E], or float32[S, E]."""
-        weight, bias, eps = self.weight, self.bias, self.eps
         if self.is_layer_norm:
-            return lambda batch: batch.layer_norm(x, weight, bias, eps, out)
-        return lambda batch: batch.rms_norm(x, weight, eps, out)
+            ops.layer_norm(program, x, self.weight, self.bias, self.eps, out)
+        else:
+            ops.rms_norm(program, x, self.weight, self.eps, out)
 
-    def bind_sum(self, hidden: Activation, normed: Activation) -> Callable[[ForwardPass], None]:
+    def forward_sum(self, program: Program, hidden: Activation, normed: Activation) -> None:
         """Norm the residual stream float32[T, E] in place, and copy it to normed act[T, E], which the next part
         reads."""
-        weight, bias, eps = self.weight, self.bias, self.eps
         assert self.is_layer_norm, "refused before"
-        return lambda batch: batch.layer_norm_sum(hidden, weight, bias, eps, normed)
-
-
-# Of a part's last product: x act[T, K], its weights, the residual stream float32[T, E].
-Addition = Callable[[ForwardPass, Activation, Linear, Activation], None]
+        ops.layer_norm_sum(program, hidden, self.weight, self.bias, self.eps, normed)
 
 
 class Residual(Struct, frozen=True):
@@ -69,14 +63,11 @@ class Residual(Struct, frozen=True):
         norm = None if name is None else packer.norm(name + ".weight", model.hidden_size)
         return cls(norm, model.norm.eps, model.residual_scale)
 
-    def bind(self, workspace: Workspace, hidden_size: int) -> Addition:
-        norm, eps, scale = self.norm, self.eps, self.scale
-        if norm is None and scale == 1:
-            return lambda batch, x, weight, hidden: batch.linear_residual(x, weight, hidden)
-        product = workspace.take("product", hidden_size, "float32")  # [T, E]
-
-        def add(batch: ForwardPass, x: Activation, weight: Linear, hidden: Activation) -> None:
-            batch.linear(x, weight, product)
-            batch.add(product, norm, eps, scale, hidden)
-
-        return add
+    def add(self, program: Program, x: Activation, weight: Linear, hidden: Activation) -> None:
+        """Add a part's last product to the residual stream float32[T, E]. x: act[T, K]."""
+        if self.norm is None and self.scale == 1:
+            ops.linear_residual(program, x, weight, hidden)
+            return
+        product = program.take("product", weight.rows, "float32")  # [T, E]
+        ops.linear(program, x, weight, product)
+        ops.add(program, product, self.norm, self.eps, self.scale, hidden)

@@ -6,18 +6,14 @@ Knows one text's tokens as a range of the pass's; not what becomes of the number
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from msgspec import Struct
 
-from inflight.execution.backends.protocol import Activation, Backend, ForwardPass, Linear
+from inflight.execution import ops
+from inflight.execution.backends.protocol import Activation, Linear
 from inflight.execution.layers.norm import NormWeights
-from inflight.execution.layers.workspace import Workspace
 from inflight.execution.packer import Packer
+from inflight.execution.program import Program
 from inflight.models.spec import Pooler, PoolerLayer
-
-# Of a pass, ranges of its tokens that are texts → a row of float32 for each.
-Pooling = Callable[[ForwardPass, Sequence[range]], Activation]
 
 
 class PoolerLayerWeights(Struct, frozen=True):
@@ -40,6 +36,23 @@ class PoolerLayerWeights(Struct, frozen=True):
             norm=NormWeights.load(packer, spec.norm, spec.outputs, spec.norm_bias) if spec.norm else None,
         )
 
+    def forward(self, program: Program, x: Activation, name: str) -> Activation:
+        """Read x float32[S, K], and return float32[S, N]. name: of the layer's activations."""
+        spec = self.spec
+        read = program.take(f"{name} input", spec.inputs)
+        out = program.take(f"{name} sums", spec.outputs, "float32")
+        ops.to_act(program, x, read)
+        ops.linear(program, read, self.weight, out)
+        if spec.activation != "none":
+            bent = program.take(f"{name} activated", spec.outputs, "float32")
+            ops.activate(program, out, spec.activation, bent)
+            out = bent
+        if self.norm is not None:
+            normed = program.take(f"{name} normed", spec.outputs, "float32")
+            self.norm.forward(program, out, normed)
+            out = normed
+        return out
+
 
 class PoolerWeights(Struct, frozen=True):
     """final_norm: of the last hidden states, where the model has one."""
@@ -52,66 +65,30 @@ class PoolerWeights(Struct, frozen=True):
     def load(cls, packer: Packer, spec: Pooler, final_norm: NormWeights | None) -> PoolerWeights:
         return cls(spec, tuple(PoolerLayerWeights.load(packer, one) for one in spec.layers), final_norm)
 
-    def bind(self, workspace: Workspace, backend: Backend, hidden: Activation, width: int, rows: int) -> Pooling:
-        """hidden float32[T, width]: the residual stream behind the last layer. rows: most texts at once."""
-        gathered = backend.activation(rows, width, "float32")
-        states = self._bind_states(workspace, backend, hidden, gathered, width, rows)
-        layers, found = [], gathered
-        for one in self.layers:
-            run, found = _bind_layer(one, backend, found, rows)
-            layers.append(run)
+    def forward(self, tokens: Program, texts: Program, hidden: Activation, width: int) -> Activation:
+        """Record how texts are pooled, and return float32[S, N]: their vectors or scores.
 
-        def run_all(batch: ForwardPass, texts: Sequence[range]) -> Activation:
-            states(batch, texts)
-            for layer in layers:
-                layer(batch)
-            return found
-
-        return run_all
-
-    def _bind_states(
-        self, workspace: Workspace, backend: Backend, hidden: Activation, gathered: Activation, width: int, rows: int
-    ) -> Callable[[ForwardPass, Sequence[range]], None]:
-        """Gather the state of each text → gathered."""
-        norm, last = self.final_norm, self.spec.pooling == "last"
+        Args:
+            tokens: Over the pass's tokens; its run gets the texts' ranges.
+            texts: Over a row for each text, behind `tokens`; its run gets the token that stands for each (`token_of`).
+            hidden: float32[T, width], the residual stream behind the last layer.
+        """
+        norm, gathered = self.final_norm, texts.take("gathered", width, "float32")
         if self.spec.pooling == "mean":
-            normed = hidden if norm is None else workspace.take("last states", width, "float32")
-            norm_all = None if norm is None else norm.bind(hidden, normed)
+            normed = hidden if norm is None else tokens.take("last states", width, "float32")
+            if norm is not None:
+                norm.forward(tokens, hidden, normed)
+            ops.mean(tokens, normed, gathered)
+        else:
+            raw = gathered if norm is None else texts.take("raw", width, "float32")
+            ops.gather(texts, hidden, raw)
+            if norm is not None:
+                norm.forward(texts, raw, gathered)
+        found = gathered
+        for number, layer in enumerate(self.layers):
+            found = layer.forward(texts, found, f"pooler layer {number}")
+        return found
 
-            def mean(batch: ForwardPass, texts: Sequence[range]) -> None:
-                if norm_all is not None:
-                    norm_all(batch)
-                batch.mean(normed, texts, gathered)
-
-            return mean
-        raw = gathered if norm is None else backend.activation(rows, width, "float32")
-        norm_one = None if norm is None else norm.bind(raw, gathered)
-
-        def one(batch: ForwardPass, texts: Sequence[range]) -> None:
-            batch.gather(hidden, [text[-1] if last else text[0] for text in texts], raw)
-            if norm_one is not None:
-                norm_one(batch)
-
-        return one
-
-
-def _bind_layer(
-    layer: PoolerLayerWeights, backend: Backend, x: Activation, rows: int
-) -> tuple[Callable[[ForwardPass], None], Activation]:
-    """x float32[S, K]. Returns what runs the layer, and the activation float32[S, N] that it writes."""
-    spec, weight, norm = layer.spec, layer.weight, layer.norm
-    read = backend.activation(rows, spec.inputs, "act")
-    sums, bent, normed = (backend.activation(rows, spec.outputs, "float32") for _ in range(3))
-    bend = spec.activation
-    before = sums if bend == "none" else bent
-    norm_rows = None if norm is None else norm.bind(before, normed)
-
-    def run(batch: ForwardPass) -> None:
-        batch.to_act(x, read)
-        batch.linear(read, weight, sums)
-        if bend != "none":
-            batch.activate(sums, bend, bent)
-        if norm_rows is not None:
-            norm_rows(batch)
-
-    return run, before if norm is None else normed
+    def token_of(self, text: range) -> int:
+        """Return the token whose state stands for a text, where not the mean of all does."""
+        return text[-1] if self.spec.pooling == "last" else text[0]

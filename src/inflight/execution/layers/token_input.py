@@ -8,14 +8,14 @@ which is projected back, normed and added.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from msgspec import Struct
 
-from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Table, Vector
+from inflight.execution import ops
+from inflight.execution.backends.protocol import Activation, Linear, Table, Vector
 from inflight.execution.layers.norm import Residual
-from inflight.execution.layers.workspace import Workspace
 from inflight.execution.packer import Packer
+from inflight.execution.program import Program
 from inflight.models.runnable import ACTIVATIONS
 from inflight.models.spec import TokenInput
 
@@ -44,21 +44,16 @@ class TokenInputTable(Struct, frozen=True):
             eps=model.norm.eps * hidden,
         )
 
-    def bind(self, workspace: Workspace, hidden: Activation, normed: Activation) -> Callable[[ForwardPass], None]:
-        """hidden float32[T, E]: the embeddings; normed act[T, E]: memory for them. (row · √P + norm) / √2."""
-        table, projection, norm, eps = self.table, self.projection, self.norm, self.eps
-        inputs = workspace.take(_NAME, table.columns, "float32")
-        projected = workspace.take("projected_inputs", table.columns, "float32")
-        of_row, of_norm = math.sqrt(self.width / 2), math.sqrt(0.5)
-
-        def run(batch: ForwardPass) -> None:
-            batch.embed(table, inputs)
-            batch.scale(inputs, of_row)
-            batch.to_act(hidden, normed)
-            batch.linear(normed, projection, projected)
-            batch.add(projected, norm, eps, of_norm, inputs)
-
-        return run
+    def forward(self, program: Program, hidden: Activation, normed: Activation) -> None:
+        """Compute all layers' shares, (row · √P + norm) / √2, of hidden float32[T, E], the embeddings; normed act[T, E]
+        is memory for them."""
+        inputs = program.take(_NAME, self.table.columns, "float32")
+        projected = program.take("projected_inputs", self.table.columns, "float32")
+        ops.embed(program, self.table, inputs)
+        ops.scale(program, inputs, math.sqrt(self.width / 2))
+        ops.to_act(program, hidden, normed)
+        ops.linear(program, normed, self.projection, projected)
+        ops.add(program, projected, self.norm, self.eps, math.sqrt(0.5), inputs)
 
 
 class TokenInputWeights(Struct, frozen=True):
@@ -83,20 +78,12 @@ class TokenInputWeights(Struct, frozen=True):
             residual=Residual.load(packer, at + "post_per_layer_input_norm"),
         )
 
-    def bind(
-        self, workspace: Workspace, hidden: Activation, normed: Activation, hidden_size: int
-    ) -> Callable[[ForwardPass], None]:
-        """hidden float32[T, E]: the residual stream; normed act[T, E]: memory for it."""
-        gate, projection, width, activation = self.gate, self.projection, self.spec.width, self.spec.activation
-        first, kind = self.layer * width, ACTIVATIONS[activation]
-        inputs = workspace.take(_NAME, self.columns, "float32")
-        opened, weighed = workspace.take("gated_inputs", width, "float32"), workspace.take("weighed_inputs", width)
-        add = self.residual.bind(workspace, hidden_size)
-
-        def run(batch: ForwardPass) -> None:
-            batch.to_act(hidden, normed)
-            batch.linear(normed, gate, opened)
-            batch.activate(opened, kind, weighed, None, inputs, first)
-            add(batch, weighed, projection, hidden)
-
-        return run
+    def forward(self, program: Program, hidden: Activation, normed: Activation) -> None:
+        """Add the layer's share to hidden float32[T, E], the residual stream. normed act[T, E]: memory for it."""
+        width = self.spec.width
+        inputs = program.take(_NAME, self.columns, "float32")
+        opened, weighed = program.take("gated_inputs", width, "float32"), program.take("weighed_inputs", width)
+        ops.to_act(program, hidden, normed)
+        ops.linear(program, normed, self.gate, opened)
+        ops.activate(program, opened, ACTIVATIONS[self.spec.activation], weighed, by=inputs, first=self.layer * width)
+        self.residual.add(program, weighed, self.projection, hidden)

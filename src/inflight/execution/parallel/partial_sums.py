@@ -11,9 +11,9 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from inflight.execution.backends.torch.weights import DeviceExperts, DeviceLinear
-from inflight.execution.layers.attention import AttentionWeights
-from inflight.execution.layers.dense import DenseWeights
-from inflight.execution.layers.moe import MoEWeights
+from inflight.execution.mixers.attention import AttentionWeights
+from inflight.execution.mlps.dense import DenseWeights
+from inflight.execution.mlps.moe import MoEWeights
 from inflight.execution.parallel.shards import is_cut
 from inflight.execution.weights import LayerWeights, ModelWeights
 

@@ -33,8 +33,8 @@ from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
+from inflight.execution.model import Model
 from inflight.execution.runner import ModelRunner
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
@@ -99,7 +99,7 @@ def answers(folder: Path, captures: bool) -> tuple[list[list[int]], WatchedRepla
     buckets = Buckets(row_sizes(ROWS), row_sizes(24)) if captures else NO_BUCKETS
     backend = TorchBackend("float32", torch.device("cpu"), operations, buckets=buckets)
     weights = load_weights(spec, Checkpoint(folder / "model", True), backend, POSITIONS)
-    decoder: Any = Decoder(spec, weights, backend, 64, ROWS)
+    decoder: Any = Model(spec, weights, backend, 64, ROWS)
     capacity = Capacity(BLOCKS, 16, ROWS, POSITIONS, spec.vocab_size, adapter_slots=SLOTS)
     graphs = WatchedReplays(operations)
     runner = ModelRunner(

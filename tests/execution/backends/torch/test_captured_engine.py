@@ -30,8 +30,8 @@ from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder
 from inflight.execution.checkpoints.dummy import DummyWeights
-from inflight.execution.decoder import Decoder
 from inflight.execution.memory import kv_shape
+from inflight.execution.model import Model
 from inflight.execution.runner import ModelRunner
 from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
@@ -84,7 +84,7 @@ def answers(shape: dict[str, Any], folder: Path, graphs: Replays | None, buckets
     spec = read_folder(write_config(folder / "shape", shape), to_run=True)
     backend = TorchBackend("float32", torch.device("cpu"), eager, buckets=buckets)
     weights = load_weights(spec, DummyWeights("float32"), backend, POSITIONS)
-    decoder: Any = Decoder(spec, weights, backend, 64, ROWS)
+    decoder: Any = Model(spec, weights, backend, 64, ROWS)
     kinds = states_of(spec)
     capacity = Capacity(BLOCKS, 16, ROWS, POSITIONS, spec.vocab_size, state_snapshots=SNAPSHOTS if kinds else 0)
     runner = ModelRunner(

@@ -19,7 +19,7 @@ from inflight.models.spec import MoE
 
 from ...conftest import OracleOf
 from ...driver import BLOCK, Driver
-from ...test_decoder import DISTINCT, RECURRENT, relative_error
+from ...test_model import DISTINCT, RECURRENT, relative_error
 from ...test_quantized_families import Taken
 from ...variants import VARIANTS
 from .opened import on_device

@@ -1,13 +1,12 @@
 """The backend protocol: what the model runner and the decoder need from a device.
 
-The shapes, dtypes and meaning of each operation, and nothing of models, schedulers or requests. What there is to
-implement, and in which order it is called:
+Nothing here is of models, schedulers or requests. What there is to implement, and in which order it is called:
 
 - `backend`: `Backend` packs weights and makes the memory (`handles`), once, at load. `prepare` is called once for each
   forward pass: it takes up what is new of the slots, gathers the pass's tokens, checks positions and block tables, and
   divides the work.
-- `forward_pass`: what `prepare` returns, a `ForwardPass`. Its methods are the `operations` of all layers, by kind, and
-  those that draw tokens; `finish` ends it.
+- `forward_pass`: what `prepare` returns, a `ForwardPass`. It runs programs of operations (`execution.ops`) that the
+  backend has compiled, and draws tokens; `finish` ends it.
 
 Their arguments are values that know no backend: `number_formats`, `layer_memory` (the KV cache's shape, states of
 recurrent layers), `metadata` (where a pass's tokens lie), `parameters` (functions, rotations, routing), `sampling`. Any
@@ -45,12 +44,6 @@ from inflight.execution.backends.protocol.handles import (
 from inflight.execution.backends.protocol.layer_memory import KVLayer, KVShape, LayerState
 from inflight.execution.backends.protocol.metadata import AttentionMetadata, StateMetadata
 from inflight.execution.backends.protocol.number_formats import Array, DType, Hold, Quantization
-from inflight.execution.backends.protocol.operations import (
-    AttentionOperations,
-    ProductOperations,
-    RecurrentOperations,
-    RowOperations,
-)
 from inflight.execution.backends.protocol.parameters import Gating, Nonlinearity, RopeTable, Routing
 from inflight.execution.backends.protocol.sampling import SampledBatch, SamplingBatch, ScoredBatch
 
@@ -59,7 +52,6 @@ __all__ = [
     "Adapter",
     "Array",
     "AttentionMetadata",
-    "AttentionOperations",
     "Backend",
     "DType",
     "Delta",
@@ -82,14 +74,11 @@ __all__ = [
     "PassResult",
     "PendingCopy",
     "PendingPass",
-    "ProductOperations",
     "Quantization",
-    "RecurrentOperations",
     "RequestSlots",
     "Rope",
     "RopeTable",
     "Routing",
-    "RowOperations",
     "SampledBatch",
     "SamplingBatch",
     "ScoredBatch",

@@ -7,7 +7,7 @@ needs; a decoder, and the loader of its weights, need all of `Backend`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.execution.backends.matrices import Matrix, Rows
@@ -30,6 +30,7 @@ from inflight.execution.backends.protocol.handles import (
 from inflight.execution.backends.protocol.layer_memory import KVShape, LayerState
 from inflight.execution.backends.protocol.number_formats import Array, DType, Hold
 from inflight.execution.backends.protocol.parameters import Gating, RopeTable, Routing
+from inflight.execution.program import Program
 
 
 class PendingCopy(Protocol):
@@ -183,6 +184,9 @@ class Backend(Device, WeightPacking, Protocol):
     def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> StateCache:
         """Live states of `rows` rows, that of padding included, and of so many snapshots."""
 
+    def compile(self, program: Program) -> Any:
+        """Prepare a program of operations, to be run by each pass."""
+
     def move_rows(self, source: Activation, rows: Array, target: Activation, places: Array) -> None:
         """Rows int32[N] of a float32 activation to places int32[N] of another, behind what was asked for before. Of
         places that are named twice any row may stand there."""
@@ -202,4 +206,4 @@ class Backend(Device, WeightPacking, Protocol):
         new: Sequence[NewRequest] = (),
         freed: Sequence[int] = (),
     ) -> ForwardPass:
-        """As of a device, with the operations of a decoder's layers."""
+        """As of a device, with the operations of a model's layers."""

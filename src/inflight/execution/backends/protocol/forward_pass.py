@@ -1,19 +1,13 @@
-"""A forward pass: prepared once, asked for its operations layer by layer, finished, and waited for."""
+"""A forward pass: prepared once, run, finished, and waited for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from inflight.core.types.plan import Pooled, Sampled, Scored
 from inflight.execution.backends.protocol.handles import Activation
 from inflight.execution.backends.protocol.number_formats import Array
-from inflight.execution.backends.protocol.operations import (
-    AttentionOperations,
-    ProductOperations,
-    RecurrentOperations,
-    RowOperations,
-)
 
 
 class PassResult(NamedTuple):
@@ -51,6 +45,10 @@ class Pass(Protocol):
     def finish(self) -> PendingPass: ...
 
 
-class ForwardPass(RowOperations, ProductOperations, AttentionOperations, RecurrentOperations, Pass, Protocol):
-    """A pass with the operations over its tokens, in the order in which they are asked for. They may still be in flight
-    when a call returns: an activation's contents are not defined before `finish`."""
+class ForwardPass(Pass, Protocol):
+    """A pass that runs operations over its tokens. They may still be in flight when a call returns: an activation's
+    contents are not defined before `finish`."""
+
+    def run(self, program: Any, places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
+        """Run a program that the backend has compiled. places: of the tokens that `gather` reads. texts: ranges of
+        tokens that `mean` reads."""

@@ -31,13 +31,9 @@ class StateCache(Protocol):
         """Copy the snapshot to the row's live state."""
 
 
-class Activation(Protocol):
-    """Memory for rows of numbers, written anew by every pass. An operation reads the rows that were written last, and
-    writes as many."""
-
-    @property
-    def nbytes(self) -> int: ...
-
+# Memory for rows of numbers, written anew by every pass. An operation reads the rows that were written last, and writes
+# as many. Exposes .nbytes.
+Activation = Any
 
 # Packed weights: what a backend makes of them is its own.
 Vector = Any  # float32[N]: the weight of a norm

@@ -55,6 +55,7 @@ from inflight.execution.backends.torch.weights import (
     PlainMatrix,
     RoutingTensors,
 )
+from inflight.execution.program import Program
 
 
 class TorchBackend:
@@ -213,6 +214,10 @@ class TorchBackend:
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> DeviceActivation:
         dtype = self._act if kind == "act" else torch.float32
         return DeviceActivation(torch.empty((rows, width), dtype=dtype, device=self.device))
+
+    def compile(self, program: Program) -> Program:
+        """Return the program as it is."""
+        return program
 
     def move_rows(self, source: Any, rows: Array, target: Any, places: Array) -> None:
         of, to = self._upload.send([rows, places])

@@ -32,6 +32,7 @@ from inflight.execution.backends.torch.results import (
 from inflight.execution.backends.torch.sampling_tensors import Scores
 from inflight.execution.backends.torch.slots import DeviceSlots, PassStart
 from inflight.execution.backends.torch.upload import Upload
+from inflight.execution.program import Program, run_by_name
 
 
 class TorchPass:
@@ -69,6 +70,9 @@ class TorchPass:
         recurrent: Any = RecurrentOperations(operations, start.tensors, slots.states, start.states)
         self.convolve, self.convolve_gated = recurrent.convolve, recurrent.convolve_gated
         self.delta_rule = recurrent.delta_rule
+
+    def run(self, program: Program, places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
+        run_by_name(self, program, places, texts)
 
     def sample(
         self, logits: DeviceActivation, places: Sequence[int], allowed: Sequence[Array | None] | None = None

@@ -12,15 +12,16 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import asdict
 
-from inflight.execution.backends.protocol import Activation, Array, Backend, ForwardPass, Linear, Quantization, Rope
+from inflight.execution import ops
+from inflight.execution.backends.protocol import Activation, Array, Backend, Linear, Quantization, Rope
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.drafters.heads.head import HeadWeights
 from inflight.execution.drafters.heads.head_tensors import HeadTensors, InputPart
-from inflight.execution.layers.attention import AttentionWeights
-from inflight.execution.layers.dense import DenseWeights
 from inflight.execution.layers.norm import NormWeights
-from inflight.execution.layers.workspace import Part, Workspace
+from inflight.execution.mixers.attention import AttentionWeights
+from inflight.execution.mlps.dense import DenseWeights
 from inflight.execution.packer import Packer
+from inflight.execution.program import Program
 from inflight.execution.rope import rope_table
 from inflight.execution.weights import LayerWeights, ModelWeights
 from inflight.models.eagle3 import Eagle3Spec, read_eagle3
@@ -40,18 +41,12 @@ class BesideTokenAttention(AttentionWeights, frozen=True):
     def beside(cls, own: AttentionWeights, of_token: Linear) -> BesideTokenAttention:
         return cls(**asdict(own), of_token=of_token)
 
-    def bind(self, workspace: Workspace, hidden_size: int) -> Part:
-        """Build the steps; the normed embedding is the `token` activation of the head's decoder."""
-        token, qkv = workspace.take("token", hidden_size), self.projected(workspace)
-        of_hidden, of_token = self.qkv, self.of_token
-        attend = self.bind_attention(workspace, hidden_size)
-
-        def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            batch.linear(normed, of_hidden, qkv)
-            batch.linear_residual(token, of_token, qkv)
-            attend(batch, normed, hidden)
-
-        return run
+    def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
+        """Read x act[T, E] and the normed embedding, the `token` activation of the head's decoder."""
+        qkv = program.take("qkv", self.qkv.rows, "float32")
+        ops.linear(program, x, self.qkv, qkv)
+        ops.linear_residual(program, program.take("token", self.of_token.columns), self.of_token, qkv)
+        self.attend(program, qkv, x, hidden)
 
 
 def load_eagle3(

@@ -12,12 +12,12 @@ from inflight.core.types.plan import Capacity
 from inflight.execution.backends.protocol import Backend, KVShape
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.computing import KernelModel
-from inflight.execution.decoder import Decoder
 from inflight.execution.drafters.heads.eagle3 import load_eagle3
 from inflight.execution.drafters.heads.head_decoder import HeadDecoder
 from inflight.execution.drafters.heads.head_drafter import HeadDrafter, HeadPasses
 from inflight.execution.drafters.heads.mtp import check_mtp, load_mtp
 from inflight.execution.drafters.heads.recent_hidden import RecentHidden
+from inflight.execution.model import Model
 from inflight.execution.packer import Progress
 from inflight.execution.pass_decoder import Captures, PassDecoder
 from inflight.execution.states import states_of
@@ -68,7 +68,7 @@ class HeadsSource:
 
     def load(self, backend: Backend, decoder: PassDecoder, progress: Progress | None) -> LoadedHeads:
         of_model = decoder.uncaptured if isinstance(decoder, Captures) else decoder
-        assert isinstance(of_model, Decoder), "models of other modules than ours have no heads"
+        assert isinstance(of_model, Model), "models of other modules than ours have no heads"
         model, weights, how = self.computed.spec, of_model.weights, self.computed
         if self.folder is None:
             head = load_mtp(model, weights, self._checkpoint(), backend, how.quantization, how.group_size)

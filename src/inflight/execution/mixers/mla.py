@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from inflight.execution.backends.protocol import Activation, ForwardPass, Heads, Linear, Rope, Vector
+from inflight.execution import ops
+from inflight.execution.backends.protocol import Activation, Heads, Linear, Rope, Vector
 from inflight.execution.layers.norm import Residual
-from inflight.execution.layers.workspace import Part, Workspace
 from inflight.execution.packer import Packer
+from inflight.execution.program import Program
 from inflight.models.spec import LatentAttention
 
 _EPS = 1e-6
@@ -72,34 +73,26 @@ class LatentWeights(Struct, frozen=True):
             residual=Residual.load(packer, after),
         )
 
-    def bind(self, workspace: Workspace, hidden_size: int) -> Part:
-        spec, layer, rope, kv_norm, scale = self.spec, self.layer, self.rope, self.kv_norm, self.spec.scale
-        compress_q, q_norm, q, compress_kv = self.compress_q, self.q_norm, self.q, self.compress_kv
-        keys, values, output = self.keys, self.values, self.output
-        heads, rank = spec.heads, spec.kv_lora_rank
-        take = workspace.take
-        compressed_q = take("compressed_q", max(1, spec.q_lora_rank), "float32")  # [T, q_lora_rank]
-        normed_q = take("normed_q", max(1, spec.q_lora_rank))
-        both = take("q", heads * (spec.qk_nope_head_dim + spec.qk_rope_head_dim), "float32")  # [T, H·(N + R)]
-        compressed = take("compressed_kv", spec.cached_width, "float32")  # [T, C + R]
-        nope = take("q_nope", heads * spec.qk_nope_head_dim)  # [T, H·N]
-        queries = take("queries", heads * spec.cached_width)  # [T, H·(C + R)]
-        mixed = take("mixed", heads * rank)  # [T, H·C]
-        attn_out = take("attn_out", heads * spec.v_head_dim)  # [T, H·V]
-        add = self.residual.bind(workspace, hidden_size)
-
-        def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            if compress_q is None:
-                batch.linear(normed, q, both)
-            else:
-                batch.linear(normed, compress_q, compressed_q)
-                batch.rms_norm(compressed_q, q_norm, _EPS, normed_q)
-                batch.linear(normed_q, q, both)
-            batch.linear(normed, compress_kv, compressed)
-            batch.rope_and_write_latent(both, compressed, layer, rope, kv_norm, _EPS, nope, queries)
-            batch.by_head(nope, keys, queries)
-            batch.attention(queries, layer, scale, 0, mixed)
-            batch.by_head(mixed, values, attn_out)
-            add(batch, attn_out, output, hidden)
-
-        return run
+    def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
+        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
+        spec, heads = self.spec, self.spec.heads
+        q = program.take("q", heads * (spec.qk_nope_head_dim + spec.qk_rope_head_dim), "float32")  # [T, H·(N + R)]
+        compressed = program.take("compressed_kv", spec.cached_width, "float32")  # [T, C + R]
+        nope = program.take("q_nope", heads * spec.qk_nope_head_dim)  # [T, H·N]
+        queries = program.take("queries", heads * spec.cached_width)  # [T, H·(C + R)]
+        mixed = program.take("mixed", heads * spec.kv_lora_rank)  # [T, H·C]
+        attn_out = program.take("attn_out", heads * spec.v_head_dim)  # [T, H·V]
+        if self.compress_q is None:
+            ops.linear(program, x, self.q, q)
+        else:
+            compressed_q = program.take("compressed_q", spec.q_lora_rank, "float32")  # [T, q_lora_rank]
+            normed_q = program.take("normed_q", spec.q_lora_rank)
+            ops.linear(program, x, self.compress_q, compressed_q)
+            ops.rms_norm(program, compressed_q, self.q_norm, _EPS, normed_q)
+            ops.linear(program, normed_q, self.q, q)
+        ops.linear(program, x, self.compress_kv, compressed)
+        ops.rope_and_write_latent(program, q, compressed, self.layer, self.rope, self.kv_norm, _EPS, nope, queries)
+        ops.by_head(program, nope, self.keys, queries)
+        ops.attention(program, queries, self.layer, spec.scale, 0, mixed)
+        ops.by_head(program, mixed, self.values, attn_out)
+        self.residual.add(program, attn_out, self.output, hidden)

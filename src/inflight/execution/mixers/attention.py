@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Rope, Vector
+from inflight.execution import ops
+from inflight.execution.backends.protocol import Activation, Linear, Rope, Vector
 from inflight.execution.layers.norm import Residual
-from inflight.execution.layers.workspace import Part, Workspace
 from inflight.execution.packer import Packer
+from inflight.execution.program import Program
 from inflight.models.spec import Attention
 
 _RELATIVE = "model.relative_attention_bias.weight"  # one for all layers
@@ -92,40 +93,43 @@ class AttentionWeights(Struct, frozen=True):
             else None,
         )
 
-    def bind(self, workspace: Workspace, hidden_size: int) -> Part:
-        weight, attend = self.qkv, self.bind_attention(workspace, hidden_size)
-        qkv = self.projected(workspace)
+    def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
+        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
+        qkv = program.take("qkv", self.qkv.rows, "float32")  # [T, (H + 2G)·D], or less
+        ops.linear(program, x, self.qkv, qkv)
+        self.attend(program, qkv, x, hidden)
 
-        def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            batch.linear(normed, weight, qkv)
-            attend(batch, normed, hidden)
-
-        return run
-
-    def projected(self, workspace: Workspace) -> Activation:
-        """Where queries, keys and values lie between their product and attention: float32[T, (H + 2G)·D], or less."""
-        return workspace.take("qkv", self.qkv.rows, "float32")
-
-    def bind_attention(self, workspace: Workspace, hidden_size: int) -> Part:
-        """All behind the product of queries, keys and values; what the part reads is a gate's alone."""
-        spec, layer, rope, eps = self.spec, self.layer, self.rope, self.eps
-        q_norm, k_norm, v_norm = self.q_norm, self.k_norm, self.v_norm
-        output, sinks = self.output, self.sinks
-        window, scale, soft_cap = spec.window, spec.scale or spec.head_dim**-0.5, spec.soft_cap
-        norms_last, gate, causal, bias = spec.qk_norm_last, self.gate, spec.causal, self.position_bias
-        qkv = self.projected(workspace)
-        queries = workspace.take("queries", spec.heads * spec.head_dim)  # [T, H·D]
-        attn_out = workspace.take("attn_out", spec.heads * spec.head_dim)  # [T, H·D]
-        add = self.residual.bind(workspace, hidden_size)
-
-        gates = None if gate is None else workspace.take("attn_gates", gate.rows, "float32")  # [T, H·D]
-
-        def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            batch.rope_and_write_kv(qkv, layer, rope, q_norm, k_norm, eps, queries, norms_last, v_norm)
-            batch.attention(queries, layer, scale, window, attn_out, soft_cap, sinks, causal, bias)
-            if gates is not None:
-                batch.linear(normed, gate, gates)
-                batch.gate(gates, attn_out)
-            add(batch, attn_out, output, hidden)
-
-        return run
+    def attend(self, program: Program, qkv: Activation, x: Activation, hidden: Activation) -> None:
+        """Compute all behind the product of queries, keys and values float32[T, (H + 2G)·D]; x: for a gate alone."""
+        spec = self.spec
+        queries = program.take("queries", spec.heads * spec.head_dim)  # [T, H·D]
+        mixed = program.take("attn_out", spec.heads * spec.head_dim)  # [T, H·D]
+        ops.rope_and_write_kv(
+            program,
+            qkv,
+            self.layer,
+            self.rope,
+            self.q_norm,
+            self.k_norm,
+            self.eps,
+            queries,
+            norms_last=spec.qk_norm_last,
+            v_norm=self.v_norm,
+        )
+        ops.attention(
+            program,
+            queries,
+            self.layer,
+            spec.scale or spec.head_dim**-0.5,
+            spec.window,
+            mixed,
+            soft_cap=spec.soft_cap,
+            sinks=self.sinks,
+            causal=spec.causal,
+            position_bias=self.position_bias,
+        )
+        if self.gate is not None:
+            gates = program.take("attn_gates", self.gate.rows, "float32")  # [T, H·D]
+            ops.linear(program, x, self.gate, gates)
+            ops.gate(program, gates, mixed)
+        self.residual.add(program, mixed, self.output, hidden)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from inflight.execution.backends.protocol import Activation, Experts, ForwardPass, Linear, Routing, Vector
-from inflight.execution.layers.dense import DenseWeights
-from inflight.execution.layers.workspace import Part, Workspace
+from inflight.execution import ops
+from inflight.execution.backends.protocol import Activation, Experts, Linear, Routing, Vector
+from inflight.execution.mlps.dense import DenseWeights
 from inflight.execution.packer import Packer
-from inflight.models.runnable import ACTIVATIONS, GATINGS
+from inflight.execution.program import Program
+from inflight.models.runnable import GATINGS
 from inflight.models.spec import Dense, MoE
 
 
@@ -42,47 +43,43 @@ class MoEWeights(Struct, frozen=True):
             else None,
         )
 
-    def bind(self, workspace: Workspace, hidden_size: int) -> Part:
+    def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
+        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
         if self.separate_norms is not None:
-            return self._beside(self.separate_norms, workspace, hidden_size)
-        router, experts, gate = self.router, self.experts, self.shared_gate
-        logits = workspace.take("router_logits", self.spec.experts, "float32")  # [T, X]
-        shared = self.shared.bind(workspace, hidden_size) if self.shared and gate is None else None
+            self._forward_side_by_side(self.separate_norms, program, x, hidden)
+            return
+        logits = program.take("router_logits", self.spec.experts, "float32")  # [T, X]
+        ops.linear(program, x, self.router, logits)
+        ops.experts(program, x, logits, self.experts, hidden)
+        if self.shared is None:
+            return
+        if self.shared_gate is None:
+            self.shared.forward(program, x, hidden)
+            return
+        weight = program.take("shared_gate", 1, "float32")  # [T, 1]
+        out = program.take("shared", self.shared.down.rows, "float32")  # [T, E]
+        ops.linear(program, x, self.shared_gate, weight)
+        ops.linear(program, self.shared.inner(program, x), self.shared.down, out)
+        ops.add_gated(program, out, weight, hidden)
 
-        def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            batch.linear(normed, router, logits)
-            batch.experts(normed, logits, experts, hidden)
-            if shared is not None:
-                shared(batch, normed, hidden)
-
-        return run if self.shared is None or gate is None else _with_gated(run, self.shared, gate, workspace)
-
-    def _beside(self, norms: SeparateNorms, workspace: Workspace, hidden_size: int) -> Part:
-        """Build steps in which the shared MLP reads what the layer's norm made, and experts and router the residual
-        stream by their own norms; both outputs are normed, added up, and normed again."""
-        router, experts, shared = self.router, self.experts, self.shared
-        assert shared is not None
-        gate_up, down, activation = shared.gate_up, shared.down, ACTIVATIONS[self.spec.activation]
-        inner = workspace.take("inner", shared.spec.width)  # [T, F]
-        logits = workspace.take("router_logits", self.spec.experts, "float32")  # [T, X]
-        product, total = (workspace.take(name, hidden_size, "float32") for name in ("product", "both"))  # [T, E]
-        own = workspace.take("experts_read", hidden_size)
-        eps, scale = norms.eps, norms.scale
-
-        def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            batch.gate_up(normed, gate_up, inner, activation)
-            batch.linear(inner, down, product)
-            batch.clear(total)
-            batch.add(product, norms.after_shared, eps, 1.0, total)
-            batch.rms_norm(hidden, norms.before_router, eps, own)
-            batch.linear(own, router, logits)
-            batch.rms_norm(hidden, norms.before_experts, eps, own)
-            batch.clear(product)
-            batch.experts(own, logits, experts, product)
-            batch.add(product, norms.after_experts, eps, 1.0, total)
-            batch.add(total, norms.after, eps, scale, hidden)
-
-        return run
+    def _forward_side_by_side(self, norms: SeparateNorms, program: Program, x: Activation, hidden: Activation) -> None:
+        """Compute the shared MLP of x, which the layer's norm made, and experts and router of the residual stream by
+        their own norms; both results are normed, added up, and normed again."""
+        assert self.shared is not None
+        size, eps = self.shared.down.rows, norms.eps
+        logits = program.take("router_logits", self.spec.experts, "float32")  # [T, X]
+        product, total = (program.take(name, size, "float32") for name in ("product", "both"))  # [T, E]
+        own = program.take("experts_read", size)  # [T, E]
+        ops.linear(program, self.shared.inner(program, x), self.shared.down, product)
+        ops.clear(program, total)
+        ops.add(program, product, norms.after_shared, eps, 1.0, total)
+        ops.rms_norm(program, hidden, norms.before_router, eps, own)
+        ops.linear(program, own, self.router, logits)
+        ops.rms_norm(program, hidden, norms.before_experts, eps, own)
+        ops.clear(program, product)
+        ops.experts(program, own, logits, self.experts, product)
+        ops.add(program, product, norms.after_experts, eps, 1.0, total)
+        ops.add(program, total, norms.after, eps, norms.scale, hidden)
 
 
 class SeparateNorms(Struct, frozen=True):
@@ -109,23 +106,6 @@ class SeparateNorms(Struct, frozen=True):
             eps=packer.model.norm.eps,
             scale=packer.model.residual_scale,
         )
-
-
-def _with_gated(routed: Part, shared: DenseWeights, gate: Linear, workspace: Workspace) -> Part:
-    """Return steps that run `routed`, and add the shared expert times the sigmoid of the token's gate."""
-    gate_up, down, activation = shared.gate_up, shared.down, ACTIVATIONS[shared.spec.activation]
-    inner = workspace.take("inner", shared.spec.width)  # [T, F]
-    weight = workspace.take("shared_gate", 1, "float32")  # [T, 1]
-    out = workspace.take("shared", down.rows, "float32")  # [T, E]
-
-    def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-        routed(batch, normed, hidden)
-        batch.linear(normed, gate, weight)
-        batch.gate_up(normed, gate_up, inner, activation)
-        batch.linear(inner, down, out)
-        batch.add_gated(out, weight, hidden)
-
-    return run
 
 
 def _experts(packer: Packer, spec: MoE, at: str) -> Experts:

@@ -2,7 +2,7 @@
 
 Queries, keys, values and the gate of the result are one stacked product, what writes and forgets (beta and the decay)
 another, which is held as activations are, whatever else is quantized: it decides what is remembered. Queries, keys and
-values pass a short convolution, then the delta rule (`protocol.ForwardPass.delta_rule`). Families stack these rows in
+values pass a short convolution, then the delta rule (`ops.delta_rule`). Families stack these rows in
 different ways, which `checkpoints.family_names` undoes.
 """
 
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Vector
+from inflight.execution import ops
+from inflight.execution.backends.protocol import Activation, Linear, Vector
 from inflight.execution.layers.norm import Residual
-from inflight.execution.layers.workspace import Part, Workspace
 from inflight.execution.packer import Packer
+from inflight.execution.program import Program
 from inflight.models.spec import LinearAttention
 
 
@@ -55,22 +56,27 @@ class LinearAttentionWeights(Struct, frozen=True):
             residual=Residual.load(packer, after),
         )
 
-    def bind(self, workspace: Workspace, hidden_size: int) -> Part:
-        spec, layer, eps = self.spec, self.layer, self.eps
-        projection, gate_weights, convolution, output = self.projection, self.gates, self.convolution, self.output
-        decay, step_bias, norm, key_heads = self.decay, self.step_bias, self.norm, spec.key_heads
-        values = spec.value_heads * spec.value_dim
-        projected = workspace.take("projected", projection.rows, "float32")  # [T, C + Hv·Dv]
-        qkv = workspace.take("convolved", projection.rows - values, "float32")  # [T, C]
-        gates = workspace.take("delta_gates", 2 * spec.value_heads, "float32")  # [T, 2·Hv]
-        mixed = workspace.take("mixed", values)  # [T, Hv·Dv]
-        add = self.residual.bind(workspace, hidden_size)
-
-        def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            batch.linear(normed, projection, projected)
-            batch.linear(normed, gate_weights, gates)
-            batch.convolve(projected, layer, convolution, qkv)
-            batch.delta_rule(qkv, projected, gates, layer, key_heads, decay, step_bias, norm, eps, mixed)
-            add(batch, mixed, output, hidden)
-
-        return run
+    def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
+        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
+        heads, values = self.spec.value_heads, self.spec.value_heads * self.spec.value_dim
+        projected = program.take("projected", self.projection.rows, "float32")  # [T, C + Hv·Dv]
+        qkv = program.take("convolved", self.projection.rows - values, "float32")  # [T, C]
+        gates = program.take("delta_gates", 2 * heads, "float32")  # [T, 2·Hv]
+        mixed = program.take("mixed", values)  # [T, Hv·Dv]
+        ops.linear(program, x, self.projection, projected)
+        ops.linear(program, x, self.gates, gates)
+        ops.convolve(program, projected, self.layer, self.convolution, qkv)
+        ops.delta_rule(
+            program,
+            qkv,
+            projected,
+            gates,
+            self.layer,
+            self.spec.key_heads,
+            self.decay,
+            self.step_bias,
+            self.norm,
+            self.eps,
+            mixed,
+        )
+        self.residual.add(program, mixed, self.output, hidden)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from inflight.execution.backends.protocol import Activation, ForwardPass, Linear, Vector
+from inflight.execution import ops
+from inflight.execution.backends.protocol import Activation, Linear, Vector
 from inflight.execution.layers.norm import Residual
-from inflight.execution.layers.workspace import Part, Workspace
 from inflight.execution.packer import Packer
+from inflight.execution.program import Program
 from inflight.models.spec import ShortConvolution
 
 
@@ -43,21 +44,10 @@ class ShortConvolutionWeights(Struct, frozen=True):
             residual=Residual.load(packer, after),
         )
 
-    def bind(self, workspace: Workspace, hidden_size: int) -> Part:
-        layer, projection, convolution, bias, output = (
-            self.layer,
-            self.projection,
-            self.convolution,
-            self.bias,
-            self.output,
-        )
-        streams = workspace.take("projected", projection.rows, "float32")  # [T, 3·E]
-        mixed = workspace.take("mixed", output.columns)  # [T, E]
-        add = self.residual.bind(workspace, hidden_size)
-
-        def run(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            batch.linear(normed, projection, streams)
-            batch.convolve_gated(streams, layer, convolution, bias, mixed)
-            add(batch, mixed, output, hidden)
-
-        return run
+    def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
+        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
+        streams = program.take("projected", self.projection.rows, "float32")  # [T, 3·E]
+        mixed = program.take("mixed", self.output.columns)  # [T, E]
+        ops.linear(program, x, self.projection, streams)
+        ops.convolve_gated(program, streams, self.layer, self.convolution, self.bias, mixed)
+        self.residual.add(program, mixed, self.output, hidden)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from inflight.execution.backends.protocol import Activation, ForwardPass, GateUp, Linear, Vector
+from inflight.execution import ops
+from inflight.execution.backends.protocol import Activation, GateUp, Linear, Vector
 from inflight.execution.layers.norm import Residual
-from inflight.execution.layers.workspace import Part, Workspace
 from inflight.execution.packer import Packer
+from inflight.execution.program import Program
 from inflight.models.runnable import ACTIVATIONS
 from inflight.models.spec import Dense
 
@@ -38,33 +39,23 @@ class DenseWeights(Struct, frozen=True):
             residual=Residual.load(packer, after),
         )
 
-    def bind(self, workspace: Workspace, hidden_size: int) -> Part:
-        gate_up, up, down = self.gate_up, self.up, self.down
-        activation, curve = ACTIVATIONS[self.spec.activation], self.curve
-        inner = workspace.take("inner", self.spec.width)  # [T, F]
-        add = self.residual.bind(workspace, hidden_size)
+    def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
+        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
+        self.residual.add(program, self.inner(program, x), self.down, hidden)
 
-        def gated(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            batch.gate_up(normed, gate_up, inner, activation)
-            add(batch, inner, down, hidden)
-
-        if gate_up is not None:
-            return gated
-        if activation in ("gelu", "gelu_tanh", "relu"):
-
-            def activated(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-                batch.linear_act(normed, up, activation, inner)
-                add(batch, inner, down, hidden)
-
-            return activated
-        sums = workspace.take("sums", self.spec.width, "float32")  # [T, F]
-
-        def plain(batch: ForwardPass, normed: Activation, hidden: Activation) -> None:
-            batch.linear(normed, up, sums)
-            batch.activate(sums, activation, inner, curve)
-            add(batch, inner, down, hidden)
-
-        return plain
+    def inner(self, program: Program, x: Activation) -> Activation:
+        """Compute all before the last product, and return its input act[T, F]."""
+        activation = ACTIVATIONS[self.spec.activation]
+        inner = program.take("inner", self.spec.width)  # [T, F]
+        if self.gate_up is not None:
+            ops.gate_up(program, x, self.gate_up, inner, activation)
+        elif activation in ("gelu", "gelu_tanh", "relu"):
+            ops.linear_act(program, x, self.up, activation, inner)
+        else:
+            sums = program.take("sums", self.spec.width, "float32")  # [T, F]
+            ops.linear(program, x, self.up, sums)
+            ops.activate(program, sums, activation, inner, self.curve)
+        return inner
 
 
 def _bias(spec: Dense, name: str, rows: int) -> list[tuple[str, int]]:
