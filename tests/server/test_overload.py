@@ -31,7 +31,9 @@ def hold(server: Server, count: int, **more: Any) -> list[Any]:
 def test_a_full_queue_is_reported_with_the_time_to_wait(start: Callable[..., Server]) -> None:
     server = start("--max-num-seqs", "1", "--max-queued-requests", "2")
     asking = server.client().completions
-    opened = hold(server, 3)
+    opened = hold(server, 1)
+    assert server.settled(lambda: server.metric("inflight_sequences_running") == 1)  # and waits no more
+    opened += hold(server, 2)
     with pytest.raises(openai.RateLimitError, match="2 requests wait already") as caught:
         asking.create(model="built-in", prompt="x")
     assert int(caught.value.response.headers["retry-after"]) >= 1

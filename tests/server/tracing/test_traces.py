@@ -119,7 +119,7 @@ def test_a_stream_lasts_until_its_last_frame(traced: tuple[Server, Collector]) -
     server, collector = traced
     body = {"prompt": "Once", "max_tokens": 30, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as stream:
-        assert sum(1 for line in stream.iter_lines() if line) > 2
+        assert sum(1 for line in stream.iter_lines() if line) >= 2  # at least its tokens and its end
     span = span_of(collector, stream)
     assert span.name == "text_completion built-in" and span.attributes["inflight.stream"] is True
     assert span.attributes["gen_ai.usage.output_tokens"] == 30
