@@ -30,16 +30,22 @@ def hold(server: Server, count: int, **more: Any) -> list[Any]:
 
 def test_a_full_queue_is_reported_with_the_time_to_wait(start: Callable[..., Server]) -> None:
     server = start("--max-num-seqs", "1", "--max-queued-requests", "2")
-    asking = server.client().completions
-    opened = hold(server, 1)
-    assert server.settled(lambda: server.metric("inflight_sequences_running") == 1)  # and waits no more
-    opened += hold(server, 2)
-    with pytest.raises(openai.RateLimitError, match="2 requests wait already") as caught:
-        asking.create(model="built-in", prompt="x")
-    assert int(caught.value.response.headers["retry-after"]) >= 1
-    assert caught.value.body["retry_after_s"] > 0  # type: ignore[index]
-    for one in opened:
-        one.close()
+    asking = server.client().with_options(max_retries=0).completions
+
+    def ask(_: int) -> openai.RateLimitError | None:
+        try:
+            asking.create(model="built-in", prompt="Once", max_tokens=900, extra_body={"ignore_eos": True})
+        except openai.RateLimitError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(12) as pool:  # more at once than one that runs and two that wait
+        refused = [error for error in pool.map(ask, range(12)) if error is not None]
+    assert refused
+    for caught in refused:
+        assert "2 requests wait already" in str(caught)
+        assert int(caught.response.headers["retry-after"]) >= 1
+        assert caught.body["retry_after_s"] > 0  # type: ignore[index]
     assert server.settled(lambda: server.post("/v1/completions", {"prompt": "x"}).status_code == 200)
 
 
