@@ -36,7 +36,7 @@ def seconds(
 ) -> list[float]:
     """Time one product for each kind of weights: the minimum of `times` rounds, in which kinds take turns."""
     slots, cache = (
-        backend.request_slots(Capacity(1, 16, 1, 16, 1), 0),
+        backend.input_batch(Capacity(1, 16, 1, 16, 1), 0),
         backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 1),
     )
     batch = backend.prepare(slots, cache, ())

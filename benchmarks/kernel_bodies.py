@@ -16,7 +16,7 @@ from inflight.counted import counted
 from inflight.execution.backends import arrays
 from inflight.execution.backends.native import NativeBackend, NativePass
 from inflight.execution.backends.protocol import Array, AttentionMetadata, Hold, KVShape, RopeTable, SamplingBatch
-from inflight.execution.backends.slots import PassInputs
+from inflight.execution.batch.pass_layout import PassInputs
 from inflight.execution.sizes import parts
 from inflight.models.spec import Attention, ModelSpec
 
@@ -127,7 +127,7 @@ def plain(backend: NativeBackend) -> NativePass:
 def over(backend: NativeBackend, metadata: AttentionMetadata, kv_cache: Any) -> NativePass:
     """A pass over these positions, whatever their tokens are."""
     none, token_ids = np.zeros(0, np.int32), np.zeros(len(metadata.positions), np.int32)
-    slots = backend.request_slots(Capacity(1, BLOCK, 1, BLOCK, 1), 0)
+    slots = backend.input_batch(Capacity(1, BLOCK, 1, BLOCK, 1), 0)
     return backend.forward_pass(PassInputs(none, none, token_ids, metadata), kv_cache, slots, ())
 
 

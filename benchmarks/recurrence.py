@@ -24,7 +24,8 @@ from inflight.counted import counted
 from inflight.execution.backends import arrays
 from inflight.execution.backends.native import NativeBackend, NativePass
 from inflight.execution.backends.protocol import AttentionMetadata, KVShape, LayerState, StateMetadata
-from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.pass_layout import PassInputs
 from inflight.models.spec import LinearAttention
 
 HIDDEN = 2048
@@ -62,7 +63,7 @@ class Layers:
         rows, length, backend = self._rows, self._length, self._backend
         start, width = 1, -(-(1 + length) // BLOCK)
         cache = backend.state_cache(states, rows + 1, 1)
-        slots = RequestSlots(Capacity(width, BLOCK, rows, BLOCK * width, 1, state_snapshots=1), 0, cache)
+        slots = InputBatch(Capacity(width, BLOCK, rows, BLOCK * width, 1, state_snapshots=1), 0, cache)
         metadata = AttentionMetadata(
             np.tile(np.arange(start, start + length, dtype=np.int32), rows),
             np.arange(rows + 1, dtype=np.int32) * length,

@@ -30,7 +30,7 @@ from inflight.core.types.plan import Capacity, Chunk
 from inflight.counted import counted
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import AttentionMetadata, Hold, Quantization
-from inflight.execution.backends.slots import PassInputs
+from inflight.execution.batch.pass_layout import PassInputs
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.memory import GIB, kv_shape
 from inflight.execution.model import Model as ForwardPasses
@@ -128,7 +128,7 @@ class Step:
         inputs = PassInputs(np.arange(rows, dtype=np.int32), chunk_of, np.arange(tokens, dtype=np.int32), metadata)
         last = (np.arange(rows) * length + length - 1).tolist()
         slabs = [last[first : first + SLAB] for first in range(0, rows, SLAB)]
-        slots = self._backend.request_slots(Capacity(self._blocks, BLOCK, rows, 1 << 20, self._config.vocab_size), 0)
+        slots = self._backend.input_batch(Capacity(self._blocks, BLOCK, rows, 1 << 20, self._config.vocab_size), 0)
 
         def run() -> None:
             batch = self._backend.forward_pass(inputs, self._kv_cache, slots, chunks)

@@ -4,7 +4,7 @@
 
 Scenes: 32 rows, and 256 rows with 10,000 requests waiting; each in steady decode (no one comes or goes) and in churn
 (short answers, so that every step ends some requests and admits others). The null executor runs the plans (its time
-does not count), and the real backend's slots prepare them: token ids, metadata, block tables, sampling settings.
+does not count), and the real backend's input batch prepares them: token ids, metadata, block tables, sampling settings.
 Prompts are 128 tokens, half of them shared with others; the waiting queue is kept at its length by new arrivals, whose
 `add` is timed per request. Two more scenes time the plan alone where the queue is looked at in vain: 200 requests that
 share 8,192 cached tokens wait under the policy `prefix`, and all rows are taken; and the first in the queue, of which
@@ -40,7 +40,7 @@ from inflight.core.types.events import FinishedEvent
 from inflight.core.types.plan import BatchPlan, Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.backends.slots import RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.testing.null import NullExecutor
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class Bench:
         capacity = Capacity(blocks, 16, scene.rows, LONGEST, 1000)
         self._scheduler = Scheduler(SchedulerConfig(capacity, Chunked(BUDGET), Fcfs()))
         self._executor = NullExecutor(capacity)
-        self._rows = RequestSlots(capacity, padding_block=blocks)
+        self._batch = InputBatch(capacity, padding_block=blocks)
         for _ in range(scene.rows + scene.waiting):
             self._add()
         while self._scheduler.stats().running < scene.rows:
@@ -182,16 +182,13 @@ class Bench:
 
     def _prepare(self, plan: BatchPlan) -> None:
         """Return what the real backend does around its kernels."""
-        for row in plan.freed_rows:
-            self._rows.free(row)
-        for new in plan.new_requests:
-            self._rows.start(new)
-        where = self._rows.gather(plan.chunks).metadata
+        self._batch.update(plan.chunks, plan.new_requests, plan.freed_rows)
+        where = self._batch.gather(plan.chunks).metadata
         last = where.positions[where.query_start[1:] - 1]
         samples = np.array([index for index, chunk in enumerate(plan.chunks) if chunk.sample], np.int32)
         rows = np.array([chunk.row for chunk in plan.chunks if chunk.sample], np.int32)
-        self._rows.sampling(rows, last[samples])
-        self._rows.keep(rows, last[samples], rows)
+        self._batch.sampling(rows, last[samples])
+        self._batch.keep(rows, last[samples], rows)
 
 
 def measure_blocked(scene: BlockedScene, steps: int) -> BlockedRow:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from inflight.execution.backends.packed_adapter import PackedAdapter
 from inflight.execution.backends.protocol import Delta, LowRank
-from inflight.execution.backends.torch.adapter_rows import AdapterRows, tiled
+from inflight.execution.backends.torch.adapted_matrix import AdapterRows, tiled
 from inflight.execution.backends.torch.adapters import AdapterTables
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.packing import Packer
@@ -215,12 +215,14 @@ def _products(numbers: Numbers, sizes: Sizes, tokens: int) -> Iterator[Case]:
 def _adapters(numbers: Numbers, sizes: Sizes, tokens: int) -> Case:
     """Return what they add to a product; the rows have them in turns."""
     hidden, weight = sizes.hidden, DeviceLinear((), sizes.hidden, sizes.hidden, 0)
-    tables = AdapterTables(ADAPTERS, numbers.device, Upload(numbers.device))
+    adapters: dict[int, PackedAdapter[Tensor]] = {}
+    tables = AdapterTables(adapters, ADAPTERS, numbers.device, Upload(numbers.device))
     pack = Packer(numbers.act, numbers.device).plain
     for slot in range(ADAPTERS):
         down, up = numbers.normal(RANK, hidden, scale=0.02), numbers.normal(hidden, RANK)
         part = LowRank(0, down.cpu().numpy(), up.cpu().numpy())
-        tables.place(slot, PackedAdapter([Delta(weight, (part,))], pack))
+        adapters[slot] = PackedAdapter([Delta(weight, (part,))], pack)
+    tables.update(adapters)
     adapted = tables.of(weight)
     assert adapted is not None
     rows = AdapterRows(*(numbers.of(one.tolist()) for one in tiled(np.arange(tokens) % ADAPTERS, ADAPTERS)))

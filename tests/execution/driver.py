@@ -17,7 +17,7 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Quantization
-from inflight.execution.backends.slots import RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.lora_files import LoraFiles
 from inflight.execution.memory import kv_shape
@@ -72,7 +72,7 @@ class Driver:
         )
         states = states_of(self.config)
         cache = backend.state_cache(states, ROWS + 1, SNAPSHOTS) if states else None
-        self._slots = backend.request_slots(capacity, 0, cache)
+        self._state = backend.input_batch(capacity, 0, cache)
         self._free_rows = list(range(ROWS))
         self.free = list(np.random.default_rng(3).permutation(num_blocks))
 
@@ -105,12 +105,13 @@ class Driver:
                     )
                 )
             else:
-                extend(self._slots, sequence)
+                extend(self._state, sequence)
             sequence.known, row = len(sequence.tokens), sequence.row
             due = tuple(snapshots) if sequence is chunks[0][0] else ()
             blocks = tuple(sequence.blocks[first:])
             given.append(Chunk(row, row, sequence.computed, count, blocks, False, snapshots=due))
-        self.batch = self._backend.prepare(self._slots, self._cache, given, new)
+        self._state.update(given, new)
+        self.batch = self._backend.prepare(self._state, self._cache, given)
         self.decoder.forward(self.batch)
         for sequence, count in chunks:
             sequence.computed += count
@@ -122,7 +123,7 @@ class Driver:
         self.adapters.check(files)
         packed = self._backend.pack_adapter(self.adapters.deltas(files))
         assert packed.nbytes > 0
-        self._backend.place_adapter(self._slots, slot, packed)
+        self._state.place_adapter(slot, packed)
 
     def logits(self, places: Sequence[int]) -> np.ndarray:
         """After the tokens at these places of the last step."""
@@ -151,16 +152,15 @@ class Driver:
             self._free_rows.append(sequence.row)
 
 
-def extend(slots: Any, sequence: Tracked) -> None:
+def extend(batch: InputBatch, sequence: Tracked) -> None:
     """Append the sequence's tokens since the last step, as if they had been drawn."""
     said = sequence.tokens[sequence.known :]
-    if isinstance(slots, RequestSlots):
-        positions = np.arange(sequence.known - 1, len(sequence.tokens) - 1)
-        slots.keep(np.full(len(said), sequence.row), positions, np.array(said, np.int32))
-    elif said:
+    positions = np.arange(sequence.known - 1, len(sequence.tokens) - 1)
+    batch.keep(np.full(len(said), sequence.row), positions, np.array(said, np.int32))
+    if batch.mirror is not None and said:
         import torch
 
-        slots.tokens[sequence.row, sequence.known : len(sequence.tokens)] = torch.tensor(said, dtype=torch.int32)
+        batch.mirror.tokens[sequence.row, sequence.known : len(sequence.tokens)] = torch.tensor(said, dtype=torch.int32)
 
 
 class Tracked:

@@ -45,12 +45,12 @@ class OwnMemory(TorchBackend):
         self.counting = False
         return STEP
 
-    def prepare(self, slots: Any, kv_cache: Any, chunks: Any, *others: Any) -> Any:
+    def prepare(self, batch: Any, kv_cache: Any, chunks: Any) -> Any:
         if self.counting and chunks:
             if self.short:
                 raise torch.OutOfMemoryError("it tried to allocate 3 GiB")
             self.passes.append(list(chunks))
-        return super().prepare(slots, kv_cache, chunks, *others)
+        return super().prepare(batch, kv_cache, chunks)
 
 
 def test_prompts_stand_beside_as_many_decodes_as_there_can_be() -> None:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from inflight.core.types.plan import Chunk
+from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.execution.backends.protocol import Backend, PassResult
+from inflight.execution.batch.input_batch import InputBatch
 
 
 class Threaded:
@@ -35,20 +36,17 @@ class Threaded:
     def copy_blocks(self, *arguments: Any) -> None:
         self._work.put(lambda: self._inner.copy_blocks(*arguments))
 
-    def discard(self, *arguments: Any) -> None:
-        self._work.put(lambda: self._inner.discard(*arguments))
+    def input_batch(self, capacity: Capacity, padding_block: int, states: Any = None) -> QueuedBatch:
+        return QueuedBatch(
+            capacity, padding_block, self._inner.input_batch(capacity, padding_block, states), self._work
+        )
 
-    def append_blocks(self, *arguments: Any) -> None:
-        self._work.put(lambda: self._inner.append_blocks(*arguments))
-
-    def prepare(
-        self, slots: Any, kv_cache: Any, chunks: Sequence[Chunk], new: Sequence[Any] = (), freed: Sequence[int] = ()
-    ) -> Written:
+    def prepare(self, batch: QueuedBatch, kv_cache: Any, chunks: Sequence[Chunk]) -> Written:
         def begin() -> Any:
-            return self._inner.prepare(slots, kv_cache, chunks, new, freed)
+            return self._inner.prepare(batch.mirror, kv_cache, chunks)
 
         def void() -> None:
-            self._inner.discard(slots, [chunk.row for chunk in chunks])
+            batch.mirror.discard([chunk.row for chunk in chunks])
 
         return Written(self._work, self.ready, begin, void, sum(chunk.length for chunk in chunks))
 
@@ -59,6 +57,22 @@ class Threaded:
     def _run(self) -> None:
         while work := self._work.get():
             work()
+
+
+class QueuedBatch(InputBatch):
+    """A batch whose mirror is the inner backend's, changed behind the passes that were submitted before."""
+
+    def __init__(self, capacity: Capacity, padding_block: int, mirror: InputBatch, work: Any) -> None:
+        super().__init__(capacity, padding_block)
+        self.mirror, self._work = mirror, work
+
+    def update(self, chunks: Sequence[Chunk], new: Sequence[NewRequest] = (), freed: Sequence[int] = ()) -> None:
+        super().update(chunks, new, freed)
+        self._work.put(lambda: self.mirror.update(chunks, new, freed))
+
+    def discard(self, slots: Sequence[int]) -> None:
+        super().discard(slots)
+        self._work.put(lambda: self.mirror.discard(slots))
 
 
 class Written:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.protocol import Backend, KVShape, LayerState
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.memory import gib, memory_of
 from inflight.execution.out_of_memory import is_out_of_memory
 from inflight.execution.pass_decoder import Captures, PassDecoder, sample
@@ -73,20 +74,20 @@ def largest_step_bytes(
 def _compute(decoder: PassDecoder, backend: Backend, step: LargestStep) -> None:
     capacity = Capacity(1, step.shape.block_size, step.rows, step.positions, step.vocab_size, windows=step.windows)
     states = backend.state_cache(step.layers, step.rows + 1, 0) if step.layers else None
-    slots = backend.request_slots(capacity, padding_block=1, states=states)
+    batch: InputBatch = backend.input_batch(capacity, padding_block=1, states=states)
     cache = backend.kv_cache(step.shape, _BLOCKS)
     rows = list(range(step.rows))
     new = [NewRequest(row, (0,), 1, _ALL, seed=row, sample_index=0) for row in rows]
-    backend.prepare(slots, cache, (), new)
-    backend.discard(slots, rows)  # so that they need no blocks of their own
+    batch.update((), new)
+    batch.discard(rows)  # so that they need no blocks of their own
     chunks = [
         Chunk(-1, row, step.positions - length, length, (), 1)
         for row, length in enumerate(chunk_lengths(step.tokens, step.rows, step.positions))
     ]
-    batch = backend.prepare(slots, cache, chunks)
-    decoder.forward(batch)
-    sample(decoder, batch, chunks)
-    batch.finish().result()
+    forward = backend.prepare(batch, cache, chunks)
+    decoder.forward(forward)
+    sample(decoder, forward, chunks)
+    forward.finish().result()
 
 
 def chunk_lengths(tokens: int, rows: int, positions: int) -> list[int]:

@@ -3,9 +3,10 @@
 Knows plans, the decoder and the order of a step; not why the plan looks as it does, and no tensor. One step is:
 transfers of blocks (`block_transfers`), then forward passes over all its tokens, each followed by the logits of the
 positions that score, then of those that sample (in slabs, so that a wide batch over a large vocabulary needs little
-memory), then vectors. Slots, tokens and settings are the backend's. Where that computes beside the caller, `submit`
-returns before the step is done. Drafts that the plan leaves to the executor are made first; then `submit` waits for
-them. Where the device itself has ended, a step does not fail but raises, since no later step could be computed.
+memory), then vectors. State of sequences between steps is the input batch's, which the plan changes first. Where the
+backend computes beside the caller, `submit` returns before the step is done. Drafts that the plan leaves to the
+executor are made first; then `submit` waits for them. Where the device itself has ended, a step does not fail but
+raises, since no later step could be computed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from inflight.execution.backends.protocol import (
     PendingPass,
     StateCache,
 )
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.block_transfers import BlockTransfers, PlaceTransfers
 from inflight.execution.device_lost import DeviceLost, sentence
 from inflight.execution.grammars.grammar_rows import GrammarRows, PassMasks
@@ -75,12 +77,12 @@ class ModelRunner:
         self._backend = backend
         self._kv_cache = kv_cache
         self._capacity = capacity
-        self._slots = backend.request_slots(capacity, padding_block=capacity.num_blocks, states=states)
+        self._batch: InputBatch = backend.input_batch(capacity, padding_block=capacity.num_blocks, states=states)
         self._drafting: StepDrafting | None = None
         if drafter is not None:
             from inflight.execution.drafters.step_drafting import StepDrafting
 
-            self._drafting = StepDrafting(drafter, backend, self._slots, kv_cache)
+            self._drafting = StepDrafting(drafter, self._batch)
         self._transfers = BlockTransfers(capacity, self._copy_blocks, places)
         self._layers = layers
         self._steps = steps or StepActivity()
@@ -88,7 +90,7 @@ class ModelRunner:
         self._adapters = None
         if adapters is not None:
             assert isinstance(backend, Backend)
-            self._adapters = AdapterLoader(adapters, backend, self._slots, self._steps)
+            self._adapters = AdapterLoader(adapters, backend, self._batch, self._steps)
         self._flights: deque[InFlight] = deque()  # whose results were not taken yet, where rows may have grammars
         self.lost: str | None = None  # a sentence, once the device computes nothing any more
         self._loss_is_raised = False
@@ -144,10 +146,7 @@ class ModelRunner:
 
     def discard(self, plan: BatchPlan) -> None:
         """Clear a failed step's rows, so that the next step, which may be in flight, reads nothing it left undone."""
-        rows = [chunk.row for chunk in plan.chunks]
-        self._backend.discard(self._slots, rows)
-        if self._drafting is not None:
-            self._drafting.discard(rows)
+        self._batch.discard([chunk.row for chunk in plan.chunks])
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         filled = None if self._grammars is None else self._grammars.poll()
@@ -196,6 +195,9 @@ class ModelRunner:
             self._adapters.begin(plan)
         planned: tuple[Chunk, ...] = plan.chunks
         if self._drafting is not None:
+            self._drafting.leave(plan)
+        self._batch.update(plan.chunks, plan.new_requests, plan.freed_rows)
+        if self._drafting is not None:
             planned = self._drafting.drafted(plan)
             flight.draft_seconds, flight.undrafted = self._drafting.seconds, self._drafting.undrafted
         if self._grammars is not None:
@@ -204,14 +206,12 @@ class ModelRunner:
             in_order, planned = planned, tuple(self._adapters.side_by_side(planned))
             flight.reordered = planned != in_order
         padding = [Chunk(-1, self._capacity.max_rows, 0, length, (), 0) for length in plan.padding]
-        new, freed = plan.new_requests, plan.freed_rows
         cut = not self._capacity.encoder_only
         parts = list(passes((*planned, *padding), self._decoder.max_tokens, cut)) or [[]]
         for number, chunks in enumerate(parts, 1):
             if self._layers is not None:
                 self._layers.begin_pass(is_last=number == len(parts))
-            batch = self._backend.prepare(self._slots, self._kv_cache, chunks, new, freed)
-            new, freed = (), ()
+            batch = self._backend.prepare(self._batch, self._kv_cache, chunks)
             follows = self._awaits(chunks)
             masks = None if follows else self._masks(chunks)
             if chunks:

@@ -11,7 +11,8 @@ import numpy as np
 from inflight.core.types.plan import Capacity
 from inflight.execution.backends.bf16 import from_bf16, to_bf16
 from inflight.execution.backends.protocol import AttentionMetadata, KVShape, RopeTable, SamplingBatch
-from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.pass_layout import PassInputs
 
 Array = np.ndarray[Any, Any]
 
@@ -135,7 +136,7 @@ class OnArrays:
     def __init__(self, backend: Any) -> None:
         self.backend = backend
         self._empty = self._inputs(np.zeros(0, np.int32), metadata_of([]))
-        self._slots = RequestSlots(Capacity(1, 16, 1, 16, 1), 0)
+        self._slots = InputBatch(Capacity(1, 16, 1, 16, 1), 0)
         self._cache = backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 1)
 
     def __getattr__(self, name: str) -> Any:

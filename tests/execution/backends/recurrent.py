@@ -12,7 +12,8 @@ import numpy as np
 
 from inflight.core.types.plan import Capacity
 from inflight.execution.backends.protocol import KVShape, LayerState, StateMetadata
-from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.pass_layout import PassInputs
 
 from .material import OnArrays, act, metadata_of, normal, read
 
@@ -31,7 +32,7 @@ class Layer:
         self.backend, self.state, self.dtype = ops.backend, state, ops.dtype
         self.cache = self.backend.state_cache([None, state], ROWS + 1, SNAPSHOTS)
         capacity = Capacity(1, 16, ROWS, 4096, 1, state_snapshots=SNAPSHOTS)
-        self._slots = RequestSlots(capacity, 0, self.cache)
+        self._slots = InputBatch(capacity, 0, self.cache)
         self._kv = self.backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 300)
 
     def over(self, runs: Sequence[Run], snapshots: Sequence[Sequence[tuple[int, int]]] = ()) -> Any:

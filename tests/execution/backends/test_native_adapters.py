@@ -13,8 +13,7 @@ import pytest
 
 from inflight.execution.backends.matrices import ReorderedMatrix
 from inflight.execution.backends.protocol import Delta, KVShape, LowRank
-from inflight.execution.backends.row_settings import AdaptedRows
-from inflight.execution.backends.slots import PassInputs
+from inflight.execution.batch.pass_layout import AdaptedRows, PassInputs
 
 from .material import act, held, metadata_of, normal, read
 

@@ -8,7 +8,8 @@ from inflight.core.types.plan import Capacity
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.native.recording import Recorded
 from inflight.execution.backends.protocol import KVShape
-from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.pass_layout import PassInputs
 
 from .conftest import ISAS
 from .material import Blocks, metadata_of, normal
@@ -23,7 +24,7 @@ def step(backend: NativeBackend) -> np.ndarray:
     cache = backend.kv_cache(KVShape.uniform(1, 16, KV_HEADS, DIM), 16)
     none = np.zeros(0, np.int32)
     inputs = PassInputs(none, none, np.arange(21, dtype=np.int32), metadata)
-    batch = backend.forward_pass(inputs, cache, RequestSlots(Capacity(16, 16, 2, 64, VOCABULARY), 0), ())
+    batch = backend.forward_pass(inputs, cache, InputBatch(Capacity(16, 16, 2, 64, VOCABULARY), 0), ())
     linear = backend.pack_linear([normal(1, (HEADS + 2 * KV_HEADS) * DIM, HIDDEN)])
     hidden, normed = backend.activation(21, HIDDEN, "float32"), backend.activation(21, HIDDEN, "act")
     qkv = backend.activation(21, (HEADS + 2 * KV_HEADS) * DIM, "float32")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.reference.sampling import philox4x32_10, uniform
-from inflight.execution.backends.token_bias import bits
+from inflight.execution.batch.token_bias import bits
 
 from .conftest import ISAS, ops_for
 from .material import normal, sampling

@@ -40,7 +40,7 @@ def test_a_backend_and_its_passes_have_all_that_the_protocol_names(isa: str) -> 
     backend = open_backend("float32", threads=1, isa=isa)
     assert isinstance(backend, Backend)
     states = backend.state_cache([LayerState(3, 8)], rows=2, snapshots=1)
-    slots = backend.request_slots(Capacity(1, 16, 1, 16, 10, state_snapshots=1), padding_block=0, states=states)
+    slots = backend.input_batch(Capacity(1, 16, 1, 16, 10, state_snapshots=1), padding_block=0, states=states)
     batch = backend.prepare(slots, backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 1), [])
     assert not [name for name in methods(ForwardPass) if not callable(getattr(batch, name, None))]
     if isa != "null":

@@ -11,6 +11,7 @@ from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest, Tra
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.null import NullBackend
 from inflight.execution.backends.protocol import KVShape
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.drafters.draft_kv import DraftKV
 
 BLOCKS, HOST, ROWS, SIZE = 30, 10, 4, 16
@@ -22,6 +23,7 @@ class ReferenceKV:
 
     def __init__(self) -> None:
         self.kv = DraftKV(NullBackend(), KVShape.uniform(1, SIZE, 1, 2), CAPACITY)
+        self.batch = InputBatch(CAPACITY, BLOCKS)
         self.there = [[False] * SIZE for _ in range(BLOCKS + 1 + HOST)]
         self.tables: dict[int, list[int]] = {}
         self.lengths: dict[int, int] = {}
@@ -36,14 +38,16 @@ class ReferenceKV:
         self._step(row, start, length, [free.pop() for _ in range(lacking)], ())
 
     def _step(self, row: int, start: int, length: int, blocks: list[int], new: tuple[NewRequest, ...]) -> None:
-        self.kv.begin(BatchPlan(0, (Chunk(0, row, start, length, tuple(blocks), 1),), new))
+        plan = BatchPlan(0, (Chunk(0, row, start, length, tuple(blocks), 1),), new)
+        self.batch.update(plan.chunks, new)
+        self.kv.begin(plan, self.batch)
         self.tables[row] += blocks
         self.lengths[row] = start + length
         for position in range(start, -(-(start + length) // SIZE) * SIZE):
             self._at(row, position)[position % SIZE] = False
 
     def draft(self, row: int, end: int) -> None:
-        self.kv.computes(row, end)
+        self.kv.note_computed(self.batch, row, end)
         for position in range(end):
             self._at(row, position)[position % SIZE] = True
 
@@ -55,7 +59,7 @@ class ReferenceKV:
         for row, length in self.lengths.items():
             for end in {1, length // 2 + 1, length}:
                 there = [self._at(row, position)[position % SIZE] for position in range(end)]
-                assert self.kv.computed(row, end) == (there.index(False) if False in there else end)
+                assert self.kv.num_computed(self.batch, row, end) == (there.index(False) if False in there else end)
 
     def _at(self, row: int, position: int) -> list[bool]:
         return self.there[self.tables[row][position // SIZE]]
@@ -101,7 +105,7 @@ def test_blocks_from_elsewhere_have_nothing_of_the_drafters(kind: Literal["load"
     reference.draft(0, 40)
     brought = Transfer(1, kind, "folder", (4,), (77,))
     stored = Transfer(2, "store", "folder", (3,), (78,))
-    reference.kv.begin(BatchPlan(0, (), transfers=(brought, stored)))
+    reference.kv.begin(BatchPlan(0, (), transfers=(brought, stored)), reference.batch)
     reference.there[4] = [False] * SIZE
     reference.check()
 
@@ -111,10 +115,12 @@ def test_rows_of_a_step_that_failed_are_nobodys() -> None:
     reference.start(0, [3, 4], 0, 20)
     reference.start(1, [3, 5], 16, 4)
     reference.draft(0, 20)
-    reference.kv.discard([1])
-    reference.kv.begin(BatchPlan(0, (Chunk(0, 1, 20, 20, (6,), 1),)))
-    reference.kv.computes(1, 40)
-    assert reference.kv.computed(0, 20) == 20
+    batch, plan = reference.batch, BatchPlan(0, (Chunk(0, 1, 20, 20, (6,), 1),))
+    batch.discard([1])
+    batch.update(plan.chunks)
+    reference.kv.begin(plan, batch)
+    reference.kv.note_computed(batch, 1, 40)
+    assert reference.kv.num_computed(batch, 0, 20) == 20
     del reference.lengths[1]
     reference.start(1, [7], 0, 5)
     reference.check()

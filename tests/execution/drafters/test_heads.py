@@ -13,7 +13,7 @@ from msgspec import structs
 from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends import open_backend
-from inflight.execution.backends.slots import RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.drafters.heads import head_drafter
 from inflight.execution.drafters.heads.eagle3 import load_eagle3
@@ -109,12 +109,11 @@ class Loaded:
         self.graphs = Replays()
         return CapturedPasses(self.head, self.graphs, buckets)
 
-    def put(self, slots: Any, position: int, token: int) -> None:
+    def put(self, state: InputBatch, position: int, token: int) -> None:
         """Behind the position of row 0, as a draw does."""
-        if isinstance(slots, RequestSlots):
-            slots.keep(np.array([0]), np.array([position]), np.array([token]))
-        else:
-            slots.tokens[0, position + 1] = token
+        state.keep(np.array([0]), np.array([position]), np.array([token]))
+        if state.mirror is not None:
+            state.mirror.tokens[0, position + 1] = token
 
 
 def opened(isa: str, dtype: Any) -> Any:
@@ -143,16 +142,18 @@ def test_logits_are_those_of_the_reference(reference_of: HeadReferenceOf, isa: s
     reference, count = reference_of(name), 40
     loaded = Loaded.of(reference, isa, dtype)
     tokens = np.random.default_rng(3).integers(0, loaded.capacity.vocab_size, count).tolist()
-    slots: Any = loaded.backend.request_slots(loaded.capacity, BLOCKS)
+    state: InputBatch = loaded.backend.input_batch(loaded.capacity, BLOCKS)
     cache, own = loaded.caches()
     recent = loaded.recent(1)
     new = NewRequest(0, tuple(tokens), count, SamplingParams(), 0, 0)
-    batch = loaded.backend.prepare(slots, cache, [Chunk(0, 0, 0, count, (7, 3, 5, 9), 0)], [new])
+    chunk = Chunk(0, 0, 0, count, (7, 3, 5, 9), 0)
+    state.update([chunk], [new])
+    batch = loaded.backend.prepare(state, cache, [chunk])
     loaded.model.forward(batch)
     first = recent.hold_pass(count)
 
     def read(start: int, length: int, places: Sequence[int], own_states: bool = False) -> np.ndarray:
-        batch = loaded.backend.prepare(slots.shifted(1), own, [Chunk(0, 0, start, length, (), 0)])
+        batch = loaded.backend.prepare(state.shifted(1), own, [Chunk(0, 0, start, length, (), 0)])
         if own_states:
             loaded.head.take_own(batch, places)
         else:
@@ -170,7 +171,7 @@ def test_logits_are_those_of_the_reference(reference_of: HeadReferenceOf, isa: s
     np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
     drafts = reference.drafts(tokens, 2)
     assert drafts[0] == int(found[1][-1].argmax())
-    loaded.put(slots, count - 1, drafts[0])
+    loaded.put(state, count - 1, drafts[0])
     assert int(read(count - 1, 1, [count - 23], own_states=True).argmax()) == drafts[1]
 
 
@@ -181,8 +182,8 @@ class Steps:
         self._loaded, self.tokens, self.computed = loaded, list(tokens), 0
         self._cache, own = loaded.caches()
         self.drafter = loaded.drafter(own)
-        self._slots = loaded.backend.request_slots(loaded.capacity, BLOCKS)
-        self.drafter.capture_ahead(self._slots, 60.0)
+        self._state = loaded.backend.input_batch(loaded.capacity, BLOCKS)
+        self.drafter.capture_ahead(self._state, 60.0)
         self._new = [NewRequest(0, tuple(tokens), len(tokens), SamplingParams(temperature=0), 0, 0)]
 
     def compute(self, count: int, drafts: int = 0) -> list[int]:
@@ -193,22 +194,24 @@ class Steps:
         blocks = tuple(range(-(-self.computed // BLOCK), -(-(end + drafts) // BLOCK)))
         chunk = Chunk(0, 0, self.computed, count + drafts, blocks, 1 + drafts, num_drafts=drafts)
         new, self._new = self._new, []
-        self.drafter.begin(BatchPlan(0, (chunk,), tuple(new)), self._slots)
+        plan = BatchPlan(0, (chunk,), tuple(new))
+        self.drafter.leave(plan, self._state)
+        self._state.update(plan.chunks, plan.new_requests)
+        self.drafter.begin(plan, self._state)
         found: list[int] = []
         if drafts:
-            self._loaded.backend.append_blocks(self._slots, self._cache, [chunk])
-            (one,) = self.drafter.draft([chunk], self._slots)
+            (one,) = self.drafter.draft([chunk], self._state)
             found = list(one)
-            chunk = structs.replace(chunk, new_blocks=(), draft_token_ids=one)
-        batch = self._loaded.backend.prepare(self._slots, self._cache, [chunk], new)
+            chunk = structs.replace(chunk, draft_token_ids=one)
+        batch = self._loaded.backend.prepare(self._state, self._cache, [chunk])
         self._loaded.model.forward(batch)
-        self.drafter.computed(batch, [chunk], self._slots)
+        self.drafter.computed(batch, [chunk], self._state)
         self.computed = end
         return found
 
     def say(self, token: int) -> None:
         """Append tokens that are known."""
-        self._loaded.put(self._slots, len(self.tokens) - 1, token)
+        self._loaded.put(self._state, len(self.tokens) - 1, token)
         self.tokens.append(token)
 
 

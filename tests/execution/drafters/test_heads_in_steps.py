@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from inflight.core.types.plan import Chunk
 from inflight.core.types.request import Request
-from inflight.execution.backends.slots import RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.drafters.heads.eagle3 import load_eagle3
 from inflight.execution.drafters.heads.head_decoder import HeadDecoder
@@ -135,11 +135,11 @@ class Heard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def draft(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[tuple[int, ...]]:
-        found: list[tuple[int, ...]] = self._inner.draft(chunks, slots)
+    def draft(self, chunks: Sequence[Chunk], batch: InputBatch) -> list[tuple[int, ...]]:
+        found: list[tuple[int, ...]] = self._inner.draft(chunks, batch)
         for chunk, drafts in zip(chunks, found, strict=True):
             known = chunk.start + chunk.length - chunk.num_drafts
-            self.drafts.append((slots._tokens[chunk.row, :known].tolist(), drafts))
+            self.drafts.append((batch.tokens[chunk.row, :known].tolist(), drafts))
         return found
 
 

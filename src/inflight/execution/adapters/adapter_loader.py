@@ -1,9 +1,9 @@
 """Adapters come and go beside the steps: read, packed and put into their slots.
 
-Knows plans' loads and transfers, and which row is computed with which slot. One is loaded at a time, matrix by matrix,
-on a thread of its own. While steps are computed it rests between two matrices for longer than these took, since it uses
-the cores that the steps do: so a step's next token is late by no more than a small part of a step. The more loads wait
-behind it the shorter it rests, or requests would come faster than their adapters.
+One is loaded at a time, matrix by matrix, on a thread of its own. While steps are computed it rests between two
+matrices for longer than these took, since it uses the cores that the steps do: so a step's next token is late by no
+more than a small part of a step. The more loads wait behind it the shorter it rests, or requests would come faster than
+their adapters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 
 from inflight.core.types.plan import AdapterLoad, BatchPlan, Chunk, Transferred
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices
-from inflight.execution.backends.protocol import Adapter, Backend, Delta, RequestSlots
+from inflight.execution.backends.protocol import Adapter, Backend, Delta
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.checkpoints.lora_files import LoraFiles
 from inflight.execution.step_activity import StepActivity
 from inflight.models.errors import ModelError
@@ -28,28 +29,21 @@ _LONGEST_REST = 0.02  # seconds
 
 
 class AdapterLoader:
-    def __init__(self, matrices: AdapterMatrices, backend: Backend, slots: RequestSlots, steps: StepActivity):
-        self._matrices, self._backend, self._slots, self._steps = matrices, backend, slots, steps
+    def __init__(self, matrices: AdapterMatrices, backend: Backend, batch: InputBatch, steps: StepActivity):
+        self._matrices, self._backend, self._batch, self._steps = matrices, backend, batch, steps
         self._thread = ThreadPoolExecutor(1, "adapters")
         self._under_way: dict[int, tuple[AdapterLoad, Future[Adapter]]] = {}  # by transfer_id
-        self._slot_of: dict[int, int] = {}  # of rows with an adapter
 
     def begin(self, plan: BatchPlan) -> None:
-        """Take in a plan's adapter loads, and the adapters of its rows."""
-        for row in plan.freed_rows:
-            self._slot_of.pop(row, None)
-        for new in plan.new_requests:
-            if new.adapter_slot >= 0:
-                self._slot_of[new.row] = new.adapter_slot
+        """Begin a plan's adapter loads."""
         for load in plan.adapter_loads:
-            self._backend.place_adapter(self._slots, load.slot, None)
+            self._batch.place_adapter(load.slot, None)
             self._under_way[load.transfer_id] = load, self._thread.submit(self._packed, load)
 
     def side_by_side(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
-        """With those of one adapter next to each other, so that a pass reads each once."""
-        if not self._slot_of:
-            return chunks
-        return sorted(chunks, key=lambda chunk: self._slot_of.get(chunk.row, -1))
+        """Return the chunks with those of one adapter next to each other, so that a pass reads each once."""
+        slots: list[int] = self._batch.adapter_slots.tolist()
+        return sorted(chunks, key=lambda chunk: slots[chunk.row]) if max(slots) >= 0 else chunks
 
     def poll(self) -> tuple[Transferred, ...] | None:
         """Return loads whose adapters are in their slots now, or that failed; None where none is in flight."""
@@ -81,7 +75,7 @@ class AdapterLoader:
     def _placed(self, load: AdapterLoad, packed: Future[Adapter]) -> Transferred:
         name = load.adapter.name
         try:
-            self._backend.place_adapter(self._slots, load.slot, packed.result())
+            self._batch.place_adapter(load.slot, packed.result())
         except ModelError as error:
             return Transferred(load.transfer_id, f"The adapter {name!r} could not be loaded: {error}")
         except Exception as fault:  # whatever it is, it need not end a step

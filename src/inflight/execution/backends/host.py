@@ -1,7 +1,7 @@
-"""Base of the backends of the host: slots and activations in host memory, and results as the plan's types.
+"""Base of the backends of the host: activations in host memory, and results as the plan's types.
 
-Knows numpy and core's results. A backend adds packed weights, the KV cache, the operations of a pass, and `sample` and
-`score` over arrays of logits. Here a pass is done when `finish` is called.
+A backend adds packed weights, the KV cache, the operations of a pass, and `sample` and `score` over arrays of logits. A
+pass is done when `finish` is called.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from inflight.core.types.plan import Capacity, Chunk, NewRequest, Pooled, Sampled, Scored
+from inflight.core.types.plan import Capacity, Chunk, Pooled, Sampled, Scored
 from inflight.execution.backends import arrays
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import (
-    Adapter,
     Array,
     DType,
     KVCache,
@@ -28,18 +27,19 @@ from inflight.execution.backends.protocol import (
     StateCache,
 )
 from inflight.execution.backends.results import ChunkDraws, pooled, scored, token_logprob, unsound, was_banned
-from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.pass_layout import PassInputs
 from inflight.execution.program import Program, run_by_name
 
 P = TypeVar("P", bound="HostPass")
 
 
 class HostPass:
-    """The part of a pass that knows slots and chunks (`protocol.Pass`); a backend adds its operations. It is its own
-    result."""
+    """The part of a pass that knows the input batch and chunks (`protocol.Pass`); a backend adds its operations. It is
+    its own result."""
 
-    def __init__(self, backend: HostBackend[Any], inputs: PassInputs, slots: RequestSlots, chunks: Sequence[Chunk]):
-        self._backend, self._inputs, self._slots, self._chunks = backend, inputs, slots, chunks
+    def __init__(self, backend: HostBackend[Any], inputs: PassInputs, batch: InputBatch, chunks: Sequence[Chunk]):
+        self._backend, self._inputs, self._batch, self._chunks = backend, inputs, batch, chunks
         self.num_tokens = len(inputs.token_ids)
         self._draws = ChunkDraws()
         self._scored: list[Scored] = []
@@ -53,11 +53,11 @@ class HostPass:
         at = np.fromiter(places, np.int32, len(places))
         of = self._inputs.chunk_of[at]
         rows, positions = self._inputs.rows[of], self._inputs.metadata.positions[at]
-        batch = self._slots.sampling(rows, positions, allowed)
+        batch = self._batch.sampling(rows, positions, allowed)
         values = logits.array[: len(places)]
         drawn = self._backend.sample(values, batch)
         chosen = values[np.arange(len(rows)), drawn.token_ids]
-        self._slots.keep(rows, positions, drawn.token_ids)
+        self._batch.keep(rows, positions, drawn.token_ids)
         all_of = zip(
             of.tolist(),
             drawn.token_ids.tolist(),
@@ -80,7 +80,7 @@ class HostPass:
     def score(self, logits: Any, places: Sequence[int]) -> None:
         at = np.fromiter(places, np.int32, len(places))
         of, positions = self._inputs.chunk_of[at], self._inputs.metadata.positions[at]
-        token_ids, tops = self._slots.scoring(self._inputs.rows[of], positions)
+        token_ids, tops = self._batch.scoring(self._inputs.rows[of], positions)
         scores = self._backend.score(logits.array[: len(places)], token_ids, tops)
         rows = enumerate(zip(of.tolist(), positions.tolist(), token_ids.tolist(), tops.tolist(), strict=True))
         for row, (chunk, position, token_id, top) in rows:
@@ -90,7 +90,7 @@ class HostPass:
         of = self._inputs.chunk_of[np.fromiter(places, np.int32, len(places))]
         vectors = self._backend.float32(hidden.array[: len(places)])
         chunks = [self._chunks[index] for index in of.tolist()]
-        self._pooled += pooled(chunks, vectors, self._slots.pooling(self._inputs.rows[of]))
+        self._pooled += pooled(chunks, vectors, self._batch.pooling(self._inputs.rows[of]))
 
     def finish(self) -> HostPass:
         self._finished = time.perf_counter()
@@ -127,11 +127,8 @@ class HostBackend(ABC, Generic[P]):
     def failure(self) -> None:
         """Return None: a processor that fails takes this process along."""
 
-    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
-        return RequestSlots(capacity, padding_block, states)
-
-    def place_adapter(self, slots: RequestSlots, slot: int, adapter: Adapter | None) -> None:
-        slots.place_adapter(slot, adapter)
+    def input_batch(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> InputBatch:
+        return InputBatch(capacity, padding_block, states)
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Any:
         narrow = kind == "act" and self.dtype == "bfloat16"
@@ -154,29 +151,8 @@ class HostBackend(ABC, Generic[P]):
 
         return spread
 
-    def prepare(
-        self,
-        slots: RequestSlots,
-        kv_cache: KVCache,
-        chunks: Sequence[Chunk],
-        new: Sequence[NewRequest] = (),
-        freed: Sequence[int] = (),
-    ) -> P:
-        for row in freed:
-            slots.free(row)
-        try:
-            for one in new:
-                slots.start(one)
-        except BaseException:  # a later pass of the step may be in flight, with rows that have not started
-            slots.discard([one.row for one in new])
-            raise
-        return self.forward_pass(slots.gather(chunks, kv_cache.shape.groups), kv_cache, slots, chunks)
-
-    def append_blocks(self, slots: RequestSlots, kv_cache: KVCache, chunks: Sequence[Chunk]) -> None:
-        slots.append_blocks(chunks)
-
-    def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:
-        slots.discard(rows)
+    def prepare(self, batch: InputBatch, kv_cache: KVCache, chunks: Sequence[Chunk]) -> P:
+        return self.forward_pass(batch.gather(chunks, kv_cache.shape.groups), kv_cache, batch, chunks)
 
     @abstractmethod
     def activation_of(self, array: Array) -> Any:
@@ -188,8 +164,8 @@ class HostBackend(ABC, Generic[P]):
         return from_bf16(values) if values.dtype == np.uint16 else values
 
     @abstractmethod
-    def forward_pass(self, inputs: PassInputs, kv_cache: KVCache, slots: RequestSlots, chunks: Sequence[Chunk]) -> P:
-        """Return the operations of a pass over those chunks of the slots."""
+    def forward_pass(self, inputs: PassInputs, kv_cache: KVCache, batch: InputBatch, chunks: Sequence[Chunk]) -> P:
+        """Return the operations of a pass over those chunks of the batch."""
 
     @abstractmethod
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:

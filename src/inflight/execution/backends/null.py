@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inflight.core.types.plan import Capacity, Chunk, NewRequest, Pooled, Sampled, Scored
+from inflight.core.types.plan import Capacity, Chunk, Pooled, Sampled, Scored
 from inflight.core.types.sampling import TokenLogprob
 from inflight.execution.backends.matrices import Matrix, Rows
 from inflight.execution.backends.protocol import (
-    Adapter,
     Array,
     Delta,
     DType,
@@ -31,7 +30,8 @@ from inflight.execution.backends.protocol import (
     Routing,
     StateCache,
 )
-from inflight.execution.backends.results import verified
+from inflight.execution.backends.results import ChunkDraws
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.program import Program
 
 
@@ -58,17 +58,6 @@ class NullStates:
 
     def begin(self, row: int, snapshot: int) -> None:
         """There is nothing in either."""
-
-
-@dataclass(slots=True)
-class _Slot:
-    new: NewRequest
-    tokens: list[int]
-
-
-class NullSlots(dict[int, _Slot]):
-    def __init__(self, vocab_size: int):
-        self.vocab_size = vocab_size
 
 
 class NullBackend:
@@ -118,9 +107,6 @@ class NullBackend:
             pass
         return Nothing()
 
-    def place_adapter(self, slots: NullSlots, slot: int, adapter: Adapter | None) -> None:
-        """Do nothing: adapters change no result here."""
-
     def finish_packing(self) -> None:
         pass
 
@@ -156,8 +142,8 @@ class NullBackend:
     def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> NullStates:
         return NullStates()
 
-    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> NullSlots:
-        return NullSlots(capacity.vocab_size)
+    def input_batch(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> InputBatch:
+        return InputBatch(capacity, padding_block, states)
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Nothing:
         return Nothing(rows, width)
@@ -175,39 +161,19 @@ class NullBackend:
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
         """There is nothing in them."""
 
-    def prepare(
-        self,
-        slots: NullSlots,
-        kv_cache: KVCache,
-        chunks: Sequence[Chunk],
-        new: Sequence[NewRequest] = (),
-        freed: Sequence[int] = (),
-    ) -> NullPass:
-        for row in freed:
-            slots.pop(row, None)
-        for one in new:
-            slots[one.row] = _Slot(one, list(one.token_ids))
-        for chunk in chunks:
-            if chunk.draft_token_ids:
-                slots[chunk.row].tokens[_end(chunk) - len(chunk.draft_token_ids) :] = chunk.draft_token_ids
-        return NullPass(slots, chunks)
-
-    def append_blocks(self, slots: NullSlots, kv_cache: KVCache, chunks: Sequence[Chunk]) -> None:
-        """There are no tables."""
-
-    def discard(self, slots: NullSlots, rows: Sequence[int]) -> None:
-        """Do nothing: no block has contents."""
+    def prepare(self, batch: InputBatch, kv_cache: KVCache, chunks: Sequence[Chunk]) -> NullPass:
+        batch.put_drafts(chunks)
+        return NullPass(batch, chunks)
 
 
 class NullPass:
     """It is its own result."""
 
-    def __init__(self, slots: NullSlots, chunks: Sequence[Chunk]):
-        self._slots = slots
-        self._places = [(chunk, position) for chunk in chunks for position in range(chunk.start, _end(chunk))]
+    def __init__(self, batch: InputBatch, chunks: Sequence[Chunk]):
+        self._batch = batch
+        self._places = [(one, position) for one in chunks for position in range(one.start, one.start + one.length)]
         self.num_tokens = len(self._places)
-        self._sampled: list[Sampled] = []
-        self._draws: list[Sampled] = []  # of the chunk that is being drawn for
+        self._draws = ChunkDraws()
         self._scored: list[Scored] = []
         self._pooled: list[Pooled] = []
 
@@ -215,21 +181,19 @@ class NullPass:
         """Compute nothing."""
 
     def sample(self, logits: object, places: Sequence[int], allowed: object = None) -> None:
+        batch = self._batch
         for chunk, position in (self._places[place] for place in places):
-            slot = self._slots[chunk.row]
-            output = position + 1 - slot.new.prompt_length
-            forced = slot.new.forced_token_ids[output : output + 1]
-            token = forced[0] if forced else (31 * slot.tokens[position] + position + 1) % self._slots.vocab_size
-            logprobs = None if slot.new.params.logprobs is None else (TokenLogprob(token, 0.0),)
-            self._draws.append(Sampled(chunk.sequence_id, (token,), logprobs))
-            if len(self._draws) == chunk.sample:
-                kept, self._draws = verified(chunk.draft_token_ids, self._draws), []
-                slot.tokens[_end(chunk) - len(chunk.draft_token_ids) :] = kept.token_ids
-                self._sampled.append(kept)
+            slot, tokens = chunk.row, batch.tokens[chunk.row]
+            rule, output = batch.biases.get(slot), position + 1 - int(batch.integers[0, slot])
+            forced = () if rule is None else rule.forced[output : output + 1]
+            token = forced[0] if forced else (31 * int(tokens[position]) + position + 1) % batch.vocab_size
+            tokens[position + 1] = token
+            logprobs = (TokenLogprob(token, 0.0),) if batch.want_logprobs[slot] else None
+            self._draws.add(chunk, Sampled(chunk.sequence_id, (token,), logprobs))
 
     def score(self, logits: object, places: Sequence[int]) -> None:
         for chunk, position in (self._places[place] for place in places):
-            token = self._slots[chunk.row].tokens[position + 1]
+            token = int(self._batch.tokens[chunk.row, position + 1])
             self._scored.append(Scored(chunk.sequence_id, position + 1, (TokenLogprob(token, 0.0),)))
 
     def pool(self, hidden: Any, places: Sequence[int]) -> None:
@@ -240,8 +204,4 @@ class NullPass:
         return self
 
     def result(self) -> PassResult:
-        return PassResult(self._sampled, self._scored, self._pooled, time.perf_counter())
-
-
-def _end(chunk: Chunk) -> int:
-    return chunk.start + chunk.length
+        return PassResult(self._draws.sampled, self._scored, self._pooled, time.perf_counter())

@@ -18,9 +18,10 @@ from typing import Any
 from msgspec import structs
 
 from inflight.core.types.plan import BatchPlan, Chunk
-from inflight.execution.backends.protocol import Device, PendingCopy, PendingPass, RequestSlots
+from inflight.execution.backends.protocol import Device, PendingCopy, PendingPass
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.drafters.draft_kv import DraftKV
-from inflight.execution.drafters.drawn import drawn
+from inflight.execution.drafters.step_drafter import drawn
 from inflight.execution.pass_decoder import PassDecoder, sample
 from inflight.execution.passes import passes
 from inflight.execution.warm_up import CapturesAhead
@@ -36,55 +37,55 @@ class DraftModel:
         self._decoder, self._backend, self._kv = decoder, backend, kv
         self._idle = 0  # steps since a draft was last asked for
 
-    def capture_ahead(self, slots: RequestSlots, seconds: float) -> None:
+    def capture_ahead(self, batch: InputBatch, seconds: float) -> None:
         if isinstance(self._decoder, CapturesAhead):
-            self._decoder.capture_ahead(lambda lengths: self._pad(lengths, slots), seconds)
+            self._decoder.capture_ahead(lambda lengths: self._pad(lengths, batch), seconds)
 
-    def begin(self, plan: BatchPlan, slots: RequestSlots) -> None:
-        self._kv.begin(plan)
+    def leave(self, plan: BatchPlan, batch: InputBatch) -> None:
+        """Do nothing: what it has not computed of a sequence, it does not need any more."""
+
+    def begin(self, plan: BatchPlan, batch: InputBatch) -> None:
+        self._kv.begin(plan, batch)
         self._idle += 1
 
-    def draft(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[tuple[int, ...]]:
+    def draft(self, chunks: Sequence[Chunk], batch: InputBatch) -> list[tuple[int, ...]]:
         self._idle = 0
-        behind = self._behind(chunks)
+        behind = self._behind(chunks, batch)
         drafting = [one for one in behind if one.sample]
-        pending = self._submit(behind, slots)
+        pending = self._submit(behind, batch)
         for drafted in range(1, max((chunks[one.sequence_id].num_drafts for one in drafting), default=0)):
             drafting = [one for one in drafting if chunks[one.sequence_id].num_drafts > drafted]
             pending += self._submit(
-                [structs.replace(one, start=_end(one) + drafted - 1, length=1) for one in drafting], slots
+                [structs.replace(one, start=_end(one) + drafted - 1, length=1) for one in drafting], batch
             )
         return drawn(pending, len(chunks))
 
-    def computed(self, batch: Any, chunks: Sequence[Chunk], slots: RequestSlots) -> None:
+    def computed(self, forward: Any, chunks: Sequence[Chunk], batch: InputBatch) -> None:
         """Do nothing: a draft model reads no hidden states of the model."""
 
-    def follow(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[PendingPass]:
+    def follow(self, chunks: Sequence[Chunk], batch: InputBatch) -> list[PendingPass]:
         """Prompts, as far as nothing before them is lacking."""
         if self._idle > PATIENCE:
             return []
-        return self._submit([_bare(one) for one in chunks if _is_prompt(one) and self._is_complete(one)], slots)
+        return self._submit([_bare(one) for one in chunks if _is_prompt(one) and self._is_complete(one, batch)], batch)
 
     def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
         return self._kv.copy(sources, destinations)
 
-    def discard(self, rows: Sequence[int]) -> None:
-        self._kv.discard(rows)
+    def _pad(self, lengths: Sequence[int], batch: InputBatch) -> None:
+        chunks = [Chunk(-1, batch.padding_slot, 0, length, (), 0) for length in lengths]
+        forward = self._backend.prepare(batch, self._kv.cache, chunks)
+        self._decoder.forward(forward)
+        forward.finish().result()
 
-    def _pad(self, lengths: Sequence[int], slots: RequestSlots) -> None:
-        chunks = [Chunk(-1, self._kv.padding_row, 0, length, (), 0) for length in lengths]
-        batch = self._backend.prepare(slots, self._kv.cache, chunks)
-        self._decoder.forward(batch)
-        batch.finish().result()
-
-    def _behind(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+    def _behind(self, chunks: Sequence[Chunk], batch: InputBatch) -> list[Chunk]:
         """Return what the draft model has not computed of each sequence, up to its last known token, numbered as
         `chunks`; together as much as one pass takes, beginning with those that lack least. The others catch up over
         several steps, and are drafted for then."""
         lacking = []
         for number, chunk in enumerate(chunks):
             known = _end(chunk) - chunk.num_drafts
-            start = self._kv.computed(chunk.row, known - 1)
+            start = self._kv.num_computed(batch, chunk.row, known - 1)
             lacking.append(Chunk(number, chunk.row, start, known - start, (), 1))
         room, found = self._decoder.max_tokens, []
         for one in sorted(lacking, key=lambda one: one.length):
@@ -93,18 +94,18 @@ class DraftModel:
                 room -= found[-1].length
         return found
 
-    def _is_complete(self, chunk: Chunk) -> bool:
-        return self._kv.computed(chunk.row, chunk.start) == chunk.start
+    def _is_complete(self, chunk: Chunk, batch: InputBatch) -> bool:
+        return self._kv.num_computed(batch, chunk.row, chunk.start) == chunk.start
 
-    def _submit(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[PendingPass]:
+    def _submit(self, chunks: Sequence[Chunk], batch: InputBatch) -> list[PendingPass]:
         pending = []
         for piece in passes(chunks, self._decoder.max_tokens):
-            batch = self._backend.prepare(slots, self._kv.cache, piece)
-            self._decoder.forward(batch)
-            sample(self._decoder, batch, piece)
-            pending.append(batch.finish())
+            forward = self._backend.prepare(batch, self._kv.cache, piece)
+            self._decoder.forward(forward)
+            sample(self._decoder, forward, piece)
+            pending.append(forward.finish())
         for one in chunks:
-            self._kv.computes(one.row, _end(one))
+            self._kv.note_computed(batch, one.row, _end(one))
         return pending
 
 

@@ -24,7 +24,8 @@ from inflight.execution.backends.protocol import (
     SamplingBatch,
     ScoredBatch,
 )
-from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.pass_layout import PassInputs
 from inflight.execution.transformers.attention import LayerShape, PagedAttention, TorchKVCache
 
 
@@ -47,10 +48,10 @@ class TransformersPass(HostPass):
         backend: TransformersBackend,
         inputs: PassInputs,
         kv_cache: TorchKVCache,
-        slots: RequestSlots,
+        batch: InputBatch,
         chunks: Sequence[Chunk],
     ) -> None:
-        super().__init__(backend, inputs, slots, chunks)
+        super().__init__(backend, inputs, batch, chunks)
         self.token_ids = torch.from_numpy(inputs.token_ids).long()
         self.positions = torch.from_numpy(inputs.metadata.positions).long()
         self.paged = PagedAttention(kv_cache, inputs.metadata)
@@ -82,9 +83,9 @@ class TransformersBackend(HostBackend[TransformersPass]):
         return Rows(array)
 
     def forward_pass(
-        self, inputs: PassInputs, kv_cache: Any, slots: RequestSlots, chunks: Sequence[Chunk]
+        self, inputs: PassInputs, kv_cache: Any, batch: InputBatch, chunks: Sequence[Chunk]
     ) -> TransformersPass:
-        return TransformersPass(self, inputs, kv_cache, slots, chunks)
+        return TransformersPass(self, inputs, kv_cache, batch, chunks)
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
         return self._sampler.sample(logits, batch)

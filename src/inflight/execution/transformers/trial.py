@@ -56,7 +56,7 @@ def _in_pieces(
     """Logits of all tokens of each sequence."""
     layer = spec.layers[0].mixer
     shape = KVShape.uniform(len(spec.layers), _BLOCK, layer.kv_heads, layer.head_dim)  # type: ignore[union-attr]  # attention
-    slots = backend.request_slots(Capacity(2 * _BLOCKS, _BLOCK, 2, max(_LENGTHS) + 1, spec.vocab_size), 0)
+    state = backend.input_batch(Capacity(2 * _BLOCKS, _BLOCK, 2, max(_LENGTHS) + 1, spec.vocab_size), 0)
     cache = backend.kv_cache(shape, 2 * _BLOCKS)
     decoder = TransformersDecoder(modules, sum(_LENGTHS), sum(_LENGTHS))
     new = [NewRequest(row, tuple(ids), len(ids), SamplingParams(), 0, 0) for row, ids in enumerate(sequences)]
@@ -65,7 +65,8 @@ def _in_pieces(
     computed = [0, 0]
     for counts in _PIECES:
         chunks = [Chunk(row, row, computed[row], count, tables[row], 0) for row, count in enumerate(counts)]
-        batch = backend.prepare(slots, cache, chunks, new)
+        state.update(chunks, new)
+        batch = backend.prepare(state, cache, chunks)
         new, tables = [], [(), ()]
         assert isinstance(batch, TransformersPass)
         decoder.forward(batch)

@@ -10,8 +10,7 @@ import torch
 
 from inflight.execution.backends.packed_adapter import PackedAdapter
 from inflight.execution.backends.protocol import Delta, LowRank
-from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix, AdaptedWeight
-from inflight.execution.backends.torch.adapter_rows import AdapterRows, tiled
+from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix, AdaptedWeight, AdapterRows, tiled
 from inflight.execution.backends.torch.adapters import AdapterTables, filled_up
 from inflight.execution.backends.torch.packing import Packer
 from inflight.execution.backends.torch.upload import Upload
@@ -44,9 +43,9 @@ def in_slots(
     weight: AdaptedWeight, slots: Sequence[Sequence[Part]], act: torch.dtype, device: torch.device
 ) -> AdaptedMatrix:
     """slots: of each the parts that its adapter changes."""
-    tables = AdapterTables(len(slots), device, Upload(device))
-    for slot, parts in enumerate(slots):
-        tables.place(slot, adapter(weight, parts, act, device, slot))
+    adapters = {slot: adapter(weight, parts, act, device, slot) for slot, parts in enumerate(slots)}
+    tables = AdapterTables(adapters, len(slots), device, Upload(device))
+    tables.update(adapters)
     found = tables.of(weight)
     assert found is not None
     return found

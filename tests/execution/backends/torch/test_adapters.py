@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +12,15 @@ from msgspec import structs
 
 from inflight.core.types.plan import Capacity, Chunk
 from inflight.execution.backends.protocol import Delta, LowRank
-from inflight.execution.backends.torch.adapted_matrix import RANKS, AdaptedMatrix
-from inflight.execution.backends.torch.adapter_rows import TILE, max_tiles, tiled
+from inflight.execution.backends.torch.adapted_matrix import RANKS, TILE, AdaptedMatrix, max_tiles, tiled
 from inflight.execution.backends.torch.adapters import AdapterTables, filled_up
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import Buckets
-from inflight.execution.backends.torch.slots import DeviceSlots
+from inflight.execution.backends.torch.device_batch import mirrored
 from inflight.execution.backends.torch.upload import Upload
 
+from ...batch.test_input_batch import new_request
 from ..material import normal
-from ..test_slots import new_request
 from .adapter_tensors import Part, a_weight, adapter
 from .opened import on_cpu
 
@@ -28,8 +28,22 @@ CPU = torch.device("cpu")
 SLOTS = 3
 
 
-def tables() -> AdapterTables:
-    return AdapterTables(SLOTS, CPU, Upload(CPU))
+class Tables(AdapterTables):
+    """Tables over adapters of their own."""
+
+    def __init__(self) -> None:
+        self._placed: dict[int, Any] = {}
+        super().__init__(self._placed, SLOTS, CPU, Upload(CPU))
+
+    def place(self, slot: int, adapter: Any | None) -> None:
+        self._placed.pop(slot, None)
+        if adapter is not None:
+            self._placed[slot] = adapter
+        self.update([slot])
+
+
+def tables() -> Tables:
+    return Tables()
 
 
 def lines(adapted: AdaptedMatrix | None, slot: int) -> list[list[int]]:
@@ -132,15 +146,16 @@ def test_ranks_are_filled_up_with_zeros() -> None:
 
 def test_passes_of_a_bucket_find_their_rows_adapters_at_the_same_addresses() -> None:
     capacity = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50, adapter_slots=SLOTS)
-    slots = DeviceSlots(capacity, 64, None, CPU, Upload(CPU), Buckets((1, 2, 4)))
-    slots.adapters.place(1, adapter(a_weight(60, 24), [Part(0, 4, 9)], torch.float32, CPU))
+    batch = mirrored(capacity, 64, None, CPU, Upload(CPU), Buckets((1, 2, 4)))
+    batch.place_adapter(1, adapter(a_weight(60, 24), [Part(0, 4, 9)], torch.float32, CPU))
     new = tuple(structs.replace(new_request(row, [1, 2]), adapter_slot=slot) for row, slot in enumerate((-1, 1, 1, 0)))
-    slots.prepare([], 65, new, ())
+    batch.update((), new)
     tables_of = {row: (5 + row,) for row in range(4)}
 
     def decode(*rows: int) -> tuple[list[int], list[int], tuple[int, int]] | None:
         chunks = [Chunk(row, row, 0, 1, tables_of.pop(row, ()), 1) for row in rows]
-        found = slots.prepare(chunks, 65, (), ()).adapted
+        batch.update(chunks)
+        found = batch.mirror.begin(batch, chunks, 65).adapted
         if found is None:
             return None
         return found.rows.tolist(), found.slots.tolist(), (found.rows.data_ptr(), found.slots.data_ptr())

@@ -27,8 +27,7 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices
 from inflight.execution.backends.torch import eager
-from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix
-from inflight.execution.backends.torch.adapter_rows import AdapterRows
+from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix, AdapterRows
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder

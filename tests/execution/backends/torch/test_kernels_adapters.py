@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from inflight.execution.backends.torch import eager
-from inflight.execution.backends.torch.adapted_matrix import FIELDS, AdaptedMatrix, Extent
-from inflight.execution.backends.torch.adapter_rows import TILE, AdapterRows, max_tiles
+from inflight.execution.backends.torch.adapted_matrix import FIELDS, TILE, AdaptedMatrix, AdapterRows, Extent, max_tiles
 from inflight.execution.backends.torch.kernels import add_low_rank, gate_both, gate_up, linear
 from inflight.execution.backends.torch.weights import DeviceGateUp
 

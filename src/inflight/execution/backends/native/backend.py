@@ -34,7 +34,8 @@ from inflight.execution.backends.protocol import (
     SamplingBatch,
     ScoredBatch,
 )
-from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.pass_layout import PassInputs
 
 
 class NativeBackend(HostBackend[NativePass]):
@@ -137,10 +138,8 @@ class NativeBackend(HostBackend[NativePass]):
     def copy_blocks(self, kv_cache: Any, sources: Sequence[int], destinations: Sequence[int]) -> None:
         self._kernels.copy_blocks(kv_cache, sources, destinations)
 
-    def forward_pass(
-        self, inputs: PassInputs, kv_cache: Any, slots: RequestSlots, chunks: Sequence[Chunk]
-    ) -> NativePass:
-        where, states = inputs.metadata, slots.states
+    def forward_pass(self, inputs: PassInputs, kv_cache: Any, batch: InputBatch, chunks: Sequence[Chunk]) -> NativePass:
+        where, states = inputs.metadata, batch.states
         self._reach(where.positions)
         of_states: tuple[Any, ...] = ()
         if inputs.states is not None:
@@ -162,7 +161,7 @@ class NativeBackend(HostBackend[NativePass]):
             prepared.adapt(firsts, counts, [one.adapter for one in inputs.adapted])
         if self._recording is not None:
             prepared = self._recording.follow(prepared, where, kv_cache.shape)
-        return NativePass(prepared, self, inputs, slots, chunks)
+        return NativePass(prepared, self, inputs, batch, chunks)
 
     def _reach(self, positions: Array) -> None:
         """Have the rope tables of these positions computed."""

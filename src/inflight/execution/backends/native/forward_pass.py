@@ -9,7 +9,8 @@ import numpy as np
 
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.host import HostBackend, HostPass
-from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.pass_layout import PassInputs
 
 
 class NativePass(HostPass):
@@ -20,10 +21,10 @@ class NativePass(HostPass):
         prepared: Any,
         backend: HostBackend[Any],
         inputs: PassInputs,
-        slots: RequestSlots,
+        batch: InputBatch,
         chunks: Sequence[Chunk],
     ):
-        super().__init__(backend, inputs, slots, chunks)
+        super().__init__(backend, inputs, batch, chunks)
         # On rows: `native/pass/rows.h`.
         self.embed, self.gather = prepared.embed, prepared.gather
         self.clear, self.to_act = prepared.clear, prepared.to_act

@@ -3,7 +3,7 @@
 Nothing here is of models, schedulers or requests. What there is to implement, and in which order it is called:
 
 - `backend`: `Backend` packs weights and makes the memory (`handles`), once, at load. `prepare` is called once for each
-  forward pass: it takes up what is new of the slots, gathers the pass's tokens, checks positions and block tables, and
+  forward pass: it gathers the pass's tokens from the input batch, checks positions and block tables, and
   divides the work.
 - `forward_pass`: what `prepare` returns, a `ForwardPass`. It runs programs of operations (`execution.ops`) that the
   backend has compiled, and draws tokens; `finish` ends it.
@@ -13,7 +13,7 @@ recurrent layers), `metadata` (where a pass's tokens lie), `parameters` (functio
 caller may make; they know no backend.
 
 `reference` (numpy, slow and readable) is the definition of what is right, `native` (C++ kernels) the default on a CPU,
-and `null` computes nothing. A backend in the host's memory may take its slots and results from `host`.
+and `null` computes nothing. A backend in the host's memory may take its batch and results from `host`.
 
 Letters: T tokens of the pass, C chunks, S rows of a product (all tokens, or those gathered), H query heads, G key/value
 heads, D head dimension, E hidden size, F feed-forward size, V vocabulary, B block size in tokens, X experts.
@@ -33,9 +33,9 @@ from inflight.execution.backends.protocol.handles import (
     Experts,
     GateUp,
     Heads,
+    InputBatch,
     KVCache,
     Linear,
-    RequestSlots,
     Rope,
     StateCache,
     Table,
@@ -63,6 +63,7 @@ __all__ = [
     "Gating",
     "Heads",
     "Hold",
+    "InputBatch",
     "KVCache",
     "KVLayer",
     "KVShape",
@@ -75,7 +76,6 @@ __all__ = [
     "PendingCopy",
     "PendingPass",
     "Quantization",
-    "RequestSlots",
     "Rope",
     "RopeTable",
     "Routing",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from inflight.core.types.plan import Capacity, Chunk, NewRequest
+from inflight.core.types.plan import Capacity, Chunk
 from inflight.execution.backends.matrices import Matrix, Rows
 from inflight.execution.backends.protocol.adapters import Delta
 from inflight.execution.backends.protocol.forward_pass import ForwardPass, Pass
@@ -19,9 +19,9 @@ from inflight.execution.backends.protocol.handles import (
     Experts,
     GateUp,
     Heads,
+    InputBatch,
     KVCache,
     Linear,
-    RequestSlots,
     Rope,
     StateCache,
     Table,
@@ -49,8 +49,8 @@ class DeviceMemory(NamedTuple):
 
 
 class Device(Protocol):
-    """The part of a backend that a runner needs, whatever computes between tokens and logits: the KV cache, request
-    slots, and passes over them."""
+    """The part of a backend that a runner needs, whatever computes between tokens and logits: the KV cache, the
+    input batch, and passes over them."""
 
     name: str  # e.g. "reference", "native avx512_bf16"
     dtype: DType
@@ -75,9 +75,10 @@ class Device(Protocol):
     def peak_bytes(self, run: Callable[[], None]) -> int:
         """Return how many bytes of the device's own memory `run` takes at its peak, beside those in use before."""
 
-    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> RequestSlots:
-        """`capacity.max_rows` slots, and one more whose tokens are padding: it writes to `padding_block` alone. states:
-        of as many rows, and of `capacity.state_snapshots` snapshots, where the model has recurrent layers."""
+    def input_batch(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> InputBatch:
+        """Return an input batch of `capacity.max_rows` request slots, and one more whose tokens are padding: it writes
+        to `padding_block` alone. states: of as many slots, and of `capacity.state_snapshots` snapshots, where the model
+        has recurrent layers."""
 
     # -- per step -----------------------------------------------------------------------------------------------
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
@@ -92,30 +93,9 @@ class Device(Protocol):
         """Asked when a step has failed: why the device computes nothing any more, in its own words; None where it does.
         Waits for what it was asked for."""
 
-    def prepare(
-        self,
-        slots: RequestSlots,
-        kv_cache: KVCache,
-        chunks: Sequence[Chunk],
-        new: Sequence[NewRequest] = (),
-        freed: Sequence[int] = (),
-    ) -> Pass:
-        """Begins a pass over the tokens of `chunks`. Before it, slots are given up, then taken, and those that begin
-        from a snapshot get their state; the chunks' new blocks are appended to their slots' tables. Raises ValueError
-        for positions or tables that cannot be, and where a state is not that of the position at which its chunk
-        starts."""
-
-    def append_blocks(self, slots: RequestSlots, kv_cache: KVCache, chunks: Sequence[Chunk]) -> None:
-        """Append the new blocks of `chunks` to their slots' tables, as `prepare` would; `prepare` then gets none. For
-        work that computes something else of these slots first."""
-
-    def place_adapter(self, slots: RequestSlots, slot: int, adapter: Adapter | None) -> None:
-        """Rows that name this adapter slot are computed with it from the next pass on; None: with none. Passes before
-        may still be in flight."""
-
-    def discard(self, slots: RequestSlots, rows: Sequence[int]) -> None:
-        """Mark the rows of a failed pass: until a new sequence starts in them, their results are ignored, and they read
-        and write no block of a request."""
+    def prepare(self, batch: InputBatch, kv_cache: KVCache, chunks: Sequence[Chunk]) -> Pass:
+        """Begin a pass over the tokens of `chunks`, whose sequences and blocks the batch has. Raises ValueError for
+        positions or tables that cannot be, and where a state is not that of the position at which its chunk starts."""
 
 
 class WeightPacking(Protocol):
@@ -198,12 +178,5 @@ class Backend(Device, WeightPacking, Protocol):
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Activation:
         """Memory for up to `rows` rows; pages that no pass reaches are never touched."""
 
-    def prepare(
-        self,
-        slots: RequestSlots,
-        kv_cache: KVCache,
-        chunks: Sequence[Chunk],
-        new: Sequence[NewRequest] = (),
-        freed: Sequence[int] = (),
-    ) -> ForwardPass:
+    def prepare(self, batch: InputBatch, kv_cache: KVCache, chunks: Sequence[Chunk]) -> ForwardPass:
         """As of a device, with the operations of a model's layers."""

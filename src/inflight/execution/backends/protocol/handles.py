@@ -44,4 +44,4 @@ Experts = Any  # a GateUp and a Linear [E, F] for each of X experts, and a Routi
 Heads = Any  # a weight matrix [N, K] for each of H heads; exposes .count (H), .rows (N), .columns (K), .nbytes
 Table = Any  # an embedding table [V, E]; exposes .rows, .columns, .nbytes, and .linear (Linear, or None when untied)
 Adapter = Any  # what it adds to products of layers, packed; exposes .nbytes
-RequestSlots = Any  # per running sequence: tokens, block table, settings
+InputBatch = Any  # `execution.batch.InputBatch`, with what a backend keeps of it on its device

@@ -13,7 +13,7 @@ from inflight.execution.backends.protocol import Array
 from inflight.execution.backends.reference.act import Act
 from inflight.execution.backends.reference.products import product
 from inflight.execution.backends.reference.weights import ReferenceGateUp, ReferenceLinear
-from inflight.execution.backends.row_settings import AdaptedRows
+from inflight.execution.batch.pass_layout import AdaptedRows
 
 
 class AddedRows:

@@ -43,7 +43,8 @@ from inflight.execution.backends.reference.weights import (
     ReferenceLinear,
     ReferenceTable,
 )
-from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.pass_layout import PassInputs
 
 
 class ReferenceBackend(HostBackend[ReferencePass]):
@@ -137,10 +138,10 @@ class ReferenceBackend(HostBackend[ReferencePass]):
         kv_cache.copy(sources, destinations)
 
     def forward_pass(
-        self, inputs: PassInputs, kv_cache: KVCache, slots: RequestSlots, chunks: Sequence[Chunk]
+        self, inputs: PassInputs, kv_cache: KVCache, batch: InputBatch, chunks: Sequence[Chunk]
     ) -> ReferencePass:
         assert isinstance(kv_cache, ReferenceKVCache)
-        return ReferencePass(self, self._act, inputs, kv_cache, slots, chunks)
+        return ReferencePass(self, self._act, inputs, kv_cache, batch, chunks)
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
         return sampling.sample(logits, batch)

@@ -18,7 +18,8 @@ from inflight.execution.backends.reference.pass_products import ProductOperation
 from inflight.execution.backends.reference.pass_rows import RowOperations
 from inflight.execution.backends.reference.pass_states import RecurrentOperations
 from inflight.execution.backends.reference.states import ReferenceStates
-from inflight.execution.backends.slots import PassInputs, RequestSlots
+from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.pass_layout import PassInputs
 
 
 class ReferencePass(HostPass):
@@ -28,10 +29,10 @@ class ReferencePass(HostPass):
         act: Act,
         inputs: PassInputs,
         kv_cache: ReferenceKVCache,
-        slots: RequestSlots,
+        batch: InputBatch,
         chunks: Sequence[Chunk],
     ):
-        super().__init__(backend, inputs, slots, chunks)
+        super().__init__(backend, inputs, batch, chunks)
         # Any: they take activations of this backend, where the protocol says that anybody's may come.
         rows: Any = RowOperations(act, inputs)
         self.embed, self.gather, self.clear, self.to_act = rows.embed, rows.gather, rows.clear, rows.to_act
@@ -48,7 +49,7 @@ class ReferencePass(HostPass):
         self.rope_and_write_kv, self.rope_and_write_latent = cached.rope_and_write_kv, cached.rope_and_write_latent
         self.attention = cached.attention
         if inputs.states is not None:
-            assert isinstance(slots.states, ReferenceStates)
-            recurrent: Any = RecurrentOperations(act, inputs.metadata, slots.states, inputs.states)
+            assert isinstance(batch.states, ReferenceStates)
+            recurrent: Any = RecurrentOperations(act, inputs.metadata, batch.states, inputs.states)
             self.convolve, self.convolve_gated = recurrent.convolve, recurrent.convolve_gated
             self.delta_rule = recurrent.delta_rule

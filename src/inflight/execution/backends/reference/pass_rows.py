@@ -17,7 +17,7 @@ from inflight.execution.backends.reference.activation import ReferenceActivation
 from inflight.execution.backends.reference.functions import activated, sigmoid, soft_capped, times_sigmoid
 from inflight.execution.backends.reference.norms import layer_normed, parts_normed, rms_normed
 from inflight.execution.backends.reference.weights import ReferenceTable
-from inflight.execution.backends.slots import PassInputs
+from inflight.execution.batch.pass_layout import PassInputs
 
 
 class RowOperations:

@@ -1,6 +1,8 @@
-"""A packed matrix that adapters change (`protocol.adapters`), as an argument of operations on a device.
+"""Arguments of operations that add adapters (`protocol.adapters`) on a device: a packed matrix that they change, and
+the rows of a pass that have one, in tiles of rows with the same adapter.
 
-Knows what the adapters in memory add to it, and where; not how that is computed, nor which rows have which adapter.
+How many tiles there are depends on how many rows and adapter slots alone: a captured graph launches the same programs
+for any rows, and programs of empty tiles end at once.
 """
 
 from __future__ import annotations
@@ -9,14 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from inflight.execution.backends.packed_adapter import AdapterPart, PackedAdapter
+from inflight.execution.backends.protocol import Array
 from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceLinear
 
 AdaptedWeight = DeviceLinear | DeviceGateUp
 
 RANKS = 8  # that an adapter's are filled up to a multiple of, with zeros: rows of B then begin where vectors may
+TILE = 16  # rows; as few as tensor cores take, since an adapter has few rows of a decode
 FIELDS = 5  # of a part: addresses of A and of B, rank, first output, outputs
 
 
@@ -48,3 +53,31 @@ class AdaptedMatrix:
     def parts(self, slot: int) -> list[AdapterPart[Tensor]]:
         """Return the parts of the slot's adapter: down act[R, K], up act[outputs, R]."""
         return self.adapters[slot].of(self.weight)
+
+
+class AdapterRows(NamedTuple):
+    """On the device."""
+
+    rows: Tensor  # int32[tiles · TILE], from 1; 0 is no row
+    slots: Tensor  # int32[tiles], from 1; 0: an empty tile
+
+
+def tiled(slots: Array, num_slots: int) -> tuple[Array, Array]:
+    """slots: of each row, int32[T], -1 where it has none. Arrays as `AdapterRows` has them, in the order of slots, then
+    of rows."""
+    rows = np.flatnonzero(slots >= 0)
+    rows = rows[np.argsort(slots[rows], kind="stable")]
+    counts = np.bincount(slots[rows], minlength=num_slots)
+    of_slot = -(-counts // TILE)
+    first_row, first_tile = np.cumsum(counts) - counts, np.cumsum(of_slot) - of_slot
+    tiles = max_tiles(len(slots), num_slots)
+    placed, whose = np.zeros(tiles * TILE, np.int32), np.zeros(tiles, np.int32)
+    place = (first_tile * TILE - first_row)[slots[rows]] + np.arange(len(rows))
+    placed[place] = rows + 1
+    whose[: of_slot.sum()] = np.repeat(np.arange(num_slots), of_slot) + 1
+    return placed, whose
+
+
+def max_tiles(rows: int, num_slots: int) -> int:
+    """As many as there can be: of each slot one that is not full, of the others' rows full ones."""
+    return (rows + min(rows, num_slots) * (TILE - 1)) // TILE

@@ -8,6 +8,9 @@ those that come and never shrinks: then `AdapterTables.shape` is another, and gr
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from itertools import chain
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,30 +24,32 @@ from inflight.execution.backends.torch.upload import Upload, bits
 class AdapterTables:
     """shape: of what is launched for passes with adapters, a number that rises; 0: no adapter has changed anything."""
 
-    def __init__(self, num_slots: int, device: torch.device, upload: Upload) -> None:
+    def __init__(
+        self, adapters: Mapping[int, PackedAdapter[Tensor]], num_slots: int, device: torch.device, upload: Upload
+    ) -> None:
+        """adapters: by slot, as the input batch has them."""
         self.num_slots, self.shape = num_slots, 0
-        self._device, self._upload = device, upload
-        self._adapters: dict[int, PackedAdapter[Tensor]] = {}  # by slot
+        self._adapters, self._device, self._upload = adapters, device, upload
         self._weights: dict[int, AdaptedWeight] = {}  # by identity, each with a place in the tables, in order
         self._extents: dict[int, Extent] = {}
         self._matrices: dict[int, AdaptedMatrix] = {}
         self._numbers = np.zeros((0, num_slots, 0, FIELDS), np.int64)  # what the tables hold
         self._tables = torch.zeros(self._numbers.shape, dtype=torch.int64, device=device)
 
-    def place(self, slot: int, adapter: PackedAdapter[Tensor] | None) -> None:
-        """Place an adapter in a slot. None: the slot is empty, and its lines of the tables are unused."""
-        self._adapters.pop(slot, None)
-        if adapter is None:
+    def update(self, slots: Iterable[int]) -> None:
+        """Write the lines of slots whose adapter is another. Those of an empty slot are unused."""
+        filled = [slot for slot in slots if slot in self._adapters]
+        if not filled:
             return
-        self._adapters[slot] = adapter
         before = dict(self._extents)
-        for weight, parts in adapter.deltas():
+        for weight, parts in chain.from_iterable(self._adapters[slot].deltas() for slot in filled):
             self._weights.setdefault(id(weight), weight)
             self._extents[id(weight)] = self._extents.get(id(weight), Extent()).with_parts(parts)
         if self._extents != before:
             self._enlarge()
         else:
-            self._fill(slot)
+            for slot in filled:
+                self._fill(slot)
         if self._numbers.size:  # an adapter may change nothing
             (sent,) = self._upload.send([bits(self._numbers)])
             self._tables.copy_(sent.view(torch.int64).view(self._tables.shape))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from inflight.core.types.plan import Capacity, Chunk, NewRequest
+from inflight.core.types.plan import Capacity, Chunk
 from inflight.execution.backends.matrices import BlockMatrix, Matrix, Rows, alike, in_order
 from inflight.execution.backends.packed_adapter import PackedAdapter
 from inflight.execution.backends.protocol import (
@@ -34,12 +34,12 @@ from inflight.execution.backends.torch.adapters import filled_up
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets
 from inflight.execution.backends.torch.capture import Graphs
 from inflight.execution.backends.torch.device import first_line, gpu_memory, gpu_peak_bytes
+from inflight.execution.backends.torch.device_batch import mirrored
 from inflight.execution.backends.torch.eager.products import quantize_int8
 from inflight.execution.backends.torch.forward_pass import TorchPass
 from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache, DeviceStates
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.packing import Packer, nbytes, side_by_side, stacked
-from inflight.execution.backends.torch.slots import DeviceSlots
 from inflight.execution.backends.torch.staging import Staging
 from inflight.execution.backends.torch.streams import CopyStream
 from inflight.execution.backends.torch.tensors import RopeTensors
@@ -55,6 +55,7 @@ from inflight.execution.backends.torch.weights import (
     PlainMatrix,
     RoutingTensors,
 )
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.program import Program
 
 
@@ -132,7 +133,7 @@ class TorchBackend:
             side_by_side([_only(one) for one in down]),
             _biases(inward),
             _biases(down),
-            self._routing(routing),
+            _routing(routing, self.pack_vector),
             gating,
             len(down),
             sum(one.nbytes for one in (*inward, *down)),
@@ -176,9 +177,6 @@ class TorchBackend:
         """Beside steps: without the staging buffers, which are large and were given back."""
         packer = replace(self._packer, staging=None)
         return PackedAdapter(map(filled_up, deltas), packer.plain)
-
-    def place_adapter(self, slots: DeviceSlots, slot: int, adapter: PackedAdapter[torch.Tensor] | None) -> None:
-        slots.adapters.place(slot, adapter)
 
     def finish_packing(self) -> None:
         if self._staging is not None:
@@ -233,9 +231,9 @@ class TorchBackend:
 
         return spread
 
-    def request_slots(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> DeviceSlots:
+    def input_batch(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> InputBatch:
         assert states is None or isinstance(states, DeviceStates)
-        return DeviceSlots(capacity, padding_block, states, self.device, self._upload, self.buckets)
+        return mirrored(capacity, padding_block, states, self.device, self._upload, self.buckets)
 
     # -- per step ---------------------------------------------------------------------------------------------------
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
@@ -265,46 +263,31 @@ class TorchBackend:
             return first_line(error)
         return None
 
-    def prepare(
-        self,
-        slots: DeviceSlots,
-        kv_cache: KVCache,
-        chunks: Sequence[Chunk],
-        new: Sequence[NewRequest] = (),
-        freed: Sequence[int] = (),
-    ) -> Any:
+    def prepare(self, batch: InputBatch, kv_cache: KVCache, chunks: Sequence[Chunk]) -> Any:
         """Return a `TorchPass`; the type is Any, since its operations take this backend's activations only, where the
         protocol allows any."""
         assert isinstance(kv_cache, DeviceKVCache)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # of this thread: kernels are launched on it
-        start = slots.prepare(chunks, kv_cache.device_blocks, new, freed)
-        return TorchPass(self._operations, start, kv_cache, slots, chunks, self._upload)
+        start = batch.mirror.begin(batch, chunks, kv_cache.device_blocks)
+        return TorchPass(self._operations, start, kv_cache, batch, chunks, self._upload)
 
-    def append_blocks(self, slots: DeviceSlots, kv_cache: KVCache, chunks: Sequence[Chunk]) -> None:
-        assert isinstance(kv_cache, DeviceKVCache)
-        slots.append_blocks(chunks, kv_cache.device_blocks)
 
-    def discard(self, slots: DeviceSlots, rows: Sequence[int]) -> None:
-        slots.discard(rows)
-
-    def _routing(self, routing: Routing) -> RoutingTensors:
-        correction, scale = (
-            None if one is None else self.pack_vector(one) for one in (routing.correction, routing.expert_scale)
-        )
-        return RoutingTensors(
-            routing.top_k,
-            routing.scores,
-            routing.renormalize,
-            routing.sum_offset,
-            routing.jitter,
-            correction,
-            routing.groups,
-            routing.top_groups,
-            routing.group_best,
-            routing.scale,
-            scale,
-        )
+def _routing(routing: Routing, pack: Callable[[Array], torch.Tensor]) -> RoutingTensors:
+    correction, scale = (None if one is None else pack(one) for one in (routing.correction, routing.expert_scale))
+    return RoutingTensors(
+        routing.top_k,
+        routing.scores,
+        routing.renormalize,
+        routing.sum_offset,
+        routing.jitter,
+        correction,
+        routing.groups,
+        routing.top_groups,
+        routing.group_best,
+        routing.scale,
+        scale,
+    )
 
 
 def _only(linear: DeviceLinear) -> HeldMatrix:

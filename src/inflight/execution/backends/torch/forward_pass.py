@@ -1,7 +1,7 @@
-"""A pass on a device: its operations by kind, and what comes of it.
+"""A pass on a device: its operations by kind, and its results.
 
-Passes each kind its tensors of the pass, of slots and of memory; the operations compute
-(`operations`). Nothing here waits for the device.
+Passes each kind its tensors of the pass, of the batch and of memory; the operations compute (`operations`). Nothing
+here waits for the device.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.protocol import Array
+from inflight.execution.backends.torch.device_batch import DeviceBatch, PassStart
 from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.pass_adapters import AdaptedProducts
@@ -30,8 +31,8 @@ from inflight.execution.backends.torch.results import (
     fetched_draws,
 )
 from inflight.execution.backends.torch.sampling_tensors import Scores
-from inflight.execution.backends.torch.slots import DeviceSlots, PassStart
 from inflight.execution.backends.torch.upload import Upload
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.program import Program, run_by_name
 
 
@@ -41,16 +42,17 @@ class TorchPass:
         operations: DeviceOperations,
         start: PassStart,
         kv_cache: DeviceKVCache,
-        slots: DeviceSlots,
+        batch: InputBatch,
         chunks: Sequence[Chunk],
         upload: Upload,
     ):
-        self._operations, self._slots, self._layout = operations, slots, start.layout
-        tables, adapted = slots.adapters, start.adapted
+        mirror: DeviceBatch = batch.mirror
+        self._operations, self._batch, self._mirror, self._layout = operations, batch, mirror, start.layout
+        tables, adapted = mirror.adapters, start.adapted
         self.num_tokens, self.bucket = len(start.layout.positions), start.bucket
         self.adapters = 0 if adapted is None else tables.shape
-        self._outcome = PassOutcome(chunks, slots.tokens.device)
-        operations.begin(start.appended, slots.read_tokens, start.tensors)
+        self._outcome = PassOutcome(chunks, mirror.tokens.device)
+        operations.begin(start.appended, mirror.tokens[:, batch.ahead :], start.tensors)
         # Any: they take activations of this backend, where the protocol says that anybody's may come.
         rows: Any = RowOperations(operations, start.tensors, self.num_tokens, upload, self._token_types)
         self.embed, self.gather, self.clear, self.to_act = rows.embed, rows.gather, rows.clear, rows.to_act
@@ -67,7 +69,7 @@ class TorchPass:
         cached: Any = AttentionOperations(operations, start.tensors, kv_cache)
         self.rope_and_write_kv, self.rope_and_write_latent = cached.rope_and_write_kv, cached.rope_and_write_latent
         self.attention = cached.attention
-        recurrent: Any = RecurrentOperations(operations, start.tensors, slots.states, start.states)
+        recurrent: Any = RecurrentOperations(operations, start.tensors, mirror.states, start.states)
         self.convolve, self.convolve_gated = recurrent.convolve, recurrent.convolve_gated
         self.delta_rule = recurrent.delta_rule
 
@@ -78,16 +80,16 @@ class TorchPass:
         self, logits: DeviceActivation, places: Sequence[int], allowed: Sequence[Array | None] | None = None
     ) -> None:
         of, rows, positions = self._placed(places)
-        draws = self._slots.draws(rows, positions, allowed)
+        draws = self._mirror.draws(self._batch, rows, positions, allowed)
         drawn = self._operations.sample(logits.tensor[: len(places)], draws)
-        self._slots.keep(draws, drawn.token_ids)
-        settings = self._slots.settings  # as they are now: another may have the row when the result is asked for
-        wanted = settings.want_logprobs[rows], settings.integers[2, rows]
+        self._mirror.keep(draws, drawn.token_ids)
+        # As they are now: another may have the slot when the result is asked for.
+        wanted = self._batch.want_logprobs[rows], self._batch.integers[2, rows]
         self._outcome.drawn.append(DrawnRows(of, positions, *wanted, fetched_draws(drawn)))
 
     def score(self, logits: DeviceActivation, places: Sequence[int]) -> None:
         of, rows, positions = self._placed(places)
-        token_ids, wanted = self._slots.following(rows, positions), self._slots.settings.prompt_logprobs[rows]
+        token_ids, wanted = self._mirror.following(rows, positions), self._batch.prompt_logprobs[rows]
         most = min(int(wanted.max(initial=0)), logits.width)
         scores = self._operations.score(logits.tensor[: len(places)], token_ids, most)
         scores = Scores(*(fetched(one) for one in scores))
@@ -96,13 +98,13 @@ class TorchPass:
     def pool(self, hidden: DeviceActivation, places: Sequence[int]) -> None:
         of, rows, _ = self._placed(places)
         vectors = hidden.tensor[: len(places)].to(torch.float32, copy=True)
-        self._outcome.pooled.append(PooledRows(of, self._slots.settings.pooling_of(rows), fetched(vectors)))
+        self._outcome.pooled.append(PooledRows(of, self._batch.pooling(rows), fetched(vectors)))
 
     def finish(self) -> PassOutcome:
         return self._outcome.finish()
 
     def _token_types(self) -> Array:
-        second = self._slots.settings.second_text_at[self._layout.rows]
+        second = self._batch.second_text_at[self._layout.rows]
         return (self._layout.positions >= second[self._layout.chunk_of]).astype(np.int32)
 
     def _placed(self, places: Sequence[int]) -> tuple[Array, Array, Array]:

@@ -14,8 +14,7 @@ from typing import Protocol
 from torch import Tensor
 
 from inflight.execution.backends.protocol import Nonlinearity
-from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix
-from inflight.execution.backends.torch.adapter_rows import AdapterRows
+from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix, AdapterRows
 from inflight.execution.backends.torch.sampling_tensors import Drawn, Draws, Scores
 from inflight.execution.backends.torch.tensors import LayerKV, LayerStates, PassTensors, RopeTensors, StateTensors
 from inflight.execution.backends.torch.weights import (

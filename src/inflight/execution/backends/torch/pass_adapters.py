@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from inflight.execution.backends.protocol import Nonlinearity
-from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix
-from inflight.execution.backends.torch.adapter_rows import AdapterRows
+from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix, AdapterRows
 from inflight.execution.backends.torch.adapters import AdapterTables
 from inflight.execution.backends.torch.memory import DeviceActivation
 from inflight.execution.backends.torch.operations import DeviceOperations

@@ -20,10 +20,11 @@ import numpy as np
 from msgspec import structs
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk
-from inflight.execution.backends.protocol import Backend, KVCache, PendingCopy, PendingPass, RequestSlots
-from inflight.execution.drafters.drawn import drawn
+from inflight.execution.backends.protocol import Backend, KVCache, PendingCopy, PendingPass
+from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.drafters.heads.head_decoder import HeadDecoder
 from inflight.execution.drafters.heads.recent_hidden import KEPT, RecentHidden
+from inflight.execution.drafters.step_drafter import drawn
 from inflight.execution.pass_decoder import LogitDecoder, sample
 from inflight.execution.passes import passes
 from inflight.execution.warm_up import CapturesAhead
@@ -65,23 +66,25 @@ class HeadDrafter:
         self._certain = [0] * capacity.max_rows  # up to which the token behind a position is known
         self._idle = 0  # steps since a draft was last asked for
 
-    def capture_ahead(self, slots: RequestSlots, seconds: float) -> None:
+    def capture_ahead(self, batch: InputBatch, seconds: float) -> None:
         if isinstance(self._passes, CapturesAhead):
-            self._passes.capture_ahead(lambda lengths: self._pad(lengths, slots), seconds)
+            self._passes.capture_ahead(lambda lengths: self._pad(lengths, batch), seconds)
 
     # -- as a step asks ---------------------------------------------------------------------------------------------
-    def begin(self, plan: BatchPlan, slots: RequestSlots) -> None:
+    def leave(self, plan: BatchPlan, batch: InputBatch) -> None:
         self._idle += 1
         if not plan.transfers:  # which may have filled the blocks of those that go
-            self._catch_up([(row, self._certain[row]) for row in plan.freed_rows], slots)
+            self._catch_up([(row, self._certain[row]) for row in plan.freed_rows], batch)
         for row in plan.freed_rows:
             self._certain[row] = 0
+
+    def begin(self, plan: BatchPlan, batch: InputBatch) -> None:
         new = {one.row for one in plan.new_requests}
         for chunk in plan.chunks:
             if chunk.row in new:
                 self._first[chunk.row] = self._read[chunk.row] = self._certain[chunk.row] = chunk.start
 
-    def draft(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[tuple[int, ...]]:
+    def draft(self, chunks: Sequence[Chunk], batch: InputBatch) -> list[tuple[int, ...]]:
         self._idle = 0
         runs = []
         for number, chunk in enumerate(chunks):
@@ -92,10 +95,10 @@ class HeadDrafter:
                 self._read[chunk.row] = end
         pending: list[PendingPass] = []
         for piece in self._pieces(runs):
-            pending += self._drafted(piece, [chunk.num_drafts for chunk in chunks], slots)
+            pending += self._drafted(piece, [chunk.num_drafts for chunk in chunks], batch)
         return drawn(pending, len(chunks))
 
-    def computed(self, batch: Any, chunks: Sequence[Chunk], slots: RequestSlots) -> None:
+    def computed(self, forward: Any, chunks: Sequence[Chunk], batch: InputBatch) -> None:
         runs, offset = list[_Run](), 0
         for chunk in chunks:
             row, end = chunk.row, chunk.start + chunk.length
@@ -103,28 +106,25 @@ class HeadDrafter:
                 certain = end - 1 - len(chunk.draft_token_ids)
                 if end - self._read[row] > KEPT and certain > self._read[row] and self._idle <= PATIENCE:
                     if not runs:
-                        whole = self._recent.hold_pass(batch.num_tokens)
+                        whole = self._recent.hold_pass(forward.num_tokens)
                     runs.append(self._run_of_pass(chunk, certain, whole + offset))
                     self._read[row] = certain
                 self._certain[row] = certain
                 self._first[row] = max(self._first[row], end - KEPT)
             offset += chunk.length
         for piece in self._pieces(runs):
-            self._submit(piece, slots)
+            self._submit(piece, batch)
         self._recent.keep(chunks)
 
-    def follow(self, chunks: Sequence[Chunk], slots: RequestSlots) -> list[PendingPass]:
+    def follow(self, chunks: Sequence[Chunk], batch: InputBatch) -> list[PendingPass]:
         """Return no passes: the head reads hidden states while they are there."""
         return []
 
     def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
         return self._backend.copy_blocks(self._cache, sources, destinations)
 
-    def discard(self, rows: Sequence[int]) -> None:
-        """Do nothing: by the slots, results of these rows go where padding goes."""
-
     # -- inside -----------------------------------------------------------------------------------------------------
-    def _catch_up(self, ends: Sequence[tuple[int, int]], slots: RequestSlots) -> None:
+    def _catch_up(self, ends: Sequence[tuple[int, int]], batch: InputBatch) -> None:
         """Up to a position of each row."""
         if self._idle > PATIENCE:
             return
@@ -134,7 +134,7 @@ class HeadDrafter:
             if start < end:
                 runs.append(self._run(0, row, start, end))
         for piece in self._pieces(runs):
-            self._submit(piece, slots)
+            self._submit(piece, batch)
 
     def _run(self, number: int, row: int, start: int, end: int, sample: int = 0) -> _Run:
         """Over kept hidden states."""
@@ -162,30 +162,30 @@ class HeadDrafter:
             found.append(piece)
         return found
 
-    def _pad(self, lengths: Sequence[int], slots: RequestSlots) -> None:
+    def _pad(self, lengths: Sequence[int], batch: InputBatch) -> None:
         runs = [_Run(Chunk(-1, self._padding, 0, length, (), 0), [0] * length) for length in lengths]
-        self._submit(runs, slots).result()
+        self._submit(runs, batch).result()
 
-    def _submit(self, runs: Sequence[_Run], slots: RequestSlots) -> PendingPass:
+    def _submit(self, runs: Sequence[_Run], batch: InputBatch) -> PendingPass:
         chunks = [one.chunk for one in runs]
-        batch = self._backend.prepare(slots.shifted(1), self._cache, chunks)
-        self._decoder.take_taps(batch, self._recent.taps, [place for one in runs for place in one.places])
-        self._passes.forward(batch)
-        sample(self._passes, batch, chunks)
-        return batch.finish()
+        forward = self._backend.prepare(batch.shifted(1), self._cache, chunks)
+        self._decoder.take_taps(forward, self._recent.taps, [place for one in runs for place in one.places])
+        self._passes.forward(forward)
+        sample(self._passes, forward, chunks)
+        return forward.finish()
 
-    def _drafted(self, runs: Sequence[_Run], most: Sequence[int], slots: RequestSlots) -> list[PendingPass]:
+    def _drafted(self, runs: Sequence[_Run], most: Sequence[int], batch: InputBatch) -> list[PendingPass]:
         """Submit the passes that draft behind some rows, of each as many tokens as `most` has at its number."""
-        pending = [self._submit(runs, slots)]
+        pending = [self._submit(runs, batch)]
         ends = np.cumsum([one.chunk.length for one in runs]).tolist()
         going = [(one.chunk, end - 1) for one, end in zip(runs, ends, strict=True) if one.chunk.sample]
         for drafted in range(1, max((most[chunk.sequence_id] for chunk, _ in going), default=0)):
             going = [one for one in going if most[one[0].sequence_id] > drafted]
             chunks = [structs.replace(chunk, start=chunk.start + chunk.length, length=1) for chunk, _ in going]
-            batch = self._backend.prepare(slots.shifted(1), self._cache, chunks)
-            self._decoder.take_own(batch, [place for _, place in going])
-            self._passes.forward(batch)
-            sample(self._passes, batch, chunks)
-            pending.append(batch.finish())
+            forward = self._backend.prepare(batch.shifted(1), self._cache, chunks)
+            self._decoder.take_own(forward, [place for _, place in going])
+            self._passes.forward(forward)
+            sample(self._passes, forward, chunks)
+            pending.append(forward.finish())
             going = list(zip(chunks, range(len(chunks)), strict=True))
         return pending

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from inflight.core.types.plan import Chunk
-from inflight.execution.backends.pass_layout import laid_out
 from inflight.execution.backends.protocol import Activation, Array, Backend
+from inflight.execution.batch.pass_layout import laid_out
 
 # Positions of a row: more than the 32 that a step may draft, and so many that reading them together costs a position
 # next to nothing of what the weights take to be read.

@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix
-from inflight.execution.backends.torch.adapter_rows import TILE, AdapterRows
+from inflight.execution.backends.torch.adapted_matrix import TILE, AdaptedMatrix, AdapterRows
 from inflight.execution.backends.torch.eager.products import multiply
 
 

@@ -15,8 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inflight.execution.backends.torch.adapted_matrix import FIELDS, RANKS, AdaptedMatrix
-from inflight.execution.backends.torch.adapter_rows import TILE, AdapterRows
+from inflight.execution.backends.torch.adapted_matrix import FIELDS, RANKS, TILE, AdaptedMatrix, AdapterRows
 
 _RANKS = 16  # of a tile: what tensor cores multiply at a time
 _OUTPUTS = 128  # of a tile

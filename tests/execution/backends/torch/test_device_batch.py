@@ -1,4 +1,4 @@
-"""Slots on a device, beside those of the host: the same plans leave the same tokens, tables and settings."""
+"""The mirror of an input batch: plans leave the same tokens, tables and settings there as in the host's part."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from msgspec import structs
 
 from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.backends.slots import RequestSlots
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets
+from inflight.execution.backends.torch.device_batch import PassStart, mirrored
 from inflight.execution.backends.torch.eager import begin
-from inflight.execution.backends.torch.slots import DeviceSlots, PassStart
+from inflight.execution.backends.torch.sampling_tensors import Draws
 from inflight.execution.backends.torch.upload import Upload, bits
+from inflight.execution.batch.input_batch import InputBatch
 
-from ..test_slots import new_request
+from ...batch.test_input_batch import new_request
 
 CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50)
 TWO_GROUPS = Capacity(64, 16, 4, 100, 50, windows=(0, 24))
@@ -25,15 +26,14 @@ PADDING = CAPACITY.num_blocks
 CPU = torch.device("cpu")
 
 
-def made(capacity: Capacity = CAPACITY, buckets: Buckets = NO_BUCKETS) -> DeviceSlots:
-    return DeviceSlots(capacity, capacity.num_blocks, None, CPU, Upload(CPU), buckets)
+def made(capacity: Capacity = CAPACITY, buckets: Buckets = NO_BUCKETS) -> InputBatch:
+    return mirrored(capacity, capacity.num_blocks, None, CPU, Upload(CPU), buckets)
 
 
-def prepared(
-    slots: DeviceSlots, *chunks: Chunk, new: tuple[NewRequest, ...] = (), freed: tuple[int, ...] = ()
-) -> PassStart:
-    start = slots.prepare(chunks, CAPACITY.num_blocks + 1, new, freed)
-    begin(start.appended, slots.tokens, start.tensors)
+def prepared(batch: InputBatch, *chunks: Chunk, new: tuple[NewRequest, ...] = ()) -> PassStart:
+    batch.update(chunks, new)
+    start: PassStart = batch.mirror.begin(batch, chunks, CAPACITY.num_blocks + 1)
+    begin(start.appended, batch.mirror.tokens, start.tensors)
     return start
 
 
@@ -41,73 +41,78 @@ def array(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int32)
 
 
-def draw(slots: DeviceSlots, row: int, position: int, token: int) -> None:
-    slots.keep(slots.draws(array(row), array(position)), torch.tensor([token], dtype=torch.int32))
+def draws_of(batch: InputBatch, slots: np.ndarray, positions: np.ndarray) -> Draws:
+    draws: Draws = batch.mirror.draws(batch, slots, positions)
+    return draws
+
+
+def draw(batch: InputBatch, slot: int, position: int, token: int) -> None:
+    batch.mirror.keep(draws_of(batch, array(slot), array(position)), torch.tensor([token], dtype=torch.int32))
 
 
 def test_a_pass_finds_the_chunks_of_many_rows() -> None:
-    slots = made()
+    batch = made()
     chunks = [Chunk(1, 2, 0, 20, (5, 3), False), Chunk(2, 0, 0, 3, (9,), True)]
-    found = prepared(slots, *chunks, new=(new_request(2, list(range(40))), new_request(0, [7, 8, 9]))).tensors
+    found = prepared(batch, *chunks, new=(new_request(2, list(range(40))), new_request(0, [7, 8, 9]))).tensors
     assert found.token_ids.tolist() == [*range(20), 7, 8, 9]
     assert found.positions.tolist() == [*range(20), 0, 1, 2]
     assert found.chunk_of.tolist() == [0] * 20 + [1] * 3 and found.rows.tolist() == [2, 0]
     assert (found.query_start.tolist(), found.context_len.tolist()) == ([0, 20, 23], [0, 0])
     assert (found.longest_chunk, found.longest_context) == (20, 20)
     assert found.block_tables[0, 2, :2].tolist() == [5, 3] and found.block_tables[0, 0, 0] == 9
-    draw(slots, 0, 2, 30)
-    found = prepared(slots, Chunk(2, 0, 3, 1, (), True), Chunk(1, 2, 20, 20, (8,), True)).tensors
+    draw(batch, 0, 2, 30)
+    found = prepared(batch, Chunk(2, 0, 3, 1, (), True), Chunk(1, 2, 20, 20, (8,), True)).tensors
     assert found.token_ids.tolist() == [30, *range(20, 40)]
     assert found.block_tables[0, 2, :3].tolist() == [5, 3, 8]
 
 
 def test_a_decode_reads_what_was_drawn_whether_the_host_knows_it_or_not() -> None:
-    slots = made()
-    prepared(slots, Chunk(1, 1, 0, 3, (4,), True), new=(new_request(1, [1, 2, 3]),))
+    batch = made()
+    prepared(batch, Chunk(1, 1, 0, 3, (4,), True), new=(new_request(1, [1, 2, 3]),))
     for position, token in enumerate((41, 42, 43), 2):
-        draw(slots, 1, position, token)
-        assert prepared(slots, Chunk(1, 1, position + 1, 1, (), True)).tensors.token_ids.tolist() == [token]
+        draw(batch, 1, position, token)
+        assert prepared(batch, Chunk(1, 1, position + 1, 1, (), True)).tensors.token_ids.tolist() == [token]
 
 
 def test_wrong_drafts_are_written_over_by_what_was_drawn() -> None:
-    slots = made()
-    prepared(slots, Chunk(1, 1, 0, 3, (4,), True), new=(new_request(1, [1, 2, 3]),))
-    draw(slots, 1, 2, 10)
+    batch = made()
+    prepared(batch, Chunk(1, 1, 0, 3, (4,), True), new=(new_request(1, [1, 2, 3]),))
+    draw(batch, 1, 2, 10)
     chunk = Chunk(1, 1, 3, 3, (), 3, draft_token_ids=(11, 12))
-    assert prepared(slots, chunk).tensors.token_ids.tolist() == [10, 11, 12]
-    draws = slots.draws(array(1, 1, 1), array(3, 4, 5))
+    assert prepared(batch, chunk).tensors.token_ids.tolist() == [10, 11, 12]
+    draws = draws_of(batch, array(1, 1, 1), array(3, 4, 5))
     assert draws.num_tokens.tolist() == [4, 5, 6]
-    slots.keep(
+    batch.mirror.keep(
         draws, torch.tensor([11, 20, 33], dtype=torch.int32)
     )  # the second draft was wrong: 33 counts for nothing
-    assert prepared(slots, Chunk(1, 1, 5, 1, (), 1)).tensors.token_ids.tolist() == [20]
-    draw(slots, 1, 5, 21)
-    assert slots.tokens[1, :7].tolist() == [1, 2, 3, 10, 11, 20, 21]
+    assert prepared(batch, Chunk(1, 1, 5, 1, (), 1)).tensors.token_ids.tolist() == [20]
+    draw(batch, 1, 5, 21)
+    assert batch.mirror.tokens[1, :7].tolist() == [1, 2, 3, 10, 11, 20, 21]
 
 
 def test_what_was_discarded_writes_to_the_padding_block_until_it_is_taken_anew() -> None:
-    slots = made()
-    prepared(slots, Chunk(1, 1, 0, 20, (4, 5), True), new=(new_request(1, list(range(20))),))
-    slots.discard([1])
-    found = prepared(slots, Chunk(1, 1, 20, 20, (6,), True)).tensors  # of a step that was planned before
+    batch = made()
+    prepared(batch, Chunk(1, 1, 0, 20, (4, 5), True), new=(new_request(1, list(range(20))),))
+    batch.discard([1])
+    found = prepared(batch, Chunk(1, 1, 20, 20, (6,), True)).tensors  # of a step that was planned before
     assert found.token_ids.tolist() == [0] * 20 and (found.block_tables[:, 1] == PADDING).all()
-    found = prepared(slots, Chunk(2, 1, 0, 2, (7,), True), new=(new_request(1, [8, 9]),)).tensors
+    found = prepared(batch, Chunk(2, 1, 0, 2, (7,), True), new=(new_request(1, [8, 9]),)).tensors
     assert found.token_ids.tolist() == [8, 9] and found.block_tables[0, 1, 0] == 7
 
 
 def test_padding_goes_to_its_block() -> None:
-    slots = made()
+    batch = made()
     found = prepared(
-        slots, Chunk(-1, CAPACITY.max_rows, 0, 30, (), 0), Chunk(-1, CAPACITY.max_rows, 0, 4, (), 0)
+        batch, Chunk(-1, CAPACITY.max_rows, 0, 30, (), 0), Chunk(-1, CAPACITY.max_rows, 0, 4, (), 0)
     ).tensors
     assert (found.block_tables[:, CAPACITY.max_rows] == PADDING).all()
     assert found.token_ids.tolist() == [0] * 34 and found.positions.tolist() == [*range(30), *range(4)]
 
 
 def test_each_group_of_layers_has_a_table() -> None:
-    slots = made(TWO_GROUPS)
+    batch = made(TWO_GROUPS)
     chunk = Chunk(1, 3, 0, 40, (5, 3, 1), True, window_blocks=((9, 8, 7),))
-    found = prepared(slots, chunk, new=(new_request(3, list(range(40))),)).tensors
+    found = prepared(batch, chunk, new=(new_request(3, list(range(40))),)).tensors
     assert found.block_tables[:, 3, :3].tolist() == [[5, 3, 1], [9, 8, 7]]
 
 
@@ -123,11 +128,15 @@ def test_each_group_of_layers_has_a_table() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_before_the_device_is_asked(chunk: Chunk, message: str) -> None:
-    slots = made()
-    before = slots.tokens.clone(), slots.block_tables.clone()
+    batch = made()
+    mirror = batch.mirror
+    before = mirror.tokens.clone(), mirror.block_tables.clone()
     with pytest.raises(ValueError, match=message):
-        slots.prepare([chunk], 65, [new_request(0, list(range(17)))], ())
-    assert torch.equal(before[0], slots.tokens) and torch.equal(before[1], slots.block_tables)
+        prepared(batch, chunk, new=(new_request(0, list(range(17))),))
+    assert torch.equal(before[0], mirror.tokens) and torch.equal(before[1], mirror.block_tables)
+    batch.discard([0])  # as a step that failed
+    found = prepared(batch, Chunk(2, 0, 0, 2, (7,), True), new=(new_request(0, [8, 9]),)).tensors
+    assert found.token_ids.tolist() == [8, 9] and found.block_tables[0, 0, 0] == 7
 
 
 def test_more_tokens_than_whole_numbers_count_are_refused() -> None:
@@ -136,17 +145,16 @@ def test_more_tokens_than_whole_numbers_count_are_refused() -> None:
 
 
 def test_settings_of_the_rows_that_draw_in_their_order() -> None:
-    slots, host = made(), RequestSlots(CAPACITY, PADDING)
+    batch, host = made(), InputBatch(CAPACITY, PADDING)
     new = (
         new_request(0, [1, 2, 3], temperature=0.5, top_p=0.9, logit_bias={7: 2.0, 8: -3.0}),
         new_request(3, [1, 2, 3, 4, 5], prompt=2, repetition_penalty=1.5, logprobs=3, allowed_token_ids=(1, 40)),
         new_request(1, [4], temperature=0.0, min_tokens=3, banned=(9, 11)),
     )
-    prepared(slots, new=new)
-    for one in new:
-        host.start(one)
+    prepared(batch, new=new)
+    host.update((), new)
     rows, positions = array(3, 1, 0), array(4, 0, 2)
-    ours, theirs = slots.draws(rows, positions), host.sampling(rows, positions)
+    ours, theirs = draws_of(batch, rows, positions), host.sampling(rows, positions)
     at = ours.rows.long()
     for name in (
         "temperature",
@@ -172,57 +180,57 @@ def test_settings_of_the_rows_that_draw_in_their_order() -> None:
 
 
 def test_what_no_draw_needs_is_left_out() -> None:
-    slots = made()
+    batch = made()
     prepared(
-        slots, new=(new_request(0, [1, 2], temperature=0.0), new_request(1, [1], temperature=0.9, top_k=3, logprobs=2))
+        batch, new=(new_request(0, [1, 2], temperature=0.0), new_request(1, [1], temperature=0.9, top_k=3, logprobs=2))
     )
-    plain = slots.draws(array(0), array(1))
+    plain = draws_of(batch, array(0), array(1))
     assert plain.greedy and not (plain.filters or plain.needs_history or plain.want_logprobs)
     assert plain.bias is plain.bad is plain.allowed is None
-    assert slots.draws(array(1), array(0)).filters
+    assert draws_of(batch, array(1), array(0)).filters
 
 
 def test_bad_sequences_come_with_those_that_may_have_begun() -> None:
-    slots = made()
+    batch = made()
     new = NewRequest(0, (1, 2), 2, SamplingParams(), 0, 0, bad_token_ids=((5,), (6, 7), (6, 8, 9)))
-    prepared(slots, new=(new_request(1, [3]), new))
-    assert slots.draws(array(0), array(1)).bad is None  # nothing has been said
-    one = slots.draws(array(1, 0), array(0, 2)).bad
+    prepared(batch, new=(new_request(1, [3]), new))
+    assert draws_of(batch, array(0), array(1)).bad is None  # nothing has been said
+    one = draws_of(batch, array(1, 0), array(0, 2)).bad
     assert one is not None and one.start.tolist() == [0, 0, 1] and one.token_ids.tolist() == [6, 7]
-    two = slots.draws(array(0, 1), array(3, 0)).bad
+    two = draws_of(batch, array(0, 1), array(3, 0)).bad
     assert two is not None and two.start.tolist() == [0, 2, 2]
     assert (two.offsets.tolist(), two.token_ids.tolist()) == ([0, 2, 5], [6, 7, 6, 8, 9])
 
 
 def test_forced_tokens_are_all_that_is_allowed_by_count() -> None:
-    slots = made()
+    batch = made()
     new = NewRequest(0, (1, 2), 2, SamplingParams(logit_bias={3: 1.0}), 0, 0, forced_token_ids=(33, 34))
-    prepared(slots, new=(new,))
+    prepared(batch, new=(new,))
     for count, token in enumerate((33, 34)):
-        draws = slots.draws(array(0), array(1 + count))
+        draws = draws_of(batch, array(0), array(1 + count))
         assert draws.allowed is not None and draws.bias is None
         assert [int(word) & 0xFFFFFFFF for word in draws.allowed[0]] == [0, 1 << (token - 32)]
-    draws = slots.draws(array(0), array(3))
+    draws = draws_of(batch, array(0), array(3))
     assert draws.allowed is None and draws.bias is not None and draws.bias.token_ids.tolist() == [3]
 
 
 def test_the_token_that_is_scored_is_the_one_that_follows() -> None:
-    slots = made()
-    prepared(slots, new=(new_request(0, [1, 2, 3, 4]), new_request(3, [11, 12, 13, 14, 15])))
-    assert slots.following(array(3, 3, 0), array(1, 3, 2)).tolist() == [13, 15, 4]
+    batch = made()
+    prepared(batch, new=(new_request(0, [1, 2, 3, 4]), new_request(3, [11, 12, 13, 14, 15])))
+    assert batch.mirror.following(array(3, 3, 0), array(1, 3, 2)).tolist() == [13, 15, 4]
 
 
 @pytest.mark.parametrize("seed", [0, -1, -(2**63), 2**64 - 1])
 def test_every_seed_that_is_allowed_keeps_its_bits(seed: int) -> None:
-    slots = made()
-    prepared(slots, new=(NewRequest(2, (1,), 1, SamplingParams(), seed, 1023),))
-    settings = slots.draws(array(2), array(0)).settings
+    batch = made()
+    prepared(batch, new=(NewRequest(2, (1,), 1, SamplingParams(), seed, 1023),))
+    settings = draws_of(batch, array(2), array(0)).settings
     assert (int(settings.seed[2]) % 2**64, int(settings.sample_index[2])) == (seed % 2**64, 1023)
 
 
 def test_random_plans_against_the_slots_of_the_host() -> None:
     chance = random.Random(4)
-    slots, host = made(), RequestSlots(CAPACITY, PADDING)
+    batch, host = made(), InputBatch(CAPACITY, PADDING)
     known: dict[int, tuple[int, int, int]] = {}  # row → known tokens, computed, blocks
     for _ in range(150):
         new = []
@@ -230,7 +238,7 @@ def test_random_plans_against_the_slots_of_the_host() -> None:
             if row not in known or known[row][0] > 90 or chance.random() < 0.05:
                 tokens = [chance.randrange(50) for _ in range(chance.randrange(1, 60))]
                 new.append(new_request(row, tokens))
-                host.start(new[-1])
+                host.update((), new[-1:])
                 known[row] = (len(tokens), 0, 0)
         chunks, sampled = [], []
         for row, (count, computed, held) in list(known.items()):
@@ -239,7 +247,8 @@ def test_random_plans_against_the_slots_of_the_host() -> None:
             chunks.append(Chunk(row, row, computed, length, blocks, computed + length == count))
             sampled += [row] * (computed + length == count)
             known[row] = (count + (computed + length == count), computed + length, held + len(blocks))
-        inputs, found = host.gather(chunks), prepared(slots, *chunks, new=tuple(new)).tensors
+        host.update(chunks)
+        inputs, found = host.gather(chunks), prepared(batch, *chunks, new=tuple(new)).tensors
         assert found.token_ids.tolist() == inputs.token_ids.tolist()
         for index, chunk in enumerate(chunks):
             used = -(-(chunk.start + chunk.length) // 16)
@@ -248,20 +257,20 @@ def test_random_plans_against_the_slots_of_the_host() -> None:
         drawn = np.array([chance.randrange(50) for _ in sampled], np.int32)
         rows, last = np.array(sampled, np.int32), np.array([known[row][1] - 1 for row in sampled], np.int32)
         host.keep(rows, last, drawn)
-        draws = slots.draws(rows, last)
-        slots.keep(draws, torch.from_numpy(drawn))
+        draws = draws_of(batch, rows, last)
+        batch.mirror.keep(draws, torch.from_numpy(drawn))
 
 
-def test_blocks_may_be_appended_before_the_pass() -> None:
-    slots = made(TWO_GROUPS)
-    start = prepared(slots, Chunk(1, 2, 0, 16, (5,), 1, window_blocks=((9,),)), new=(new_request(2, list(range(16))),))
+def test_a_plans_changes_are_sent_once_with_its_first_pass() -> None:
+    """Which may be another's over the same slots, as a draft head's, with tokens shifted."""
+    batch = made(TWO_GROUPS)
+    start = prepared(batch, Chunk(1, 2, 0, 16, (5,), 1, window_blocks=((9,),)), new=(new_request(2, list(range(16))),))
     assert len(start.appended) == 2
     longer = Chunk(1, 2, 16, 2, (7,), 1, window_blocks=((8,),))
-    slots.append_blocks([longer], PADDING)
-    assert slots.block_tables[:, 2, :2].tolist() == [[5, 7], [9, 8]]
-    assert len(prepared(slots, structs.replace(longer, new_blocks=(), window_blocks=())).appended) == 0
-    with pytest.raises(ValueError, match=f"block {PADDING + 9} is not in the KV cache"):
-        slots.append_blocks([structs.replace(longer, new_blocks=(PADDING + 9,))], PADDING)
+    batch.update([longer])
+    sent = batch.mirror.begin(batch.shifted(1), [structs.replace(longer, start=14, length=1)], PADDING).appended
+    assert sorted(sent.tolist()) == [[0, 2, 1, 7], [1, 2, 1, 8]]
+    assert len(batch.mirror.begin(batch, [longer], PADDING).appended) == 0
 
 
 def test_one_copy_takes_arrays_of_every_kind() -> None:

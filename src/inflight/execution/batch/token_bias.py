@@ -1,8 +1,7 @@
-"""Changes a row's logits before a draw: logit biases, and tokens that may not be drawn at all.
+"""Changes of a sequence's logits before a draw: logit biases, and tokens that may not be drawn at all.
 
-Knows the settings of one slot and its output so far, with drafts that are taken for right; not how a token is drawn. It
-is asked late, between the forward pass and the draw, when the tokens before are known. What never changes is put
-together once.
+They depend on the output so far, with drafts that are taken for right, and so are read late, between the forward pass
+and the draw. What never changes is put together once.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ class TokenBias:
     forced: tuple[int, ...]
     vocab_size: int
 
-    def at(self, output: Array) -> tuple[Bias, Array | None]:
-        """Return the biases, and the bits of allowed tokens. output: tokens so far, int32[N]."""
-        bias, allowed = self.after(len(output))
-        if ended := self._ended(output) if self.bad and len(output) >= max(1, len(self.forced)) else ():
-            bias = _joined(bias, _banned(np.array(ended, np.int32)))
-        return bias, allowed
-
     def after(self, count: int) -> tuple[Bias, Array | None]:
-        """Return the same behind so many output tokens, without the bad sequences, which need the tokens' values."""
+        """Return the biases and the bits of allowed tokens behind so many output tokens, without bad sequences."""
         if count < len(self.forced):
             return NO_BIAS, bits([self.forced[count]], self.vocab_size)
         return (_joined(self.always, self.early) if count < self.min_tokens else self.always), self.allowed
+
+    def with_bad(self, bias: Bias, output: Array) -> Bias:
+        """Add the last tokens of bad sequences that an output, int32[N], has begun."""
+        if not self.bad or len(output) < max(1, len(self.forced)):
+            return bias
+        ended = self._ended(output)
+        return _joined(bias, _banned(np.array(ended, np.int32))) if ended else bias
 
     def sequences(self, count: int) -> list[tuple[int, ...]]:
         """Return the bad sequences that may have begun behind so many output tokens."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inflight.core.types.plan import NewRequest
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.backends.token_bias import token_bias
+from inflight.execution.batch.token_bias import token_bias
 
 VOCABULARY = 10
 
@@ -21,7 +21,8 @@ def added(output: list[int], *, banned: tuple[int, ...] = (), bad: Any = (), **s
     bias = token_bias(new, VOCABULARY)
     sums: dict[int, float] = {}
     if bias is not None:
-        added, mask = bias.at(np.array(output, np.int32))
+        added, mask = bias.after(len(output))
+        added = bias.with_bad(added, np.array(output, np.int32))
         for token, value in zip(*added, strict=True):
             sums[int(token)] = sums.get(int(token), 0.0) + float(value)
         if mask is not None:

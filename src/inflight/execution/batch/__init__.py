@@ -1,0 +1,1 @@
+"""The input batch: state of all running sequences, by request slot, from step to step (docs/engine-internals.md)."""

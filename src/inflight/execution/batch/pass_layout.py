@@ -1,0 +1,78 @@
+"""Where the tokens of a pass lie in its chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inflight.core.types.plan import Chunk
+from inflight.execution.backends.protocol import Array, AttentionMetadata, StateMetadata
+
+_ROW, _START, _LENGTH = attrgetter("row"), attrgetter("start"), attrgetter("length")
+ONE_TEXT = 2**31 - 1  # position of a second text that does not exist
+
+
+class PassLayout(NamedTuple):
+    """A pass's T tokens in C chunks, as arrays."""
+
+    rows: Array  # int32[C], the request slot of each chunk
+    context_len: Array  # int32[C]
+    lengths: Array  # int32[C]
+    query_start: Array  # int32[C + 1]
+    chunk_of: Array  # int32[T]
+    row_of: Array  # int32[T], the request slot of each token
+    positions: Array  # int32[T]
+
+    @property
+    def longest_chunk(self) -> int:
+        """No chunk has more tokens."""
+        return int(self.lengths.max(initial=0))
+
+    @property
+    def longest_context(self) -> int:
+        """No chunk ends behind more positions."""
+        return int((self.context_len + self.lengths).max(initial=0))
+
+
+class AdaptedRows(NamedTuple):
+    """Rows of a pass's activations, and the packed adapter that they are computed with."""
+
+    rows: slice
+    adapter: Any
+
+
+class PassInputs(NamedTuple):
+    """Inputs of one forward pass."""
+
+    rows: Array  # int32[C], the request slot of each chunk
+    chunk_of: Array  # int32[T], the chunk of each token
+    token_ids: Array  # int32[T]
+    metadata: AttentionMetadata
+    states: StateMetadata | None = None  # of a model with recurrent layers
+    second_text_at: Array | None = None  # int32[C], the position at which the second text of a pair begins
+    adapted: tuple[AdaptedRows, ...] = ()
+
+    def token_types(self) -> Array:
+        """int32[T]: 1 for tokens of the second text of a pair."""
+        if self.second_text_at is None:
+            return np.zeros_like(self.metadata.positions)
+        return (self.metadata.positions >= self.second_text_at[self.chunk_of]).astype(np.int32)
+
+
+def laid_out(chunks: Sequence[Chunk]) -> PassLayout:
+    count = len(chunks)
+    rows = np.fromiter(map(_ROW, chunks), np.int32, count)
+    context_len = np.fromiter(map(_START, chunks), np.int32, count)
+    lengths = np.fromiter(map(_LENGTH, chunks), np.int32, count)
+    query_start = np.zeros(count + 1, np.int32)
+    np.cumsum(lengths, out=query_start[1:])
+    chunk_of = np.arange(count, dtype=np.int32)
+    positions, row_of = context_len, rows
+    if (lengths != 1).any():  # not decodes alone
+        chunk_of = np.repeat(chunk_of, lengths)
+        row_of = rows[chunk_of]
+        positions = (context_len - query_start[:-1])[chunk_of] + np.arange(query_start[-1], dtype=np.int32)
+    return PassLayout(rows, context_len, lengths, query_start, chunk_of, row_of, positions)
