@@ -48,13 +48,14 @@ def broken(folder: Path, depth: int, left: int = 100) -> Engine:
     backend = on_device(depth=depth)
     engine = opened(folder, backend)
     device: Any = _Broken(backend._operations, left)
-    discard = backend.discard
+    batch = engine.executor._batch  # type: ignore[attr-defined]
+    discard = batch.discard
 
     def discarded(*given: Any) -> None:
         device.check()
         discard(*given)
 
-    backend._operations, backend.wait, backend.discard = device, device.check, discarded  # type: ignore[method-assign]
+    backend._operations, backend.wait, batch.discard = device, device.check, discarded  # type: ignore[method-assign]
     return engine
 
 
