@@ -95,6 +95,13 @@ NB_MODULE(_native, m) {
   nb::class_<StateCacheMemory>(m, "StateCache")
       .def_prop_ro("rows", [](const StateCacheMemory& held) { return held.cache.rows; })
       .def_prop_ro("snapshots", [](const StateCacheMemory& held) { return held.cache.snapshots; })
+      .def_prop_ro(
+          "memory",  // of rows and snapshots, one behind the other, to be read and written beside the kernels
+          [](StateCacheMemory& held) {
+            const auto bytes = static_cast<Py_ssize_t>(held.memory.bytes());
+            return nb::steal(PyMemoryView_FromMemory(static_cast<char*>(held.memory.data()), bytes, PyBUF_WRITE));
+          },
+          nb::keep_alive<0, 1>())
       .def_prop_ro("nbytes", [](const StateCacheMemory& held) { return held.memory.bytes(); });
   nb::class_<Vector>(m, "Vector").def(nb::init<nb::handle>());
   nb::class_<RopeTable>(m, "RopeTable")

@@ -18,8 +18,9 @@ from inflight.frontend.adapter_names import AdapterNames
 from inflight.peer_secret import PeerSecret
 
 PLAIN = CachedState((0,), is_bidirectional=False, is_recurrent=False)
+BIDIRECTIONAL = CachedState((0,), True, False)
 REFUSED = [
-    (CachedState((0,), True, False), "an encoder-only model caches none"),
+    (BIDIRECTIONAL, "an encoder-only model caches none"),
     (CachedState((0, 512), False, False), "has 2 (windows of 0, 512 tokens"),
     (CachedState((0,), False, True), "keep a recurrent state"),
 ]
@@ -34,12 +35,17 @@ def settings(**given: object) -> EngineSettings:
 
 
 @pytest.mark.parametrize(("state", "says"), REFUSED)
-def test_blocks_that_are_not_a_sequences_whole_state_are_refused(state: CachedState, says: str, tmp_path: Path) -> None:
-    for given in ({"settings": settings(kv_cache_dir=str(tmp_path))}, {"settings": settings(), "peers": peers()}):
-        with pytest.raises(SettingsError) as refusal:
-            resolve_connectors(given["settings"], given.get("peers"), tmp_path, state)  # type: ignore[arg-type]
-        assert says in str(refusal.value)
-        assert str(refusal.value).startswith(("--kv-cache-dir keeps", "--role prefill transfers"))
+def test_peers_do_not_exchange_what_is_not_of_one_group(state: CachedState, says: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        resolve_connectors(settings(), peers(), tmp_path, state)
+    assert says in str(refusal.value) and str(refusal.value).startswith("--role prefill transfers")
+
+
+def test_a_folder_keeps_every_group_and_nothing_of_encoder_only_models(tmp_path: Path) -> None:
+    asked = settings(kv_cache_dir=str(tmp_path))
+    with pytest.raises(SettingsError, match=r"^--kv-cache-dir keeps prefixes, and an encoder-only model caches none"):
+        resolve_connectors(asked, None, tmp_path, BIDIRECTIONAL)
+    assert resolve_connectors(asked, None, tmp_path, CachedState((0, 512), False, True)).folder is not None
 
 
 def test_peers_need_the_prefix_cache_and_memory_of_this_machine(tmp_path: Path) -> None:
@@ -55,12 +61,14 @@ def test_peers_need_the_prefix_cache_and_memory_of_this_machine(tmp_path: Path) 
 def test_without_connectors_nothing_is_read_and_unreadable_files_are_refused(tmp_path: Path) -> None:
     config = resolve_connectors(settings(), None, tmp_path / "nowhere", PLAIN)
     connectors = KVConnectors(config, lambda digest: DESCRIPTION, 16)
-    assert config.digest is None and not list(connectors.open(None, StepActivity())) and not connectors.resolved()
+    assert (
+        config.digest is None and not list(connectors.open(lambda: None, StepActivity())) and not connectors.resolved()
+    )
     assert not connectors.sources
     assert connectors.sink is connectors.export_identity is connectors.peer_transfers is connectors.of_loop is None
     config = resolve_connectors(EngineSettings(model="nowhere"), peers(), tmp_path / "nowhere", PLAIN)
     with pytest.raises(SettingsError, match="model's files cannot be read"):
-        list(KVConnectors(config, lambda digest: DESCRIPTION, 16).open(None, StepActivity()))
+        list(KVConnectors(config, lambda digest: DESCRIPTION, 16).open(lambda: None, StepActivity()))
 
 
 def test_adapters_are_described_as_loaded_and_identified_by_their_files(tmp_path: Path) -> None:

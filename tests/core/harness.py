@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -366,6 +366,10 @@ class FaultyExecutor(NullExecutor):
         return type(done)(result)
 
 
+def _is_load(transfer: Transfer) -> bool:
+    return transfer.kind in ("load", "receive")
+
+
 @dataclass
 class Row:
     """A row in use, as plans describe it."""
@@ -442,6 +446,7 @@ class Harness:
         self._rows: dict[int, Row] = {}
         self.freed_again: set[int] = set()  # rows that a step gave up which failed, and so perhaps gave up nothing
         self.states: dict[int, StateCopy] = {}  # what the plans said about snapshots of recurrent state, by slot
+        self.loading_states: dict[int, dict[int, StateCopy]] = {}  # by transfer_id: what comes, by slot
         self.begun = 0  # rows that began from one
         self.drafted = [0, 0]  # drafts that were right, and all
         MADE.append(self)
@@ -516,7 +521,8 @@ class Harness:
             self._check_plan(plan, {b for b in still if b not in new or inside.ref_count(self.scheduler, b) > 1})
             self._check_protected(protected)
             beside = [one for one in plan.transfers if self.setup.transfer_polls or one.tier != HOST]
-            self.loading |= {one.transfer_id: one.blocks for one in beside if one.kind in ("load", "receive")}
+            self.loading |= {one.transfer_id: self._kv_blocks(one) for one in beside if _is_load(one)}
+            self._move_states(plan)
             self.plans.append(plan)
             self.executor.fail_next = fail
             self.flights.append((plan, self.executor.submit(plan).result()))
@@ -680,6 +686,8 @@ class Harness:
         ended = self.executor.poll() or ()
         for one in ended:
             self.loading.pop(one.transfer_id, None)
+            loaded = self.loading_states.pop(one.transfer_id, {})
+            self.states |= loaded if one.error is None else {}
             load = self.adapter_loads.pop(one.transfer_id, None)
             if load is not None and one.error is None:
                 self.adapters[load.slot] = load.adapter
@@ -782,6 +790,27 @@ class Harness:
             assert written.sequence.request.adapter == sequence.request.adapter
         else:
             assert written.sequence.request is sequence.request, "another request's state is found"
+
+    def _kv_blocks(self, transfer: Transfer) -> tuple[int, ...]:
+        states = self.setup.capacity.state_group
+        return tuple(block for group, block in transfer.units() if group != states)
+
+    def _move_states(self, plan: BatchPlan) -> None:
+        """States are stored in the tier and loaded from it, into slots that nothing reads or writes meanwhile."""
+        begun = {new.snapshot for new in plan.new_requests}
+        written = {slot for chunk in plan.chunks for _, slot in chunk.snapshots}
+        for transfer in plan.transfers:
+            for (group, slot), number in zip(transfer.units(), transfer.remote_blocks, strict=True):
+                if group != self.setup.capacity.state_group:
+                    continue
+                assert self.setup.tier is not None and slot not in written
+                states = self.setup.tier.states
+                if _is_load(transfer):
+                    assert slot not in begun
+                    self.states.pop(slot, None)
+                    self.loading_states.setdefault(transfer.transfer_id, {})[slot] = replace(states[number], step=-1)
+                else:
+                    states[number] = self.states[slot]
 
     def _write_states(self, plan: BatchPlan, by_number: dict[int, Sequence]) -> None:
         """Rows began before the step writes; and it writes no slot twice."""

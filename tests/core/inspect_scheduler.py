@@ -154,7 +154,7 @@ def _check_blocks(scheduler: Scheduler) -> None:
     assert not free & idle, "a block is free and idle"
     tables = [held(scheduler, sequence) for sequence in alive(scheduler)]
     assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
-    moving = [transfer.blocks for transfer in scheduler._memory._transfers.in_flight.values()]
+    moving = [scheduler._memory._transfers.blocks_in_flight()]
     exported = scheduler._memory._exporter.blocks_held
     holders = Counter(block for held in (*tables, *moving, exported) for block in held)
     for block in range(pool.num_blocks):
@@ -257,6 +257,8 @@ def _check_states(scheduler: Scheduler) -> None:
     assert len(states) == len(running(scheduler)) * memory.has_state
     assert not slots._planned and not memory._states._beginning, "a plan is not complete"
     holders = Counter(state.begins_from for state in states if state.begins_from >= 0)
+    transfers = memory._transfers.in_flight.values()
+    holders.update(slot for one in transfers for group, slot in one.units() if group == memory._capacity.state_group)
     assert slots._holders == [holders[slot] for slot in range(slots.count)]
     unpublished = [slot for state in states for _, slot in state.unpublished]
     alone = [slot for slot in holders if slot not in slots._nodes]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
-from inflight.core.types.kv_blocks import KVMatch, SharedRoot, block_hash, root_hash
+from inflight.core.types.kv_blocks import KVChain, SharedRoot, root_hash
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_of, is_of_peers, peer_of
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter
@@ -41,12 +41,14 @@ class RememberingTier:
     def __init__(self, block_size: int, most: int = 1000) -> None:
         self.elsewhere: dict[str, dict[int, list[int]]] = {self.tier: {}}
         self.block_size, self.most = block_size, most
+        self.states: dict[int, Any] = {}  # what the recurrent states are that it got, by number
         self.asked = 0
 
     def copy(self) -> RememberingTier:
         """Return a tier with the same blocks."""
         copied = RememberingTier(self.block_size, self.most)
         copied.held.update(self.held)
+        copied.states.update(self.states)
         return copied
 
     def vanish(self, most: int) -> None:
@@ -58,22 +60,12 @@ class RememberingTier:
     def held(self) -> dict[int, list[int]]:
         return self.elsewhere[self.tier]
 
-    def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
+    def chain(self, request: Request, root: SharedRoot) -> KVChain:
         self.asked += 1
-        name, found = root_hash(root, identity(root.adapter)), []
-        for at in range(len(token_ids) // self.block_size):
-            name = block_hash(name, token_ids[at * self.block_size : (at + 1) * self.block_size])
-            if at < held:
-                continue
-            if int.from_bytes(name) not in self.held:
-                break
-            found.append(int.from_bytes(name))
-        return KVMatch("load", self.tier, tuple(found)) if found else None
+        return KVChain("load", self.tier, self.root(root), lambda index, group, number: number in self.held)
 
-    def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes:
-        return block_hash(
-            root_hash(before, identity(before.adapter)) if isinstance(before, SharedRoot) else before, token_ids
-        )
+    def root(self, root: SharedRoot) -> bytes:
+        return root_hash(root, identity(root.adapter))
 
-    def wants(self, name: bytes) -> bool:
-        return int.from_bytes(name) not in self.held and len(self.held) < self.most
+    def wants(self, number: int) -> bool:
+        return number not in self.held and len(self.held) < self.most

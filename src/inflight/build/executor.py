@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -17,15 +18,25 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.types.plan import Capacity
 from inflight.execution.adapters.adapter_matrices import AdapterMatrices
-from inflight.execution.backends.protocol import Backend, Device, KVCache, KVShape, LayerState
+from inflight.execution.backends.protocol import Backend, Device, KVCache, KVShape, LayerState, StateCache
 from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.computing import ComputedModel
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
-from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.block_memory import BlockMemory, KVMemory
 from inflight.execution.largest_step import LargestStep, largest_step_bytes
 from inflight.execution.layer_progress import LayerProgress, layer_ends
-from inflight.execution.memory import GPU_SHARE, KVSize, MachineMemory, StateSize, kv_size, state_size, swap_blocks
+from inflight.execution.memory import (
+    GIB,
+    GPU_SHARE,
+    KVSize,
+    MachineMemory,
+    StateSize,
+    host_checkpoints,
+    kv_size,
+    state_size,
+    swap_blocks,
+)
 from inflight.execution.model import Model
 from inflight.execution.packer import Progress
 from inflight.execution.pass_decoder import PassDecoder
@@ -41,10 +52,10 @@ if TYPE_CHECKING:
     from inflight.execution.parallel.workers import Workers
 
 
-ConnectorsOpener = Callable[[BlockMemory | None, StepActivity], Iterable[PlaceTransfers]]
+ConnectorsOpener = Callable[[Callable[[], KVMemory | None], StepActivity], Iterable[PlaceTransfers]]
 
 
-def no_connectors(memory: BlockMemory | None, steps: StepActivity) -> Iterable[PlaceTransfers]:
+def no_connectors(find_memory: Callable[[], KVMemory | None], steps: StepActivity) -> Iterable[PlaceTransfers]:
     """Transfer no blocks."""
     return ()
 
@@ -58,8 +69,8 @@ class ExecutorSettings(Struct, frozen=True):
         adapters: slots and rank of adapters.
         drafter: what drafts inside of steps.
         grammars: that outputs may follow.
-        open_connectors: called with (memory of the blocks, activity of steps); returns the transfers beside steps. The
-            memory is None where the blocks are not in one piece of this machine's memory.
+        open_connectors: called with (function that returns the memory of blocks and checkpoints, activity of steps);
+            returns the transfers beside steps. The memory is None where it is not in one piece of this machine's.
     """
 
     engine: EngineSettings
@@ -209,12 +220,25 @@ class _LoadedModel(Struct, frozen=True):
         except RuntimeError as error:
             raise _no_step(error) from error
 
+    @property
+    def bytes_per_state(self) -> int:
+        """Return the bytes of one copy of a sequence's recurrent state; 0: the model has none."""
+        if not self.state_kinds:
+            return 0
+        assert isinstance(self.backend, Backend)
+        return self.backend.bytes_per_state(self.state_kinds)
+
+    @property
+    def host_checkpoints(self) -> int:
+        """Return the slots of checkpoints that `--kv-cache-host` pays for: where the device has memory of its own,
+        none."""
+        host = self.settings.engine.kv_cache_host
+        return 0 if self.backend.asynchronous_copies else host_checkpoints(host, self.bytes_per_state)
+
     def state_size(self, memory: MachineMemory) -> StateSize:
-        nbytes = 0
-        if self.state_kinds:
-            assert isinstance(self.backend, Backend)
-            nbytes = self.backend.bytes_per_state(self.state_kinds)
-        return state_size(nbytes, self.settings.limits.max_rows, self.settings.engine.state_memory, memory)
+        settings = self.settings
+        asked = settings.engine.state_memory
+        return state_size(self.bytes_per_state, settings.limits.max_rows, asked, memory, self.host_checkpoints)
 
     def kv_size(self, memory: MachineMemory) -> KVSize:
         settings, limits = self.settings, self.settings.limits
@@ -235,15 +259,12 @@ class _LoadedModel(Struct, frozen=True):
         """Allocate keys, values and states of these sizes, open the connectors and make the runner."""
         backend, settings = self.backend, self.settings
         kv_cache, capacity = self._kv_cache(size, states)
-        steps = StepActivity()
-        memory = backend.block_memory(kv_cache)
-        blocks = None if memory is None else BlockMemory(memory, backend.bytes_per_block(settings.shape))
-        transfers = tuple(settings.open_connectors(blocks, steps))
-        cache = None
+        steps, cache = StepActivity(), None
         if self.state_kinds:
             assert isinstance(backend, Backend)
             rows = settings.limits.max_rows + 1  # one more, for padding
             cache = backend.state_cache(self.state_kinds, rows, capacity.state_snapshots)
+        transfers = tuple(settings.open_connectors(partial(self._memory, kv_cache, cache, capacity), steps))
         drafting = None if self.drafter is None else self.drafter.start(capacity)
         grammars = None
         if settings.grammars is not None:
@@ -265,12 +286,26 @@ class _LoadedModel(Struct, frozen=True):
             steps,
         )
 
+    def _memory(self, kv_cache: KVCache, states: StateCache | None, capacity: Capacity) -> KVMemory | None:
+        """Return the memory of blocks and checkpoints; None: not all of it is this machine's."""
+        blocks = self.backend.block_memory(kv_cache)
+        snapshots = None if states is None else states.snapshot_memory
+        if blocks is None or (states is not None and snapshots is None):
+            return None
+        return KVMemory(
+            BlockMemory(blocks, self.backend.bytes_per_block(self.settings.shape)),
+            capacity.state_group,
+            None if snapshots is None else BlockMemory(snapshots, self.bytes_per_state),
+        )
+
     def _kv_cache(self, size: KVSize, states: StateSize) -> tuple[KVCache, Capacity]:
         backend, settings, limits, spec = self.backend, self.settings, self.settings.limits, self.computed.spec
         own = backend.bytes_per_block(settings.shape)
         whole = own + self.drafter_bytes
         host_blocks = swap_blocks(settings.scheduling.swap_space, whole)
-        host_blocks += swap_blocks(settings.engine.kv_cache_host, whole, option="--kv-cache-host")
+        if settings.engine.kv_cache_host is not None:
+            of_states = self.host_checkpoints * self.bytes_per_state / GIB
+            host_blocks += swap_blocks(settings.engine.kv_cache_host - of_states, whole, option="--kv-cache-host")
         kv_cache = backend.kv_cache(settings.shape, size.num_blocks + 1, host_blocks)  # one more, for padding
         capacity = Capacity(
             num_blocks=size.num_blocks,
@@ -284,6 +319,7 @@ class _LoadedModel(Struct, frozen=True):
             embedding_size=0 if spec.pooler is None else spec.pooler.outputs(spec.hidden_size),
             windows=settings.windows,
             state_snapshots=states.snapshots,
+            state_blocks=-(-self.bytes_per_state // whole),
             generates=spec.head is not None,
             encoder_only=limits.is_bidirectional,
             adapter_slots=settings.adapters.num_slots,

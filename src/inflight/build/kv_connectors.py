@@ -16,7 +16,7 @@ from inflight.core.kv.kv_export import PeerSource
 from inflight.core.types.kv_blocks import KVSource
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats
 from inflight.execution.block_transfers import PlaceTransfers
-from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.block_memory import KVMemory
 from inflight.execution.memory import gib
 from inflight.execution.step_activity import StepActivity
 from inflight.frontend.adapter_names import AdapterNames
@@ -37,19 +37,23 @@ class CachedState(Struct, frozen=True):
     is_bidirectional: bool
     is_recurrent: bool
 
-    def check(self, option: str, does: str) -> None:
-        """Check that blocks of one kind are all of it, as `option` needs. Raises SettingsError."""
+    def check_cached(self, option: str, does: str) -> None:
+        """Check that sequences have prefixes that can be cached, as `option` needs. Raises SettingsError."""
         if self.is_bidirectional:
             raise SettingsError(f"{option} {does} prefixes, and an encoder-only model caches none; leave it out.")
+
+    def check_one_group(self, option: str) -> None:
+        """Check that blocks of one KV group are all of it, as peers need. Raises SettingsError."""
+        self.check_cached(option, "transfers")
         if self.windows != (0,):
             raise SettingsError(
-                f"{option} {does} blocks of one KV group, and this model has {len(self.windows)} (windows of "
+                f"{option} transfers blocks of one KV group, and this model has {len(self.windows)} (windows of "
                 f"{', '.join(map(str, self.windows))} tokens, where 0 is all); leave it out."
             )
         if self.is_recurrent:
             raise SettingsError(
-                f"{option} {does} keys and values, and layers of this model keep a recurrent state as well, which it "
-                "does not; leave it out."
+                f"{option} transfers keys and values, and layers of this model keep a recurrent state as well, which "
+                "it does not; leave it out."
             )
 
 
@@ -70,9 +74,9 @@ def resolve_connectors(
         SettingsError: this model or these settings do not go together with it.
     """
     if settings.kv_cache_dir is not None:
-        state.check("--kv-cache-dir", "keeps")
+        state.check_cached("--kv-cache-dir", "keeps")
     if peers is not None:
-        state.check(peers.option, "transfers")
+        state.check_one_group(peers.option)
         if not settings.enable_prefix_caching:
             raise SettingsError(
                 f"{peers.option} needs the prefix cache, in which blocks of other engines are found, and "
@@ -97,15 +101,16 @@ class KVConnectors:
         self._tier: FolderTier | None = None
         self.peer_transfers: PeerTransfers | None = None
 
-    def open(self, memory: BlockMemory | None, steps: StepActivity) -> Iterator[PlaceTransfers]:
+    def open(self, find_memory: Callable[[], KVMemory | None], steps: StepActivity) -> Iterator[PlaceTransfers]:
         """Open them over the engine's blocks. Raises SettingsError, also where the model's files are gone."""
         if self._settings.digest is None:
             return
+        memory = find_memory()
         from inflight.build.kv_transfer import KVIdentity
 
         self._identity = identity = KVIdentity(self._describe(_result(self._settings.digest)))
         if self._settings.folder is not None:
-            self._tier = self._settings.folder.open(memory, self._block_size, identity, steps)
+            self._tier = self._settings.folder.open(memory, identity, steps)
             yield self._tier
         if self._settings.peers is not None:
             self.peer_transfers = self._settings.peers.open(memory, identity)

@@ -16,7 +16,7 @@ from inflight.core.types.kv_transfer import KVTransferOptions
 from inflight.core.types.sampling import Adapter
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.checkpoints.files_digest import computed_files, files_digest
-from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.block_memory import KVMemory
 from inflight.execution.kv.transfer.description import KVDescription
 from inflight.execution.kv.transfer.peer_transfers import KVTransferError, PeerTransfers
 from inflight.execution.memory import GIB
@@ -127,10 +127,8 @@ class KVFolderSettings:
     path: Path
     max_bytes: int
 
-    def open(
-        self, memory: BlockMemory | None, block_size: int, identity: KVIdentity, steps: StepActivity
-    ) -> FolderTier:
-        """Open the folder. memory: of the engine's blocks. Raises SettingsError."""
+    def open(self, memory: KVMemory | None, identity: KVIdentity, steps: StepActivity) -> FolderTier:
+        """Open the folder. memory: of the engine's blocks and checkpoints. Raises SettingsError."""
         if memory is None:
             raise SettingsError(
                 "--kv-cache-dir stores blocks of this machine's memory, and this device has them elsewhere; leave it "
@@ -138,7 +136,7 @@ class KVFolderSettings:
             )
         fingerprint, digest = identity.folder_fingerprint(), identity.adapter_digest
         try:
-            return FolderTier(self.path, self.max_bytes, fingerprint, block_size, memory, digest, steps)
+            return FolderTier(self.path, self.max_bytes, fingerprint, memory, digest, steps)
         except NotPrivate as error:
             raise SettingsError(f"--kv-cache-dir cannot be used: {error}.") from None
         except OSError as error:
@@ -175,7 +173,7 @@ class KVPeerSettings:
         """The name of what asks for it, for messages."""
         return self.asked_by or f"--role {self.options.role}"
 
-    def open(self, memory: BlockMemory | None, identity: KVIdentity) -> PeerTransfers:
+    def open(self, memory: KVMemory | None, identity: KVIdentity) -> PeerTransfers:
         """Open the exchange. memory: of the engine's blocks. Raises SettingsError."""
         if memory is None:
             raise SettingsError(
@@ -183,7 +181,7 @@ class KVPeerSettings:
                 "it out."
             )
         try:
-            return PeerTransfers(self.options, self.secret, identity.describe, memory)
+            return PeerTransfers(self.options, self.secret, identity.describe, memory.blocks)
         except KVTransferError as error:
             raise SettingsError(str(error)) from None
 

@@ -13,7 +13,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from inflight.core.types.kv_blocks import default_checkpoints, max_blocks, max_sequence_tokens
+from inflight.core.types.kv_blocks import (
+    CHECKPOINT_MEMORY_SHARE,
+    default_checkpoints,
+    max_blocks,
+    max_sequence_tokens,
+)
 from inflight.counted import UNBOUNDED
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.kv_groups import KVGroups, kept, one_group
@@ -143,12 +148,20 @@ def state_size(
     max_num_seqs: int,
     state_memory_gib: float | None = None,
     memory: MachineMemory | None = None,
+    of_host: int = 0,
 ) -> StateSize:
     """Size the memory of recurrent states. Call it before `kv_size`, which has the rest.
 
-    bytes_per_state: of a sequence over all layers; 0: the model has none. state_memory_gib: for the snapshots, beside
-    the live states of `max_num_seqs` rows and of padding; None: `kv_blocks.default_checkpoints`. Raises ModelError for
-    less than one snapshot, for more than is free, and for memory that the model has no use for.
+    Args:
+        bytes_per_state: Of a sequence over all layers; 0: the model has none.
+        max_num_seqs: Rows with a live state.
+        state_memory_gib: For the snapshots, beside the live states of all rows and of padding; None:
+            `kv_blocks.default_checkpoints`.
+        memory: That is free; None: this machine's.
+        of_host: Snapshots that `--kv-cache-host` adds (`host_checkpoints`).
+
+    Raises:
+        ModelError: Less than one snapshot is asked for, more than is free, or memory that the model has no use for.
     """
     if not bytes_per_state:
         if state_memory_gib is not None:
@@ -181,13 +194,29 @@ def state_size(
             f"--state-memory {state_memory_gib:g} GiB is less than one snapshot ({gib(bytes_per_state)}); give at "
             "least that."
         )
-    nbytes = live + count * bytes_per_state
-    if nbytes > memory.available:
+    if state_memory_gib is not None and live + count * bytes_per_state > memory.available:
         raise ModelError(
             f"--state-memory {state_memory_gib:g} GiB beside {live_states} is more than the {gib(memory.available)} "
             f"that {memory.limited_by} has free; lower it, or --max-num-seqs."
         )
-    return StateSize(count, nbytes, f"{gib(count * bytes_per_state)}, {why}, beside {live_states}")
+    nbytes = live + (count + of_host) * bytes_per_state
+    if nbytes > memory.available:
+        raise ModelError(
+            f"{gib(nbytes)} of recurrent states, {gib(of_host * bytes_per_state)} of it as a quarter of "
+            f"--kv-cache-host, are more than the {gib(memory.available)} that {memory.limited_by} has free; lower "
+            "--kv-cache-host."
+        )
+    why += f", and {gib(of_host * bytes_per_state)} of --kv-cache-host" if of_host else ""
+    return StateSize(count + of_host, nbytes, f"{gib(count * bytes_per_state)}, {why}, beside {live_states}")
+
+
+def host_checkpoints(kv_cache_host_gib: float | None, bytes_per_state: int) -> int:
+    """Return the snapshots for which a part of `--kv-cache-host` is used; 0: the model has no recurrent state.
+
+    With the host's memory more blocks stay cached, and a sequence begins behind these only where a snapshot is."""
+    if kv_cache_host_gib is None or not bytes_per_state:
+        return 0
+    return int(CHECKPOINT_MEMORY_SHARE * kv_cache_host_gib * GIB // bytes_per_state)
 
 
 def swap_blocks(

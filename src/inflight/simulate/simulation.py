@@ -275,12 +275,12 @@ class PoolBuilder:
         drafts = None if pool.drafts is None else replace(pool.drafts, seed=pool.drafts.seed + 7919 * number)
         folder, peers = None, None
         if pool.folder is not None and self._contents is not None:
-            folder = SimulatedFolder(pool.folder, self._contents, number, capacity.block_size, clock)
+            folder = SimulatedFolder(pool.folder, self._contents, number, capacity, clock)
         if self.exchange is not None:
             peers = ExchangeSide(self.exchange, capacity.num_blocks, capacity.block_size)
         tiers: list[SimulatedTier] = [one for one in (folder, peers) if one is not None]
         if pool.host is not None and capacity.asynchronous_transfers:
-            tiers.append(HostCopies(pool.host))
+            tiers.append(HostCopies(pool.host, capacity))
         timed = TimedTransfers(tiers, clock) if tiers else None
         copy_seconds = None if pool.host is None else pool.host.block_s
         executor = SimulatedExecutor(capacity, pool.model(number), drafts, timed, copy_seconds)

@@ -8,8 +8,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inflight.core.types.kv_blocks import KVMatch, SharedRoot, block_hash, root_hash
-from inflight.core.types.plan import HOST, BatchPlan, EarlySend, Transfer, Transferred
+from inflight.core.types.kv_blocks import KVChain, SharedRoot, root_hash
+from inflight.core.types.plan import HOST, BatchPlan, Capacity, EarlySend, Transfer, Transferred
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
 
@@ -92,8 +92,8 @@ class TransferRate:
 class Channel:
     """Carries one transfer after the other."""
 
-    def __init__(self, rate: TransferRate):
-        self._rate = rate
+    def __init__(self, rate: TransferRate, capacity: Capacity):
+        self._rate, self._capacity = rate, capacity
         self._free = 0.0
         self._out: deque[tuple[float, Transfer]] = deque()
 
@@ -102,7 +102,7 @@ class Channel:
         return self._out[0][0] if self._out else math.inf
 
     def begin(self, transfer: Transfer, now: float) -> None:
-        self._free = max(now, self._free) + self._rate.seconds(len(transfer.blocks))
+        self._free = max(now, self._free) + self._rate.seconds(self._capacity.num_moved(transfer))
         self._out.append((self._free, transfer))
 
     def drain_ended(self, now: float) -> list[tuple[float, Transfer]]:
@@ -116,8 +116,8 @@ class Channel:
 class HostCopies(SimulatedTier):
     """Copies to and from the host's memory beside the steps, as on GPUs; both directions at once."""
 
-    def __init__(self, rate: TransferRate):
-        self._channels = Channel(rate), Channel(rate)  # to the host, and back
+    def __init__(self, rate: TransferRate, capacity: Capacity):
+        self._channels = Channel(rate, capacity), Channel(rate, capacity)  # to the host, and back
 
     @property
     def next_end(self) -> float:
@@ -153,51 +153,48 @@ class FolderContents:
 
     def __init__(self, max_blocks: int):
         self._max = max_blocks
-        self._blocks: OrderedDict[int, tuple[int, float]] = OrderedDict()  # hash → writer, time; least recent first
+        self._size = 0  # blocks, by their bytes
+        # hash → writer, time, size in blocks; least recent first
+        self._blocks: OrderedDict[int, tuple[int, float, int]] = OrderedDict()
 
     def has(self, block_hash: int, reader: int, now: float) -> bool:
         """Return whether a replica sees a block; those of others only after LOOK_SECONDS."""
-        writer, since = self._blocks.get(block_hash, (-1, math.inf))
+        writer, since, _ = self._blocks.get(block_hash, (-1, math.inf, 0))
         return writer == reader or now >= since + LOOK_SECONDS
 
     def touch(self, hashes: Sequence[int]) -> None:
         for one in hashes:
             self._blocks.move_to_end(one)
 
-    def store(self, hashes: Sequence[int], writer: int, now: float) -> None:
-        for one in hashes:
-            self._blocks.setdefault(one, (writer, now))
-        while len(self._blocks) > self._max:
-            self._blocks.popitem(last=False)
+    def store(self, sizes: dict[int, int], writer: int, now: float) -> None:
+        """Add blocks. sizes: by hash, in blocks; a checkpoint of recurrent state counts as several."""
+        for one, size in sizes.items():
+            if one not in self._blocks:
+                self._blocks[one] = writer, now, size
+                self._size += size
+        while self._size > self._max:
+            self._size -= self._blocks.popitem(last=False)[1][2]
 
 
 class SimulatedFolder(SimulatedTier):
-    """A replica's view of a folder: source and sink for core, as `execution.tiers`, and a tier for the executor."""
+    """A replica's view of a folder: source and store for core, as `execution.tiers`, and a tier for the executor."""
 
     tier = TIER
 
-    def __init__(self, folder: Folder, contents: FolderContents, replica: int, block_size: int, clock: VirtualClock):
-        self._contents, self._replica, self._size, self._clock = contents, replica, block_size, clock
-        self._reader, self._writer = Channel(folder.reads), Channel(folder.writes)
+    def __init__(self, folder: Folder, contents: FolderContents, replica: int, capacity: Capacity, clock: VirtualClock):
+        self._contents, self._replica, self._capacity, self._clock = contents, replica, capacity, clock
+        self._reader, self._writer = Channel(folder.reads, capacity), Channel(folder.writes, capacity)
         self._writing: set[int] = set()  # hashes
         self._failed: list[Transferred] = []
 
-    # -- source and sink ----------------------------------------------------------------------------------------
-    def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
-        name, found, now = root_hash(root, FINGERPRINT), [], self._clock.now()
-        for start in range(0, len(token_ids) - self._size + 1, self._size):
-            name = block_hash(name, token_ids[start : start + self._size])
-            if start >= held * self._size:
-                if not self._contents.has(int.from_bytes(name), self._replica, now):
-                    break
-                found.append(int.from_bytes(name))
-        return KVMatch("load", TIER, tuple(found)) if found else None
+    # -- source and store ---------------------------------------------------------------------------------------
+    def chain(self, request: Request, root: SharedRoot) -> KVChain | None:
+        return KVChain("load", TIER, self.root(root), self._has)
 
-    def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes | None:
-        return block_hash(root_hash(before, FINGERPRINT) if isinstance(before, SharedRoot) else before, token_ids)
+    def root(self, root: SharedRoot) -> bytes:
+        return root_hash(root, FINGERPRINT)
 
-    def wants(self, name: bytes) -> bool:
-        number = int.from_bytes(name)
+    def wants(self, number: int) -> bool:
         return number not in self._writing and not self._contents.has(number, self._replica, self._clock.now())
 
     # -- tier ---------------------------------------------------------------------------------------------------
@@ -223,6 +220,11 @@ class SimulatedFolder(SimulatedTier):
         ended, self._failed = self._failed, []
         for time, transfer in self._writer.drain_ended(now):
             self._writing.difference_update(transfer.remote_blocks)
-            self._contents.store(transfer.remote_blocks, self._replica, time)
+            large, states = max(1, self._capacity.state_blocks), self._capacity.state_group
+            sizes = [large if group == states else 1 for group, _ in transfer.units()]
+            self._contents.store(dict(zip(transfer.remote_blocks, sizes, strict=True)), self._replica, time)
             ended.append(Transferred(transfer.transfer_id))
         return [*ended, *(Transferred(one.transfer_id) for _, one in self._reader.drain_ended(now))]
+
+    def _has(self, index: int, group: int, number: int) -> bool:
+        return self._contents.has(number, self._replica, self._clock.now())

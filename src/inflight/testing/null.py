@@ -179,7 +179,10 @@ class NullExecutor:
             self._copy(transfer)
             return
         if transfer.kind in ("load", "receive"):
-            for block in transfer.blocks:
+            for group, block in transfer.units():
+                if group == self._capacity.state_group:
+                    self._snapshots.pop(block, None)
+                    continue
                 for slot in self._slots_of(block):
                     self._slots.pop(slot, None)
         self.in_flight.append(_InFlight(transfer, *self._fate(transfer)))
@@ -197,9 +200,14 @@ class NullExecutor:
         there = self._elsewhere.setdefault(transfer.tier, {})
         if transfer.kind in ("load", "receive") and not all(remote in there for remote in transfer.remote_blocks):
             return False
-        for block, remote in zip(transfer.blocks, transfer.remote_blocks, strict=True):
-            slots = self._slots_of(block)
-            if transfer.kind in ("store", "send"):
+        for (group, block), remote in zip(transfer.units(), transfer.remote_blocks, strict=True):
+            is_store, slots = transfer.kind in ("store", "send"), self._slots_of(block)
+            if group == self._capacity.state_group:
+                if is_store:
+                    there[remote] = [self._snapshots[block]]
+                else:
+                    (self._snapshots[block],) = there[remote]
+            elif is_store:
                 there[remote] = [self._slots[slot] for slot in slots]
             else:
                 self._slots.update(zip(slots, there[remote], strict=True))

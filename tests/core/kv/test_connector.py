@@ -10,6 +10,7 @@ import pytest
 
 from inflight.core.kv.connector import OffloadWriter
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
+from inflight.core.kv.state_checkpoints import CheckpointSlots
 from inflight.core.types.kv_blocks import SharedRoot
 from inflight.core.types.plan import WaitForTransfers
 
@@ -118,19 +119,19 @@ class Writing(OffloadWriter):
     def __init__(self) -> None:
         self.cache, self.stored = PrefixCache(1, lambda node: None), []
         transfers = SimpleNamespace(begin=lambda kind, tier, blocks, *more: self.stored.append(blocks))
-        super().__init__(SimpleNamespace(num_blocks=64), self.cache, transfers, self)
+        super().__init__(SimpleNamespace(num_blocks=64), self.cache, CheckpointSlots(0), transfers, self)
 
-    def name(self, before: bytes | SharedRoot, token_ids: tuple[int, ...]) -> bytes:
-        return bytes(token_ids)
+    def root(self, root: SharedRoot) -> bytes:
+        return b"root"
 
-    def wants(self, name: bytes) -> bool:
+    def wants(self, number: int) -> bool:
         return True
 
     def plan_block(self, block: int) -> CachedBlock:
         """Publish a block and have step 0 compute it; return what is cached of its content."""
         self.begin_step(0)
         node = self.cache.publish(ROOT, TOKENS, block)
-        self.add_planned(node, ROOT, TOKENS)
+        self.add_planned([node], ROOT, TOKENS)
         return self.cache.at_node(node)
 
 

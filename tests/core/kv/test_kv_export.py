@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from inflight.core.kv.kv_export import PeerSource
-from inflight.core.types.kv_blocks import SharedRoot
+from inflight.core.types.kv_blocks import SharedRoot, block_hash
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_tier
 from inflight.core.types.plan import EarlySend, Transfer
 from inflight.core.types.request import Request
@@ -28,8 +28,13 @@ def request(kv_transfer: KVTransfer | None, name: str = "r", prompt: Any = PROMP
 
 def names(asked: Request, salt: str = "", adapter: Adapter | None = None, held: int = 0) -> tuple[int, ...]:
     asked = structs.replace(asked, kv_transfer=TAKE)
-    found = PeerSource(2, identity).match(asked, SharedRoot(salt, adapter), asked.prompt_token_ids, held)
-    return () if found is None else found.remote_blocks
+    found = PeerSource(2, identity).chain(asked, SharedRoot(salt, adapter))
+    assert found is not None
+    hashes, tokens = [found.root], asked.prompt_token_ids
+    for start in range(0, len(tokens), 2):
+        hashes.append(block_hash(hashes[-1], tokens[start : start + 2]))
+    numbers = [int.from_bytes(one) for one in hashes[1:]]
+    return tuple(number for at, number in enumerate(numbers) if at >= held and found.has(at, 0, number))
 
 
 def giving(**changes: Any) -> Harness:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from inflight.core.kv.block_pool import BlockPool
+from inflight.core.kv.state_checkpoints import CheckpointSlots
 from inflight.core.kv.transfers import Transfers
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.plan import HOST, BatchPlan, WaitForTransfers
@@ -32,7 +33,7 @@ def until(harness: Harness, kind: str) -> BatchPlan:
 
 def test_a_transfer_holds_its_blocks_until_it_has_ended() -> None:
     pool = BlockPool(2, lambda block: None, lambda block: False)
-    transfers, ended = Transfers(pool, asynchronous=True), []
+    transfers, ended = Transfers(pool, CheckpointSlots(0), 1, asynchronous=True), []
     (block,) = pool.allocate(1)
     transfer_id = transfers.begin("store", HOST, (block,), (7,), ended.append)
     (transfer,) = transfers.take_planned()
@@ -43,8 +44,23 @@ def test_a_transfer_holds_its_blocks_until_it_has_ended() -> None:
     assert pool.held == 0 and ended == [True] and not transfers.in_flight
 
 
+def test_a_transfer_holds_its_checkpoints_and_frees_one_that_was_not_loaded() -> None:
+    pool, slots = BlockPool(2, lambda block: None, lambda block: False), CheckpointSlots(2)
+    transfers = Transfers(pool, slots, 2, asynchronous=True)
+    (block,), slot = pool.allocate(1), slots.take_to_load()
+    assert slot is not None
+    loads = [transfers.begin("load", "shelf", (block, slot), (7, 8), groups=(1, 2)) for _ in range(2)]
+    pool.release([block])
+    assert transfers.blocks_in_flight() == (block, block) and slots.used == 1
+    transfers.end_transfer(loads[0], False)
+    assert (pool.held, slots.used) == (1, 1)
+    transfers.end_transfer(loads[1], False)
+    assert (pool.held, slots.used) == (0, 0)
+
+
 def test_synchronous_transfers_have_ended_when_the_plan_is_made() -> None:
-    transfers, ended = Transfers(BlockPool(2, lambda block: None, lambda block: False), False), []
+    pool = BlockPool(2, lambda block: None, lambda block: False)
+    transfers, ended = Transfers(pool, CheckpointSlots(0), 1, asynchronous=False), []
     transfers.begin("load", HOST, (0,), (7,), ended.append)
     transfers.begin("store", HOST, (1,), (3,), ended.append)
     assert [one.kind for one in transfers.take_planned()] == ["store", "load"]

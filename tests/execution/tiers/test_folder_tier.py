@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from inflight.core.types.kv_blocks import SharedRoot
+from inflight.core.types.kv_blocks import SharedRoot, block_hash
 from inflight.core.types.plan import Transfer
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter
-from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.block_memory import BlockMemory, KVMemory
 from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers import folder_tier
 from inflight.execution.tiers.block_files import file_bytes
@@ -27,7 +27,8 @@ from inflight.execution.tiers.folder_index import FOLDER
 from inflight.execution.tiers.folder_tier import TIER, FolderTier
 from inflight.private_files import NotPrivate
 
-SIZE, BLOCK_BYTES = 4, 256
+SIZE, BLOCK_BYTES, STATE_BYTES = 4, 256, 5000
+STATE_GROUP = 2
 ROOT = SharedRoot("", None)
 TOKENS = tuple(range(16))
 REQUEST = Request(request_id="r", prompt_token_ids=TOKENS)
@@ -47,10 +48,13 @@ class Engine:
     """Blocks of memory, and a folder for them."""
 
     def __init__(self, folder: Path, identity: bytes = b"i" * 16, blocks: int = 1000, **more: object):
-        self.memory = bytearray(random.Random(next(SEEDS)).randbytes(16 * BLOCK_BYTES))
-        memory = BlockMemory(memoryview(self.memory), BLOCK_BYTES)
+        content = random.Random(next(SEEDS))
+        self.memory = bytearray(content.randbytes(16 * BLOCK_BYTES))
+        self.states = bytearray(content.randbytes(3 * STATE_BYTES))
+        blocks_memory = BlockMemory(memoryview(self.memory), BLOCK_BYTES)
+        memory = KVMemory(blocks_memory, STATE_GROUP, BlockMemory(memoryview(self.states), STATE_BYTES))
         most = blocks * file_bytes(BLOCK_BYTES)
-        self.tier = FolderTier(folder, most, identity, SIZE, memory, **more)  # type: ignore[arg-type]
+        self.tier = FolderTier(folder, most, identity, memory, **more)  # type: ignore[arg-type]
         OPEN.append(self.tier)
         self._transfer_id = 0
 
@@ -59,19 +63,20 @@ class Engine:
 
     def names(self, root: SharedRoot = ROOT, tokens: tuple[int, ...] = TOKENS) -> list[int]:
         """Return the names of a chain's blocks, as they are stored."""
-        before: bytes | SharedRoot = root
+        before = self.tier.root(root)
+        assert before is not None
         found = []
         for start in range(0, len(tokens), SIZE):
-            name = self.tier.name(before, tokens[start : start + SIZE])
-            assert name is not None
-            found.append(int.from_bytes(name))
-            before = name
+            before = block_hash(before, tokens[start : start + SIZE])
+            found.append(int.from_bytes(before))
         return found
 
-    def transfer(self, kind: str, blocks: tuple[int, ...], numbers: tuple[int, ...]) -> str | None:
+    def transfer(
+        self, kind: str, blocks: tuple[int, ...], numbers: tuple[int, ...], groups: tuple[int, ...] = ()
+    ) -> str | None:
         """Its error."""
         self._transfer_id += 1
-        self.tier.begin(Transfer(self._transfer_id, kind, TIER, blocks, numbers))  # type: ignore[arg-type]
+        self.tier.begin(Transfer(self._transfer_id, kind, TIER, blocks, numbers, groups))  # type: ignore[arg-type]
         while not (ended := self.tier.poll()):
             assert ended is not None
             time.sleep(0.001)
@@ -86,8 +91,9 @@ class Engine:
         return numbers
 
     def found(self, held: int = 0, root: SharedRoot = ROOT, tokens: tuple[int, ...] = TOKENS) -> tuple[int, ...]:
-        match = self.tier.match(REQUEST, root, tokens, held)
-        return () if match is None else match.remote_blocks
+        chain = self.tier.chain(REQUEST, root)
+        behind = self.names(root, tokens)[held:] if chain is not None else []
+        return tuple(itertools.takewhile(lambda number: chain.has(0, 0, number), behind))
 
 
 def alter(path: Path) -> None:
@@ -103,6 +109,18 @@ def test_what_one_engine_keeps_another_finds_after_a_restart(tmp_path: Path) -> 
     assert second.found() == numbers and second.found(held=2) == numbers[2:]
     assert second.transfer("load", (7, 8, 9, 10), numbers) is None
     assert [second.block(at) for at in (7, 8, 9, 10)] == [first.block(at) for at in range(4)]
+
+
+def test_blocks_of_several_groups_and_checkpoints_come_back(tmp_path: Path) -> None:
+    first, second = Engine(tmp_path), Engine(tmp_path)
+    numbers, groups = (1, 2, 3), (0, 1, STATE_GROUP)
+    assert first.transfer("store", (4, 5, 2), numbers, groups) is None
+    assert first.tier.index.nbytes == 2 * file_bytes(BLOCK_BYTES) + file_bytes(STATE_BYTES)
+    assert second.transfer("load", (8, 9, 0), numbers, groups) is None
+    assert (second.block(8), second.block(9)) == (first.block(4), first.block(5))
+    assert second.states[:STATE_BYTES] == first.states[2 * STATE_BYTES :]
+    with pytest.raises(IndexError):
+        first.transfer("store", (3,), (4,), (STATE_GROUP,))
 
 
 def test_a_chain_is_found_up_to_its_first_gap(tmp_path: Path) -> None:
@@ -127,7 +145,7 @@ def test_nothing_is_found_under_another_salt_adapter_or_model(tmp_path: Path) ->
 
 def test_of_an_adapter_whose_files_are_not_known_nothing_is_kept(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
-    assert engine.tier.name(SharedRoot("", Adapter("a", "x")), TOKENS[:4]) is None
+    assert engine.tier.root(SharedRoot("", Adapter("a", "x"))) is None
     assert engine.found(root=SharedRoot("", Adapter("a", "x"))) == ()
 
 
@@ -199,10 +217,10 @@ def test_a_full_disk_is_logged_once_and_the_engine_goes_on(
         for number in names[:2]:
             assert "No space left" in (engine.transfer("store", (0,), (number,)) or "")
     assert caplog.text.count("cannot be kept") == 1 and engine.tier.counts.write_errors == 2
-    assert not engine.tier.wants(names[0].to_bytes(16)), "it rests for a while"
+    assert not engine.tier.wants(names[0]), "it rests for a while"
     monkeypatch.undo()
     monkeypatch.setattr(engine.tier, "_no_writes_before", 0.0)
-    assert engine.tier.wants(names[0].to_bytes(16))
+    assert engine.tier.wants(names[0])
     engine.keep()
 
 
@@ -223,7 +241,7 @@ def test_a_disk_that_hangs_fails_its_transfer_and_never_touches_its_blocks_again
     monkeypatch.setattr(folder_tier, "LIMIT", 0.05)
     before = engine.block(9)
     assert "has not answered" in (engine.transfer("load", (9,), numbers[:1]) or "")
-    assert engine.found() == () and not engine.tier.wants(b"x" * 16), "it is left alone for a while"
+    assert engine.found() == () and not engine.tier.wants(7), "it is left alone for a while"
     goes_on.append(True)
     time.sleep(0.05)
     assert waits and engine.block(9) == before

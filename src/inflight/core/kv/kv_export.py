@@ -15,7 +15,7 @@ from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.connector import Fingerprint
 from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
-from inflight.core.types.kv_blocks import KVMatch, SharedRoot, block_hash, root_hash
+from inflight.core.types.kv_blocks import KVChain, SharedRoot, block_hash, root_hash
 from inflight.core.types.kv_transfer import export_tier
 from inflight.core.types.plan import Chunk, EarlySend
 from inflight.core.types.request import Request
@@ -34,16 +34,14 @@ class PeerSource:
     def __init__(self, block_size: int, fingerprint: Fingerprint):
         self._size, self._fingerprint = block_size, fingerprint
 
-    def match(self, request: Request, root: SharedRoot, token_ids: Sequences[int], held: int) -> KVMatch | None:
-        """Return all exported blocks of the prompt behind the first `held`; they are loaded at any cost."""
+    def chain(self, request: Request, root: SharedRoot) -> KVChain | None:
+        """Return all exported blocks of the prompt; they are loaded at any cost."""
         if request.kv_transfer is None or request.kv_transfer.take is None:
             return None
-        blocks = min(exported_blocks(request, self._size), len(token_ids) // self._size)
-        if blocks <= held:
-            return None
-        hashes: list[bytes] = []
-        _extend(hashes, root_hash(root, self._fingerprint(root.adapter)), token_ids, blocks, self._size)
-        return KVMatch("receive", request.kv_transfer.take.tier, _numbers(hashes[held:]), always=True)
+        blocks = exported_blocks(request, self._size)
+        hash_before = root_hash(root, self._fingerprint(root.adapter))
+        tier = request.kv_transfer.take.tier
+        return KVChain("receive", tier, hash_before, lambda at, group, _: not group and at < blocks, always=True)
 
 
 class _Export(Struct):

@@ -106,7 +106,7 @@ class KVCacheManager:
             sessions: For eviction by the value of sessions; None: least recently released first.
 
         Raises:
-            ValueError: Tiers cannot hold all that a sequence of this model begins from.
+            ValueError: Peers cannot exchange all that a sequence of this model begins from.
         """
         self._layout = TableLayout(capacity, allocation, max_chunk_tokens)
         self.block_size = capacity.block_size
@@ -124,11 +124,10 @@ class KVCacheManager:
         self._sessions = sessions
         self._host_is_tier = host_is_tier and self._prefix_caching
         self._tiers = tiers if self._prefix_caching else NO_TIERS
-        if self._tiers and (self.has_windows or self.has_state):
+        if self._tiers.fingerprint is not None and (self.has_windows or self.has_state):
             raise ValueError(
-                f"tiers and peers have blocks of one KV group, and this model has {len(capacity.windows)} KV groups "
-                f"(windows: {capacity.windows}) and {capacity.state_snapshots} checkpoints of recurrent state; leave "
-                "tiers and peers out"
+                f"peers have blocks of one KV group, and this model has {len(capacity.windows)} KV groups (windows: "
+                f"{capacity.windows}) and {capacity.state_snapshots} checkpoints of recurrent state; leave peers out"
             )
         self.has_sources = bool(self._tiers.sources)
         self.has_exporter = self._tiers.fingerprint is not None
@@ -137,7 +136,10 @@ class KVCacheManager:
     def reset(self) -> None:
         """Free every block and forget all content."""
         capacity, tiers = self._capacity, self._tiers
-        self._states = StateCheckpoints(capacity.state_snapshots, self.block_size, self._spacing)
+        on_store = None if tiers.store is None else self._store_checkpoint
+        state_group = capacity.state_group
+        self._states = StateCheckpoints(capacity.state_snapshots, self.block_size, self._spacing, state_group, on_store)
+        slots = self._states.slots
         self._prefix = PrefixCache(self.block_size, self._on_drop, self._events)
         self._prefix.clear()  # notifies observers
         self._matcher: SessionMatcher | None = None
@@ -149,16 +151,16 @@ class KVCacheManager:
             self._matcher = SessionMatcher(self._sessions, device_order, host_order, self.block_size)
         is_cached = self._prefix.__contains__
         self._pool = BlockPool(capacity.num_blocks, lambda block: self._host.on_evict(block), is_cached, device_order)
-        self._transfers = Transfers(self._pool, capacity.asynchronous_transfers)
+        self._transfers = Transfers(self._pool, slots, state_group, capacity.asynchronous_transfers)
         parts = (self._prefix, self._pool, self._transfers)
         self._host = HostTier(capacity.host_blocks, *parts, self._host_is_tier, host_order)
         self._tables = BlockTables(self._layout, self._pool, self._host)
-        self._writer = OffloadWriter(self._pool, self._prefix, self._transfers, tiers.store)
+        self._writer = OffloadWriter(self._pool, self._prefix, slots, self._transfers, tiers.store, state_group)
         states = self._states if self.has_state else None
         on_publish = None if tiers.store is None else self._writer.add_planned
         self._sharing = PrefixSharing(self._layout, self._pool, self._prefix, states, self._prefix_caching, on_publish)
-        shared = (self._pool, self._prefix, self._sharing, self._transfers)
-        self._loader = PrefixLoader(*shared, tiers, self.block_size, self._writer)
+        shared = (self._pool, self._prefix, self._sharing, slots, self._transfers)
+        self._loader = PrefixLoader(*shared, tiers, capacity, self._writer)
         self._exporter = KVExporter(self._pool, self._transfers, tiers.fingerprint, self.block_size)
         self._bind()
 
@@ -356,6 +358,9 @@ class KVCacheManager:
         loader, writer = self._loader, self._writer
         loads = (loader.num_asked, loader.num_loaded, loader.num_failed, loader.num_declined)
         return TierStats(*loads, writer.num_stored, writer.num_failed, writer.num_missed)
+
+    def _store_checkpoint(self, node: int) -> None:
+        self._writer.add_checkpoint(node)
 
     def _on_drop(self, node: int) -> None:
         self._states.slots.drop(node)

@@ -69,6 +69,11 @@ class CachedBlock(Struct, eq=False):
     def token_ids(self) -> tuple[int, ...]:
         return cast(tuple[int, ...], self.key[1:])
 
+    @property
+    def group(self) -> int:
+        """KV group of the block."""
+        return max(0, -cast(int, self.key[1]))
+
 
 class CachedChain(Struct):
     """Leading cached blocks of one sequence, as of the last `match`. It only grows until a block is dropped, so that

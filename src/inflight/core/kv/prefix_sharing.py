@@ -14,7 +14,7 @@ from msgspec import Struct
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.block_tables import TableLayout
 from inflight.core.kv.prefix_cache import CachedBlock, CachedChain, PrefixCache
-from inflight.core.kv.state_checkpoints import StateCheckpoints
+from inflight.core.kv.state_checkpoints import NOWHERE, Elsewhere, StateCheckpoints
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_blocks import SharedRoot
 
@@ -64,7 +64,7 @@ class PrefixSharing:
         prefix: PrefixCache,
         states: StateCheckpoints | None,
         among_requests: bool,
-        on_publish: Callable[[int, int | SharedRoot, tuple[int, ...]], None] | None = None,
+        on_publish: Callable[[list[int], int | SharedRoot, tuple[int, ...]], None] | None = None,
     ):
         """Create it without sequences.
 
@@ -75,11 +75,13 @@ class PrefixSharing:
             states: Checkpoints of a model with recurrent state.
             among_requests: Whether requests share prefixes; otherwise only the samples of one request do, until it
                 ends.
-            on_publish: Called with the node, the parent and the tokens of each published block of shared chains.
+            on_publish: Called for each published block of shared chains with the nodes of all groups that have it, the
+                first group's first, the parent and the tokens.
         """
         self._layout, self._size, self._has_windows = layout, layout.block_size, layout.has_windows
         self._pool, self._prefix, self._states, self._on_publish = pool, prefix, states, on_publish
         self._among_requests = among_requests
+        self.has_groups = layout.has_windows or states is not None
         self._private: dict[Hashable, list[int]] = {}  # root → nodes, where requests share nothing
         self._lookups: dict[int, Lookup] = {}  # of waiting sequences, by number
 
@@ -101,14 +103,45 @@ class PrefixSharing:
 
     def hits(self, lookup: Lookup) -> list[CachedBlock]:
         """Return the leading blocks of a chain behind which a sequence can begin."""
-        blocks, states = lookup.chain.blocks, self._states
-        length = len(blocks)
-        if states is not None:
-            length = states.longest(blocks, length)
-        if self._has_windows:
-            while (visible := self._visible(blocks, length)) < length:
-                length = states.longest(blocks, visible) if states is not None else visible
+        blocks = lookup.chain.blocks
+        if not self.has_groups:
+            return blocks
+        length = self.longest(blocks, len(blocks))
         return blocks if length == len(blocks) else blocks[:length]
+
+    def longest(self, blocks: list[CachedBlock], length: int, elsewhere: Elsewhere = NOWHERE) -> int:
+        """Return how many leading blocks, at most `length`, a sequence can begin behind: every group has there what it
+        needs, in the cache or elsewhere. blocks: the cached chain; the first group has what follows it elsewhere."""
+        while True:
+            if self._states is not None:
+                length = self._states.longest(blocks, length, elsewhere)
+            visible = self._visible(blocks, length, elsewhere) if self._has_windows else length
+            if visible == length:
+                return length
+            length = visible
+
+    def missing(self, blocks: list[CachedBlock], length: int) -> list[tuple[int, int]]:
+        """Return (index, group) of what the cache lacks for a sequence to begin behind `length` blocks, the first
+        group's first, the recurrent state last. blocks: the cached chain."""
+        held, layout = len(blocks), self._layout
+        found = [(index, 0) for index in range(held, length)]
+        for group in range(1, len(layout.windows)):
+            for index in range(layout.first_block(group, length * self._size), length):
+                if index >= held or self._prefix.in_group(blocks[index].node, group) is None:
+                    found.append((index, group))
+        if self._states is not None and (length > held or self._states.slots.find(blocks[length - 1].node) is None):
+            found.append((length - 1, len(layout.windows)))
+        return found
+
+    def device_blocks(self, blocks: list[CachedBlock], length: int) -> list[int]:
+        """Return the device blocks of the cached chain `blocks`, and those of other groups that a sequence that begins
+        behind `length` blocks needs."""
+        found = [one.block for one in blocks]
+        for group in range(1, len(self._layout.windows)):
+            for index in range(self._layout.first_block(group, length * self._size), min(length, len(blocks))):
+                other = self._prefix.in_group(blocks[index].node, group)
+                found.append(None if other is None else other.block)
+        return [block for block in found if block is not None]
 
     def demand(self, sequence: Sequence, lookup: Lookup, to_the_end: bool = False) -> Demand:
         """Return the blocks that a sequence's admission takes. to_the_end: for all tokens to come, too."""
@@ -180,7 +213,7 @@ class PrefixSharing:
                     node = self._prefix.publish_in_group(nodes[0], group, table[index])
                     nodes.append(self._adopt(node, table[index]))
             if self._on_publish is not None and isinstance(sequence.node, int | SharedRoot):
-                self._on_publish(nodes[0], sequence.node, tokens)
+                self._on_publish(nodes, sequence.node, tokens)
             sequence.node = nodes[0]
             sequence.num_published_blocks += 1
             if self._states is not None and sequence.state is not None:
@@ -199,13 +232,17 @@ class PrefixSharing:
                 self._pool.discard(cached.block)
 
     # -- internal -----------------------------------------------------------------------------------------------
-    def _visible(self, blocks: list[CachedBlock], length: int) -> int:
-        """Return how many of these leading blocks have, in every group, what its window shows to the next token."""
-        group = 1
+    def _visible(self, blocks: list[CachedBlock], length: int, elsewhere: Elsewhere) -> int:
+        """Return how many leading blocks have, in every group, what its window shows to the next token."""
+
+        def is_missing(index: int) -> bool:
+            is_cached = index < held and self._prefix.in_group(blocks[index].node, group) is not None
+            return not is_cached and not elsewhere(index, group)
+
+        group, held = 1, len(blocks)
         while group < len(self._layout.windows):
             first = self._layout.first_block(group, length * self._size)
-            indices = reversed(range(first, length))
-            missing = next((at for at in indices if self._prefix.in_group(blocks[at].node, group) is None), None)
+            missing = next(filter(is_missing, reversed(range(first, length))), None)
             # Without the block at `missing` no group can have more than what is before it: all are checked again.
             length, group = (length, group + 1) if missing is None else (missing, 1)
         return length

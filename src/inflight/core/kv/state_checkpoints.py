@@ -9,6 +9,7 @@ At depth 2 one may be taken behind a token that is still being sampled; it is fo
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from collections.abc import Sequence as Sequences
 from dataclasses import dataclass
 from enum import IntEnum
@@ -17,8 +18,11 @@ from inflight.core.kv.prefix_cache import CachedBlock
 from inflight.core.sequence import Sequence, StateProgress
 
 NO_NODE = -1  # instead of a node that was dropped
+NO_TAKER = -1  # of a slot whose content was loaded
 
 Positions = tuple[tuple[int, int], ...]  # (position, slot), rising
+Elsewhere = Callable[[int, int], bool]  # (index of a block, group): whether a source has what the group keeps there
+NOWHERE: Elsewhere = lambda index, group: False  # noqa: E731
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +144,13 @@ class CheckpointSlots:
         """Return whether the plan under construction writes the checkpoint of this node."""
         return node in self._planned.values()
 
+    def hold(self, slot: int) -> None:
+        """Keep the content of a slot until `release`."""
+        self._holders[slot] += 1
+
     def acquire(self, slot: int) -> None:
         """Hold a slot that a row will begin from, and raise its value."""
-        self._holders[slot] += 1
+        self.hold(slot)
         self._uses[slot] += 1
         if self._uses[slot] > 2:
             self.promote(slot)
@@ -154,7 +162,7 @@ class CheckpointSlots:
         self._uses[slot] += 1
 
     def release(self, slot: int) -> None:
-        """Release a slot that a row has begun from, or no longer will."""
+        """Release a slot that a row has begun from, or no longer will, or whose transfer has ended."""
         self._holders[slot] -= 1
         if not self._holders[slot] and slot not in self._nodes:
             self._free.append(slot)
@@ -186,10 +194,36 @@ class CheckpointSlots:
                     break
         return self.take_free(taker, kind)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `take` finds a slot."""
+        return bool(self._free) or any(not self._holders[slot] for slot in self._nodes)
+
+    def take_to_load(self) -> int | None:
+        """Take a slot for a checkpoint that is loaded; None: as `take`. The transfer holds it, and frees it if it is
+        not published."""
+        slot = self.take(NO_TAKER, CheckpointKind.NEW)
+        if slot is not None:
+            del self._planned[slot]  # it is written beside the steps
+        return slot
+
+    def publish_loaded(self, slot: int, node: int) -> None:
+        """Make a loaded checkpoint findable, unless its node has one by now."""
+        if node not in self._by_node:
+            self._add(slot, node)
+
     def replace(self, slot: int, taker: int, kind: CheckpointKind) -> None:
         """Free a slot that this sequence took, if it still is of this kind and no row has begun from it."""
         if self.is_of(slot, taker) and self._kinds[slot] is kind and not self._uses[slot]:
             self.drop(self._nodes[slot])
+
+    def is_mark(self, slot: int) -> bool:
+        """Return whether a slot was taken for a mark within a prompt, and no row has begun from it."""
+        return self._kinds[slot] is CheckpointKind.MARK
+
+    def node_of(self, slot: int) -> int:
+        """Return the node of a cached slot."""
+        return self._nodes[slot]
 
     def is_of(self, slot: int, taker: int) -> bool:
         """Return whether a slot is cached, with what this sequence took it for."""
@@ -248,18 +282,41 @@ class CheckpointSlots:
 class StateCheckpoints:
     """Checkpoints that sequences take on their way, and begin from."""
 
-    def __init__(self, slots: int, block_size: int, spacing: CheckpointSpacing):
+    def __init__(
+        self,
+        slots: int,
+        block_size: int,
+        spacing: CheckpointSpacing,
+        state_group: int = 1,
+        on_store: Callable[[int], None] | None = None,
+    ):
+        """Create it without checkpoints.
+
+        Args:
+            slots: Slots of the executor.
+            block_size: Tokens of a block.
+            spacing: Where checkpoints are taken.
+            state_group: Number of the recurrent state among groups, as in `Transfer`.
+            on_store: Called with the node of each checkpoint that is worth keeping beyond the device: those of prompts'
+                ends and branches, and the last one of an answer. None: there is no tier for them.
+        """
         self.slots = CheckpointSlots(slots)
+        self._state_group, self._on_store = state_group, on_store
         self.hits = 0  # rows that began from a checkpoint
         self.missed_tokens = 0  # computed again, though their blocks were cached, for want of a checkpoint
         self._size = block_size
         self._spacing = spacing
         self._beginning: list[int] = []  # slots that rows of the plan under construction begin from
 
-    def longest(self, blocks: Sequences[CachedBlock], limit: int) -> int:
-        """Return how many of these leading blocks, at most `limit`, end at a checkpoint."""
-        find = self.slots.find
-        return next((length for length in range(limit, 0, -1) if find(blocks[length - 1].node) is not None), 0)
+    def longest(self, blocks: Sequences[CachedBlock], limit: int, elsewhere: Elsewhere = NOWHERE) -> int:
+        """Return how many leading blocks, at most `limit`, end at a checkpoint, which is here or elsewhere."""
+        find, held = self.slots.find, len(blocks)
+        for length in range(limit, 0, -1):
+            if length <= held and find(blocks[length - 1].node) is not None:
+                return length
+            if elsewhere(length - 1, self._state_group):
+                return length
+        return 0
 
     def is_coming(self, blocks: Sequences[CachedBlock]) -> bool:
         """Return whether the plan under construction writes a checkpoint behind one of these blocks."""
@@ -319,7 +376,11 @@ class StateCheckpoints:
         """Make a sequence's checkpoint at a position findable by the node of the block that ends there."""
         unpublished = _progress(sequence).unpublished
         if unpublished and unpublished[0][0] == position:
-            self.slots.publish(unpublished.pop(0)[1], node)
+            slot = unpublished.pop(0)[1]
+            self.slots.publish(slot, node)
+            is_of_answer = position > len(sequence.prompt)
+            if self._on_store is not None and not is_of_answer and not self.slots.is_mark(slot):
+                self._on_store(node)
 
     def publish_checkpoints(self) -> None:
         """Make the checkpoints of the plan under construction findable for the next one."""
@@ -335,8 +396,11 @@ class StateCheckpoints:
             self.slots.release(state.begins_from)
         for _, slot in state.unpublished:
             self.slots.free(slot)
-        if comes_back and self.slots.is_of(state.newest_slot, sequence.number):
-            self.slots.promote(state.newest_slot)
+        if self.slots.is_of(state.newest_slot, sequence.number):
+            if comes_back:
+                self.slots.promote(state.newest_slot)
+            elif self._on_store is not None and state.newest_is_decoded:
+                self._on_store(self.slots.node_of(state.newest_slot))
         sequence.state = None
 
     def _take_marks(self, sequence: Sequence, marks: list[int]) -> list[tuple[int, int | None]]:

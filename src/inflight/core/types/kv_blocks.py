@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Literal, NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter
 
 HASH_BYTES = 16
-_ROOT, _BLOCK = b"inflight-root-1", b"inflight-block-1"
+_ROOT, _BLOCK, _GROUP = b"inflight-root-1", b"inflight-block-1", b"inflight-group-1"
 EVENT_HASH_BYTES = 8  # as routers take them
 _EVENT = b"inflight-kv-1"  # other rules need another name, so that replicas of different versions share no hash
 
@@ -108,6 +108,12 @@ def block_hash(before: bytes, token_ids: Sequence[int]) -> bytes:
     return blake2b(before + _packed(token_ids), digest_size=HASH_BYTES, person=_BLOCK).digest()
 
 
+def group_hash(of_first: bytes, group: int) -> bytes:
+    """Return the hash of what another group than the first has at a block: a block, or a checkpoint of the recurrent
+    state as of the block's end. of_first: hash of the first group's block."""
+    return blake2b(of_first + bytes([group]), digest_size=HASH_BYTES, person=_GROUP).digest()
+
+
 def event_root_hash(salt: str, adapter: str | None) -> bytes:
     """Return the hash that a chain begins with in KV events. adapter: its name; None: the model alone."""
     content = salt.encode()
@@ -160,14 +166,23 @@ CacheChange = BlockPublished | BlockMoved | BlockDropped | CacheCleared
 # -- stores beyond the device and its host: a folder or a peer -----------------------------------------------------
 
 
-class KVMatch(Struct, frozen=True):
-    """Consecutive blocks that a source has."""
+class KVChain(Struct, frozen=True):
+    """Blocks of one prompt in a source.
 
-    kind: Literal["load", "receive"]  # as in `Transfer`
-    tier: str  # its name, as there
-    remote_blocks: tuple[int, ...]  # their numbers there
-    # Whether to load them at any cost, as what a peer has computed for this very request; otherwise only where
-    # computing them would take longer.
+    Attributes:
+        kind: As in `Transfer`.
+        tier: As in `Transfer`.
+        root: Hash that the chain begins with.
+        has: Returns whether the source has what a group keeps at a block: has(index of the block, group, number of its
+            hash). The group behind the last KV group is the recurrent state at the block's end.
+        always: Whether to load at any cost, as what a peer has computed for this very request; otherwise only where
+            computing takes longer.
+    """
+
+    kind: Literal["load", "receive"]
+    tier: str
+    root: bytes
+    has: Callable[[int, int, int], bool]
     always: bool = False
 
 
@@ -175,8 +190,8 @@ class KVSource(Protocol):
     """Answers at once, from memory: it reads no file and asks no peer. An answer may be outdated by the time of the
     transfer, which then fails, and the tokens are computed."""
 
-    def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
-        """Return the blocks behind the first `held` ones of these tokens (whole blocks), kept under the same root."""
+    def chain(self, request: Request, root: SharedRoot) -> KVChain | None:
+        """Return the blocks of a request's prompt, kept under this root; None: there are none."""
 
 
 class KVStore(Protocol):
@@ -184,11 +199,9 @@ class KVStore(Protocol):
 
     tier: str
 
-    def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes | None:
-        """Return the hash of a block behind that one, or of the first of its root; None: this root is not stored.
+    def root(self, root: SharedRoot) -> bytes | None:
+        """Return the hash that a chain begins with; None: blocks of this root are not stored."""
 
-        Read as a number it is the block's `remote_blocks` entry.
-        """
-
-    def wants(self, name: bytes) -> bool:
-        """Return whether a block is to be stored: it is absent, not being written, and there is room."""
+    def wants(self, number: int) -> bool:
+        """Return whether a unit is to be stored: it is absent, not being written, and there is room. number: of its
+        hash, which is its `remote_blocks` entry."""

@@ -16,6 +16,7 @@ decoding. The row keeps the sampled tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -104,7 +105,8 @@ HOST = "host"
 
 
 class Transfer(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Copy of keys and values between blocks of the device and blocks elsewhere, one to one.
+    """Copy of keys and values between blocks of the device and blocks elsewhere, one to one. Checkpoints of recurrent
+    state are copied as the blocks of one more group.
 
     Attributes:
         transfer_id: Its number in the engine, by which the executor reports its end.
@@ -113,6 +115,8 @@ class Transfer(Struct, frozen=True, omit_defaults=True, gc=False):
             copies to by itself.
         blocks: Blocks of the device.
         remote_blocks: Their numbers in the tier.
+        groups: KV group of each block; empty: all are of the first. Of the group behind the last KV group (its number
+            is that of `Capacity.windows`) the blocks are slots of checkpoints.
     """
 
     transfer_id: TransferId
@@ -120,6 +124,11 @@ class Transfer(Struct, frozen=True, omit_defaults=True, gc=False):
     tier: str
     blocks: tuple[Count, ...]
     remote_blocks: tuple[int, ...]
+    groups: tuple[Count, ...] = ()
+
+    def units(self) -> Iterator[tuple[int, int]]:
+        """Yield (group, block) of each block of the device."""
+        return zip(self.groups or (0,) * len(self.blocks), self.blocks, strict=True)
 
 
 class EarlySend(Struct, frozen=True, gc=False):
@@ -314,6 +323,7 @@ class Capacity(Struct, frozen=True, omit_defaults=True):
         embedding_size: Numbers of a pooled vector; 0: the model does not pool.
         windows: Of each KV group, the tokens that its layers look back over, themselves included; 0: all.
         state_snapshots: Slots for copies of a row's recurrent state; 0: the model has none.
+        state_blocks: Blocks with as many bytes as such a copy, rounded up; 0: the model has none, or tiers have none.
         generates: Whether tokens can be drawn; otherwise the model only pools.
         encoder_only: Whether tokens attend to later ones, so that a prompt is computed in one step and blocks hold
             content within the step alone.
@@ -331,9 +341,20 @@ class Capacity(Struct, frozen=True, omit_defaults=True):
     embedding_size: Count = 0
     windows: Windows = (0,)
     state_snapshots: Slots = 0
+    state_blocks: Count = 0
     generates: bool = True
     encoder_only: bool = False
     adapter_slots: Slots = 0
+
+    @property
+    def state_group(self) -> int:
+        """Number that the recurrent state has among the groups of a transfer."""
+        return len(self.windows)
+
+    def num_moved(self, transfer: Transfer) -> int:
+        """Return the blocks of a transfer by their bytes: a checkpoint counts as several."""
+        states = transfer.groups.count(self.state_group)
+        return len(transfer.blocks) + states * (max(1, self.state_blocks) - 1)
 
 
 class Pending(Protocol):

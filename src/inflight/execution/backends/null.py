@@ -55,6 +55,7 @@ class NullKVCache:
 @dataclass(frozen=True, slots=True)
 class NullStates:
     nbytes: int = 0
+    snapshot_memory: None = None
 
     def begin(self, row: int, snapshot: int) -> None:
         """There is nothing in either."""

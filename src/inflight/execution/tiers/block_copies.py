@@ -27,6 +27,10 @@ class BlockCopies:
     def __len__(self) -> int:
         return len(self._views)
 
+    def nbytes(self, at: int) -> int:
+        """Return the bytes of one of them."""
+        return len(self._views[at])
+
     def take(self) -> list[memoryview]:
         """Copy the blocks' contents. Raises Released."""
         self.touch()

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from inflight.core.types.kv_blocks import KVMatch, SharedRoot, block_hash, root_hash
+from inflight.core.types.kv_blocks import KVChain, SharedRoot, root_hash
 from inflight.core.types.kv_transfer import FolderStats
 from inflight.core.types.plan import Transfer, Transferred
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter
-from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.block_memory import KVMemory
 from inflight.execution.step_activity import StepActivity
 from inflight.execution.tiers.background import READING, WRITING, BackgroundThreads
 from inflight.execution.tiers.block_copies import BlockCopies
@@ -73,22 +73,32 @@ class FolderTier:
         folder: Path,
         max_bytes: int,
         identity: bytes,
-        block_size: int,
-        memory: BlockMemory,
+        memory: KVMemory,
         adapter_digest: Callable[[Adapter], str | None] = lambda adapter: None,
         steps: StepActivity | None = None,
     ):
-        """identity: of the model and of how it is computed. memory: of the engine's blocks. adapter_digest(adapter): of
-        its files; None: not known, and nothing computed with it is kept. steps: beside which files are read. Raises
-        OSError for a folder that cannot be used, NotPrivate for one of another user."""
+        """Open the folder.
+
+        Args:
+            folder: The folder.
+            max_bytes: Bytes of its files at most.
+            identity: Of the model and of how it is computed.
+            memory: Of the engine's blocks and checkpoints.
+            adapter_digest: Returns the digest of an adapter's files; None: not known, and nothing computed with it is
+                stored.
+            steps: Beside which files are read.
+
+        Raises:
+            OSError: The folder cannot be used.
+            NotPrivate: It is another user's.
+        """
         self.index = FolderIndex(folder, identity, max_bytes)
         try:
             check_private(folder)
         except NotPrivate as error:
             log.warning(f"--kv-cache-dir: {error}, so that no other user can put blocks of his own there.")
         self.counts = FolderCounts()
-        self._identity, self._block_size, self._memory = identity, block_size, memory
-        self._file_bytes = file_bytes(memory.block_bytes)
+        self._identity, self._memory = identity, memory
         self._adapter_digest = adapter_digest
         self._steps = steps or StepActivity()
         self._roots: dict[SharedRoot, bytes | None] = {}
@@ -114,29 +124,17 @@ class FolderTier:
             index.taken,
             counts.damaged,
             counts.write_errors,
-            self._file_bytes,
+            file_bytes(self._memory.blocks.block_bytes),
         )
 
     # -- a source and a sink ------------------------------------------------------------------------------------
-    def match(self, request: Request, root: SharedRoot, token_ids: Sequence[int], held: int) -> KVMatch | None:
-        name, found, size = self._root(root), [], self._block_size
+    def chain(self, request: Request, root: SharedRoot) -> KVChain | None:
+        name = self.root(root)
         if name is None or time.monotonic() < self._no_reads_before:
             return None
-        for start in range(0, len(token_ids) - size + 1, size):
-            name = block_hash(name, token_ids[start : start + size])
-            if start >= held * size:
-                number = int.from_bytes(name)
-                if number not in self.index:
-                    break
-                found.append(number)
-        return KVMatch("load", TIER, tuple(found)) if found else None
+        return KVChain("load", TIER, name, lambda index, group, number: number in self.index)
 
-    def name(self, before: bytes | SharedRoot, token_ids: Sequence[int]) -> bytes | None:
-        known = self._root(before) if isinstance(before, SharedRoot) else before
-        return None if known is None else block_hash(known, token_ids)
-
-    def wants(self, name: bytes) -> bool:
-        number = int.from_bytes(name)
+    def wants(self, number: int) -> bool:
         if number in self.index or number in self._writing:
             return False
         return time.monotonic() >= self._no_writes_before
@@ -146,7 +144,7 @@ class FolderTier:
         return tier == TIER
 
     def begin(self, transfer: Transfer) -> None:
-        numbers, copies = transfer.remote_blocks, BlockCopies(self._memory.views(transfer.blocks))
+        numbers, copies = transfer.remote_blocks, BlockCopies(self._memory.views(transfer))
         if transfer.kind == "store":
             self._writing.update(numbers)
             parts = [self._writer.submit(partial(self._write, numbers, copies))]
@@ -200,7 +198,7 @@ class FolderTier:
 
     # -- in the threads -----------------------------------------------------------------------------------------
     def _read(self, numbers: Sequence[int], copies: BlockCopies, share: range) -> None:
-        into = memoryview(bytearray(self._memory.block_bytes))
+        memory = bytearray()
         copies.touch()
         worked = 0.0
         for at in share:
@@ -210,6 +208,9 @@ class FolderTier:
                 raise OSError("The engine was closed.")
             with self._one_at_a_time():
                 began = time.monotonic()
+                if len(memory) != copies.nbytes(at):
+                    memory = bytearray(copies.nbytes(at))
+                into = memoryview(memory)
                 self._read_one(numbers[at], into)
                 copies.put(at, into)
                 self._came["load"] = came = time.monotonic()
@@ -268,16 +269,17 @@ class FolderTier:
     def _write_one(self, number: int, view: memoryview) -> None:
         if number in self.index:
             return
-        if not self.index.make_room(self._file_bytes):
-            raise OSError(self._no_room())
+        needed = file_bytes(len(view))
+        if not self.index.make_room(needed):
+            raise OSError(self._no_room(needed))
         write_block(self.index.path(number), self._identity, number.to_bytes(16), view)
-        self.index.wrote(number, self._file_bytes)
+        self.index.wrote(number, needed)
         self.counts.written_bytes += len(view)
 
-    def _no_room(self) -> str:
+    def _no_room(self, needed: int) -> str:
         most = self.index.max_bytes
-        if self._file_bytes > most:
-            return f"a block takes {self._file_bytes:,} bytes, and --kv-cache-disk allows {most:,} in all"
+        if needed > most:
+            return f"a file takes {needed:,} bytes, and --kv-cache-disk allows {most:,} in all"
         return f"it holds {self.index.nbytes:,} bytes of {most:,}, and of its files none can be taken away"
 
     def _look(self) -> None:
@@ -287,7 +289,7 @@ class FolderTier:
             log.warning("The folder of blocks cannot be read (%s).", error.strerror or error)
 
     # -- names --------------------------------------------------------------------------------------------------
-    def _root(self, root: SharedRoot) -> bytes | None:
+    def root(self, root: SharedRoot) -> bytes | None:
         if root not in self._roots:
             if len(self._roots) >= _MAX_ROOTS:
                 self._roots.clear()

@@ -21,6 +21,12 @@ class NativeStates:
     def nbytes(self) -> int:
         return int(self.held.nbytes)
 
+    @property
+    def snapshot_memory(self) -> memoryview:
+        held = self.held
+        memory: memoryview = held.memory.cast("B")
+        return memory[int(held.nbytes) // (held.rows + held.snapshots) * held.rows :]
+
     def begin(self, row: int, snapshot: int) -> None:
         self._kernels.begin_state(self.held, row, snapshot)
 

@@ -27,6 +27,10 @@ class StateCache(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    @property
+    def snapshot_memory(self) -> memoryview | None:
+        """Return the bytes of the snapshots, one behind the other; None: they are not in this machine's memory."""
+
     def begin(self, row: int, snapshot: int) -> None:
         """Copy the snapshot to the row's live state."""
 

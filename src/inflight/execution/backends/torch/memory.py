@@ -158,6 +158,10 @@ class DeviceStates:
     def nbytes(self) -> int:
         return int(self._memory.nbytes)
 
+    @property
+    def snapshot_memory(self) -> None:
+        """Return None: they are in the device's memory."""
+
     def layer(self, layer: int) -> LayerStates:
         """Return a layer's states. Raises ValueError for a layer that has none."""
         found = self._layers[layer] if 0 <= layer < len(self._layers) else None
