@@ -280,14 +280,17 @@ def test_files_are_read_one_by_one_and_slowly_while_steps_are_computed(
     class Watched(StepActivity):
         def await_gap(self, worked: float, times: float, longest: float) -> None:
             rests.append(worked)
-            assert worked > 0 and times >= 20 and longest <= 0.1
+            assert worked > 0 and times >= 20
 
-    read_block = folder_tier.read_block
+    assert folder_tier._LONGEST_REST <= 0.1
+    monkeypatch.setattr(folder_tier, "_LONGEST_REST", 60.0)  # on a busy machine a file may take longer
+    read_block, both = folder_tier.read_block, threading.Barrier(2)
 
     def watched(path: Path, identity: bytes, name: bytes, into: memoryview) -> None:
         reading.append(name)
         together.append(len(reading))
-        time.sleep(0.005)
+        if not steps.is_going_on:
+            both.wait(30.0)
         read_block(path, identity, name, into)
         reading.remove(name)
 
@@ -296,7 +299,7 @@ def test_files_are_read_one_by_one_and_slowly_while_steps_are_computed(
     numbers = engine.keep()
     monkeypatch.setattr(folder_tier, "read_block", watched)
     assert engine.transfer("load", (7, 8, 9, 10), numbers) is None
-    assert max(together) == 2, "nothing else has the cores"
+    assert max(together) == 2, "both threads read at once, since nothing else has the cores"
     together.clear()
     steps.began(computes=True)
     assert engine.transfer("load", (7, 8, 9, 10), numbers) is None
