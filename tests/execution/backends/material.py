@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+import inflight.execution.ops  # noqa: F401  # which registers them
 from inflight.core.types.plan import Capacity
 from inflight.execution.backends.bf16 import from_bf16, to_bf16
 from inflight.execution.backends.protocol import AttentionMetadata, KVShape, RopeTable, SamplingBatch
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
+from inflight.execution.program import OPERATIONS, Operation, Program
 
 Array = np.ndarray[Any, Any]
 
@@ -130,6 +133,34 @@ class Case:
         return np.split(out, metadata.query_start[1:-1])
 
 
+class OneByOne:
+    """A pass of a backend, with a method for each operation: it is run by itself, as a program of one call."""
+
+    def __init__(self, backend: Any, batch: Any) -> None:
+        self._backend, self._batch = backend, batch
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._run, OPERATIONS[name]) if name in OPERATIONS else getattr(self._batch, name)
+
+    def gather(self, x: Any, places: Sequence[int], out: Any) -> None:
+        self._run(OPERATIONS["gather"], x, out, places=places)
+
+    def mean(self, x: Any, texts: Sequence[range], out: Any) -> None:
+        self._run(OPERATIONS["mean"], x, out, texts=texts)
+
+    def _run(
+        self,
+        operation: Operation[...],
+        *arguments: Any,
+        places: Sequence[int] = (),
+        texts: Sequence[range] = (),
+        **named: Any,
+    ) -> None:
+        program = Program()
+        operation(program, *arguments, **named)
+        self._batch.run(self._backend.compile(program), places, texts)
+
+
 class OnArrays:
     """A backend whose operations take arrays: each gets activations around them, in a pass of its own."""
 
@@ -149,7 +180,8 @@ class OnArrays:
         return PassInputs(none, none, token_ids, metadata)
 
     def _pass(self, inputs: PassInputs | None = None, cache: Any = None) -> Any:
-        return self.backend.forward_pass(inputs or self._empty, cache or self._cache, self._slots, ())
+        batch = self.backend.forward_pass(inputs or self._empty, cache or self._cache, self._slots, ())
+        return OneByOne(self.backend, batch)
 
     def over(self, metadata: AttentionMetadata, cache: Any) -> Any:
         """A pass over these positions, whatever their tokens are."""

@@ -15,7 +15,7 @@ from inflight.execution.backends.protocol import KVShape, LayerState, StateMetad
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
 
-from .material import OnArrays, act, metadata_of, normal, read
+from .material import OnArrays, OneByOne, act, metadata_of, normal, read
 
 ROWS, SNAPSHOTS = 5, 3
 # Channels of more than one piece; heads whose numbers fill neither steps nor panels, and panels that end between two.
@@ -47,7 +47,7 @@ class Layer:
         )
         none = np.zeros(0, np.int32)
         inputs = PassInputs(none, none, np.zeros(len(metadata.positions), np.int32), metadata, states)
-        return self.backend.forward_pass(inputs, self._kv, self._slots, ())
+        return OneByOne(self.backend, self.backend.forward_pass(inputs, self._kv, self._slots, ()))
 
     def convolve(self, runs: Sequence[Run], x: np.ndarray, **more: Any) -> np.ndarray:
         out = np.full((len(x), self.state.channels), np.nan, np.float32)
