@@ -1,4 +1,4 @@
-"""One end of an exchange by itself, over memory of its own, and how it is driven: for measurements and tests.
+"""One end of KV transfer over memory of its own, without an engine, for measurements and tests.
 
 Blocks hold random bytes, so that a wrong one shows, and no page of them is untouched.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from inflight.core.types.kv_transfer import KVTransferOptions, PeerAddress, export_tier
 from inflight.core.types.plan import Transfer, TransferKind, Transferred
-from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.block_memory import BlockMemory, KVMemory
 from inflight.execution.kv.transfer.description import KVDescription
 from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
 from inflight.peer_secret import PeerSecret
@@ -20,13 +20,13 @@ _TICK = 5e-4  # seconds between two looks, as an engine has that waits for block
 
 
 class PeerSide:
-    """Memory of so many blocks, and an exchange. description: what they are to peers."""
+    """Memory of so many blocks, and their transfers. description: of the blocks, for peers."""
 
     def __init__(self, options: KVTransferOptions, secret: PeerSecret, description: KVDescription, blocks: int):
         self.bytes = bytearray(os.urandom(description.block_bytes * blocks))
         self.memory = BlockMemory(memoryview(self.bytes), description.block_bytes)
         self.description = description
-        self.peer_transfers = PeerTransfers(options, secret, lambda: self.description, self.memory)
+        self.peer_transfers = PeerTransfers(options, secret, lambda: self.description, KVMemory(self.memory))
         self._transfer_id, self._finished = 0, list[Transferred]()
 
     def give(self, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""The peers' secret: what proves it, where it is read, and that it is shown nowhere."""
+"""The peers' secret: its proofs and signatures, where it is read, and that it is never printed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ def test_a_proof_is_of_its_purpose_and_its_parts() -> None:
     assert not secret.proves(b"", "one", b"ab", b"c")
 
 
+def test_a_signature_is_a_short_proof() -> None:
+    secret = PeerSecret(SECRET)
+    signature = secret.signature("one", "ab", "c")
+    assert secret.proof("one", b"ab", b"c").hex().startswith(signature) and len(signature) == 32
+    assert secret.signs(signature, "one", "ab", "c")
+    assert not secret.signs(signature, "one", "a", "bc")
+    assert not secret.signs("ü", "one", "ab", "c") and not secret.signs("", "one", "ab", "c")
+
+
 def test_it_is_read_from_a_file_or_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(SECRET + b"\n")
@@ -29,7 +38,7 @@ def test_it_is_read_from_a_file_or_the_environment(tmp_path: Path) -> None:
     assert read_peer_secret(None, {VARIABLE: " 0123456789abcdef "}).proves(proof, "one")
 
 
-def test_what_is_none_is_told_without_telling_it(tmp_path: Path) -> None:
+def test_errors_do_not_print_the_secret(tmp_path: Path) -> None:
     with pytest.raises(PeerSecretError, match="--kv-peer-secret-file"):
         read_peer_secret(None, {})
     with pytest.raises(PeerSecretError, match="cannot be read"):

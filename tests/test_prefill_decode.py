@@ -33,11 +33,10 @@ def blocks(request: Request) -> int:
     return (len(request.prompt_token_ids) - 1) // 16
 
 
-@pytest.mark.parametrize("transport", ["tcp", "shm"])
-def test_who_goes_on_is_known_first(transport: str) -> None:
+def test_who_goes_on_is_known_first() -> None:
     """It waits for the prompt's blocks while they are computed, chunk by chunk, with others beside it."""
     room = {**FEW, "num_blocks": 256}  # for all prompts at once: on a busy machine none may be taken before the last
-    with Side("prefill", **room) as prefill, Side("decode", transport, **FEW) as decode:  # type: ignore[arg-type]
+    with Side("prefill", **room) as prefill, Side("decode", **FEW) as decode:  # type: ignore[arg-type]
         for seed in range(6):
             name = f"r{seed}"
             decode.add(asked(name, seed, KVTransfer(take=prefill.place(name))))
@@ -86,11 +85,11 @@ def test_layers_travel_before_their_step_has_ended(monkeypatch: pytest.MonkeyPat
         here, there = prefill.engine.peer_transfers, decode.engine.peer_transfers
         assert here is not None and there is not None
         have, came = here.have, list[int]()
-        sent, received = here._provider.memory, there._pulls._memory.memory
+        sent, received = here._exports._memory.blocks, there._client._memory.blocks.memory
 
         def waits(nbytes: int) -> None:
             have(nbytes)
-            block = min(block for one in here._exports._exports.values() for block, _ in one.coming.values())
+            block = min(block for one in here._exports._exports.values() for block, _ in one.computing.values())
             content, last = bytes(sent.views([block], 0, nbytes)[0]), time.monotonic() + 10
             while content not in bytes(received) and time.monotonic() < last:
                 time.sleep(0.005)
@@ -140,13 +139,13 @@ def test_what_failed_steps_and_aborted_prompts_have_written_is_never_used(monkey
     with Side("prefill", hold=4.0, **FEW) as prefill, Side("decode", timeout=5.0, **FEW) as decode:
         here = prefill.engine.peer_transfers
         assert here is not None
-        have, memory = here.have, here._provider.memory
+        have, memory = here.have, here._exports._memory.blocks
 
         def nonsense(nbytes: int) -> None:
             if dice.random() > (0.12 if nbytes == memory.block_bytes else 0.01):
                 return have(nbytes)
             exports = here._exports
-            coming = [one for export in exports._exports.values() for one in export.coming.values()]
+            coming = [one for export in exports._exports.values() for one in export.computing.values()]
             for view in memory.views([block for block, step in coming if step is exports._step], 0, nbytes):
                 view[:] = dice.randbytes(len(view))
             have(nbytes)

@@ -22,19 +22,18 @@ def ms(seconds: float) -> str:
     return f"{1e3 * seconds:.1f}"
 
 
-def of_transports(repeats: int) -> str:
-    of, rows = statistics.median, []
-    for transport in ("tcp", "shm"):
-        pulls, bare = rates(transport, repeats)
-        share = of([one / other for one, other in zip(pulls, bare, strict=True)])
-        best = max(pulls), max(bare)
-        rows.append([transport, *(f"{one:.2f}" for one in (of(pulls), of(bare))), f"{100 * share:.0f} %"])
-        rows[-1] += [*(f"{one:.2f}" for one in best), f"{100 * best[0] / best[1]:.0f} %"]
-    head = ["transport", "pulled, GB/s", "bare, GB/s", "share", "best pull", "best bare", "share"]
+def of_rates(repeats: int) -> str:
+    of = statistics.median
+    pulls, bare = rates(repeats)
+    share = of([one / other for one, other in zip(pulls, bare, strict=True)])
+    best = max(pulls), max(bare)
+    row = [*(f"{one:.2f}" for one in (of(pulls), of(bare))), f"{100 * share:.0f} %"]
+    row += [*(f"{one:.2f}" for one in best), f"{100 * best[0] / best[1]:.0f} %"]
+    head = ["pulled, GB/s", "bare socket, GB/s", "share", "best pull", "best bare socket", "share"]
     return f"""{BLOCKS} blocks of {BLOCK_BYTES:,} bytes (4,096 tokens of Qwen2.5-0.5B's shape in bf16) between two \
 processes on one host; medians of {repeats}, in turns, the share pair by pair; and the best of each.
 
-{table(head, rows)}"""
+{table(head, [row])}"""
 
 
 def of_waits(shape: dict[str, object], prompts: int, picture: Path) -> str:
@@ -68,7 +67,7 @@ def main() -> None:
     arguments.add_argument("--write", action="store_true", help="write the section of docs/results.md, and its picture")
     given = arguments.parse_args()
     if given.part == "rates":
-        publish("kv_transfer", "Keys and values between engines", of_transports(given.repeats), given.write, "rates")
+        publish("kv_transfer", "Keys and values between engines", of_rates(given.repeats), given.write, "rates")
         return
     with tempfile.TemporaryDirectory() as folder:
         picture = overlap.PICTURE if given.write else Path(folder) / "overlap.png"

@@ -132,7 +132,7 @@ def waits(shape: dict[str, object], chunk: int, link: Link, repeats: int) -> Wai
         counts = engines.there.counts
         if counts.failed_pulls:
             raise RuntimeError(f"{counts.failed_pulls} of {counts.pulls} pulls failed")
-        found.block_bytes = engines.there._pulls._memory.block_bytes
+        found.block_bytes = engines.there._client._memory.blocks.block_bytes
     return found
 
 
@@ -165,9 +165,9 @@ def _watched(engines: Pair, chunk: int) -> Iterator[Overlap]:
     blocks = handed(chunk)
 
     class Watched(Arrivals):
-        def came(self, message: Blocks) -> None:
-            super().came(message)
-            overlap.there.append((time.monotonic(), sum(self._have[-blocks:])))
+        def add(self, message: Blocks) -> None:
+            super().add(message)
+            overlap.there.append((time.monotonic(), sum(self._arrived[-blocks:])))
 
     def on_bytes(nbytes: int) -> None:
         overlap.computed.append((time.monotonic(), nbytes * blocks))

@@ -161,7 +161,7 @@ def make_folder(settings: EngineSettings) -> KVFolderSettings | None:
 
 @dataclass(frozen=True, slots=True)
 class KVPeerSettings:
-    """An engine is to exchange blocks with peers that share its secret. asked_by: the setting that asks for it; empty:
+    """KV transfer of an engine with peers that share its secret. asked_by: the setting that asks for it; empty:
     `--role`."""
 
     options: KVTransferOptions
@@ -174,14 +174,14 @@ class KVPeerSettings:
         return self.asked_by or f"--role {self.options.role}"
 
     def open(self, memory: KVMemory | None, identity: KVIdentity) -> PeerTransfers:
-        """Open the exchange. memory: of the engine's blocks. Raises SettingsError."""
+        """Open KV transfer. memory: of the engine's blocks. Raises SettingsError."""
         if memory is None:
             raise SettingsError(
                 f"{self.option} transfers blocks of this machine's memory, and this device has them elsewhere; leave "
                 "it out."
             )
         try:
-            return PeerTransfers(self.options, self.secret, identity.describe, memory.blocks)
+            return PeerTransfers(self.options, self.secret, identity.describe, memory)
         except KVTransferError as error:
             raise SettingsError(str(error)) from None
 

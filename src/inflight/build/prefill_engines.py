@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import resolve_threads
-from inflight.core.types.kv_transfer import KVTransferOptions, Role, Transport
+from inflight.core.types.kv_transfer import KVTransferOptions, Role
 from inflight.frontend.prefill_engines import NO_PREFILL_ENGINES, PrefillEngine, PrefillEngines
 from inflight.peer_secret import PeerSecret
 
@@ -69,10 +68,9 @@ def _share(settings: EngineSettings, engines: int) -> EngineSettings:
 
 
 def _peers(role: Role, secret: PeerSecret) -> KVPeerSettings:
-    transport: Transport = "shm" if hasattr(os, "memfd_create") else "tcp"
-    return KVPeerSettings(KVTransferOptions(role=role, transport=transport, timeout=_TIMEOUT), secret, ASKED_BY)
+    return KVPeerSettings(KVTransferOptions(role=role, transport="tcp", timeout=_TIMEOUT), secret, ASKED_BY)
 
 
 def _started(engine: Engine) -> PrefillEngine:
-    assert engine.peer_transfers is not None, "prefill engines have an exchange"
+    assert engine.peer_transfers is not None, "prefill engines export blocks"
     return PrefillEngine(engine.loop, engine.peer_transfers, engine.adapters)

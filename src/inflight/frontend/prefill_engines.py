@@ -52,7 +52,7 @@ def prompt_alone(request: Request, export_id: str) -> Request:
 
 
 class Exchange(Protocol):
-    """The part of the KV exchange that is needed here."""
+    """The part of KV transfer that is needed here."""
 
     @property
     def address(self) -> tuple[str, int]: ...

@@ -116,7 +116,7 @@ class _RemotePrefill:
 
 
 class Exchange(Protocol):
-    """The part of the KV exchange that is needed here."""
+    """The part of KV transfer that is needed here."""
 
     def when_wanted(self, callback: Callable[[str], None], /) -> None:
         """Call back, in any thread, with the id of each export that a peer requests before it has begun."""

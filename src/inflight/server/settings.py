@@ -69,7 +69,7 @@ class ServerSettings(ParserSettings):
         bound=Bound(0, 65535, "a number from 1 to 65535, or 0 for a free one"),
     )
     kv_transport: Transport | None = setting(
-        None, "Transport of blocks: tcp, shm (one host), nixl; auto: the best at both ends."
+        None, "Transport of blocks: tcp or nixl; auto: NIXL where both ends have it, else tcp."
     )
     kv_transfer_timeout: float | None = setting(
         None, "Seconds of a pull, after which the prompt is computed here: 30.", bound=_TRANSFER_SECONDS

@@ -1,4 +1,4 @@
-"""KV transfer: peers and what a request says of them, options of the exchange, and counts of tiers and transfers."""
+"""KV transfer: peers, what a request says of them, its options, and counts of tiers and transfers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 _GIVE, _TAKE = "peers:give:", "peers:take:"
 Role = Literal["prefill", "decode", "both"]
-Transport = Literal["auto", "tcp", "shm", "nixl"]
+Transport = Literal["auto", "tcp", "shm", "nixl"]  # shm was shared memory of one machine, and means tcp
 
 
 class PeerAddress(NamedTuple):
@@ -60,12 +60,12 @@ class KVTransfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVTransferOptions:
-    """How an engine exchanges blocks with peers."""
+    """How an engine transfers blocks with peers."""
 
     role: Role  # whether it exports blocks, imports them, or both
     host: str = "127.0.0.1"  # where peers connect
     port: int = 0  # the same; 0: any free port
-    transport: Transport = "auto"  # how blocks travel
+    transport: Transport = "auto"  # by which blocks are sent
     timeout: float = 30.0  # seconds of a whole pull, including what the peer has still to compute
     hold: float = 60.0  # seconds for which a computed prompt waits for the peer that imports it
 

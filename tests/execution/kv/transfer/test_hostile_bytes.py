@@ -1,4 +1,4 @@
-"""A peer that sends nonsense to an exchange, or answers with it, is refused, and costs nothing but the connection."""
+"""A peer that sends or answers nonsense is refused, and costs its connection alone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from random import Random
 import msgspec
 import pytest
 
-from inflight.execution.kv.block_memory import BlockMemory
-from inflight.execution.kv.transfer.shared_memory import SharedReceiver, SharedSender
+from inflight.execution.kv.transfer.handshake import introduce
 from inflight.execution.kv.transfer.wire import (
     PROTOCOL,
     Blocks,
     Challenge,
     Channel,
-    Copied,
     Hello,
     Introduction,
     PeerError,
@@ -27,7 +25,7 @@ from inflight.execution.kv.transfer.wire import (
     Released,
     Welcome,
 )
-from inflight.peer_secret import PeerSecret
+from inflight.peer_secret import SERVER, PeerSecret
 
 from .two_peers import BLOCK_BYTES, DESCRIPTION, SECRET, Engine, options
 
@@ -58,9 +56,9 @@ def _nonsense() -> list[bytes]:
     random, hello = Random(5), frame(Hello(PROTOCOL, bytes(32)))
     found = [b"", b"\0", b"\xff" * 4, b"\0\0\0\0", b"GET / HTTP/1.1\r\n\r\n", frame(Hello(99, bytes(32)))]
     found += [hello[:5], hello + b"\0\0\0\5hello", frame(Introduction(bytes(32), DESCRIPTION, "stream"))]
-    found += [hello + frame(Introduction(bytes(32), DESCRIPTION, "stream")) + frame(Pull("still", [b"1"], 5))]
+    found += [hello + frame(Introduction(bytes(32), DESCRIPTION, "stream")) + frame(Pull("still", [bytes(16)], [], 5))]
     found += [
-        hello + frame(Pull("x", [b"1"], 1)),
+        hello + frame(Pull("x", [bytes(16)], [], 1)),
         (5000).to_bytes(4, "big") + bytes(5000),
         b"\0\0\0\x80" + b"\x91" * 128,
     ]
@@ -89,9 +87,27 @@ def test_a_proof_of_the_listener_is_none_of_the_caller(engine: Engine) -> None:
         connected.sendall(frame(Hello(PROTOCOL, nonce)))
         length = int.from_bytes(connected.recv(4, socket.MSG_WAITALL), "big")
         challenge = msgspec.msgpack.decode(connected.recv(length, socket.MSG_WAITALL), type=Challenge)
-        assert PeerSecret(SECRET).proves(challenge.proof, "kv-exchange listener", nonce, challenge.nonce)
+        assert PeerSecret(SECRET).proves(challenge.proof, SERVER, nonce, challenge.nonce)
         connected.sendall(frame(Introduction(challenge.proof, DESCRIPTION, "stream")))
         assert b"secrets differ" in connected.recv(4096)
+
+
+def test_another_version_of_the_protocol_is_refused_with_a_sentence(engine: Engine) -> None:
+    with socket.create_connection(engine.peer_transfers.address, timeout=5) as connected:
+        connected.sendall(frame(Hello(2, bytes(32))))
+        assert b"speaks version 3 of the exchange, not 2; run one version" in connected.recv(4096)
+
+
+@pytest.mark.parametrize(("names", "groups"), [(0, 0), (1, 2), (2, 1)])
+def test_a_pull_names_a_group_for_each_block(engine: Engine, names: int, groups: int) -> None:
+    engine.give("one", [0, 1], [1, 2])
+    with socket.create_connection(engine.peer_transfers.address, timeout=5) as connected:
+        channel = Channel(connected, "the server")
+        introduce(channel, PeerSecret(SECRET), DESCRIPTION, "stream")
+        channel.send(Pull("one", [bytes(16)] * names, [0] * groups, 100), 5.0)
+        with pytest.raises(PeerError, match="closed"):
+            channel.receive(5.0)
+    works(engine)
 
 
 def test_many_that_say_nothing_keep_others_out_only_briefly(engine: Engine) -> None:
@@ -99,27 +115,6 @@ def test_many_that_say_nothing_keep_others_out_only_briefly(engine: Engine) -> N
     works(engine)
     for one in silent:
         one.close()
-
-
-def test_shared_memory_that_is_cut_short_is_an_error_and_no_crash() -> None:
-    memory = BlockMemory(memoryview(bytearray(4 * BLOCK_BYTES)), BLOCK_BYTES)
-    one, other = socket.socketpair(socket.AF_UNIX)
-    receiver = SharedReceiver(Channel(one, "one"), memory)
-    sender = SharedSender(Channel(other, "other"), memory)
-    os.ftruncate(receiver._descriptor, BLOCK_BYTES // 2)
-    with pytest.raises(PeerError, match="cannot be read"):
-        receiver.receive(Blocks(2, [0]), [1, 2])
-    with pytest.raises(PeerError, match="not there"):
-        receiver.receive(Blocks(2, [1 << 20]), [1, 2])
-    with pytest.raises(PeerError, match="more places than there are"):
-        sender.copied(Copied(1))
-    few = SharedReceiver(Channel(one, "one"), BlockMemory(memory.memory, BLOCK_BYTES // 2))
-    with pytest.raises(PeerError, match="shares"):
-        SharedSender(Channel(other, "other"), BlockMemory(memory.memory, 2 * BLOCK_BYTES))
-    for opened in (receiver, sender, few):
-        opened.close()
-    one.close()
-    other.close()
 
 
 Answer = Callable[[socket.socket], None]
@@ -151,10 +146,10 @@ def _welcomed(then: bytes) -> Answer:
 
         hello = msgspec.msgpack.decode(read(), type=Hello)
         nonce = bytes(32)
-        proof = PeerSecret(SECRET).proof("kv-exchange listener", hello.nonce, nonce)
+        proof = PeerSecret(SECRET).proof(SERVER, hello.nonce, nonce)
         connected.sendall(frame(Challenge(nonce, proof)))
         read()
-        connected.sendall(frame(Welcome("elsewhere", "")))
+        connected.sendall(frame(Welcome()))
         read()
         connected.sendall(then)
         time.sleep(0.1)
@@ -170,11 +165,15 @@ ANSWERS: dict[str, Answer] = {
     "nothing": lambda connected: None,
     "random": _random(1),
     "huge": lambda connected: connected.sendall(b"\xff\xff\xff\xff"),
-    "blocks before a challenge": lambda connected: connected.sendall(frame(Blocks(1)) + bytes(4096)),
+    "blocks before a challenge": lambda connected: connected.sendall(
+        frame(Blocks(1, 0, 0, BLOCK_BYTES)) + bytes(BLOCK_BYTES)
+    ),
     "a false proof": lambda connected: connected.sendall(frame(Challenge(bytes(32), bytes(32)))),
-    "more blocks than were asked for": _welcomed(frame(Blocks(7)) + bytes(7 * 4096)),
-    "no blocks": _welcomed(frame(Blocks(0))),
-    "half a block": _welcomed(frame(Blocks(1)) + bytes(100)),
+    "more blocks than were asked for": _welcomed(frame(Blocks(7, 0, 0, BLOCK_BYTES)) + bytes(7 * BLOCK_BYTES)),
+    "no blocks": _welcomed(frame(Blocks(0, 0, 0, BLOCK_BYTES))),
+    "half a block": _welcomed(frame(Blocks(1, 0, 0, BLOCK_BYTES)) + bytes(100)),
+    "a block of more bytes": _welcomed(frame(Blocks(1, 0, 0, 2 * BLOCK_BYTES)) + bytes(2 * BLOCK_BYTES)),
+    "no bytes": _welcomed(frame(Blocks(1, 0, 0, 0))),
     "released at once": _welcomed(frame(Released(True))),
     "nonsense": _welcomed(b"\0\0\0\3abc"),
 }

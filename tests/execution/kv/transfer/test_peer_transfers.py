@@ -1,4 +1,4 @@
-"""The exchange: what is given arrives as it was, what goes wrong fails its transfer alone, nothing is held for ever."""
+"""Transfers with peers: blocks arrive as they were exported, an error fails its transfer alone, all holds end."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pytest
 from inflight.core.types.kv_transfer import KVExportStats
 from inflight.core.types.plan import Transferred
 from inflight.execution.kv.transfer import nixl
+from inflight.execution.kv.transfer.description import KVDescription
 from inflight.execution.kv.transfer.peer_transfers import KVTransferError
 
-from .two_peers import BLOCK_BYTES, Engine, options
+from .two_peers import Engine, options
 
-TRANSPORTS = ["tcp", "shm", *(["nixl"] if nixl.installed() else [])]
+TRANSPORTS = ["tcp", *(["nixl"] if nixl.installed() else [])]
 Make = Callable[..., Engine]
 
 
@@ -208,8 +209,25 @@ def test_an_engine_that_ends_breaks_its_pulls_off(make: Make) -> None:
     assert {decode.ended().transfer_id for _ in transfer_ids} == transfer_ids
 
 
+def test_a_pull_that_is_abandoned_while_it_connects_ends(make: Make) -> None:
+    prefill, decode = make(), make(options(timeout=600.0))
+    connects, goes_on = threading.Event(), threading.Event()
+
+    def describe() -> KVDescription:
+        connects.set()
+        goes_on.wait(10)
+        return decode.description
+
+    decode.peer_transfers._client._connections._describe = describe
+    decode.take(prefill, "never", [1], [1])
+    assert connects.wait(10)
+    decode.peer_transfers.abandon()
+    goes_on.set()
+    assert "broken off" in str(decode.ended().error)
+
+
 def test_many_pulls_at_once(make: Make) -> None:
-    prefill, decode = make(options(transport="shm")), make(options(transport="shm"))
+    prefill, decode = make(), make()
     for run in range(24):
         prefill.give(f"run {run}", [run], [run])
     transfer_ids = {decode.take(prefill, f"run {run}", [run], [63 - run]) for run in range(24)}
@@ -223,11 +241,20 @@ def test_an_address_in_use_is_reported() -> None:
         Engine(options(port=taken.getsockname()[1]))
 
 
-def test_large_blocks_take_several_turns_of_shared_memory(make: Make) -> None:
-    size = 3 << 20
-    prefill, decode = make(options(transport="shm"), block_bytes=size), make(options(transport="shm"), block_bytes=size)
-    prefill.give("large", range(40), range(40))
-    decode.take(prefill, "large", range(40), range(40))
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("size", "count"), [(3 << 20, 20), (20 << 20, 2)])
+def test_large_blocks_take_several_messages(make: Make, transport: str, size: int, count: int) -> None:
+    prefill = make(options(transport=transport), block_bytes=size, blocks=2 * count)
+    decode = make(options(transport=transport), block_bytes=size, blocks=2 * count)
+    prefill.give("large", range(count), range(count))
+    decode.take(prefill, "large", range(count), range(count))
     assert decode.ended(30).error is None
-    assert decode.bytes[: 40 * size] == prefill.bytes[: 40 * size]
-    assert size > BLOCK_BYTES
+    assert decode.bytes[: count * size] == prefill.bytes[: count * size]
+
+
+def test_shared_memory_of_earlier_versions_means_tcp(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    prefill, decode = make(options(transport="shm")), make(options(transport="shm"))
+    assert "--kv-transport shm means tcp now" in caplog.text
+    prefill.give("one", [1], [1])
+    decode.take(prefill, "one", [1], [1])
+    assert decode.ended().error is None

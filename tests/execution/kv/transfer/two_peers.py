@@ -1,4 +1,4 @@
-"""Two exchanges in one process, as tests have them. How one is driven, `benchmarks.peer_side` knows."""
+"""Two engines' transfers in one process, over memory of their own (`benchmarks.peer_side`)."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class Engine(PeerSide):
         given: KVTransferOptions | None = None,
         secret: bytes = SECRET,
         block_bytes: int = BLOCK_BYTES,
+        blocks: int = BLOCKS,
         **described: object,
     ):
         description = msgspec.structs.replace(DESCRIPTION, **{"block_bytes": block_bytes, **described})
-        super().__init__(given or options(), PeerSecret(secret), description, BLOCKS)
+        super().__init__(given or options(), PeerSecret(secret), description, blocks)
 
 
 def options(**changed: object) -> KVTransferOptions:

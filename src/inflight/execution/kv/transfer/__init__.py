@@ -1,22 +1,22 @@
-"""KV exchange: keys and values of a prompt that one engine has computed, taken over by another beside its steps.
+"""KV transfer: blocks of a prompt that one engine has computed are copied to another, beside the steps of both.
 
-One engine sends (prefill), the other pulls (decode); either may be both. How a prompt's blocks travel:
+One engine exports (prefill), the other pulls (decode); either may do both:
 
-    the engine that computes it                               the engine that goes on with it
-    plan: send, with a transfer   ─▶ exports                  plan: receive, with a transfer ─▶ pulls
-                                       │  names ─▶ blocks       a thread, with a connection that it keeps
-                                     provider ◀── handshake: secret, then description ──┘
-                                       │  a thread for each connection
-                                       └── blocks, in the order of names, by one of the ways ──▶ its own blocks
+    engine that computes the prompt                            engine that continues it
+    plan: send, with a transfer   ─▶ exports                   plan: receive, with a transfer ─▶ client
+                                       │ (group, name) ─▶ block    a thread, with a connection that it keeps
+                                     server ◀── handshake: secret, then description ──┘
+                                       │ a thread for each connection
+                                       └── blocks, in the order of the pull, by a transport ──▶ its own blocks
     poll: the transfer has ended  ◀── taken, or too late       poll: the transfer has ended, or failed
 
-Blocks are asked for by names that are made of salt, adapter and tokens: who does not have the same request does not
-know them, and an id alone opens nothing. A peer pulls from its first missing block on. What is not computed yet is
-waited for, and travels layer by layer while the step that computes it goes on (`plan.early_sends`): of each block the
-bytes of the layers that are done. What has come so may be used once a transfer of the other side holds the same blocks.
-Whatever goes wrong fails the transfer alone, and the engine that pulled computes the rest itself.
+Blocks are pulled by their groups and by names, which are hashes of salt, adapter and tokens: only an engine with the
+same request knows them, and an export's id alone opens nothing. A client pulls from its first missing block on. Blocks
+that are not computed yet are waited for, and sent layer by layer while a step computes them (`plan.early_sends`). They
+may be used once a transfer of the server's engine holds the same blocks. An error fails its transfer alone, and the
+engine that pulled computes the rest itself.
 
-`exchange` joins it to an executor; `exports` is what is held for others; `provider` and `pulls` are the two sides of a
-connection, `arrivals` what of a pull has come; `handshake`, `description` and `wire` what is said on one; `ways` how
-blocks travel: in the `stream` itself, through `shared_memory` on one host, or by `nixl`.
+`peer_transfers` joins it to an executor; `exports` are held for peers; `server` and `client` are the two sides of a
+connection; `handshake`, `description` and `wire` are what is sent on one; `transports` send blocks in the connection's
+`stream`, or by `nixl`.
 """

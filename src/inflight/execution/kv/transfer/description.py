@@ -1,7 +1,4 @@
-"""Describes an engine's blocks, so that two engines find out whether they can exchange them.
-
-Knows what must be equal, and a sentence for each that is not. Does not know how it comes to be known.
-"""
+"""Description of an engine's blocks, by which two engines find out whether they can transfer them."""
 
 from __future__ import annotations
 
@@ -14,9 +11,23 @@ Short = Annotated[str, Meta(max_length=1024)]
 
 
 class KVDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """release: of this program. model: its name, for sentences; weights: a digest of its files. dtype: of activations;
-    kv_format: of keys and values. kernels: what has computed them, and laid them out in a block. layers: a digest of
-    what each layer keeps in a block. adapters: digests of the adapters' files, by their names."""
+    """Blocks of an engine: all but `model` must be equal at both engines.
+
+    Attributes:
+        release: Of this program.
+        model: Name, for error messages.
+        weights: Digest of the model's files.
+        dtype: Of activations.
+        kv_format: Of keys and values.
+        kernels: That compute them, and lay them out in a block.
+        layers: Digest of what each layer keeps in a block.
+        block_size: Tokens of a block.
+        block_bytes: Bytes of a block.
+        tensor_parallel: Degree.
+        windows: Of each KV group; 0: none.
+        state_bytes: Bytes of a checkpoint of recurrent state; 0: the model has none.
+        adapters: Digests of adapters' files, by adapter name.
+    """
 
     release: Short
     model: Short
@@ -28,11 +39,13 @@ class KVDescription(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     block_bytes: int
     tensor_parallel: int
+    windows: Annotated[tuple[int, ...], Meta(max_length=64)] = (0,)
+    state_bytes: int = 0
     adapters: Annotated[dict[Short, Short], Meta(max_length=4096)] = {}
 
 
 def difference(here: KVDescription, there: KVDescription) -> str | None:
-    """Why blocks of one mean nothing to the other, in a sentence with both and what to do; None: they do."""
+    """Return a sentence with what differs and what to do; None: the engines can transfer blocks."""
     if here.release != there.release:
         return _sentence("is version", here.release, there.release, "run the same version on both")
     if here.model != there.model and here.weights != there.weights:
@@ -57,7 +70,9 @@ def difference(here: KVDescription, there: KVDescription) -> str | None:
         return _sentence(
             "computes with the kernels", here.kernels, there.kernels, "give both the same backend and instruction set"
         )
-    if (here.layers, here.block_bytes) != (there.layers, there.block_bytes):
+    if here.windows != there.windows:
+        return _sentence("has KV groups with the windows", here.windows, there.windows, "give both one --max-model-len")
+    if (here.layers, here.block_bytes, here.state_bytes) != (there.layers, there.block_bytes, there.state_bytes):
         return _sentence(
             "has blocks of so many bytes:", here.block_bytes, there.block_bytes, "give both the same settings"
         )

@@ -1,11 +1,10 @@
-"""Exports: blocks that this engine holds for others, by the id of the request that they were computed for.
+"""Exports: blocks that this engine holds for peers, by the id of the request that they were computed for.
 
-An export grows by a transfer with each chunk that is computed, until its prompt is whole. What a step is computing can
-be read as far as its layers are done; it counts once a transfer holds it, and not if the step fails. An export ends
-when a peer has taken it, when no peer has come in time, or when too much is held and it is the oldest, of unread
-exports if there are any; then its transfers end. As long as a peer reads from it, nothing that a transfer holds
-ends: blocks must not be written anew under a reader. Knows names and numbers of blocks, no sockets. Used by the
-engine's thread and by those of the provider.
+An export grows by a transfer with each chunk that is computed, until its prompt is complete. Blocks that a step is
+computing can be read as far as its layers are done; they count once a transfer holds them, and not if the step fails.
+An export ends when a peer has taken it, when no peer has come in time, or when too much is held and it is the oldest,
+unread exports first; then its transfers end. While a peer reads it, its transfers hold its blocks, so that no block is
+written under a reader. Used by the engine's thread and by those of the server.
 """
 
 from __future__ import annotations
@@ -19,8 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from inflight.core.types.kv_transfer import KVExportStats
+from inflight.execution.kv.block_memory import BlockMemory, KVMemory
 
-_REMEMBERED = 4096  # exports that are over, so that late peers get an error at once
+MAX_HELD = 0.5  # share of all blocks, and of all checkpoints, that is held for peers
+_MAX_OVER = 4096  # ids of ended exports that are kept, so that late peers get an error at once
+_OUTCOMES = ("taken", "cached", "expired", "displaced", "withdrawn")
+
+Key = tuple[int, int]  # of a block: group and name
 
 
 class NotHeld(RuntimeError):
@@ -29,7 +33,7 @@ class NotHeld(RuntimeError):
 
 @dataclass(slots=True)
 class _Step:
-    """A step's progress. ready: computed bytes of each of its blocks, from the beginning on."""
+    """Progress of a step. ready: computed bytes of each of its blocks, from the beginning on."""
 
     ready: int = 0
     is_broken: bool = False
@@ -37,20 +41,32 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Blocks one behind the other; step: that is computing them, None where they are computed."""
+    """Consecutive blocks of a pull, all of one memory. step: computes them; None: they are computed."""
 
+    memory: BlockMemory
     blocks: list[int]
     step: _Step | None
 
 
 @dataclass(slots=True)
 class _Export:
-    """blocks: by their names. coming: those that a step computes. is_whole: no more will come. expires: on the clock,
-    without a reader."""
+    """One export.
+
+    Attributes:
+        expires: On the clock, if no peer reads it.
+        blocks: Computed ones.
+        num_states: How many of these are checkpoints.
+        computing: Blocks that a step computes.
+        transfer_ids: Of the transfers that hold its blocks.
+        readers: Peers that read it now.
+        is_whole: No block will be added.
+        is_over: It has ended.
+    """
 
     expires: float
-    blocks: dict[int, int] = field(default_factory=dict)
-    coming: dict[int, tuple[int, _Step]] = field(default_factory=dict)
+    blocks: dict[Key, int] = field(default_factory=dict)
+    num_states: int = 0
+    computing: dict[Key, tuple[int, _Step]] = field(default_factory=dict)
     transfer_ids: list[int] = field(default_factory=list)
     readers: int = 0
     is_whole: bool = False
@@ -58,58 +74,48 @@ class _Export:
 
 
 class Exports:
-    def __init__(self, hold: float, max_blocks: int, block_bytes: int, clock: Callable[[], float] = time.monotonic):
-        """hold: seconds for which one stays after its last block. max_blocks: of all of them together."""
-        self._block_bytes = block_bytes
-        self._step = _Step()  # the one that is being computed
-        self.wanted: Callable[[str], None] = lambda export_id: None  # one that has not begun; in the reader's thread
-        self._hold, self._most, self._clock = hold, max_blocks, clock
+    def __init__(self, hold: float, memory: KVMemory, clock: Callable[[], float] = time.monotonic):
+        """Create it without exports. hold: seconds for which an export is held after its last block."""
+        self.wanted: Callable[[str], None] = lambda export_id: None  # called for an export that has not begun
+        self._hold, self._memory, self._clock = hold, memory, clock
+        self._step = _Step()  # begun last
         self._changed = threading.Condition()
         self._exports: OrderedDict[str, _Export] = OrderedDict()  # the oldest first
         self._over: OrderedDict[str, None] = OrderedDict()
         self._ended: list[int] = []  # transfer_ids
-        self._counts = dict.fromkeys(("taken", "cached", "expired", "displaced", "withdrawn"), 0)  # blocks
+        self._counts = dict.fromkeys(_OUTCOMES, 0)  # blocks
         self._is_closed = False
 
-    # -- the engine's side ----------------------------------------------------------------------------------------
-    def add(self, transfer_id: int, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> None:
-        """Add computed blocks, which the transfer holds. None at all: the prompt is whole, or nothing more will
-        come."""
+    # -- for the engine -------------------------------------------------------------------------------------------
+    def add(self, transfer_id: int, export_id: str, keys: Sequence[Key], blocks: Sequence[int]) -> None:
+        """Add computed blocks, which the transfer holds. Without blocks: none will follow."""
         with self._changed:
             if self._is_closed or export_id in self._over:
                 self._ended.append(transfer_id)
                 return
-            export = self._exports.setdefault(export_id, _Export(0.0))
-            export.expires = self._clock() + self._hold
-            export.blocks.update(zip(names, blocks, strict=True))
-            for name in names:
-                export.coming.pop(name, None)
+            export = self._begin(export_id)
+            for key, block in zip(keys, blocks, strict=True):
+                export.num_states += key[0] == self._memory.state_group and key not in export.blocks
+                export.blocks[key] = block
+                export.computing.pop(key, None)
             if blocks:
                 export.transfer_ids.append(transfer_id)
             else:
                 export.is_whole = True
-                export.coming.clear()  # of steps that came to nothing
+                export.computing.clear()  # of failed steps
                 self._ended.append(transfer_id)
-            held = sum(len(one.blocks) for one in self._exports.values())
-            for other_id, other in sorted(self._exports.items(), key=lambda one: one[1].readers > 0):
-                if held <= self._most:
-                    break
-                if other is export or not other.blocks:
-                    continue
-                held -= len(other.blocks)
-                self._end(other_id, other, "displaced")
+            self._displace(export)
             self._changed.notify_all()
 
-    def computing(self, sends: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> None:
-        """Id, names and blocks of what the step that begins is to complete."""
+    def computing(self, sends: Iterable[tuple[str, Sequence[Key], Sequence[int]]]) -> None:
+        """Note that a step begins. sends: ids of exports, with the blocks that the step completes."""
         with self._changed:
             self._step = step = _Step()
-            for export_id, names, blocks in sends:
+            for export_id, keys, blocks in sends:
                 if self._is_closed or export_id in self._over:
                     continue
-                export = self._exports.setdefault(export_id, _Export(0.0))
-                export.expires = self._clock() + self._hold
-                export.coming.update((name, (block, step)) for name, block in zip(names, blocks, strict=True))
+                export = self._begin(export_id)
+                export.computing.update((key, (block, step)) for key, block in zip(keys, blocks, strict=True))
             self._changed.notify_all()
 
     def have(self, nbytes: int) -> None:
@@ -119,16 +125,16 @@ class Exports:
             self._changed.notify_all()
 
     def broken_off(self) -> None:
-        """Discard the blocks of the current step, which was broken off."""
+        """Discard the blocks of the current step, which failed."""
         with self._changed:
             self._step.is_broken = True
             for export in self._exports.values():
-                for name in [name for name, (_, step) in export.coming.items() if step is self._step]:
-                    del export.coming[name]
+                for key in [key for key, (_, step) in export.computing.items() if step is self._step]:
+                    del export.computing[key]
             self._changed.notify_all()
 
     def poll(self) -> tuple[int, ...] | None:
-        """Transfers that have ended since the last call; None: none is out."""
+        """End expired exports; return the transfers that have ended since the last call. None: none is in flight."""
         with self._changed:
             now = self._clock()
             for export_id, export in tuple(self._exports.items()):
@@ -146,7 +152,7 @@ class Exports:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """End all exports, once no peer reads any more: their blocks have no owner now."""
+        """End all exports once no peer reads them: their blocks have no owner any more."""
         with self._changed:
             for export_id, export in tuple(self._exports.items()):
                 self._end(export_id, export, "withdrawn")
@@ -158,22 +164,22 @@ class Exports:
             return KVExportStats(held=held, **self._counts)
 
     def close(self) -> None:
-        """End all exports, and wait until no peer reads any more."""
+        """End all exports, and wait until no peer reads one."""
         with self._changed:
             self._is_closed = True
             self.abandon()
             self._changed.wait_for(lambda: not self._exports, timeout=30.0)
 
-    # -- the readers' side ----------------------------------------------------------------------------------------
+    # -- for the server -------------------------------------------------------------------------------------------
     @contextmanager
     def reading(self, export_id: str, seconds: float) -> Iterator[Reading]:
-        """Open an export for reading; waits for its beginning. Raises NotHeld."""
+        """Open an export for reading, once it begins. Raises NotHeld."""
         with self._changed:
-            is_there = self._may_not_come(export_id) or export_id in self._exports
-        if not is_there:
+            is_coming = not self._is_refused(export_id) and export_id not in self._exports
+        if is_coming:
             self.wanted(export_id)
         with self._changed:
-            self._changed.wait_for(lambda: self._may_not_come(export_id) or export_id in self._exports, seconds)
+            self._changed.wait_for(lambda: self._is_refused(export_id) or export_id in self._exports, seconds)
             export = self._exports.get(export_id)
             if export is None or export.is_over:
                 raise NotHeld(self._absence(export_id))
@@ -187,7 +193,29 @@ class Exports:
                     self._free(export_id, export)
                 self._changed.notify_all()
 
-    def _may_not_come(self, export_id: str) -> bool:
+    def _begin(self, export_id: str) -> _Export:
+        """Begin an export, or extend its time."""
+        export = self._exports.setdefault(export_id, _Export(0.0))
+        export.expires = self._clock() + self._hold
+        return export
+
+    def _displace(self, newest: _Export) -> None:
+        """End other exports until no more than the share of either memory is held."""
+        memory, exports = self._memory, self._exports.values()
+        states = sum(one.num_states for one in exports)
+        blocks = sum(len(one.blocks) for one in exports) - states
+        max_blocks = int(MAX_HELD * memory.blocks.num_blocks)
+        max_states = 0 if memory.states is None else int(MAX_HELD * memory.states.num_blocks)
+        for export_id, export in sorted(self._exports.items(), key=lambda one: one[1].readers > 0):
+            own_states = export.num_states
+            own_blocks = len(export.blocks) - own_states
+            is_over = (blocks > max_blocks and own_blocks > 0) or (states > max_states and own_states > 0)
+            if is_over and export is not newest:
+                blocks, states = blocks - own_blocks, states - own_states
+                self._end(export_id, export, "displaced")
+
+    def _is_refused(self, export_id: str) -> bool:
+        """Return whether an export cannot begin any more."""
         return self._is_closed or export_id in self._over
 
     def _absence(self, export_id: str) -> str:
@@ -195,17 +223,23 @@ class Exports:
             return f"The blocks of {export_id!r} are held no more: they were taken, or no peer came for them in time."
         return f"Nothing is held for {export_id!r}."
 
-    def _end(self, export_id: str, export: _Export | None, outcome: str, read: int = 0) -> None:
-        """End an export at once, or when its last reader has left. None: it has not begun. outcome: of its blocks, but
-        for those that its taker has read."""
+    def _end(self, export_id: str, export: _Export | None, outcome: str, num_read: int = 0) -> None:
+        """End an export at once, or when its last reader has left.
+
+        Args:
+            export_id: Its id.
+            export: None: it has not begun, and must not begin.
+            outcome: Of its blocks, but for those that the peer that took it has read.
+            num_read: Number of these.
+        """
         self._over[export_id] = None
-        while len(self._over) > _REMEMBERED:
+        while len(self._over) > _MAX_OVER:
             self._over.popitem(last=False)
         if export is None:
             return
         if not export.is_over:
-            self._counts["taken"] += read
-            self._counts[outcome] += len(export.blocks) - read
+            self._counts["taken"] += num_read
+            self._counts[outcome] += len(export.blocks) - num_read
         export.is_over = True
         self._free(export_id, export)
 
@@ -215,24 +249,29 @@ class Exports:
 
 
 class Reading:
-    """One peer's look at one export, whose blocks stay as they are meanwhile."""
+    """Access of one peer to one export, whose blocks are not written meanwhile."""
 
     def __init__(self, exports: Exports, export_id: str, export: _Export):
         self._exports, self._id, self._export = exports, export_id, export
 
-    def next(self, names: Sequence[int], seconds: float) -> Found:
-        """Blocks of the first of these names, as many as are there, or as one step computes; waits for one. Raises
-        NotHeld."""
-        export, name = self._export, names[0]
+    def next(self, keys: Sequence[Key], seconds: float) -> Found:
+        """Return the blocks that the pull wants next, as many as are available, or as one step computes; wait for one.
+
+        Raises:
+            NotHeld: It does not come.
+        """
+        export, key = self._export, keys[0]
         with self._exports._changed:
-            self._wait(lambda: name in export.blocks or name in export.coming, seconds)
-            if name in export.blocks:
-                held = itertools.takewhile(export.blocks.__contains__, names)
-                return Found([export.blocks[one] for one in held], None)
-            if name in export.coming:
-                step = export.coming[name][1]
-                same = itertools.takewhile(lambda one: export.coming.get(one, (0, None))[1] is step, names)
-                return Found([export.coming[one][0] for one in same], step)
+            self._wait(lambda: key in export.blocks or key in export.computing, seconds)
+            if key in export.blocks:
+                held = itertools.takewhile(export.blocks.__contains__, self._of_one_memory(keys))
+                return self._found(key, [export.blocks[one] for one in held], None)
+            if key in export.computing:
+                step = export.computing[key][1]
+                same = itertools.takewhile(
+                    lambda one: export.computing.get(one, (0, None))[1] is step, self._of_one_memory(keys)
+                )
+                return self._found(key, [export.computing[one][0] for one in same], step)
             if not export.is_whole:
                 raise NotHeld(f"The next block of {self._id!r} was not computed within {seconds:.0f} s.")
             if not export.blocks:
@@ -241,38 +280,43 @@ class Reading:
                 f"No block of {self._id!r} has the name that was asked for: salt, adapter or tokens are others."
             )
 
-    def ready(self, found: Found, done: int, seconds: float) -> int:
-        """Bytes of each of these blocks that are there, from the beginning on; waits for more than `done`. Raises
-        NotHeld."""
-        if found.step is None:
-            return self._exports._block_bytes
+    def wait_ready(self, found: Found, done: int, seconds: float) -> int:
+        """Wait until more than `done` bytes of each of these blocks are available; return how many are, from the
+        beginning on. Raises NotHeld."""
         step = found.step
+        if step is None:
+            return found.memory.block_bytes
         with self._exports._changed:
             self._wait(lambda: step.ready > done or step.is_broken, seconds)
             if step.is_broken or step.ready <= done:
                 raise NotHeld(f"The step that was computing {self._id!r} was not computed to its end.")
             return step.ready
 
-    def settle(self, read: Mapping[int, int], seconds: float) -> None:
-        """Wait until blocks that were read, by their names, are computed, and held. Raises NotHeld where they are not,
-        or others are."""
+    def wait_held(self, read: Mapping[Key, int], seconds: float) -> None:
+        """Wait until all blocks that were read are held. Raises NotHeld where they are not, or others are."""
         with self._exports._changed:
             self._wait(lambda: read.items() <= self._export.blocks.items(), seconds)
             if not read.items() <= self._export.blocks.items():
                 raise NotHeld(f"What was read of {self._id!r} was not computed to its end.")
 
-    def _wait(self, is_there: Callable[[], bool], seconds: float) -> None:
+    def take(self, num_blocks: int) -> bool:
+        """End the export, of which the peer has read so many blocks. Return whether it was held until now."""
+        with self._exports._changed:
+            was_held = not self._export.is_over
+            self._exports._end(self._id, self._export, "cached", num_blocks)
+            return was_held
+
+    def _of_one_memory(self, keys: Sequence[Key]) -> Iterator[Key]:
+        state_group = self._exports._memory.state_group
+        is_state = keys[0][0] == state_group
+        return itertools.takewhile(lambda key: (key[0] == state_group) == is_state, keys)
+
+    def _found(self, key: Key, blocks: list[int], step: _Step | None) -> Found:
+        return Found(self._exports._memory.of(key[0]), blocks, step)
+
+    def _wait(self, is_available: Callable[[], bool], seconds: float) -> None:
         """Wait until it is, or no more will come. Raises NotHeld where the export is over."""
         exports, export = self._exports, self._export
-        exports._changed.wait_for(lambda: is_there() or export.is_whole or export.is_over, seconds)
+        exports._changed.wait_for(lambda: is_available() or export.is_whole or export.is_over, seconds)
         if export.is_over:
             raise NotHeld(exports._absence(self._id))
-
-    def taken(self, blocks: int) -> bool:
-        """End the export, of which the peer has all it wants, so many blocks; return whether all of it was held until
-        now."""
-        exports = self._exports
-        with exports._changed:
-            held = not self._export.is_over
-            exports._end(self._id, self._export, "cached", blocks)
-            return held

@@ -1,8 +1,6 @@
-"""How blocks travel once a connection stands: one interface for all ways.
+"""Transports of blocks over an open connection: their interface, and the connection's own stream.
 
-A way has two ends. The sender gets the blocks that are there, or which bytes of them, in the order in which they were
-asked for; the receiver is handed each `Blocks` message, and puts them into blocks of its own. Knows neither exports nor
-transfers.
+By the stream, bytes go from a block's memory to the socket, and from there into a block, without a copy in between.
 """
 
 from __future__ import annotations
@@ -11,50 +9,86 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from inflight.execution.kv.transfer.wire import Blocks, Copied
+from inflight.execution.kv.block_memory import BlockMemory
+from inflight.execution.kv.transfer.wire import PROGRESS, Blocks, Channel
 
-PROGRESS = 10.0  # seconds in which some of what is on its way has come; else the peer is lost
+STREAM = "stream"
+_MAX_BYTES = 8 << 20  # behind a message; takes far less than PROGRESS on any usable link
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Blocks, which were asked for from number `first` on, and the bytes of each from `start` to `end`."""
+    """Consecutive blocks of a pull, all of one memory.
 
+    Attributes:
+        memory: Of the blocks at this side.
+        blocks: Their numbers there.
+        first: Index of the first in the pull.
+        start: First byte of each block.
+        end: Byte behind the last of each block.
+    """
+
+    memory: BlockMemory
     blocks: Sequence[int]
     first: int
     start: int
     end: int
 
     @property
-    def part(self) -> int:
-        """Bytes of a block."""
+    def part_bytes(self) -> int:
+        """Bytes of each block."""
         return self.end - self.start
 
-    def some(self, first: int, count: int) -> Run:
-        return Run(self.blocks[first : first + count], self.first + first, self.start, self.end)
-
-    def cut(self, most: int) -> Iterator[Run]:
-        """Cut into runs of so many blocks at most."""
-        for first in range(0, len(self.blocks), most):
-            yield self.some(first, most)
+    def views(self) -> list[memoryview]:
+        return self.memory.views(self.blocks, self.start, self.end)
 
     def message(self, at: list[int] | None = None) -> Blocks:
-        return Blocks(len(self.blocks), at or [], self.first, self.start, self.end)
+        return Blocks(len(self.blocks), self.first, self.start, self.end, at or [])
+
+    def cut(self, max_bytes: int) -> Iterator[Run]:
+        """Cut into runs of so many bytes at most: of several blocks, or of a part of one."""
+        step = max_bytes // self.part_bytes
+        for index in range(0, len(self.blocks), max(1, step)):
+            blocks, first = self.blocks[index : index + max(1, step)], self.first + index
+            for start in range(self.start, self.end, self.part_bytes if step else max_bytes):
+                yield Run(self.memory, blocks, first, start, self.end if step else min(self.end, start + max_bytes))
 
 
 class Sender(Protocol):
     def send(self, run: Run) -> None:
-        """Send a run of blocks. Raises PeerError."""
-
-    def copied(self, message: Copied) -> None:
-        """Note the receiver's message that it has copied blocks."""
-
-    def close(self) -> None: ...
+        """Send blocks of a pull. Raises PeerError."""
 
 
 class Receiver(Protocol):
-    def receive(self, message: Blocks, into: Sequence[int]) -> None:
-        """Receive the announced blocks into as many of this side's; afterwards, or after an error, they are not touched
-        any more. Raises PeerError."""
+    def receive(self, run: Run, at: Sequence[int]) -> None:
+        """Receive blocks that a message announced. Afterwards, or after an error, they are not written any more.
+
+        Args:
+            run: Blocks of this side.
+            at: Numbers of the blocks at the server, from the message.
+
+        Raises:
+            PeerError: The peer is gone, too slow, or sent invalid numbers.
+        """
 
     def close(self) -> None: ...
+
+
+class StreamSender:
+    def __init__(self, channel: Channel):
+        self._channel = channel
+
+    def send(self, run: Run) -> None:
+        for part in run.cut(_MAX_BYTES):
+            self._channel.send(part.message(), PROGRESS, part.views())
+
+
+class StreamReceiver:
+    def __init__(self, channel: Channel):
+        self._channel = channel
+
+    def receive(self, run: Run, at: Sequence[int]) -> None:
+        self._channel.receive_bytes(run.views(), PROGRESS)
+
+    def close(self) -> None:
+        pass

@@ -1,7 +1,7 @@
-"""Messages between peers and how they are read: in frames of bounded length, by their types.
+"""Messages between peers, and the connection that sends and reads them in frames of bounded length.
 
-A frame is its length in 4 bytes and one message, in MessagePack. Bytes of blocks follow some of them, outside of
-frames. Knows sockets and deadlines; whatever a peer sends that is no message ends the connection with a sentence.
+A frame is its length in 4 bytes and one message, in MessagePack. Bytes of blocks follow some messages, outside of
+frames. Bytes that are no message end the connection with a sentence.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from msgspec import Meta
 
 from inflight.execution.kv.transfer.description import KVDescription
 
-PROTOCOL = 2
+PROTOCOL = 3  # 2 named blocks without their groups; `Hello` and `Refused` are the same in all versions
 NONCE = 32  # bytes
 MAX_UNKNOWN = 4096  # bytes of a frame from a peer that has not proved the secret yet
 MAX_BYTES = 4 << 20  # of a frame: names of a prompt of a million tokens
-NAME = 64  # bytes of a block's name, at most
-_PIECES = 512  # at once; what systems take
+NAME = 16  # bytes of a block's name
+MAX_NAMES = 1 << 17
+PROGRESS = 10.0  # seconds in which some of what is being sent arrives; otherwise the peer is lost
+_PIECES = 512  # views in one system call; more are refused by some systems
 
 Nonce = Annotated[bytes, Meta(min_length=NONCE, max_length=NONCE)]
 Proof = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Name = Annotated[bytes, Meta(min_length=1, max_length=NAME)]
+Name = Annotated[bytes, Meta(min_length=NAME, max_length=NAME)]
 Sentence = Annotated[str, Meta(max_length=2048)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
@@ -37,79 +39,84 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Hello(_Message, frozen=True):
-    """The first message, of the connecting side."""
+    """First message of the client."""
 
     protocol: int
     nonce: Nonce
 
 
 class Challenge(_Message, frozen=True):
-    """The listener's answer. proof: of the secret, for the connecting side's nonce."""
+    """Answer of the server to `Hello`. proof: of the secret, for the client's nonce."""
 
     nonce: Nonce
     proof: Proof
 
 
 class Introduction(_Message, frozen=True):
-    """The connecting side's answer. proof: for the listener's nonce. way: how to send blocks; ways_data: of that
-    way."""
+    """Answer of the client to `Challenge`. proof: for the server's nonce. transport: that it has."""
 
     proof: Proof
     description: KVDescription
-    way: Annotated[str, Meta(max_length=32)]
-    ways_data: Annotated[bytes, Meta(max_length=1 << 16)] = b""
+    transport: Annotated[str, Meta(max_length=32)]
 
 
 class Welcome(_Message, frozen=True):
-    """local: the name of a socket by which peers on the same host connect instead; host: which host that is."""
+    """Answer of the server to `Introduction`. nixl_data: of its agent; empty: blocks are sent by the stream."""
 
-    host: Annotated[str, Meta(max_length=256)]
-    local: Annotated[str, Meta(max_length=256)]
-    ways_data: Annotated[bytes, Meta(max_length=1 << 16)] = b""
+    nixl_data: Annotated[bytes, Meta(max_length=1 << 16)] = b""
 
 
 class Refused(_Message, frozen=True):
-    """The connection, or what was asked on it last. blocks are not to be had."""
+    """The connection, or the last pull on it, is refused."""
 
     why: Sentence
 
 
 class Pull(_Message, frozen=True):
-    """Blocks of an export, by their names in order. patience: milliseconds for what is not computed yet."""
+    """Request of the client for blocks of an export.
+
+    Attributes:
+        export: Its id.
+        names: Of blocks, in the order in which they are wanted.
+        groups: Of each block, as in `Transfer`; empty: all are of the first.
+        patience: Milliseconds to wait for blocks that are not computed yet.
+    """
 
     export: Annotated[str, Meta(max_length=256)]
-    names: Annotated[list[Name], Meta(max_length=1 << 17)]
+    names: Annotated[list[Name], Meta(max_length=MAX_NAMES)]
+    groups: Annotated[list[Count], Meta(max_length=MAX_NAMES)]
     patience: Count
 
 
 class Blocks(_Message, frozen=True):
-    """`count` of the blocks that were asked for, from number `first` on, are there; of each the bytes from `start` to
-    `end`, or to its end where that is 0. at: where, if not in the stream."""
+    """Next blocks of a pull, all of one size.
+
+    Attributes:
+        count: How many.
+        first: Index of the first in the pull.
+        start: First byte of each block.
+        end: Byte behind the last of each block.
+        at: Numbers of the blocks at the server, for NIXL; empty: their bytes follow this message.
+    """
 
     count: Count
-    at: Annotated[list[Count], Meta(max_length=1 << 17)] = []
-    first: Count = 0
-    start: Count = 0
-    end: Count = 0
-
-
-class Copied(_Message, frozen=True):
-    """So many blocks are out of shared memory, and their places free."""
-
-    count: Count
+    first: Count
+    start: Count
+    end: Count
+    at: Annotated[list[Count], Meta(max_length=MAX_NAMES)] = []
 
 
 class Taken(_Message, frozen=True):
-    """All blocks that were asked for have arrived; they need not be held any more."""
+    """The client has all blocks of its pull; the export may end."""
 
 
 class Released(_Message, frozen=True):
-    """were_held: until now, so that what was read was what was asked for."""
+    """Answer of the server to `Taken`. were_held: until now, so that the right blocks were read."""
 
     were_held: bool
 
 
-Message = Hello | Challenge | Introduction | Welcome | Refused | Pull | Blocks | Copied | Taken | Released
+Message = Hello | Challenge | Introduction | Welcome | Refused | Pull | Blocks | Taken | Released
 
 
 class PeerError(RuntimeError):
@@ -117,29 +124,30 @@ class PeerError(RuntimeError):
 
 
 class Channel:
-    """One end of a connection. Nothing takes longer than it may: every call has a deadline."""
+    """One end of a connection. Every call has a deadline."""
 
     def __init__(self, connected: socket.socket, peer: str):
-        """peer: how sentences call it."""
+        """peer: its name in error messages."""
         self._socket, self.peer = connected, peer
-        # The system watches the time: otherwise each piece that comes would take a call more, to wait for it.
+        # The system watches the time: otherwise each piece would take another call, to wait for it.
         connected.settimeout(None)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode: Callable[[bytes | bytearray], Message] = msgspec.msgpack.Decoder(Message).decode
 
     def send(self, message: Message, seconds: float, blocks: Sequence[memoryview] = ()) -> None:
-        """And bytes behind it. Raises PeerError."""
+        """Send a message, and the bytes of blocks behind it. Raises PeerError."""
         content = self._encode(message)
         self._send([memoryview(len(content).to_bytes(4, "big") + content), *blocks], time.monotonic() + seconds)
 
-    def receive(self, seconds: float, most: int = MAX_BYTES) -> Message:
-        """Return the next message, once all of it is there. Raises PeerError."""
+    def receive(self, seconds: float, max_bytes: int = MAX_BYTES) -> Message:
+        """Return the next message, once all of it has arrived. Raises PeerError."""
         deadline = time.monotonic() + seconds
         head = bytearray(4)
         self._fill(memoryview(head), deadline)
         length = int.from_bytes(head, "big")
-        if length > most:
-            raise PeerError(f"{self.peer} announced a message of {length:,} bytes, where {most:,} are the most.")
+        if length > max_bytes:
+            raise PeerError(f"{self.peer} announced a message of {length:,} bytes, where {max_bytes:,} are the most.")
         content = bytearray(length)
         self._fill(memoryview(content), deadline)
         try:
@@ -153,27 +161,8 @@ class Channel:
         for view in into:
             self._fill(view, deadline)
 
-    def send_descriptor(self, descriptor: int, seconds: float) -> None:
-        """To a peer on the same host. Raises PeerError."""
-        self._until(time.monotonic() + seconds, socket.SO_SNDTIMEO)
-        try:
-            socket.send_fds(self._socket, [b"\0"], [descriptor])
-        except OSError as error:
-            raise self._lost(error) from None
-
-    def receive_descriptor(self, seconds: float) -> int:
-        """Receive a file descriptor, which the caller closes. Raises PeerError."""
-        self._until(time.monotonic() + seconds, socket.SO_RCVTIMEO)
-        try:
-            _, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1)
-        except OSError as error:
-            raise self._lost(error) from None
-        if not descriptors:
-            raise PeerError(f"{self.peer} sent no memory where some was due.")
-        return descriptors[0]
-
     def is_quiet(self) -> bool:
-        """Whether nothing has come, and the peer is there: so a connection that was kept may be used."""
+        """Return whether the peer is connected and has sent nothing: a kept connection may be used again."""
         try:
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -183,14 +172,14 @@ class Channel:
         return False
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # the peer was first
+        with contextlib.suppress(OSError):  # the peer closed it first
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _send(self, views: list[memoryview], deadline: float) -> None:
         first = 0
         while first < len(views):
-            self._until(deadline, socket.SO_SNDTIMEO)
+            self._set_timeout(deadline, socket.SO_SNDTIMEO)
             try:
                 sent = self._socket.sendmsg(views[first : first + _PIECES])
             except OSError as error:
@@ -203,7 +192,7 @@ class Channel:
 
     def _fill(self, view: memoryview, deadline: float) -> None:
         while view:
-            self._until(deadline, socket.SO_RCVTIMEO)
+            self._set_timeout(deadline, socket.SO_RCVTIMEO)
             try:
                 got = self._socket.recv_into(view, 0, socket.MSG_WAITALL)
             except OSError as error:
@@ -212,15 +201,15 @@ class Channel:
                 raise PeerError(f"{self.peer} closed the connection.")
             view = view[got:]
 
-    def _until(self, deadline: float, limit: int) -> None:
-        """Set the timeout of the next call. limit: the socket's option, for receiving or for sending."""
+    def _set_timeout(self, deadline: float, option: int) -> None:
+        """Set the time limit of the next system call. option: of the socket, for receiving or for sending."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise PeerError(f"{self.peer} took too long.")
         micros = max(1, int(1e6 * left))
         try:
             self._socket.setsockopt(
-                socket.SOL_SOCKET, limit, struct.pack("ll", micros // 1_000_000, micros % 1_000_000)
+                socket.SOL_SOCKET, option, struct.pack("ll", micros // 1_000_000, micros % 1_000_000)
             )
         except OSError as error:
             raise self._lost(error) from None
