@@ -91,7 +91,7 @@ def test_an_id_alone_opens_nothing(make: Make) -> None:
 
 
 def test_what_was_taken_or_never_came_is_refused_at_once(make: Make) -> None:
-    prefill, decode = make(), make(options(timeout=0.4))
+    prefill, decode = make(), make(options(timeout=4.0))
     prefill.give("once", [1], [1])
     decode.take(prefill, "once", [1], [1])
     assert decode.ended().error is None
