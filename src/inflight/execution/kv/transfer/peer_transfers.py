@@ -109,7 +109,7 @@ class PeerTransfers:
 
     # -- transfers --------------------------------------------------------------------------------------------------
     def begin(self, transfer: Transfer) -> None:
-        keys = _keys((), transfer.remote_blocks)
+        keys = _keys(transfer.groups, transfer.remote_blocks)
         if transfer.kind == "send":
             self._exports.add(transfer.transfer_id, _export_id(transfer.tier), keys, transfer.blocks)
         else:
