@@ -21,7 +21,7 @@ from inflight.core.types.plan import Capacity, Executor
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.protocols import GrammarGate
-from inflight.execution.adapters.adapter_matrices import AdapterMatrices
+from inflight.execution.adapters import AdapterMatrices
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint

@@ -28,7 +28,7 @@ from inflight.execution.backends.torch.capture import CapturedDecoder, Graphs
 from inflight.execution.backends.torch.opening import graph_buckets
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.packing import Packer
-from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
+from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.memory import MachineMemory, kv_shape
 from inflight.execution.model import Model as ForwardPasses
 from inflight.execution.runner import ModelRunner

@@ -16,7 +16,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.speculation.speculation import Drafter
 from inflight.engine.clock import MonotonicClock
 from inflight.execution.drafters.suffix import SuffixDrafter
-from inflight.execution.warm_up import warm_up
+from inflight.execution.graphs import warm_up
 
 
 def contest(model: DrawnModel, batches: Sequence[int], legs: int, leg_tokens: int) -> str:

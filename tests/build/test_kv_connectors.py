@@ -13,7 +13,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.core.types.kv_transfer import KVTransferOptions, Role
 from inflight.core.types.sampling import Adapter
-from inflight.execution.step_activity import StepActivity
+from inflight.execution.step_progress import StepActivity
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.peer_secret import PeerSecret
 

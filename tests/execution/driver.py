@@ -14,7 +14,7 @@ import numpy as np
 
 from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.adapters.adapter_matrices import AdapterMatrices
+from inflight.execution.adapters import AdapterMatrices
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Quantization
 from inflight.execution.batch.input_batch import InputBatch

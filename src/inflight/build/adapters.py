@@ -10,10 +10,10 @@ from msgspec import Struct
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.core.types.sampling import DEFAULT_RANK, MAX_RANK
-from inflight.execution.adapters.adapter_matrices import AdapterMatrices
+from inflight.execution.adapters import AdapterMatrices
 from inflight.execution.backends.protocol import Device
 from inflight.execution.checkpoints.lora_files import LoraFiles, resolve_lora
-from inflight.execution.pass_decoder import PassDecoder
+from inflight.execution.passes import PassDecoder
 from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec

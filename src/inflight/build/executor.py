@@ -17,15 +17,15 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
 from inflight.core.types.plan import Capacity
-from inflight.execution.adapters.adapter_matrices import AdapterMatrices
+from inflight.execution.adapters import AdapterMatrices
 from inflight.execution.backends.protocol import Backend, Device, KVCache, KVShape, LayerState, StateCache
 from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.computing import ComputedModel
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
+from inflight.execution.graphs import CAPTURE_SECONDS, warm_up
 from inflight.execution.kv.block_memory import BlockMemory, KVMemory
 from inflight.execution.largest_step import LargestStep, largest_step_bytes
-from inflight.execution.layer_progress import LayerProgress, layer_ends
 from inflight.execution.memory import (
     GIB,
     GPU_SHARE,
@@ -39,11 +39,10 @@ from inflight.execution.memory import (
 )
 from inflight.execution.model import Model
 from inflight.execution.packer import Progress
-from inflight.execution.pass_decoder import PassDecoder
+from inflight.execution.passes import PassDecoder
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.states import states_of
-from inflight.execution.step_activity import StepActivity
-from inflight.execution.warm_up import CAPTURE_SECONDS, warm_up
+from inflight.execution.step_progress import LayerProgress, StepActivity, layer_ends
 from inflight.frontend.adapter_names import AdapterNames
 
 if TYPE_CHECKING:

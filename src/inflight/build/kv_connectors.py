@@ -18,7 +18,7 @@ from inflight.core.types.kv_transfer import FolderStats, KVExportStats
 from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.kv.block_memory import KVMemory
 from inflight.execution.memory import gib
-from inflight.execution.step_activity import StepActivity
+from inflight.execution.step_progress import StepActivity
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.models.gguf.gguf_model import GGUFModel
 

@@ -20,7 +20,7 @@ from inflight.execution.kv.block_memory import KVMemory
 from inflight.execution.kv.transfer.description import KVDescription
 from inflight.execution.kv.transfer.peer_transfers import KVTransferError, PeerTransfers
 from inflight.execution.memory import GIB
-from inflight.execution.step_activity import StepActivity
+from inflight.execution.step_progress import StepActivity
 from inflight.execution.tiers.block_files import MARK
 from inflight.execution.tiers.folder_tier import FolderTier
 from inflight.frontend.adapter_names import AdapterNames

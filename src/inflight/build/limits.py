@@ -24,7 +24,7 @@ from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import resolve_threads
 from inflight.execution.backends.protocol import DType
 from inflight.execution.backends.torch.device import DeviceError, check_fp8, choose
-from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
+from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.states import states_of
 from inflight.models.spec import LatentAttention, ModelSpec
 

@@ -12,7 +12,7 @@ from inflight.config.setting import SettingsError
 from inflight.execution.checkpoints.checkpoint import resolve_model
 from inflight.execution.checkpoints.packaged.catalogue import is_dequantized
 from inflight.execution.computing import ComputedModel, KernelModel, LoadFormat
-from inflight.execution.graph_limits import NO_GRAPHS
+from inflight.execution.graphs import NO_GRAPHS
 from inflight.extras import pip_install
 from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.models.pooler import by_next_token, with_pooling

@@ -9,7 +9,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import Resolved
 from inflight.execution.backends.protocol import Device
 from inflight.execution.computing import ComputedModel
-from inflight.execution.graph_limits import GraphLimits
+from inflight.execution.graphs import GraphLimits
 from inflight.execution.parallel.shards import kept_whole
 from inflight.models.spec import ModelSpec
 

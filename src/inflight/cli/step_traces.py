@@ -16,8 +16,7 @@ from inflight.counted import counted
 
 if TYPE_CHECKING:
     from inflight.execution.roofline import Machine
-    from inflight.execution.step_trace import OperationTime, ThreadTime
-    from inflight.execution.traced_steps import RecordedStep, StepSize
+    from inflight.execution.step_trace import OperationTime, RecordedStep, StepSize, ThreadTime
     from inflight.models.spec import ModelSpec
 
 ROWS, PROMPT = (1, 8, 32), 512
@@ -40,7 +39,7 @@ def trace_steps(
     where it cannot be written."""
     from inflight.build import build_engine
     from inflight.execution.runner import ModelRunner
-    from inflight.execution.traced_steps import StepSize
+    from inflight.execution.step_trace import StepSize
 
     sizes = [StepSize(rows, context - 1, 1) for rows in ROWS]
     sizes.append(StepSize(1, 0, min(PROMPT, spec.default_model_len - ROOM)))
@@ -82,8 +81,7 @@ def check_traced(settings: EngineSettings, spec: ModelSpec, file: Path | None) -
 
 
 def _trace(runner: Any, size: StepSize, machine: Machine, events: list[dict[str, Any]]) -> dict[str, Any]:
-    from inflight.execution.step_trace import summarize
-    from inflight.execution.traced_steps import UNTRACED, recorded_steps
+    from inflight.execution.step_trace import UNTRACED, recorded_steps, summarize
 
     steps = DECODES if size.length == 1 else PROMPTS
     found: dict[str, Any] = {"rows": size.rows, "context": size.start + size.length, "tokens": size.rows * size.length}

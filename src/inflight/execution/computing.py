@@ -18,11 +18,11 @@ from inflight.execution.checkpoints.checkpoint import open_checkpoint
 from inflight.execution.checkpoints.dequantized import Dequantized
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.checkpoints.module_tensors import ModuleTensors
-from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
+from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.model import Model
 from inflight.execution.packer import Progress, TensorSource
 from inflight.execution.parallel.member import Member
-from inflight.execution.pass_decoder import PassDecoder
+from inflight.execution.passes import PassDecoder
 from inflight.execution.weights import ModelWeights, load_weights
 from inflight.models.arithmetic import parameters
 from inflight.models.gguf.gguf_model import GGUFModel

@@ -16,9 +16,9 @@ from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.protocol import Backend, KVShape, LayerState
 from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.device_faults import is_out_of_memory
 from inflight.execution.memory import gib, memory_of
-from inflight.execution.out_of_memory import is_out_of_memory
-from inflight.execution.pass_decoder import Captures, PassDecoder, sample
+from inflight.execution.passes import Captures, PassDecoder, sample
 from inflight.models.errors import ModelError
 
 _BLOCKS = 2  # of the cache that it writes to, that of padding included

@@ -19,8 +19,7 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING, TypeVar
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pooled, Sampled, Scored, StepResult, Transferred
-from inflight.execution.adapters.adapter_loader import AdapterLoader
-from inflight.execution.adapters.adapter_matrices import AdapterMatrices
+from inflight.execution.adapters import AdapterLoader, AdapterMatrices
 from inflight.execution.backends.protocol import (
     Backend,
     Device,
@@ -33,13 +32,10 @@ from inflight.execution.backends.protocol import (
 )
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.block_transfers import BlockTransfers, PlaceTransfers
-from inflight.execution.device_lost import DeviceLost, sentence
+from inflight.execution.device_faults import DeviceLost, device_lost_message, is_out_of_memory
 from inflight.execution.grammars.grammar_rows import GrammarRows, PassMasks
-from inflight.execution.layer_progress import LayerProgress
-from inflight.execution.out_of_memory import is_out_of_memory
-from inflight.execution.pass_decoder import PassDecoder, sample, slabs
-from inflight.execution.passes import joined, passes
-from inflight.execution.step_activity import StepActivity
+from inflight.execution.passes import PassDecoder, joined, passes, sample, slabs
+from inflight.execution.step_progress import LayerProgress, StepActivity
 
 if TYPE_CHECKING:
     from inflight.execution.drafters.step_drafter import StepDrafter
@@ -135,7 +131,7 @@ class ModelRunner:
     def is_lost(self, fault: Exception) -> bool:
         """By this fault of a step, or before: then slots and blocks are out of reach, too."""
         if self.lost is None and not is_out_of_memory(fault) and (why := self._backend.failure()) is not None:
-            self.lost = sentence(why)
+            self.lost = device_lost_message(why)
         return self.lost is not None
 
     def raise_loss(self, fault: Exception) -> None:

@@ -20,7 +20,7 @@ from inflight.core.types.plan import Transfer
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter
 from inflight.execution.kv.block_memory import BlockMemory, KVMemory
-from inflight.execution.step_activity import StepActivity
+from inflight.execution.step_progress import StepActivity
 from inflight.execution.tiers import folder_tier
 from inflight.execution.tiers.block_files import file_bytes
 from inflight.execution.tiers.folder_index import FOLDER

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from inflight.cpus import ANYWHERE, ThreadCpus, usable_cpus
-from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
+from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 
 if TYPE_CHECKING:
     from inflight.execution.backends.protocol import Backend, DType

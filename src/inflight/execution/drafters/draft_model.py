@@ -22,9 +22,8 @@ from inflight.execution.backends.protocol import Device, PendingCopy, PendingPas
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.drafters.draft_kv import DraftKV
 from inflight.execution.drafters.step_drafter import drawn
-from inflight.execution.pass_decoder import PassDecoder, sample
-from inflight.execution.passes import passes
-from inflight.execution.warm_up import CapturesAhead
+from inflight.execution.graphs import CapturesAhead
+from inflight.execution.passes import PassDecoder, passes, sample
 
 PATIENCE = 1024  # steps without a request for drafts, before prompts are no longer computed
 

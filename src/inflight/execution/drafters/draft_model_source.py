@@ -14,7 +14,7 @@ from inflight.execution.drafters.draft_kv import DraftKV
 from inflight.execution.drafters.draft_model import DraftModel
 from inflight.execution.drafters.draft_model_pair import check_pair, draft_kv_shape
 from inflight.execution.packer import Progress
-from inflight.execution.pass_decoder import PassDecoder
+from inflight.execution.passes import PassDecoder
 from inflight.models.spec import ModelSpec
 
 

@@ -12,7 +12,7 @@ from inflight.core.types.plan import Capacity
 from inflight.execution.backends.protocol import Backend
 from inflight.execution.drafters.step_drafter import StepDrafter
 from inflight.execution.packer import Progress
-from inflight.execution.pass_decoder import PassDecoder
+from inflight.execution.passes import PassDecoder
 
 
 class LoadedDrafter(Protocol):

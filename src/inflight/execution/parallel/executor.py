@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from inflight.core.types.plan import BatchPlan, Capacity, Pending, StepResult, Transferred
-from inflight.execution.device_lost import DeviceLost
+from inflight.execution.device_faults import DeviceLost
 from inflight.execution.parallel.faults import PeerLost, RanksLost, WorkerFault
 from inflight.execution.parallel.messages import Computed
 from inflight.execution.parallel.rank_transfers import RankTransfers

@@ -25,7 +25,7 @@ from inflight.core.types.plan import Transfer, Transferred
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter
 from inflight.execution.kv.block_memory import KVMemory
-from inflight.execution.step_activity import StepActivity
+from inflight.execution.step_progress import StepActivity
 from inflight.execution.tiers.background import READING, WRITING, BackgroundThreads
 from inflight.execution.tiers.block_copies import BlockCopies
 from inflight.execution.tiers.block_files import DamagedFile, file_bytes, read_block, write_block

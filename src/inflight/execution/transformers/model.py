@@ -19,10 +19,10 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, G
 from inflight.counted import counted
 from inflight.cpus import ThreadCpus
 from inflight.execution.backends.protocol import Device, DType
-from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
+from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.memory import gib, machine_memory
 from inflight.execution.packer import Progress
-from inflight.execution.pass_decoder import PassDecoder
+from inflight.execution.passes import PassDecoder
 from inflight.execution.transformers.attention import NAME, LayerShape, ShapeProbe, paged_attention
 from inflight.execution.transformers.backend import TransformersBackend
 from inflight.execution.transformers.decoder import TransformersDecoder

@@ -25,7 +25,7 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter, SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
-from inflight.execution.adapters.adapter_matrices import AdapterMatrices
+from inflight.execution.adapters import AdapterMatrices
 from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix, AdapterRows
 from inflight.execution.backends.torch.backend import TorchBackend

@@ -16,7 +16,7 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.device_lost import DeviceLost
+from inflight.execution.device_faults import DeviceLost
 
 from .opened import on_device
 from .test_engine import opened

@@ -25,7 +25,7 @@ from inflight.execution.backends.torch.device import has_fp8
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.streams import CudaCopyStream
 from inflight.execution.backends.torch.summing import Summing, SummingOperations
-from inflight.execution.graph_limits import NO_GRAPHS, GraphLimits
+from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 
 if TYPE_CHECKING:
     from inflight.execution.backends.protocol import Backend

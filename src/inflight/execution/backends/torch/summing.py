@@ -19,7 +19,7 @@ from torch import Tensor
 
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.weights import DeviceExperts, DeviceLinear
-from inflight.execution.out_of_memory import is_out_of_memory
+from inflight.execution.device_faults import is_out_of_memory
 
 YIELDING = ("begin", "sample", "score")  # behind the last sum of a pass, or before the first
 

@@ -18,7 +18,7 @@ from inflight.execution.program import Program, Workspace
 
 
 class HeadDecoder:
-    """Runs passes one after the other, as the model does (`pass_decoder.PassDecoder`)."""
+    """Runs passes one after the other, as the model does (`passes.PassDecoder`)."""
 
     def __init__(self, head: HeadWeights, backend: Backend, tap_width: int, max_tokens: int, max_logit_rows: int):
         """tap_width: of the model's residual stream."""

@@ -25,9 +25,8 @@ from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.drafters.heads.head_decoder import HeadDecoder
 from inflight.execution.drafters.heads.recent_hidden import KEPT, RecentHidden
 from inflight.execution.drafters.step_drafter import drawn
-from inflight.execution.pass_decoder import LogitDecoder, sample
-from inflight.execution.passes import passes
-from inflight.execution.warm_up import CapturesAhead
+from inflight.execution.graphs import CapturesAhead
+from inflight.execution.passes import LogitDecoder, passes, sample
 
 PATIENCE = 1024  # steps without a request for drafts, before hidden states are no longer read
 

@@ -19,7 +19,7 @@ from inflight.execution.drafters.heads.mtp import check_mtp, load_mtp
 from inflight.execution.drafters.heads.recent_hidden import RecentHidden
 from inflight.execution.model import Model
 from inflight.execution.packer import Progress
-from inflight.execution.pass_decoder import Captures, PassDecoder
+from inflight.execution.passes import Captures, PassDecoder
 from inflight.execution.states import states_of
 from inflight.models.eagle3 import read_eagle3
 from inflight.models.errors import ModelError

@@ -1,12 +1,10 @@
-"""Reports a step's progress through the model's layers, to readers of its blocks while it is computed.
-
-Knows how many bytes of a block are there once a layer is done: layers stand in a block in their order, so that it fills
-from its beginning on. Of a step of several passes the last one counts, in which every chunk ends. Where a pass computes
-beside its caller, layers are not reported, and no block is sent before the step ends.
-"""
+"""Report the progress of steps to threads beside them, which rest meanwhile or read blocks layer by layer."""
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Protocol
@@ -15,6 +13,45 @@ from msgspec.structs import replace
 
 from inflight.core.types.plan import BatchPlan, EarlySend
 from inflight.execution.backends.protocol import KVShape
+
+_BETWEEN_STEPS = 0.25  # seconds from a step's end to the beginning of the next, at most, while they follow one another
+
+
+class StepActivity:
+    def __init__(self) -> None:
+        self._is_computing, self._ended = False, -math.inf
+        self._between = threading.Event()  # no step is being computed
+        self._between.set()
+
+    @property
+    def is_going_on(self) -> bool:
+        """Whether steps are computed, one after the other."""
+        return self._is_computing or time.perf_counter() - self._ended < _BETWEEN_STEPS
+
+    def began(self, computes: bool) -> None:
+        """Note that a step begins. computes: any tokens; where it does not, its transfers have the cores alone."""
+        self._is_computing = computes
+        if computes:
+            self._between.clear()
+        else:
+            self._ended = -math.inf
+
+    def ended(self) -> None:
+        if self._is_computing:
+            self._is_computing, self._ended = False, time.perf_counter()
+            self._between.set()
+
+    def rest(self, worked: float, times: float, longest: float) -> None:
+        """Sleep for `times` as long as the work took, at most `longest` seconds, while steps are computed. A step's
+        next token is then late by no more than a small part of a step."""
+        if self.is_going_on:
+            time.sleep(min(longest, times * worked))
+
+    def await_gap(self, worked: float, times: float, longest: float) -> None:
+        """Sleep as `rest` does, for work in small pieces, but no longer than until the current step ends. While the
+        next step is planned a core is idle, and a piece that is done then delays no step."""
+        if self._is_computing:
+            self._between.wait(min(longest, times * worked))
 
 
 class StepReader(Protocol):

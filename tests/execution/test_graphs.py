@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from inflight.core.types.plan import BatchPlan, Capacity, StepResult, Transferred
-from inflight.execution.warm_up import warm_up
+from inflight.execution.graphs import warm_up
 
 
 class Noting:
