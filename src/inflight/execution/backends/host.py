@@ -6,27 +6,25 @@ pass is done when `finish` is called.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from inflight.core.types.plan import Capacity, Chunk, Pooled, Sampled, Scored
+from inflight.core.types.plan import Capacity, Chunk
 from inflight.execution.backends import arrays
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import (
     Array,
     DType,
     KVCache,
-    PassResult,
     SampledBatch,
     SamplingBatch,
     ScoredBatch,
     StateCache,
 )
-from inflight.execution.backends.results import ChunkDraws, pooled, scored, token_logprob, unsound, was_banned
+from inflight.execution.backends.results import DrawnRows, PassOutcome, PooledRows, ScoredRows
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
 from inflight.execution.program import Program, run_by_name
@@ -35,82 +33,73 @@ P = TypeVar("P", bound="HostPass")
 
 
 class HostPass:
-    """The part of a pass that knows the input batch and chunks (`protocol.Pass`); a backend adds its operations. It is
-    its own result."""
+    """The part of a pass that knows the input batch and chunks (`protocol.Pass`); a backend adds its operations."""
 
     def __init__(self, backend: HostBackend[Any], inputs: PassInputs, batch: InputBatch, chunks: Sequence[Chunk]):
-        self._backend, self._inputs, self._batch, self._chunks = backend, inputs, batch, chunks
+        self._backend, self._inputs, self._batch = backend, inputs, batch
         self.num_tokens = len(inputs.token_ids)
-        self._draws = ChunkDraws()
-        self._scored: list[Scored] = []
-        self._pooled: list[Pooled] = []
-        self._finished = 0.0
+        self._outcome = PassOutcome(chunks)
 
     def run(self, program: Program, places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
         run_by_name(self, program, places, texts)
 
     def sample(self, logits: Any, places: Sequence[int], allowed: Sequence[Array | None] | None = None) -> None:
-        at = np.fromiter(places, np.int32, len(places))
-        of = self._inputs.chunk_of[at]
-        rows, positions = self._inputs.rows[of], self._inputs.metadata.positions[at]
-        batch = self._batch.sampling(rows, positions, allowed)
+        of, slots, positions = self._placed(places)
+        settings = self._batch.sampling(slots, positions, allowed)
         values = logits.array[: len(places)]
-        drawn = self._backend.sample(values, batch)
-        chosen = values[np.arange(len(rows)), drawn.token_ids]
-        self._batch.keep(rows, positions, drawn.token_ids)
-        all_of = zip(
-            of.tolist(),
-            drawn.token_ids.tolist(),
-            np.isfinite(chosen).tolist(),
-            batch.want_logprobs.tolist(),
-            strict=True,
+        drawn = self._backend.sample(values, settings)
+        chosen = values[np.arange(len(slots)), drawn.token_ids]
+        self._batch.keep(slots, positions, drawn.token_ids)
+        self._outcome.drawn.append(
+            DrawnRows(
+                of,
+                positions,
+                settings.want_logprobs,
+                settings.top_logprobs,
+                drawn.token_ids,
+                np.isfinite(chosen),
+                lambda row: _was_banned(settings, row, chosen[row]),
+                drawn,
+            )
         )
-        for row, (index, token, is_sound, wants) in enumerate(all_of):
-            chunk = self._chunks[index]
-            if not is_sound:
-                banned = was_banned(batch, row, chosen[row])
-                one = unsound(chunk.sequence_id, int(positions[row]) + 1, banned)
-            elif wants:
-                logprobs = (token_logprob(drawn, row, token, int(batch.top_logprobs[row])),)
-                one = Sampled(chunk.sequence_id, (token,), logprobs)
-            else:
-                one = Sampled(chunk.sequence_id, (token,))
-            self._draws.add(chunk, one)
 
     def score(self, logits: Any, places: Sequence[int]) -> None:
-        at = np.fromiter(places, np.int32, len(places))
-        of, positions = self._inputs.chunk_of[at], self._inputs.metadata.positions[at]
-        token_ids, tops = self._batch.scoring(self._inputs.rows[of], positions)
+        of, slots, positions = self._placed(places)
+        token_ids, tops = self._batch.scoring(slots, positions)
         scores = self._backend.score(logits.array[: len(places)], token_ids, tops)
-        rows = enumerate(zip(of.tolist(), positions.tolist(), token_ids.tolist(), tops.tolist(), strict=True))
-        for row, (chunk, position, token_id, top) in rows:
-            self._scored.append(scored(self._chunks[chunk], position, token_logprob(scores, row, token_id, top)))
+        self._outcome.scored.append(ScoredRows(of, positions, tops, token_ids, scores))
 
     def pool(self, hidden: Any, places: Sequence[int]) -> None:
-        of = self._inputs.chunk_of[np.fromiter(places, np.int32, len(places))]
-        vectors = self._backend.float32(hidden.array[: len(places)])
-        chunks = [self._chunks[index] for index in of.tolist()]
-        self._pooled += pooled(chunks, vectors, self._batch.pooling(self._inputs.rows[of]))
+        of, slots, _ = self._placed(places)
+        vectors = self._backend.float32(hidden.array[: len(places)]).copy()  # the next pass overwrites them
+        self._outcome.pooled.append(PooledRows(of, self._batch.pooling(slots), vectors))
 
-    def finish(self) -> HostPass:
-        self._finished = time.perf_counter()
-        return self
+    def finish(self) -> PassOutcome:
+        return self._outcome.finish()
 
-    def result(self) -> PassResult:
-        return PassResult(self._draws.sampled, self._scored, self._pooled, self._finished)
+    def _placed(self, places: Sequence[int]) -> tuple[Array, Array, Array]:
+        """Return the chunks, the request slots and the positions of these tokens of the pass."""
+        at = np.fromiter(places, np.int32, len(places))
+        of = self._inputs.chunk_of[at]
+        return of, self._inputs.rows[of], self._inputs.metadata.positions[at]
 
 
-class HostBackend(ABC, Generic[P]):
-    """P: its passes."""
+def _was_banned(settings: SamplingBatch, row: int, logit: float) -> bool:
+    """Return whether a drawn token's logit, which is not finite, is what bans made it."""
+    added = settings.bias_values[settings.bias_offsets[row] : settings.bias_offsets[row + 1]]
+    return bool(logit == -np.inf and (settings.allowed[row] is not None or np.isneginf(added).any()))
 
-    dtype: DType
+
+class HostDevice:
+    """A device that is the host: it has no memory of its own, and its work is done when a call returns."""
+
     batch_invariant = True
     packs_fp8 = False
     depth = 1  # who would plan ahead is the one that computes
-    asynchronous_copies = False  # nor can anybody copy beside
+    asynchronous_copies = False
 
     def block_memory(self, kv_cache: KVCache) -> memoryview | None:
-        """None: they do not lie one behind the other."""
+        """Return None: blocks do not lie one behind the other."""
         return None
 
     def own_memory(self) -> None:
@@ -122,7 +111,7 @@ class HostBackend(ABC, Generic[P]):
         return 0
 
     def wait(self) -> None:
-        """Return at once: work is done when the call that asked for it returns."""
+        """Return at once."""
 
     def failure(self) -> None:
         """Return None: a processor that fails takes this process along."""
@@ -130,13 +119,19 @@ class HostBackend(ABC, Generic[P]):
     def input_batch(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> InputBatch:
         return InputBatch(capacity, padding_block, states)
 
-    def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Any:
-        narrow = kind == "act" and self.dtype == "bfloat16"
-        return self.activation_of(arrays.empty((rows, width), np.uint16 if narrow else np.float32))
-
     def compile(self, program: Program) -> Program:
         """Return the program as it is."""
         return program
+
+
+class HostBackend(HostDevice, ABC, Generic[P]):
+    """P: its passes."""
+
+    dtype: DType
+
+    def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Any:
+        narrow = kind == "act" and self.dtype == "bfloat16"
+        return self.activation_of(arrays.empty((rows, width), np.uint16 if narrow else np.float32))
 
     def move_rows(self, source: Any, rows: Array, target: Any, places: Array) -> None:
         target.array[places] = source.array[rows]

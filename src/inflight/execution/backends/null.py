@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from inflight.core.types.plan import Capacity, Chunk, Pooled, Sampled, Scored
+from inflight.core.types.plan import Chunk, Pooled, Sampled, Scored
 from inflight.core.types.sampling import TokenLogprob
+from inflight.execution.backends.host import HostDevice
 from inflight.execution.backends.matrices import Matrix, Rows
 from inflight.execution.backends.protocol import (
     Array,
@@ -28,7 +29,6 @@ from inflight.execution.backends.protocol import (
     PassResult,
     RopeTable,
     Routing,
-    StateCache,
 )
 from inflight.execution.backends.results import ChunkDraws
 from inflight.execution.batch.input_batch import InputBatch
@@ -61,12 +61,8 @@ class NullStates:
         """There is nothing in either."""
 
 
-class NullBackend:
+class NullBackend(HostDevice):
     name = "null"
-    batch_invariant = True
-    packs_fp8 = False
-    depth = 1
-    asynchronous_copies = False
 
     def __init__(self, dtype: DType = "bfloat16", threads: int = 1):
         self.dtype: DType = dtype
@@ -118,23 +114,6 @@ class NullBackend:
     def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> NullKVCache:
         return NullKVCache(shape, num_blocks + host_blocks)
 
-    def block_memory(self, kv_cache: KVCache) -> None:
-        """There is none."""
-
-    def own_memory(self) -> None:
-        """Sizes are those of this machine."""
-
-    def peak_bytes(self, run: Callable[[], None]) -> int:
-        """Run and return 0: the null backend allocates no device memory."""
-        run()
-        return 0
-
-    def wait(self) -> None:
-        """Everything is over at once."""
-
-    def failure(self) -> None:
-        """There is nothing that could fail."""
-
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         """In bf16 and float32, as of a model that is computed."""
         states = [one for one in layers if one is not None]
@@ -143,15 +122,8 @@ class NullBackend:
     def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> NullStates:
         return NullStates()
 
-    def input_batch(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> InputBatch:
-        return InputBatch(capacity, padding_block, states)
-
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Nothing:
         return Nothing(rows, width)
-
-    def compile(self, program: Program) -> Program:
-        """Return the program as it is."""
-        return program
 
     def move_rows(self, source: Any, rows: Array, target: Any, places: Array) -> None:
         """There is nothing in them."""

@@ -71,7 +71,7 @@ class InputBatch:
         tokens: int32[slots, longest sequence + 1], known tokens and drafts; behind them no number has a meaning.
         block_tables: int32[groups, slots, blocks of the longest sequence], of which each uses the first `num_blocks`.
         discarded: Slots whose blocks may be other sequences': they read and write the padding block alone.
-        floats: float32[FLOATS, slots]; integers: int32[INTEGERS, slots].
+        floats: float32[FLOATS, slots]; integers: int32[INTEGERS, slots]; numbers: the bits of both.
         histories: Slots whose draws depend on which tokens came before.
         adapters: Packed adapters by adapter slot.
         states: Live states and checkpoints of a model with recurrent layers.
@@ -93,8 +93,8 @@ class InputBatch:
         self.block_tables[:, self.padding_slot] = padding_block
         self.num_blocks = np.zeros((len(capacity.windows), slots), np.int32)
         self.discarded = {self.padding_slot}
-        self.floats = np.zeros((len(FLOATS), slots), np.float32)
-        self.integers = np.zeros((len(INTEGERS), slots), np.int32)
+        self.numbers = np.zeros((len(FLOATS) + len(INTEGERS), slots), np.int32)
+        self.floats, self.integers = self.numbers[: len(FLOATS)].view(np.float32), self.numbers[len(FLOATS) :]
         self.seed = np.zeros(slots, np.uint64)
         self.sample_index = np.zeros(slots, np.uint32)
         self.want_logprobs = np.zeros(slots, np.bool_)

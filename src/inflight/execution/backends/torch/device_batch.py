@@ -23,7 +23,7 @@ from inflight.execution.backends.torch.memory import DeviceStates
 from inflight.execution.backends.torch.sampling_tensors import BadSequences, Bias, Draws, DrawSettings
 from inflight.execution.backends.torch.tensors import PassTensors, StateTensors
 from inflight.execution.backends.torch.upload import Upload, bits
-from inflight.execution.batch.input_batch import FLOATS, Changes, InputBatch
+from inflight.execution.batch.input_batch import FLOATS, INTEGERS, Changes, InputBatch
 from inflight.execution.batch.pass_layout import PassLayout, laid_out
 
 _ALL = np.int32(-1)  # every bit: each token may be drawn
@@ -84,7 +84,14 @@ class DeviceBatch:
         self.block_tables = torch.zeros(batch.block_tables.shape, dtype=torch.int32, device=device)
         self.block_tables[:, batch.padding_slot] = batch.padding_block
         self.adapters = AdapterTables(batch.adapters, adapter_slots, device, upload)
-        self._settings = _Settings(len(batch.tokens), device)
+        self._numbers = torch.zeros(batch.numbers.shape, dtype=torch.int32, device=device)
+        self._seeds = torch.zeros((2, len(batch.tokens)), dtype=torch.int64, device=device)
+        self._settings = DrawSettings(
+            **dict(zip(FLOATS, self._numbers[: len(FLOATS)].view(torch.float32), strict=True)),
+            **dict(zip(INTEGERS[:2], self._numbers[len(FLOATS) :], strict=False)),
+            seed=self._seeds[0],
+            sample_index=self._seeds[1],
+        )
 
     # -- as a pass begins -------------------------------------------------------------------------------------------
     def begin(self, batch: InputBatch, chunks: Sequence[Chunk], num_blocks: int) -> PassStart:
@@ -123,8 +130,8 @@ class DeviceBatch:
         changes, of_states = batch.changes, list[Array]()
         if moves is not None and self.states is not None:
             spare = np.zeros(0 if bucket is None else bucket.tokens - len(moves.slots), np.int32)  # so that none moves
-            slots = moves.slots + np.int32(self.states.first_snapshot)
-            of_states = [moves.snapshot_start, *(np.concatenate([one, spare]) for one in (moves.positions, slots))]
+            at = moves.slots + np.int32(self.states.first_snapshot)
+            of_states = [moves.snapshot_start, *(np.concatenate([one, spare]) for one in (moves.positions, at))]
         token_ids = np.zeros(len(layout.positions), np.int32)  # looked up on the device
         of_pass = [token_ids, layout.positions, layout.chunk_of, layout.rows, layout.query_start, layout.context_len]
         slots_of = self.adapters.slots_of(batch.adapter_slots[layout.row_of])
@@ -132,7 +139,9 @@ class DeviceBatch:
         of_start = [*of_pass, *of_states, *of_adapters]
         changed = [*_token_writes(batch, changes)]
         if changes.started:
-            changed += _Settings.lines(changes.started, batch)
+            of = changes.started
+            seeds = np.stack([batch.seed[of].view(np.int64), batch.sample_index[of].astype(np.int64)])
+            changed += [np.array(of, np.int32), batch.numbers[:, of].ravel(), bits(seeds)]
         sent = iter(self._upload.send([*of_start, blocks.ravel(), *changed], len(of_start)))
         tensors = PassTensors(
             token_ids=next(sent),
@@ -149,11 +158,13 @@ class DeviceBatch:
         states = StateTensors(next(sent), next(sent), next(sent)) if of_states else None
         adapted = AdapterRows(next(sent), next(sent)) if of_adapters else None
         start = PassStart(layout, tensors, states, next(sent).view(-1, 4), bucket, adapted)
-        at, tokens = next(sent), next(sent)
-        if len(at):
-            self.tokens.view(-1).index_copy_(0, at.long(), tokens)
+        where, tokens = next(sent), next(sent)
+        if len(where):
+            self.tokens.view(-1).index_copy_(0, where.long(), tokens)
         if changes.started:
-            self._settings.write(*sent)
+            slots, numbers, of_seeds = sent
+            self._numbers.index_copy_(1, slots.long(), numbers.view(-1, len(slots)))
+            self._seeds.index_copy_(1, slots.long(), of_seeds.view(torch.int64).view(-1, len(slots)))
         return start
 
     # -- what is drawn ----------------------------------------------------------------------------------------------
@@ -180,7 +191,7 @@ class DeviceBatch:
         drawn = temperature > 0
         wanted = batch.want_logprobs[slots]
         return Draws(
-            settings=self._settings.tensors,
+            settings=self._settings,
             rows=sent[0],
             num_tokens=sent[1],
             tokens=self.tokens,
@@ -203,40 +214,6 @@ class DeviceBatch:
         """Return the tokens behind positions int32[S] of slots int32[S]: int32[S]."""
         (at,) = self._upload.send([slots * np.int32(self.tokens.shape[1]) + positions + np.int32(1)])
         return self.tokens.view(-1).index_select(0, at)
-
-
-class _Settings:
-    """Draw settings of all slots on the device."""
-
-    def __init__(self, slots: int, device: torch.device) -> None:
-        self._floats = torch.zeros((len(FLOATS), slots), dtype=torch.float32, device=device)
-        self._integers = torch.zeros((2, slots), dtype=torch.int32, device=device)
-        self._long = torch.zeros((2, slots), dtype=torch.int64, device=device)
-        of_floats = dict(zip(FLOATS, self._floats, strict=True))
-        self.tensors = DrawSettings(
-            **of_floats,
-            top_k=self._integers[1],
-            seed=self._long[0],
-            sample_index=self._long[1],
-            prompt_length=self._integers[0],
-        )
-
-    @staticmethod
-    def lines(slots: Sequence[int], batch: InputBatch) -> list[Array]:
-        """Return settings as they are sent: slots, floats, whole numbers of 32 bits and of 64."""
-        long = np.stack([batch.seed[slots].view(np.int64), batch.sample_index[slots].astype(np.int64)])
-        return [
-            np.array(slots, np.int32),
-            bits(batch.floats[:, slots]),
-            bits(batch.integers[:2, slots]),
-            bits(long),
-        ]
-
-    def write(self, slots: Tensor, floats: Tensor, integers: Tensor, long: Tensor) -> None:
-        at = slots.long()
-        self._floats.index_copy_(1, at, floats.view(torch.float32).view(-1, len(slots)))
-        self._integers.index_copy_(1, at, integers.view(-1, len(slots)))
-        self._long.index_copy_(1, at, long.view(torch.int64).view(-1, len(slots)))
 
 
 def _check(batch: InputBatch, chunks: Sequence[Chunk], layout: PassLayout, blocks: Array, num_blocks: int) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.protocol import Array
+from inflight.execution.backends.results import DrawnRows, PassOutcome, PooledRows, ScoredRows
 from inflight.execution.backends.torch.device_batch import DeviceBatch, PassStart
 from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache
 from inflight.execution.backends.torch.operations import DeviceOperations
@@ -22,15 +23,7 @@ from inflight.execution.backends.torch.pass_attention import AttentionOperations
 from inflight.execution.backends.torch.pass_products import ProductOperations
 from inflight.execution.backends.torch.pass_rows import RowOperations
 from inflight.execution.backends.torch.pass_states import RecurrentOperations
-from inflight.execution.backends.torch.results import (
-    DrawnRows,
-    PassOutcome,
-    PooledRows,
-    ScoredRows,
-    fetched,
-    fetched_draws,
-)
-from inflight.execution.backends.torch.sampling_tensors import Scores
+from inflight.execution.backends.torch.results import DeviceOutcome, fetched, fetched_scores
 from inflight.execution.backends.torch.upload import Upload
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.program import Program, run_by_name
@@ -51,7 +44,7 @@ class TorchPass:
         tables, adapted = mirror.adapters, start.adapted
         self.num_tokens, self.bucket = len(start.layout.positions), start.bucket
         self.adapters = 0 if adapted is None else tables.shape
-        self._outcome = PassOutcome(chunks, mirror.tokens.device)
+        self._outcome = DeviceOutcome(chunks, mirror.tokens.device)
         operations.begin(start.appended, mirror.tokens[:, batch.ahead :], start.tensors)
         # Any: they take activations of this backend, where the protocol says that anybody's may come.
         rows: Any = RowOperations(operations, start.tensors, self.num_tokens, upload, self._token_types)
@@ -83,17 +76,28 @@ class TorchPass:
         draws = self._mirror.draws(self._batch, rows, positions, allowed)
         drawn = self._operations.sample(logits.tensor[: len(places)], draws)
         self._mirror.keep(draws, drawn.token_ids)
-        # As they are now: another may have the slot when the result is asked for.
-        wanted = self._batch.want_logprobs[rows], self._batch.integers[2, rows]
-        self._outcome.drawn.append(DrawnRows(of, positions, *wanted, fetched_draws(drawn)))
+        was_banned = fetched(drawn.was_banned)
+        self._outcome.drawn.append(
+            DrawnRows(
+                of,
+                positions,
+                self._batch.want_logprobs[rows],  # as they are now: another may have the slot later
+                self._batch.integers[2, rows],
+                fetched(drawn.token_ids),
+                fetched(drawn.is_sound),
+                lambda row: bool(was_banned[row]),
+                fetched_scores(drawn),
+            )
+        )
 
     def score(self, logits: DeviceActivation, places: Sequence[int]) -> None:
         of, rows, positions = self._placed(places)
         token_ids, wanted = self._mirror.following(rows, positions), self._batch.prompt_logprobs[rows]
         most = min(int(wanted.max(initial=0)), logits.width)
         scores = self._operations.score(logits.tensor[: len(places)], token_ids, most)
-        scores = Scores(*(fetched(one) for one in scores))
-        self._outcome.scored.append(ScoredRows(of, positions, wanted, fetched(token_ids), scores))
+        on_host = fetched_scores(scores)
+        assert on_host is not None
+        self._outcome.scored.append(ScoredRows(of, positions, wanted, fetched(token_ids), on_host))
 
     def pool(self, hidden: DeviceActivation, places: Sequence[int]) -> None:
         of, rows, _ = self._placed(places)

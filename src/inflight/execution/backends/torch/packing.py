@@ -1,4 +1,4 @@
-"""Packing: a checkpoint's matrix → tensors on a device, that a product multiplies by.
+"""Packing: a checkpoint's matrices → tensors on a device, that products multiply by.
 
 Knows the kinds of matrices (`matrices.py`) and how a device holds each; not which matrix is whose. Numbers go to the
 device as the checkpoint has them, which may be a file mapped into memory, and are converted there.
@@ -7,7 +7,7 @@ device as the checkpoint has them, which may be a file mapped into memory, and a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,12 +15,36 @@ import torch
 from torch import Tensor
 
 from inflight.execution.backends import matrices
-from inflight.execution.backends.matrices import INT8_GROUP, Matrix, ReorderedMatrix, unpacked
-from inflight.execution.backends.protocol import Array, Hold
+from inflight.execution.backends.matrices import (
+    INT8_GROUP,
+    BlockMatrix,
+    Matrix,
+    ReorderedMatrix,
+    Rows,
+    alike,
+    in_order,
+    unpacked,
+)
+from inflight.execution.backends.packed_adapter import PackedAdapter
+from inflight.execution.backends.protocol import Array, Delta, Gating, Hold, RopeTable, Routing
 from inflight.execution.backends.torch import int4
+from inflight.execution.backends.torch.adapters import filled_up
 from inflight.execution.backends.torch.eager.products import quantize_fp8, quantize_int8
 from inflight.execution.backends.torch.staging import Staging
-from inflight.execution.backends.torch.weights import Fp8Matrix, GroupedMatrix, HeldMatrix, Int8Matrix, PlainMatrix
+from inflight.execution.backends.torch.tensors import RopeTensors
+from inflight.execution.backends.torch.weights import (
+    DeviceExperts,
+    DeviceGateUp,
+    DeviceHeads,
+    DeviceLinear,
+    DeviceTable,
+    Fp8Matrix,
+    GroupedMatrix,
+    HeldMatrix,
+    Int8Matrix,
+    PlainMatrix,
+    RoutingTensors,
+)
 
 MAX_INT8_COLUMNS = 133_144  # whose sums of products pass 32 bits in no case
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # MXFP4's meanings
@@ -99,6 +123,105 @@ class Packer:
         """Apply a rule to rows of float32, some rows at a time."""
         pieces = [rule(self.plain(values[at : at + _ROWS], act=False)) for at in range(0, len(values), _ROWS)]
         return tuple(torch.cat(every) for every in zip(*pieces, strict=True))
+
+
+class WeightPacking:
+    """The part of a backend that packs weights (`protocol.WeightPacking`)."""
+
+    def __init__(self, packer: Packer) -> None:
+        self._packer = packer
+
+    def pack_vector(self, values: Array) -> Tensor:
+        return self._packer.tensor(values, torch.float32)
+
+    def pack_rope(self, table: RopeTable) -> RopeTensors:
+        table = table.whole()
+        scale = None if table.q_scale is None else self.pack_vector(table.q_scale)
+        return RopeTensors(self.pack_vector(table.cos), self.pack_vector(table.sin), scale)
+
+    def pack_linear(
+        self, parts: Sequence[Matrix], bias: Array | None = None, hold: Hold = "act", group: int = 32
+    ) -> DeviceLinear:
+        held = stacked([self._packer.held(part, hold, group) for part in parts])
+        rows, columns = sum(part.shape[0] for part in parts), int(parts[0].shape[1])
+        vector = None if bias is None else self.pack_vector(bias)
+        size = sum(nbytes(one) for one in held) + (0 if vector is None else int(vector.nbytes))
+        return DeviceLinear(held, rows, columns, size, vector)
+
+    def pack_gate_up(
+        self, gate: Matrix, up: Matrix, hold: Hold = "act", group: int = 32, bias: Array | None = None
+    ) -> DeviceGateUp:
+        both = alike(gate, up, hold)
+        return DeviceGateUp(self.pack_linear(both, None if bias is None else bias.reshape(-1), hold, group))
+
+    def pack_experts(
+        self,
+        gate_up: Sequence[DeviceGateUp],
+        down: Sequence[DeviceLinear],
+        routing: Routing,
+        gating: Gating = "silu",
+    ) -> DeviceExperts:
+        if not len(gate_up) == len(down) >= routing.top_k:
+            raise ValueError(
+                f"{len(gate_up)} and {len(down)} matrices of experts, of which a token passes {routing.top_k}"
+            )
+        inward = [one.both for one in gate_up]
+        return DeviceExperts(
+            side_by_side([_only(one) for one in inward]),
+            side_by_side([_only(one) for one in down]),
+            _biases(inward),
+            _biases(down),
+            _routing(routing, self.pack_vector),
+            gating,
+            len(down),
+            sum(one.nbytes for one in (*inward, *down)),
+        )
+
+    def pack_heads(self, weights: Sequence[DeviceLinear]) -> DeviceHeads:
+        matrix = side_by_side([_only(one) for one in weights])
+        return DeviceHeads(matrix, len(weights), weights[0].rows, weights[0].columns, nbytes(matrix))
+
+    def pack_table(self, table: Matrix, hold: Hold = "act", group: int = 32) -> DeviceTable:
+        linear = self.pack_linear([in_order(table)], hold=hold, group=group)
+        return DeviceTable(linear.parts[0], linear.rows, linear.columns, linear.nbytes, linear)
+
+    def pack_rows(self, pieces: Iterable[Rows], rows: int, columns: int, share: int = 0) -> DeviceTable:
+        if share and columns % share:
+            raise ValueError(f"rows of {columns} columns have no equal shares of {share}")
+        kind, device = torch.int8 if share else self._packer.act, self._packer.device
+        values = torch.empty((rows, columns), dtype=kind, device=device)
+        scales = torch.empty((rows, columns // share if share else 0), dtype=torch.float32, device=device)
+        end, widths = 0, {columns}
+        for piece in pieces:
+            taken = self._packer.plain(piece.numbers() if isinstance(piece, BlockMatrix) else piece, act=not share)
+            begin, end = end, end + len(taken)
+            widths.add(taken.shape[1])
+            if end > rows or len(widths) > 1:
+                break
+            if share:
+                codes, of_shares = quantize_int8(taken.reshape(-1, share))
+                values[begin:end], scales[begin:end] = codes.view(-1, columns), of_shares.view(-1, columns // share)
+            else:
+                values[begin:end] = taken
+        if end != rows or len(widths) > 1:
+            raise ValueError(
+                f"the pieces of a table are {end} rows of {' and '.join(map(str, sorted(widths)))} columns, not "
+                f"{[rows, columns]}"
+            )
+        matrix = Int8Matrix(values, scales[:, :0]) if share else PlainMatrix(values)
+        size = int(values.nbytes + scales.nbytes)
+        return DeviceTable(matrix, rows, columns, size, share_scales=scales if share else None)
+
+    def pack_adapter(self, deltas: Iterable[Delta]) -> PackedAdapter[Tensor]:
+        """Beside steps: without the staging buffers, which are large and were given back."""
+        packer = replace(self._packer, staging=None)
+        return PackedAdapter(map(filled_up, deltas), packer.plain)
+
+    def finish_packing(self) -> None:
+        if self._packer.staging is not None:
+            self._packer.staging.close()
+        if self._packer.device.type == "cuda":
+            torch.cuda.empty_cache()  # what packing needed beside is in many pieces, and the KV cache is one
 
 
 def stacked(parts: Sequence[HeldMatrix]) -> tuple[HeldMatrix, ...]:
@@ -222,3 +345,36 @@ def _check_columns(columns: int) -> None:
             f"a matrix of {columns:,} columns in int8 has sums that pass 32 bits; {MAX_INT8_COLUMNS:,} is the most, "
             "hold it in another type"
         )
+
+
+def _routing(routing: Routing, pack: Callable[[Array], Tensor]) -> RoutingTensors:
+    correction, scale = (None if one is None else pack(one) for one in (routing.correction, routing.expert_scale))
+    return RoutingTensors(
+        routing.top_k,
+        routing.scores,
+        routing.renormalize,
+        routing.sum_offset,
+        routing.jitter,
+        correction,
+        routing.groups,
+        routing.top_groups,
+        routing.group_best,
+        routing.scale,
+        scale,
+    )
+
+
+def _only(linear: DeviceLinear) -> HeldMatrix:
+    if len(linear.parts) > 1:
+        raise ValueError(f"a matrix that is held in {len(linear.parts)} ways")
+    return linear.parts[0]
+
+
+def _biases(linears: Sequence[DeviceLinear]) -> Tensor | None:
+    """float32[X, N]."""
+    found = [one.bias for one in linears if one.bias is not None]
+    if not found:
+        return None
+    if len(found) < len(linears):
+        raise ValueError(f"{len(found)} of {len(linears)} matrices have a bias")
+    return torch.stack(found)
