@@ -15,12 +15,10 @@
 
 #include "attention/kv_cache.h"
 #include "pass/arguments.h"
-#include "pass/attention.h"
 #include "pass/backend.h"
+#include "pass/operations.h"
 #include "pass/prepared_pass.h"
-#include "pass/products.h"
-#include "pass/rows.h"
-#include "pass/states.h"
+#include "pass/program.h"
 #include "pool/trace.h"
 #include "recurrence/state_cache.h"
 #include "sampling/logits.h"
@@ -189,12 +187,14 @@ NB_MODULE(_native, m) {
       .def("peak", &Backend::peak);
   nb::class_<PreparedPass>(m, "PreparedPass")
       .def(nb::init<Backend&, std::shared_ptr<KVCacheMemory>, nb::handle, nb::handle, nb::handle, nb::handle,
-                    nb::handle, std::shared_ptr<StateCacheMemory>, nb::handle, nb::handle, nb::handle, nb::handle>(),
+                    nb::handle, std::shared_ptr<StateCacheMemory>, nb::handle, nb::handle, nb::handle, nb::handle,
+                    nb::handle>(),
            nb::keep_alive<1, 2>(), nb::arg("backend"), nb::arg("kv_cache"), nb::arg("token_ids"), nb::arg("positions"),
            nb::arg("query_start"), nb::arg("context_len"), nb::arg("block_tables"),
            nb::arg("states").none() = nb::none(),
            nb::arg("state_rows") = nb::none(), nb::arg("snapshot_start") = nb::none(),
-           nb::arg("snapshot_positions") = nb::none(), nb::arg("snapshot_slots") = nb::none())
+           nb::arg("snapshot_positions") = nb::none(), nb::arg("snapshot_slots") = nb::none(),
+           nb::arg("token_types") = nb::none())
       .def("adapt", &PreparedPass::adapt)
       .def("embed", &embed)
       .def("rms_norm", &rms_norm)
@@ -202,8 +202,17 @@ NB_MODULE(_native, m) {
            nb::arg("out"))
       .def("layer_norm_sum", &layer_norm_sum, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"),
            nb::arg("out"))
-      .def("add_rows_of", &add_rows_of)
-      .def("mean", &mean)
+      .def("add_rows_of",
+           [](PreparedPass& pass, const Table& table, nb::handle rows, Activation& out) {
+             const Array ids(rows, "rows", Kind::i32, {pass.tokens()});
+             add_rows_of(pass, table, ids.data<const std::int32_t>(), out);
+           })
+      .def("mean",
+           [](PreparedPass& pass, const Activation& x, const std::vector<std::int32_t>& firsts,
+              const std::vector<std::int32_t>& ends, Activation& out) {
+             pass.set_inputs({{}, firsts, ends});
+             mean(pass, x, out);
+           })
       .def("to_act", &to_act)
       .def("activate", &activate, nb::arg("x"), nb::arg("activation"), nb::arg("out"),
            nb::arg("parameters").none() = nb::none(), nb::arg("by").none() = nb::none(), nb::arg("first") = 0)
@@ -230,5 +239,22 @@ NB_MODULE(_native, m) {
            nb::arg("bias").none(), nb::arg("out"))
       .def("delta_rule", &delta_rule)
       .def("gate", &gate)
-      .def("gather", &gather);
+      .def("gather", [](PreparedPass& pass, const Activation& x, std::vector<std::int64_t> places, Activation& out) {
+        pass.set_inputs({std::move(places), {}, {}});
+        gather(pass, x, out);
+      });
+
+  nb::class_<Program> program(m, "Program");
+  program.def(nb::init<>())
+      .def("__len__", &Program::size)
+      .def(
+          "run",
+          [](const Program& self, PreparedPass& pass, std::vector<std::int64_t> places,
+             std::vector<std::int32_t> firsts, std::vector<std::int32_t> ends) {
+            self.run(pass, {std::move(places), std::move(firsts), std::move(ends)});
+          },
+          nb::arg("prepared"), nb::arg("places"), nb::arg("firsts"), nb::arg("ends"));
+#define RECORDED(operation) define_operation(program, #operation, &operation);
+  INFLIGHT_OPERATIONS(RECORDED)
+#undef RECORDED
 }

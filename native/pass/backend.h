@@ -100,19 +100,34 @@ class Backend {
   WeightArena& weight_arena() { return weight_arena_; }
   LowRankMemory& low_rank_memory() { return low_rank_memory_; }  // of the caller at the pool
 
-  // work(pool, kernels) is alone at the pool and at the memory of caches while it runs, after all packing. The
-  // interpreter goes on meanwhile: nothing of Python's may be touched.
-  template <class Work>
-  void run(Work&& work) {
+  // turn() is alone at the pool and at the memory of caches while it runs, after all packing. The interpreter goes on
+  // meanwhile: nothing of Python's may be touched.
+  template <class Turn>
+  void take_turn(Turn&& turn) {
     packing_.finish();
     nb::gil_scoped_release release;
-    alone(work);
+    std::lock_guard lock(turn_);
+    turn();
+  }
+  // work(pool, kernels), for a caller whose turn it is.
+  template <class Work>
+  void run_in_turn(Work&& work) {
+    const TracedCall traced(trace_.get());
+    work(*pool_, kernels_->rows);
+  }
+  template <class Work>
+  void run(Work&& work) {
+    take_turn([&] { run_in_turn(work); });
   }
 
   // The same, later and in the order of calls. sources: what it reads, of so many bytes.
   template <class Work>
   void run_later(Work work, std::shared_ptr<void> sources, std::size_t bytes) {
-    packing_.add([this, work = std::move(work)] { alone(work); }, std::move(sources), bytes);
+    const auto alone = [this, work = std::move(work)] {
+      std::lock_guard lock(turn_);
+      run_in_turn(work);
+    };
+    packing_.add(alone, std::move(sources), bytes);
   }
 
   void finish_packing() { packing_.finish(); }
@@ -162,13 +177,6 @@ class Backend {
     nb::gil_scoped_release release;
     std::lock_guard lock(turn_);
     pool_->touch(data, bytes);
-  }
-
-  template <class Work>
-  void alone(Work& work) {
-    std::lock_guard lock(turn_);
-    const TracedCall traced(trace_.get());
-    work(*pool_, kernels_->rows);
   }
 
   Format format_{};

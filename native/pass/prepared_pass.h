@@ -23,13 +23,19 @@
 
 namespace inflight {
 
+// What one run of a program reads besides the pass: rows to gather, and ranges of rows that texts are in.
+struct RunInputs {
+  std::vector<std::int64_t> places;
+  std::vector<std::int32_t> firsts, ends;
+};
+
 // One forward pass: what lies where is checked, and attention is divided once for all layers that see alike.
 class PreparedPass {
  public:
   PreparedPass(Backend& backend, std::shared_ptr<KVCacheMemory> held, nb::handle token_ids, nb::handle positions,
                nb::handle query_start, nb::handle context_len, nb::handle block_tables,
                std::shared_ptr<StateCacheMemory> states, nb::handle state_rows, nb::handle snapshot_start,
-               nb::handle snapshot_positions, nb::handle snapshot_slots)
+               nb::handle snapshot_positions, nb::handle snapshot_slots, nb::handle token_types)
       : backend_(backend), cache_(std::move(held)), states_(std::move(states)),
         metadata_(positions, query_start, context_len, block_tables),
         token_ids_(token_ids, "token_ids", Kind::i32, {metadata_.all.tokens}) {
@@ -46,18 +52,41 @@ class PreparedPass {
       if (states_->format != backend.format()) refuse("these states belong to a backend of another dtype");
       where_.emplace(*states_, metadata_.all, state_rows, snapshot_start, snapshot_positions, snapshot_slots);
     }
+    const std::initializer_list<std::int64_t> each_token = {tokens()};
+    if (!token_types.is_none()) token_types_.emplace(token_types, "token_types", Kind::i32, each_token);
   }
 
   Backend& backend() { return backend_; }
   Format format() const { return backend_.format(); }
   Kind act() const { return backend_.act(); }
+  // all() is one turn at the backend, within which `run` takes no further one.
+  template <class All>
+  void run_all(RunInputs inputs, All&& all) {
+    if (inputs.firsts.size() != inputs.ends.size()) refuse("each range of rows has a first row and an end");
+    backend_.take_turn([&] {
+      inputs_ = std::move(inputs);
+      struct Running {
+        bool& is;
+        explicit Running(bool& flag) : is(flag) { is = true; }
+        ~Running() { is = false; }
+      } running(is_in_turn_);
+      all();
+    });
+  }
   template <class Work>
   void run(Work&& work) {
+    if (is_in_turn_) return backend_.run_in_turn(work);
     backend_.run(std::forward<Work>(work));
   }
+  const RunInputs& inputs() const { return inputs_; }
+  void set_inputs(RunInputs inputs) { inputs_ = std::move(inputs); }
 
   const std::int32_t* token_ids() const { return token_ids_.data<std::int32_t>(); }
   std::int64_t tokens() const { return metadata_.all.tokens; }
+  const std::int32_t* token_types() const {
+    if (!token_types_) refuse("this pass was prepared without token types");
+    return token_types_->data<const std::int32_t>();
+  }
   std::int64_t past_position() const { return past_position_; }
   const AttentionMetadata& metadata() const { return metadata_.all; }
   AttentionMetadata metadata_of(std::int64_t layer) const { return metadata_.of(group_of(layer)); }
@@ -124,6 +153,9 @@ class PreparedPass {
   std::optional<StateArrays> where_;
   std::vector<AdaptedRows> adapted_;
   Array token_ids_;
+  std::optional<Array> token_types_;
+  RunInputs inputs_;
+  bool is_in_turn_ = false;  // of a program
   std::int64_t past_position_ = 0;  // of all chunks
   std::vector<std::unique_ptr<AttentionPlan>> plans_;
   std::vector<std::pair<std::int64_t, std::int64_t>> seen_;  // windows and groups whose blocks are checked

@@ -69,32 +69,41 @@ inline void layer_norm_sum(PreparedPass& pass, Activation& x, const Vector& weig
 }
 
 // rows: of the table, one for each token.
-inline void add_rows_of(PreparedPass& pass, const Table& table, nb::handle rows, Activation& out) {
+inline void add_rows_of(PreparedPass& pass, const Table& table, const std::int32_t* rows, Activation& out) {
   pass.backend().same_format(table.format);
   if (table.linear || table.share) refuse("rows are added of a table that holds plain numbers");
   const std::int64_t tokens = pass.tokens();
-  const Array ids(rows, "rows", Kind::i32, {tokens});
-  const auto* of = ids.data<const std::int32_t>();
   for (std::int64_t t = 0; t < tokens; ++t)
-    if (of[t] < 0 || of[t] >= table.rows)
-      refuse("row " + std::to_string(of[t]) + " is outside the table of " + std::to_string(table.rows));
+    if (rows[t] < 0 || rows[t] >= table.rows)
+      refuse("row " + std::to_string(rows[t]) + " is outside the table of " + std::to_string(table.rows));
   begin(out, Kind::f32, table.columns, tokens);
   pass.run([&](Pool& pool, const RowKernels& kernels) {
-    kernels.add_rows_of(pool, pass.format(), table.memory.data(), table.columns, of, tokens, out.array.data<float>());
+    kernels.add_rows_of(pool, pass.format(), table.memory.data(), table.columns, rows, tokens,
+                        out.array.data<float>());
   });
 }
 
-inline void mean(PreparedPass& pass, const Activation& x, nb::handle starts_, nb::handle ends_, Activation& out) {
+inline void add_positions(PreparedPass& pass, const Table& table, std::int32_t first, Activation& out) {
+  const std::int32_t* positions = pass.metadata().positions;
+  std::vector<std::int32_t> rows(positions, positions + pass.tokens());
+  for (std::int32_t& row : rows) row += first;
+  add_rows_of(pass, table, rows.data(), out);
+}
+
+inline void add_token_types(PreparedPass& pass, const Table& table, Activation& out) {
+  add_rows_of(pass, table, pass.token_types(), out);
+}
+
+// Of the run's ranges.
+inline void mean(PreparedPass& pass, const Activation& x, Activation& out) {
   expect(x, "x", Kind::f32, out.columns);
-  const Array starts(starts_, "starts", Kind::i32, {any});
-  const std::int64_t count = starts.size(0);
-  const Array ends(ends_, "ends", Kind::i32, {count});
-  const auto *from = starts.data<const std::int32_t>(), *to = ends.data<const std::int32_t>();
+  const std::vector<std::int32_t>&from = pass.inputs().firsts, &to = pass.inputs().ends;
+  const auto count = static_cast<std::int64_t>(from.size());
   for (std::int64_t i = 0; i < count; ++i)
     if (from[i] < 0 || from[i] >= to[i] || to[i] > x.rows) refuse("a mean is of one row of x or more");
   begin(out, Kind::f32, x.columns, count);
   pass.run([&](Pool& pool, const RowKernels& kernels) {
-    kernels.mean(pool, x.array.data<float>(), from, to, count, x.columns, out.array.data<float>());
+    kernels.mean(pool, x.array.data<float>(), from.data(), to.data(), count, x.columns, out.array.data<float>());
   });
 }
 
@@ -174,7 +183,9 @@ inline void gate(PreparedPass& pass, const Activation& gate, Activation& x) {
   });
 }
 
-inline void gather(PreparedPass& pass, const Activation& x, const std::vector<std::int64_t>& places, Activation& out) {
+// The run's places.
+inline void gather(PreparedPass& pass, const Activation& x, Activation& out) {
+  const std::vector<std::int64_t>& places = pass.inputs().places;
   expect(x, "x", Kind::f32, out.columns);
   begin(out, Kind::f32, x.columns, static_cast<std::int64_t>(places.size()));
   const TracedCall traced(pass.backend().trace());

@@ -43,6 +43,7 @@ class Trace {
 
   // What runs from now on belongs to this call.
   void begin_call(std::int64_t call) { call_ = call; }
+  std::int64_t call() const { return call_; }
   void add_call(TraceStart start) { calls_.push_back(since(start)); }
   void add_job(TraceStart start) { jobs_.push_back(since(start)); }
   void add(int worker, TraceStart start) { workers_[static_cast<std::size_t>(worker)].spans.push_back(since(start)); }

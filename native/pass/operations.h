@@ -1,0 +1,38 @@
+// The operations of a forward pass: those that a program records, by their names in Python.
+//
+// A new one is a function of a prepared pass and its arguments, in a file of its own, and a line here.
+#pragma once
+#include "pass/attention.h"
+#include "pass/products.h"
+#include "pass/rows.h"
+#include "pass/states.h"
+
+#define INFLIGHT_OPERATIONS(each) \
+  each(embed) \
+  each(gather) \
+  each(clear) \
+  each(to_act) \
+  each(add_positions) \
+  each(add_token_types) \
+  each(mean) \
+  each(rms_norm) \
+  each(layer_norm) \
+  each(layer_norm_sum) \
+  each(add) \
+  each(scale) \
+  each(soft_cap) \
+  each(activate) \
+  each(add_gated) \
+  each(gate) \
+  each(linear) \
+  each(linear_residual) \
+  each(linear_act) \
+  each(gate_up) \
+  each(experts) \
+  each(by_head) \
+  each(rope_and_write_kv) \
+  each(rope_and_write_latent) \
+  each(attention) \
+  each(convolve) \
+  each(convolve_gated) \
+  each(delta_rule)
