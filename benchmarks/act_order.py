@@ -17,9 +17,11 @@ import numpy as np
 
 from benchmarks.results import table
 from inflight.core.types.plan import Capacity
+from inflight.execution import ops
 from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Matrix, ReorderedMatrix
-from inflight.execution.backends.native import NativeBackend
+from inflight.execution.backends.native import NativeBackend, NativeProgram
 from inflight.execution.backends.protocol import KVShape
+from inflight.execution.program import Program
 
 SHAPES = {"q, k, v": (6144, 4096), "o": (4096, 4096), "up": (14_336, 4096), "down": (4096, 14_336)}
 GROUP = 128
@@ -29,6 +31,12 @@ def matrix(outputs: int, inputs: int) -> Int4Matrix:
     random = np.random.default_rng(outputs)
     codes = random.integers(0, 16, (outputs, inputs), np.uint8)
     return Int4Matrix(codes, np.full((outputs, inputs // GROUP), 0.01, np.float32), None, GROUP, LINEAR_CODES)
+
+
+def linear(backend: NativeBackend, x: object, weight: object, out: object) -> NativeProgram:
+    program = Program()
+    ops.linear(program, x, weight, out)
+    return backend.compile(program)
 
 
 def seconds(
@@ -42,12 +50,13 @@ def seconds(
     batch = backend.prepare(slots, cache, ())
     x, out = backend.activation(tokens, shape[1], "act"), backend.activation(tokens, shape[0], "float32")
     x.array[:] = np.random.default_rng(1).integers(0x3C00, 0x3F80, x.array.shape)
+    programs = [[linear(backend, x, weight, out) for weight in weights] for weights in kinds]
     taken = np.empty((times, len(kinds)))
     for turn in range(times):
-        for kind, weights in enumerate(kinds):
+        for kind, weights in enumerate(programs):
             started = time.perf_counter()
-            for weight in weights:
-                batch.linear(x, weight, out)
+            for program in weights:
+                batch.run(program)
             taken[turn, kind] = (time.perf_counter() - started) / len(weights)
     return [float(one) for one in taken.min(axis=0)]
 

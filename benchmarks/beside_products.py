@@ -17,12 +17,14 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.kernel_bodies import BLOCK, Body, ones, over, plain, sampling
+from benchmarks.kernel_bodies import BLOCK, Body, ones, over, plain, recorded, sampling
 from benchmarks.rates import Probe, in_turns
 from benchmarks.results import table, write_section
+from inflight.execution import ops
 from inflight.execution.backends import arrays
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import Array, AttentionMetadata, KVShape, RopeTable
+from inflight.execution.program import Program
 
 HEADS, KV_HEADS, DIM, LAYERS, HIDDEN, VOCABULARY = 14, 2, 64, 24, 896, 151_936
 # Rows, the positions that each sees, and the tokens of a chunk.
@@ -46,9 +48,9 @@ def attention(backend: NativeBackend, rows: int, context: int, length: int, quan
     q = backend.activation_of(ones(rows * length, HEADS * DIM))
     out = backend.activation_of(ones(rows * length, HEADS * DIM))
 
-    def run() -> None:
+    def record(program: Program) -> None:
         for layer in range(layers):
-            batch.attention(q, layer, DIM**-0.5, 0, out)
+            ops.attention(program, q, layer, DIM**-0.5, 0, out)
 
     seen = rows * sum(range(start + 1, context + 1))
     if length == 1:
@@ -57,7 +59,7 @@ def attention(backend: NativeBackend, rows: int, context: int, length: int, quan
         what = f"a prompt of {length:,}" if length == context else f"a chunk of {length:,} up to {context:,}"
     return Body(
         f"attention, {what}, {'int8' if quantized else 'bf16'}",
-        run,
+        recorded(backend, batch, record),
         layers * rows * context * 2 * KV_HEADS * (DIM + 4 if quantized else 2 * DIM),
         layers * 4.0 * seen * HEADS * DIM * (2 if quantized else 1),
         "int8" if quantized else "bfloat16",
@@ -96,7 +98,8 @@ def rows_between(backend: NativeBackend) -> Iterator[Body]:
     x = backend.activation_of(np.ones((ROWS, HIDDEN), np.float32))
     normed = backend.activation_of(arrays.empty((ROWS, HIDDEN), np.uint16))
     weight, batch = backend.pack_vector(np.ones(HIDDEN, np.float32)), plain(backend)
-    yield Body(f"norm of {ROWS} rows", partial(batch.rms_norm, x, weight, 1e-6, normed), ROWS * HIDDEN * 6, 0)
+    run = recorded(backend, batch, partial(ops.rms_norm, x=x, weight=weight, eps=1e-6, out=normed))
+    yield Body(f"norm of {ROWS} rows", run, ROWS * HIDDEN * 6, 0)
     width = (HEADS + 2 * KV_HEADS) * DIM
     metadata = AttentionMetadata(
         np.full(ROWS, 9, np.int32),
@@ -107,11 +110,15 @@ def rows_between(backend: NativeBackend) -> Iterator[Body]:
     qkv = backend.activation_of(np.ones((ROWS, width), np.float32))
     q = backend.activation_of(arrays.empty((ROWS, HEADS * DIM), np.uint16))
     rope = backend.pack_rope(RopeTable(np.ones((BLOCK, DIM // 2), np.float32), np.zeros((BLOCK, DIM // 2), np.float32)))
+
+    def write(program: Program) -> None:
+        ops.rope_and_write_kv(program, qkv, 0, rope, None, None, 1e-6, q)
+
     for quantized in (False, True):
         turned = over(backend, metadata, backend.kv_cache(KVShape.uniform(1, BLOCK, KV_HEADS, DIM, quantized), ROWS))
         yield Body(
             f"rotation of {ROWS} rows, keys and values into blocks, {'int8' if quantized else 'bf16'}",
-            partial(turned.rope_and_write_kv, qkv, 0, rope, None, None, 1e-6, q),
+            recorded(backend, turned, write),
             ROWS * width * 6,
             0,
         )

@@ -14,13 +14,15 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.kernel_bodies import Body, ones, plain
+from benchmarks.kernel_bodies import Body, ones, plain, recorded
 from benchmarks.rates import Probe, Timing, in_turns
 from benchmarks.results import table, write_section
+from inflight.execution import ops
 from inflight.execution.backends import arrays
 from inflight.execution.backends.matrices import INT8_GROUP, LINEAR_CODES, Int4Matrix, Int8Matrix, Matrix
 from inflight.execution.backends.native import NativeBackend, NativePass
@@ -53,9 +55,10 @@ def bytes_of(matrix: Matrix) -> float:
     return size / (2 if isinstance(matrix, Int4Matrix) else 1) + 2.0 * numbers
 
 
-def in_turn(batch: NativePass, x: Any, weights: Sequence[Any], out: Any) -> Callable[[], None]:
-    turn = itertools.cycle(weights)
-    return lambda: batch.linear(x, next(turn), out)
+def in_turn(backend: NativeBackend, batch: NativePass, x: Any, weights: Sequence[Any], out: Any) -> Callable[[], None]:
+    runs = [recorded(backend, batch, partial(ops.linear, x=x, weight=weight, out=out)) for weight in weights]
+    turn = itertools.cycle(runs)
+    return lambda: next(turn)()
 
 
 def bodies(backend: NativeBackend, shape: Shape, rows: list[int]) -> tuple[list[str], list[list[Body]]]:
@@ -74,7 +77,7 @@ def bodies(backend: NativeBackend, shape: Shape, rows: list[int]) -> tuple[list[
         for row, count in zip(found, rows, strict=True):
             x, out = backend.activation_of(ones(count, shape[1])), arrays.empty((count, shape[0]), np.float32)
             operations = 2.0 * shape[0] * shape[1] * count
-            run = in_turn(batch, x, held, backend.activation_of(out))
+            run = in_turn(backend, batch, x, held, backend.activation_of(out))
             row.append(Body(name, run, bytes_of(matrix), operations, "int8", MATRICES))
     return list(kinds), found
 

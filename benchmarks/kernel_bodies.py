@@ -13,10 +13,12 @@ import numpy as np
 
 from inflight.core.types.plan import Capacity
 from inflight.counted import counted
+from inflight.execution import ops
 from inflight.execution.backends import arrays
 from inflight.execution.backends.native import NativeBackend, NativePass
 from inflight.execution.backends.protocol import Array, AttentionMetadata, Hold, KVShape, RopeTable, SamplingBatch
 from inflight.execution.batch.pass_layout import PassInputs
+from inflight.execution.program import Program
 from inflight.execution.sizes import parts
 from inflight.models.spec import Attention, ModelSpec
 
@@ -80,16 +82,16 @@ class Layers:
         )
         residual.array[...] = 0
 
-        def run() -> None:
+        def record(program: Program) -> None:
             for qkv, output, gate_up, down in self._layers:
-                batch.linear(x, qkv, qkv_out)
-                batch.linear_residual(attn_out, output, residual)
-                batch.gate_up(x, gate_up, inner)
-                batch.linear_residual(wide, down, residual)
+                ops.linear(program, x, qkv, qkv_out)
+                ops.linear_residual(program, attn_out, output, residual)
+                ops.gate_up(program, x, gate_up, inner)
+                ops.linear_residual(program, wide, down, residual)
 
         return Body(
             f"products of the layers, {counted(tokens, 'token')}",
-            run,
+            recorded(self._backend, batch, record),
             self._values * BYTES[self._hold],
             2.0 * self._values * tokens,
             "bfloat16" if self._hold == "act" else "int8",
@@ -110,7 +112,7 @@ class Head:
         values = config.vocab_size * config.hidden_size
         return Body(
             f"output projection, {counted(rows, 'row')}",
-            partial(plain(self._backend).linear, x, self._weight, out),
+            recorded(self._backend, plain(self._backend), partial(ops.linear, x=x, weight=self._weight, out=out)),
             values * BYTES[self._hold],
             2.0 * values * rows,
             "bfloat16" if self._hold == "act" else "int8",
@@ -129,6 +131,13 @@ def over(backend: NativeBackend, metadata: AttentionMetadata, kv_cache: Any) -> 
     none, token_ids = np.zeros(0, np.int32), np.zeros(len(metadata.positions), np.int32)
     slots = backend.input_batch(Capacity(1, BLOCK, 1, BLOCK, 1), 0)
     return backend.forward_pass(PassInputs(none, none, token_ids, metadata), kv_cache, slots, ())
+
+
+def recorded(backend: NativeBackend, batch: NativePass, record: Callable[[Program], None]) -> Callable[[], None]:
+    """Return a run of the operations that `record` calls on a program."""
+    program = Program()
+    record(program)
+    return partial(batch.run, backend.compile(program))
 
 
 def ones(tokens: int, width: int) -> Array:
@@ -160,15 +169,16 @@ def attention(config: ModelSpec, backend: NativeBackend, quantized: bool, rows: 
 
     filling = np.random.default_rng(1).standard_normal((rows * context, mixer.qkv_rows)).astype(np.float32)
     queries = backend.activation_of(np.empty((rows * context, heads * dim), np.uint16))
+    written, packed = backend.activation_of(filling), backend.pack_rope(rope)
     whole = over(backend, metadata(0, context), kv_cache)
-    whole.rope_and_write_kv(backend.activation_of(filling), 0, backend.pack_rope(rope), None, None, 1e-6, queries)
+    recorded(backend, whole, lambda to: ops.rope_and_write_kv(to, written, 0, packed, None, None, 1e-6, queries))()
     q = backend.activation_of(np.ascontiguousarray(queries.array[: rows * length]))
     out, batch = backend.activation_of(np.empty_like(q.array)), over(backend, metadata(start, length), kv_cache)
     seen = rows * sum(range(start + 1, context + 1))
     what = f"{counted(rows, 'row')} at {context} tokens" if length == 1 else f"a prompt of {length} tokens"
     return Body(
         f"attention of a layer, {what}",
-        lambda: batch.attention(q, 0, dim**-0.5, 0, out),
+        recorded(backend, batch, lambda program: ops.attention(program, q, 0, dim**-0.5, 0, out)),
         rows * context * 2 * kv_heads * (dim + 4 if quantized else 2 * dim),
         4.0 * seen * heads * dim * (2 if quantized else 1),
         "int8" if quantized else "bfloat16",
@@ -192,10 +202,12 @@ def others(config: ModelSpec, backend: NativeBackend) -> list[Body]:
     for tokens in (1, 32, 512):
         x = backend.activation_of(np.ones((tokens, width), np.float32))
         out = backend.activation_of(np.empty((tokens, width), np.uint16))
-        bodies.append(Body(f"norm of {counted(tokens, 'token')}", partial(batch.rms_norm, x, norm, 1e-6, out), 0, 0))
+        run = recorded(backend, batch, partial(ops.rms_norm, x=x, weight=norm, eps=1e-6, out=out))
+        bodies.append(Body(f"norm of {counted(tokens, 'token')}", run, 0, 0))
     small = backend.pack_linear([np.ones((16, 16), np.float32)])
     tiny, answer = backend.activation_of(ones(1, 16)), backend.activation_of(np.empty((1, 16), np.float32))
-    bodies.append(Body("a call of next to nothing", partial(batch.linear, tiny, small, answer), 0, 0))
+    run = recorded(backend, batch, partial(ops.linear, x=tiny, weight=small, out=answer))
+    bodies.append(Body("a call of next to nothing", run, 0, 0))
     return bodies
 
 

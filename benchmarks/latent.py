@@ -13,12 +13,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from functools import partial
 
 import numpy as np
 
-from benchmarks.kernel_bodies import BLOCK, Body, over
+from benchmarks.kernel_bodies import BLOCK, Body, over, recorded
 from benchmarks.rates import Probe, in_turns
 from benchmarks.results import table, write_section
+from inflight.execution import ops
 from inflight.execution.backends import arrays
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import AttentionMetadata, KVLayer, KVShape, RopeTable
@@ -56,22 +58,24 @@ def latent(backend: NativeBackend, heads: int, length: int, context: int, quanti
         part = np.ascontiguousarray(filled[first : first + 512])
         count = len(part)
         queries = on(np.zeros((count, heads * width), np.uint16))
-        over(backend, whole(first + count, first), cache).rope_and_write_latent(
-            on(random.standard_normal((count, heads * (NOPE + ROTATED)), np.float32)),
-            on(part),
-            0,
-            backend.pack_rope(no_rotation(context, ROTATED)),
-            norm,
-            1e-6,
-            on(arrays.empty((count, heads * NOPE), np.uint16)),
-            queries,
+        write = partial(
+            ops.rope_and_write_latent,
+            q=on(random.standard_normal((count, heads * (NOPE + ROTATED)), np.float32)),
+            kv=on(part),
+            layer=0,
+            rope=backend.pack_rope(no_rotation(context, ROTATED)),
+            kv_norm=norm,
+            eps=1e-6,
+            nope_out=on(arrays.empty((count, heads * NOPE), np.uint16)),
+            q_out=queries,
         )
+        recorded(backend, over(backend, whole(first + count, first), cache), write)()
     q, out = on(some(random, length, heads * width)), on(arrays.empty((length, heads * RANK), np.uint16))
-    run = over(backend, whole(context, context - length), cache)
+    batch = over(backend, whole(context, context - length), cache)
     held = "int8" if quantized else "bf16"
     return Body(
         f"latent, {held}",
-        lambda: run.attention(q, 0, width**-0.5, 0, out),
+        recorded(backend, batch, lambda program: ops.attention(program, q, 0, width**-0.5, 0, out)),
         context * (width + 4 if quantized else 2 * width),
         2.0 * pairs(length, context) * heads * (width + RANK),
         "bfloat16",
@@ -84,20 +88,22 @@ def plain(backend: NativeBackend, heads: int, length: int, context: int) -> Body
     cache = backend.kv_cache(KVShape.uniform(1, BLOCK, 1, RANK), -(-context // BLOCK))
     for first in range(0, context, 512):
         count = min(512, context - first)
-        over(backend, whole(first + count, first), cache).rope_and_write_kv(
-            on(random.standard_normal((count, (heads + 2) * RANK), np.float32)),
-            0,
-            backend.pack_rope(no_rotation(context, RANK)),
-            None,
-            None,
-            1e-6,
-            on(arrays.empty((count, heads * RANK), np.uint16)),
+        write = partial(
+            ops.rope_and_write_kv,
+            qkv=on(random.standard_normal((count, (heads + 2) * RANK), np.float32)),
+            layer=0,
+            rope=backend.pack_rope(no_rotation(context, RANK)),
+            q_norm=None,
+            k_norm=None,
+            eps=1e-6,
+            q_out=on(arrays.empty((count, heads * RANK), np.uint16)),
         )
+        recorded(backend, over(backend, whole(first + count, first), cache), write)()
     q, out = on(some(random, length, heads * RANK)), on(arrays.empty((length, heads * RANK), np.uint16))
-    run = over(backend, whole(context, context - length), cache)
+    batch = over(backend, whole(context, context - length), cache)
     return Body(
         "plain, bf16",
-        lambda: run.attention(q, 0, RANK**-0.5, 0, out),
+        recorded(backend, batch, lambda program: ops.attention(program, q, 0, RANK**-0.5, 0, out)),
         context * 4 * RANK,
         4.0 * pairs(length, context) * heads * RANK,
     )

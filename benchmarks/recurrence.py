@@ -13,19 +13,24 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from benchmarks.kernel_bodies import BLOCK, BYTES, Body, matrix, ones
+from benchmarks.kernel_bodies import BLOCK, BYTES, Body, matrix, ones, recorded
 from benchmarks.rates import CACHED, Probe, in_turns
 from benchmarks.results import table, write_section
 from inflight.core.types.plan import Capacity
 from inflight.counted import counted
+from inflight.execution import ops
 from inflight.execution.backends import arrays
 from inflight.execution.backends.native import NativeBackend, NativePass
 from inflight.execution.backends.protocol import AttentionMetadata, KVShape, LayerState, StateMetadata
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
+from inflight.execution.program import Program
 from inflight.models.spec import LinearAttention
 
 HIDDEN = 2048
@@ -75,28 +80,34 @@ class Layers:
         inputs = PassInputs(none, none, np.zeros(self._tokens, np.int32), metadata, going_on)
         return backend.forward_pass(inputs, backend.kv_cache(KVShape.uniform(1, BLOCK, 1, 32), width), slots, ())
 
+    def _in_turn(self, records: Iterable[Callable[[Program], None]]) -> Callable[[], None]:
+        """Return what runs the next of these programs, round and round."""
+        turn = itertools.cycle([recorded(self._backend, self._pass, record) for record in records])
+        return lambda: next(turn)()
+
     def products(self) -> Body:
-        backend, run = self._backend, self._pass
+        backend = self._backend
         shapes = ((CHANNELS + VALUES, HIDDEN), (2 * SPEC.value_heads, HIDDEN), (HIDDEN, VALUES))
-        held = itertools.cycle([[backend.pack_linear([matrix(*shape)]) for shape in shapes] for _ in range(2)])
+        held = [[backend.pack_linear([matrix(*shape)]) for shape in shapes] for _ in range(2)]
 
-        def body() -> None:
-            projection, gates, output = next(held)
-            run.linear(self._x, projection, self._projected)
-            run.linear(self._x, gates, self._gates)
-            run.linear_residual(self._mixed, output, self._residual)
+        def record(weights: Sequence[Any], program: Program) -> None:
+            projection, gates, output = weights
+            ops.linear(program, self._x, projection, self._projected)
+            ops.linear(program, self._x, gates, self._gates)
+            ops.linear_residual(program, self._mixed, output, self._residual)
 
+        body = self._in_turn(partial(record, weights) for weights in held)
         weights = sum(rows * columns for rows, columns in shapes)
         return Body("products", body, weights * BYTES["act"], 2.0 * weights * self._tokens, calls=2)
 
     def convolution(self) -> Body:
         """Return no share: what it reads and writes is in a cache, and its multiply-adds are few."""
         weight = self._backend.pack_vector(np.full(SPEC.kernel * CHANNELS, 0.25, np.float32))
-        layer, run = itertools.cycle(range(self._count)), self._pass
 
-        def body() -> None:
-            run.convolve(self._projected, next(layer), weight, self._qkv)
+        def record(layer: int, program: Program) -> None:
+            ops.convolve(program, self._projected, layer, weight, self._qkv)
 
+        body = self._in_turn(partial(record, layer) for layer in range(self._count))
         return Body("convolution", body, 0, 0, calls=self._count)
 
     def rule(self) -> Body:
@@ -104,14 +115,12 @@ class Layers:
         decay = pack(-np.exp(random.standard_normal(SPEC.value_heads)).astype(np.float32))
         step_bias = pack(np.zeros(SPEC.value_heads, np.float32))
         norm = pack(np.ones(SPEC.value_dim, np.float32))
-        layer, run, heads = itertools.cycle(range(self._count)), self._pass, SPEC.key_heads
+        given = (SPEC.key_heads, decay, step_bias, norm, 1e-6, self._mixed)
 
-        def body() -> None:
-            at = next(layer)
-            run.delta_rule(
-                self._qkv, self._projected, self._gates, at, heads, decay, step_bias, norm, 1e-6, self._mixed
-            )
+        def record(layer: int, program: Program) -> None:
+            ops.delta_rule(program, self._qkv, self._projected, self._gates, layer, *given)
 
+        body = self._in_turn(partial(record, layer) for layer in range(self._count))
         elements = STATE_BYTES // 4
         moved, operations = 2 * STATE_BYTES * self._rows, float(PER_ELEMENT * elements * self._tokens)
         return Body("delta rule", body, moved, operations, "float32", self._count)

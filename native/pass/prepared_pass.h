@@ -83,10 +83,8 @@ class PreparedPass {
 
   const std::int32_t* token_ids() const { return token_ids_.data<std::int32_t>(); }
   std::int64_t tokens() const { return metadata_.all.tokens; }
-  const std::int32_t* token_types() const {
-    if (!token_types_) refuse("this pass was prepared without token types");
-    return token_types_->data<const std::int32_t>();
-  }
+  // Of each token 1 where it is of the second text of a pair, else 0; null where all are of the first.
+  const std::int32_t* token_types() const { return token_types_ ? token_types_->data<const std::int32_t>() : nullptr; }
   std::int64_t past_position() const { return past_position_; }
   const AttentionMetadata& metadata() const { return metadata_.all; }
   AttentionMetadata metadata_of(std::int64_t layer) const { return metadata_.of(group_of(layer)); }

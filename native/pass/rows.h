@@ -91,7 +91,9 @@ inline void add_positions(PreparedPass& pass, const Table& table, std::int32_t f
 }
 
 inline void add_token_types(PreparedPass& pass, const Table& table, Activation& out) {
-  add_rows_of(pass, table, pass.token_types(), out);
+  const std::int32_t* types = pass.token_types();
+  const std::vector<std::int32_t> firsts(types ? 0 : pass.tokens(), 0);
+  add_rows_of(pass, table, types ? types : firsts.data(), out);
 }
 
 // Of the run's ranges.

@@ -15,7 +15,7 @@ from inflight.execution.backends.matrices import ReorderedMatrix
 from inflight.execution.backends.protocol import Delta, KVShape, LowRank
 from inflight.execution.batch.pass_layout import AdaptedRows, PassInputs
 
-from .material import act, held, metadata_of, normal, read
+from .material import OneByOne, act, held, metadata_of, normal, read
 
 RANGES = ((0, 3, 0), (3, 9, 1), (14, 1, 0), (15, 20, 2))  # first row, rows, adapter
 
@@ -25,7 +25,7 @@ def a_pass(ops: Any, tokens: int, adapted: tuple[AdaptedRows, ...]) -> Any:
     cache = ops.kv_cache(KVShape.uniform(1, 16, 1, 32), blocks)
     metadata, none = metadata_of([(0, tokens, list(range(blocks)))]), np.zeros(0, np.int32)
     inputs = PassInputs(none, none, np.zeros(tokens, np.int32), metadata, adapted=adapted)
-    return ops.backend.forward_pass(inputs, cache, ops._slots, ())
+    return OneByOne(ops.backend, ops.backend.forward_pass(inputs, cache, ops._slots, ()))
 
 
 def adapters(ops: Any, weight: Any, outputs: int, columns: int) -> list[Any]:

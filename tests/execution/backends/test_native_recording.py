@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from inflight.core.types.plan import Capacity
+from inflight.execution import ops
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.native.recording import Recorded
 from inflight.execution.backends.protocol import KVShape
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
+from inflight.execution.program import Program
 
 from .conftest import ISAS
 from .material import Blocks, metadata_of, normal
@@ -29,11 +31,13 @@ def step(backend: NativeBackend) -> np.ndarray:
     hidden, normed = backend.activation(21, HIDDEN, "float32"), backend.activation(21, HIDDEN, "act")
     qkv = backend.activation(21, (HEADS + 2 * KV_HEADS) * DIM, "float32")
     q, out = backend.activation(21, HEADS * DIM, "act"), backend.activation(21, HEADS * DIM, "act")
-    batch.embed(backend.pack_table(normal(2, VOCABULARY, HIDDEN)), hidden)
-    batch.rms_norm(hidden, backend.pack_vector(np.ones(HIDDEN, np.float32)), 1e-6, normed)
-    batch.linear(normed, linear, qkv)
-    batch.rope_and_write_kv(qkv, 0, None, None, None, 1e-6, q)
-    batch.attention(q, 0, DIM**-0.5, 30, out)
+    program = Program()
+    ops.embed(program, backend.pack_table(normal(2, VOCABULARY, HIDDEN)), hidden)
+    ops.rms_norm(program, hidden, backend.pack_vector(np.ones(HIDDEN, np.float32)), 1e-6, normed)
+    ops.linear(program, normed, linear, qkv)
+    ops.rope_and_write_kv(program, qkv, 0, None, None, None, 1e-6, q)
+    ops.attention(program, q, 0, DIM**-0.5, 30, out)
+    batch.run(backend.compile(program))
     return out.array
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from inflight.compiled import module
 from inflight.core.types.plan import Capacity
 from inflight.execution import ops  # noqa: F401  # which registers them
 from inflight.execution.backends import open_backend
@@ -43,8 +44,14 @@ def test_a_backend_and_its_passes_have_all_that_the_protocol_names(isa: str) -> 
     slots = backend.input_batch(Capacity(1, 16, 1, 16, 10, state_snapshots=1), padding_block=0, states=states)
     batch = backend.prepare(slots, backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 1), [])
     assert not [name for name in methods(ForwardPass) if not callable(getattr(batch, name, None))]
-    if isa != "null":
+    if isa in ("reference", "torch"):
         assert not [name for name in OPERATIONS if not callable(getattr(batch, name, None))]
+
+
+@pytest.mark.skipif(backends() == ["reference"], reason="the kernels are not built")
+def test_a_program_of_the_compiled_module_records_every_operation() -> None:
+    program = module().Program()
+    assert not [name for name in OPERATIONS if not callable(getattr(program, name, None))]
 
 
 def test_the_reference_has_the_arguments_that_operations_name() -> None:

@@ -40,7 +40,7 @@ class HostPass:
         self.num_tokens = len(inputs.token_ids)
         self._outcome = PassOutcome(chunks)
 
-    def run(self, program: Program, places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
+    def run(self, program: Any, places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
         run_by_name(self, program, places, texts)
 
     def sample(self, logits: Any, places: Sequence[int], allowed: Sequence[Array | None] | None = None) -> None:
@@ -119,7 +119,7 @@ class HostDevice:
     def input_batch(self, capacity: Capacity, padding_block: int, states: StateCache | None = None) -> InputBatch:
         return InputBatch(capacity, padding_block, states)
 
-    def compile(self, program: Program) -> Program:
+    def compile(self, program: Program) -> Any:
         """Return the program as it is."""
         return program
 

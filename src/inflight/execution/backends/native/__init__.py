@@ -7,7 +7,7 @@ and sizes and types in its operations (ValueError). Importing this loads no kern
 from __future__ import annotations
 
 from inflight.execution.backends.native.backend import NativeBackend
-from inflight.execution.backends.native.forward_pass import NativePass
+from inflight.execution.backends.native.forward_pass import NativePass, NativeProgram
 from inflight.execution.backends.native.module import InstructionSet, available_isas, instruction_sets
 from inflight.execution.backends.native.probes import peak_flops, read_bandwidth_bytes_per_s
 
@@ -15,6 +15,7 @@ __all__ = [
     "InstructionSet",
     "NativeBackend",
     "NativePass",
+    "NativeProgram",
     "available_isas",
     "instruction_sets",
     "peak_flops",

@@ -16,7 +16,7 @@ from inflight.core.types.plan import Chunk
 from inflight.cpus import ANYWHERE, ThreadCpus
 from inflight.execution.backends.host import HostBackend
 from inflight.execution.backends.matrices import Matrix, Rows, alike, in_order
-from inflight.execution.backends.native.forward_pass import NativePass
+from inflight.execution.backends.native.forward_pass import NativePass, NativeProgram
 from inflight.execution.backends.native.memory import NativeStates, laid_out, state_sizes
 from inflight.execution.backends.native.packing import pieces, taken_rows
 from inflight.execution.backends.native.recording import RecordedCall, Recording
@@ -36,6 +36,7 @@ from inflight.execution.backends.protocol import (
 )
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
+from inflight.execution.program import Program
 
 
 class NativeBackend(HostBackend[NativePass]):
@@ -134,6 +135,13 @@ class NativeBackend(HostBackend[NativePass]):
     def activation_of(self, array: Array) -> Any:
         return self._module.Activation(array)
 
+    def compile(self, program: Program) -> NativeProgram:
+        """Record the program's operations with the compiled module."""
+        compiled = self._module.Program()
+        for operation, arguments in program.calls:
+            getattr(compiled, operation.name)(*arguments)
+        return NativeProgram(compiled, tuple(program.calls))
+
     # -- per step ---------------------------------------------------------------------------------------------------
     def copy_blocks(self, kv_cache: Any, sources: Sequence[int], destinations: Sequence[int]) -> None:
         self._kernels.copy_blocks(kv_cache, sources, destinations)
@@ -154,14 +162,14 @@ class NativeBackend(HostBackend[NativePass]):
             where.context_len,
             where.block_tables,
             *of_states,
+            token_types=None if inputs.second_text_at is None else inputs.token_types(),
         )
         if inputs.adapted:
             firsts = [one.rows.start for one in inputs.adapted]
             counts = [one.rows.stop - one.rows.start for one in inputs.adapted]
             prepared.adapt(firsts, counts, [one.adapter for one in inputs.adapted])
-        if self._recording is not None:
-            prepared = self._recording.follow(prepared, where, kv_cache.shape)
-        return NativePass(prepared, self, inputs, batch, chunks)
+        recorder = None if self._recording is None else self._recording.of_pass(where, kv_cache.shape)
+        return NativePass(prepared, self, inputs, batch, chunks, recorder)
 
     def _reach(self, positions: Array) -> None:
         """Have the rope tables of these positions computed."""

@@ -1,11 +1,12 @@
-"""A recorded pass: the operations that it called, the bytes and products of each, and when threads were at them.
+"""A recorded pass: the operations that it ran, the bytes and products of each, and when threads were at them.
 
 Knows the sizes of packed weights, activations and blocks; what a recording shows is computed by `step_trace`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from inflight.compiled import module
 from inflight.execution.backends.protocol import Array, AttentionMetadata, DType, KVShape
+from inflight.execution.program import Call
 
 
 class Span(NamedTuple):
@@ -75,42 +77,46 @@ class Recording:
     def finish(self) -> Recorded:
         """Return what was recorded; nothing more is."""
         trace = self._kernels.stop_trace()
-        calls = [call if isinstance(call, RecordedCall) else call.costs.of(*call[1:]) for call in self._calls]
+        calls = [
+            call if isinstance(call, RecordedCall) else call.costs.of(call.name, call.arguments, call.rows)
+            for call in self._calls
+        ]
         return Recorded(calls, _spans(trace.calls), _spans(trace.jobs), [_spans(one) for one in trace.workers])
 
-    def follow(self, prepared: Any, metadata: AttentionMetadata, shape: KVShape) -> RecordedPass:
-        """Return the pass with every operation recorded."""
-        return RecordedPass(prepared, self, _Costs(self._of_activations, self._dtype, metadata, shape))
+    def of_pass(self, metadata: AttentionMetadata, shape: KVShape) -> PassRecorder:
+        """Return what records the programs of a pass over these positions."""
+        return PassRecorder(self, _Costs(self._of_activations, self._dtype, metadata, shape))
 
-    def begin(self, call: RecordedCall | _Uncounted) -> None:
-        """Assign what the kernels compute from now on to this call."""
+    def begin(self, *calls: RecordedCall | _Uncounted) -> None:
+        """Assign what the kernels compute from now on to the first of these calls; a program goes on to the others."""
         self._kernels.begin_traced_call(len(self._calls))
-        self._calls.append(call)
+        self._calls += calls
 
 
-class RecordedPass:
-    """A prepared pass of the module that begins a recorded call with each operation."""
+class PassRecorder:
+    """Assigns the spans of a pass's programs to their operations."""
 
-    def __init__(self, prepared: Any, recording: Recording, costs: _Costs) -> None:
-        self._prepared, self._begin, self._costs = prepared, recording.begin, costs
+    def __init__(self, recording: Recording, costs: _Costs) -> None:
+        self._recording, self._costs = recording, costs
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        operation, begin, costs = getattr(self._prepared, name), self._begin, self._costs
+    @contextmanager
+    def recorded(self, calls: Sequence[Call]) -> Iterator[None]:
+        """Record a program of these operations, which runs meanwhile."""
+        found = [_Uncounted(self._costs, one.operation.name, one.arguments) for one in calls]
+        self._recording.begin(*found)
+        yield
+        for one in found:
+            one.rows = one.arguments[0].rows
 
-        def recorded(*arguments: Any, **named: Any) -> None:
-            begin(_Uncounted(costs, name, arguments, arguments[0].rows))
-            operation(*arguments, **named)
 
-        return recorded
-
-
-class _Uncounted(NamedTuple):
-    """A call as it was made. rows: of its first argument, which later calls may change."""
+@dataclass(slots=True)
+class _Uncounted:
+    """A call as it was made. rows: of its first argument; later programs may change them."""
 
     costs: _Costs
     name: str
     arguments: tuple[Any, ...]
-    rows: int
+    rows: int = 0
 
 
 class _Costs:
