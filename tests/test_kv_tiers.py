@@ -14,7 +14,7 @@ from inflight.build.kv_transfer import KVPeerSettings
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.core.kv import manager
-from inflight.core.kv.state_checkpoints import CheckpointSpacing
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.types.kv_transfer import KVTransferOptions
 from inflight.execution.tiers.folder_tier import FolderTier
 from inflight.peer_secret import PeerSecret

@@ -10,7 +10,7 @@ from models import write_model
 from test_sameness import SCHEDULES, SHAPES, Case, alone, answer, check, mix, opened, run
 
 from inflight.core.kv import manager
-from inflight.core.kv.state_checkpoints import CheckpointSpacing
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.types.sampling import SamplingParams
 
 MODELS: dict[str, dict[str, Any]] = {

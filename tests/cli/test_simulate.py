@@ -551,18 +551,12 @@ def test_calibrate_measures_no_drafts(capsys: pytest.CaptureFixture[str], bare: 
     assert "--speculation suffix has no effect on what steps are measured with; leave it out." in err
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (("--prefill-replicas", "1", "--decode-replicas", "1"), "which the engine does not transfer"),
-        (
-            ("--kv-cache-disk", "9", "--kv-disk-read-gb-per-s", "3", "--kv-disk-write-gb-per-s", "1"),
-            "checkpoints of recurrent state; leave --kv-cache-disk out",
-        ),
-    ],
-)
-def test_blocks_of_a_model_with_recurrent_layers_go_nowhere(
-    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], sentence: str
+def test_blocks_and_states_of_a_model_with_recurrent_layers_go_to_a_folder_and_not_to_peers(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked = ("simulate", "--model", str(HYBRID), "--hardware", "h200", "--tensor-parallel", "2", "--rate", "1")
-    assert sentence in said(capsys, *asked, *options, code=1)[1]
+    pools = ("--prefill-replicas", "1", "--decode-replicas", "1")
+    assert "which the engine does not transfer" in said(capsys, *asked, *pools, code=1)[1]
+    folder = ("--kv-cache-disk", "9", "--kv-disk-read-gb-per-s", "3", "--kv-disk-write-gb-per-s", "1")
+    _, err = said(capsys, *asked, *folder, "--requests", "4", "--turns", "2")
+    assert " stored, " in err

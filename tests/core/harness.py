@@ -20,9 +20,9 @@ from msgspec import structs
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.kv.block_tables import Allocation
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.kv.kv_export import PeerSource
 from inflight.core.kv.prefix_cache import KVEventQueue
-from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.plugin import guard_drafter, guard_policy
 from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec import structs
 
-from inflight.core.kv.state_checkpoints import CheckpointSpacing
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import NO_SAMPLING, Adapter, PoolingParams, SamplingParams
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.core.kv.state_checkpoints import CheckpointSpacing
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.types.request import Request
 
 from .builders import request

@@ -22,7 +22,7 @@ from msgspec import structs
 from simulate.setups import chat, pool
 
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.kv.state_checkpoints import CheckpointSpacing
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.types.events import FinishedEvent
 from inflight.core.types.features import features
 from inflight.core.types.plan import HOST, BatchPlan, Chunk, Done, StepResult, Transfer, WaitUntil

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.kv import manager
-from inflight.core.kv.state_checkpoints import CheckpointSlots, CheckpointSpacing
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
+from inflight.core.kv.state_checkpoints import CheckpointSlots
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.simulate import simulation
 from inflight.simulate.disagg import DisaggMode, Link

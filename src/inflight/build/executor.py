@@ -16,6 +16,7 @@ from inflight.build.ranks import min_memory, with_workers
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
+from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.plan import Capacity
 from inflight.execution.adapters import AdapterMatrices
 from inflight.execution.backends.protocol import Backend, Device, KVCache, KVShape, LayerState, StateCache
@@ -32,7 +33,6 @@ from inflight.execution.memory import (
     KVSize,
     MachineMemory,
     StateSize,
-    host_checkpoints,
     kv_size,
     state_size,
     swap_blocks,
@@ -232,7 +232,9 @@ class _LoadedModel(Struct, frozen=True):
         """Return the slots of checkpoints that `--kv-cache-host` pays for: where the device has memory of its own,
         none."""
         host = self.settings.engine.kv_cache_host
-        return 0 if self.backend.asynchronous_copies else host_checkpoints(host, self.bytes_per_state)
+        if host is None or self.backend.asynchronous_copies:
+            return 0
+        return host_checkpoints(host * GIB, self.bytes_per_state)
 
     def state_size(self, memory: MachineMemory) -> StateSize:
         settings = self.settings

@@ -290,7 +290,7 @@ def _by_data_sheet(hardware: Hardware, degree: int, block_size: int, max_num_seq
         copy_seconds=machine.copy_seconds,
     )
     if machine.state_snapshots:
-        known["state_snapshots"] = machine.state_snapshots
+        known["state_snapshots"], known["state_blocks"] = machine.state_snapshots, machine.state_blocks
     return Device(
         machine.model,
         known,

@@ -21,6 +21,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError, above_zero, at_least, check_settings, option, setting
 from inflight.config.speculation import OFF, DraftSupport, resolve_speculation
 from inflight.core.options import OptionValues
+from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.plan import Capacity
 from inflight.execution.tiers.disk_rates import measured_rates
 from inflight.planning.machine import BLOCK_SIZE
@@ -147,11 +148,15 @@ class SimulatedEngine:
         if num_blocks is None or length is None:
             missing = "--num-blocks" if num_blocks is None else "--max-model-len"
             raise click.UsageError(f"The step model does not say how large the measured engine was; give {missing}.")
-        host_blocks = 0
+        host_blocks, snapshots, state_blocks = 0, known.get("state_snapshots", 0), known.get("state_blocks", 0)
         for name, gib in (("--swap-space", scheduling.swap_space), ("--kv-cache-host", size.kv_cache_host)):
             if gib is not None:
                 block_bytes = self.pools.bytes_per_token(device.host_bytes, name) * block_size
-                host_blocks += int(gib * 2**30 / block_bytes)
+                blocks = gib * 2**30 / block_bytes
+                of_states = 0
+                if name == "--kv-cache-host" and not device.on_gpu:  # as an engine does
+                    of_states = host_checkpoints(blocks, state_blocks)
+                host_blocks, snapshots = host_blocks + int(blocks - of_states * state_blocks), snapshots + of_states
         return Capacity(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -161,7 +166,8 @@ class SimulatedEngine:
             host_blocks=host_blocks,
             copy_seconds=known.get("copy_seconds", 0.0) if host_blocks else 0.0,
             windows=tuple(known.get("windows", (0,))),
-            state_snapshots=known.get("state_snapshots", 0),
+            state_snapshots=snapshots,
+            state_blocks=state_blocks,
             asynchronous_transfers=host_blocks > 0 and device.on_gpu,
         )
 
@@ -205,10 +211,10 @@ class SimulatedEngine:
             raise SettingsError(
                 "A folder stores blocks of the prefix cache, and --no-prefix-caching is given; leave it out."
             )
-        if capacity.windows != (0,) or capacity.state_snapshots:
+        if capacity.state_snapshots and not capacity.state_blocks:
             raise SettingsError(
-                f"A folder stores blocks of one KV group, and this model has {len(capacity.windows)} of them and "
-                f"{capacity.state_snapshots} checkpoints of recurrent state; leave --kv-cache-disk out."
+                "A folder stores checkpoints of recurrent state, and the step model does not say how large one is; "
+                "calibrate again, or leave --kv-cache-disk out."
             )
         block_bytes = self.pools.bytes_per_token(device.host_bytes, "--kv-cache-disk") * capacity.block_size
         read, write = (rate and rate * 1e9 for rate in (asked.kv_disk_read_gb_per_s, asked.kv_disk_write_gb_per_s))

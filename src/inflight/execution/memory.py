@@ -13,12 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from inflight.core.types.kv_blocks import (
-    CHECKPOINT_MEMORY_SHARE,
-    default_checkpoints,
-    max_blocks,
-    max_sequence_tokens,
-)
+from inflight.core.types.kv_blocks import default_checkpoints, max_blocks, max_sequence_tokens
 from inflight.counted import UNBOUNDED
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.kv_groups import KVGroups, kept, one_group
@@ -158,7 +153,7 @@ def state_size(
         state_memory_gib: For the snapshots, beside the live states of all rows and of padding; None:
             `kv_blocks.default_checkpoints`.
         memory: That is free; None: this machine's.
-        of_host: Snapshots that `--kv-cache-host` adds (`host_checkpoints`).
+        of_host: Snapshots that `--kv-cache-host` adds (`kv_blocks.host_checkpoints`).
 
     Raises:
         ModelError: Less than one snapshot is asked for, more than is free, or memory that the model has no use for.
@@ -208,15 +203,6 @@ def state_size(
         )
     why += f", and {gib(of_host * bytes_per_state)} of --kv-cache-host" if of_host else ""
     return StateSize(count + of_host, nbytes, f"{gib(count * bytes_per_state)}, {why}, beside {live_states}")
-
-
-def host_checkpoints(kv_cache_host_gib: float | None, bytes_per_state: int) -> int:
-    """Return the snapshots for which a part of `--kv-cache-host` is used; 0: the model has no recurrent state.
-
-    With the host's memory more blocks stay cached, and a sequence begins behind these only where a snapshot is."""
-    if kv_cache_host_gib is None or not bytes_per_state:
-        return 0
-    return int(CHECKPOINT_MEMORY_SHARE * kv_cache_host_gib * GIB // bytes_per_state)
 
 
 def swap_blocks(

@@ -201,7 +201,7 @@ def layout_need(
 @dataclass(frozen=True, slots=True)
 class LayoutOutlook:
     """needs: of each layout. link: between engines; None: not known. no_tiers: why none were tried although the
-    question has some. moves: whether blocks of this model can go to other engines and tiers."""
+    question has some. moves: whether blocks of this model can go to other engines."""
 
     needs: Sequence[LayoutNeed]
     demand: Demand
@@ -213,9 +213,9 @@ class LayoutOutlook:
     @property
     def untried(self) -> list[str]:
         """Return sentences on layouts that were not tried."""
-        if not self.moves:
-            return [sentence("blocks_stay")]
         no_link = sentence("no_link") if self.link is None else ""
+        if not self.moves:
+            no_link = sentence("blocks_stay")
         return [one for one in (no_link, self.no_tiers) if one]
 
     @property

@@ -37,8 +37,9 @@ class Machine:
     as engine settings name it; depth: steps in flight there. cases: the step model at the slow and at the fast end of
     what is uncertain; empty where not known. host_blocks: that may be swapped to, 0 where not known; block_bytes: of
     one over all GPUs; copy_seconds: to copy one either way. windows: of the KV groups; by data sheet block_bytes holds
-    what windows save. state_snapshots: slots for copies of recurrent state; 0: the model has none. state_rows:
-    sequences whose states are reserved, which bounds those that run; 0: the model has none.
+    what windows save. state_snapshots: slots for copies of recurrent state, each as
+    large as state_blocks blocks; 0: the model has none. state_rows: sequences whose states are reserved, which bounds
+    those that run; 0: the model has none.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Machine:
     copy_seconds: float = 0.0
     windows: tuple[int, ...] = (0,)
     state_snapshots: int = 0
+    state_blocks: int = 0
     state_rows: int = 0
 
     @property
@@ -82,7 +84,8 @@ class Machine:
         """Return the capacity of its engine. swaps: whether blocks may be swapped to the host."""
         host = (self.host_blocks, self.copy_seconds) if swaps else (0, 0.0)
         sizes = (self.blocks, self.block_size, rows, self.max_model_len, VOCABULARY, *host)
-        return Capacity(*sizes, windows=self.windows, state_snapshots=self.state_snapshots)
+        snapshots, state_blocks = self.state_snapshots, self.state_blocks
+        return Capacity(*sizes, windows=self.windows, state_snapshots=snapshots, state_blocks=state_blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,7 @@ class Hardware:
             price_per_hour=None if self.price_per_hour is None else self.price_per_hour * tensor_parallel,
             memory=memory,
             state_snapshots=memory.state_snapshots,
+            state_blocks=memory.state_blocks,
             state_rows=rows if memory.state_bytes else 0,
             cases=(self._model(tensor_parallel, "low", block_size), self._model(tensor_parallel, "high", block_size)),
             host_blocks=memory.blocks,  # as much again: hosts of GPUs have more memory than the GPUs
@@ -200,4 +204,5 @@ def calibrated_machine(model: FittedModel, price_per_hour: float | None = None) 
         copy_seconds=known.get("copy_seconds", 0.0),
         windows=windows,
         state_snapshots=known.get("state_snapshots", 0),
+        state_blocks=known.get("state_blocks", 0),
     )

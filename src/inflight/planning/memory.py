@@ -81,7 +81,8 @@ class MemoryBudget:
 
     kv_bytes_per_token: mean over a sequence of `tokens_per_sequence`, windows' tokens shared among all. state_bytes:
     recurrent states of all request slots, reserved before keys and values, and of state_snapshots copies of them, as
-    many as an engine takes by default. adapter_bytes: all slots of adapters. tokens, blocks: that fit in kv_bytes.
+    many as an engine takes by default, each as large as state_blocks blocks. adapter_bytes: all slots of adapters.
+    tokens, blocks: that fit in kv_bytes.
     sequences: of tokens_per_sequence tokens that fit at once; 0 where not even one does.
     """
 
@@ -91,6 +92,7 @@ class MemoryBudget:
     reserve_bytes: float
     state_bytes: float
     state_snapshots: int
+    state_blocks: int
     adapter_bytes: float
     kv_bytes: float
     kv_bytes_per_token: float
@@ -152,6 +154,7 @@ def max_concurrent_sequences(
         reserve_bytes=taken + gpu.memory_bytes * (1 - MEMORY_SHARE),
         state_bytes=states,
         state_snapshots=snapshots,
+        state_blocks=math.ceil(state / per_block) if state else 0,
         adapter_bytes=adapters,
         kv_bytes=max(0.0, left),
         kv_bytes_per_token=per_block / block_size,

@@ -220,7 +220,9 @@ def _layouts(runner: TrialRunner, best: Candidate, progress: Progress) -> Layout
     link, tiers, no_tiers = question.link(machine), question.tiers(machine), ""
     moves = machine.windows == (0,) and not machine.state_snapshots
     if not moves:
-        link, tiers = None, ()
+        link = None
+    if tiers and machine.state_snapshots and not machine.state_blocks:
+        tiers, no_tiers = (), sentence("unknown_states")
     elif tiers and runner.traffic.shared < outlook.MIN_SHARED:
         tiers, no_tiers = (), sentence("no_shared_prefixes")
     needs = layout_needs(runner, best, link, question.disagg_modes, tiers, progress)

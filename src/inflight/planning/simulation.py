@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from inflight.core.types.features import Features
+from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.request import Request
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.observation import Observation, Targets
@@ -102,8 +103,14 @@ def simulate_run(
 def _with_tiers(pool: Pool, machine: Machine, tiers: Tiers) -> Pool:
     if tiers.host_gib is None:
         return replace(pool, folder=tiers.folder)
-    blocks = pool.capacity.host_blocks + int(tiers.host_gib * 2**30 / machine.block_bytes)
-    capacity = structs.replace(pool.capacity, host_blocks=blocks, asynchronous_transfers=machine.on_gpu)
+    added = tiers.host_gib * 2**30 / machine.block_bytes
+    of_states = 0 if machine.on_gpu else host_checkpoints(added, machine.state_blocks)  # as an engine does
+    capacity = structs.replace(
+        pool.capacity,
+        host_blocks=pool.capacity.host_blocks + int(added - of_states * machine.state_blocks),
+        state_snapshots=pool.capacity.state_snapshots + of_states,
+        asynchronous_transfers=machine.on_gpu,
+    )
     settings = replace(pool.settings, kv_cache_host=tiers.host_gib)
     host = TransferRate(machine.copy_seconds) if machine.copy_seconds else None
     return replace(pool, capacity=capacity, settings=settings, host=host, folder=tiers.folder)

@@ -178,7 +178,7 @@ def _size_of(capacity: Capacity, bytes_per_token: float | None) -> EngineSize:
     if capacity.windows == (0,):
         del size["windows"]
     if not capacity.state_snapshots:
-        del size["state_snapshots"]
+        del size["state_snapshots"], size["state_blocks"]
     if bytes_per_token is not None:
         size["bytes_per_token"] = bytes_per_token
     return size

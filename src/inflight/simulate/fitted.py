@@ -58,6 +58,7 @@ class EngineSize(TypedDict, total=False):
     bytes_per_token: Seconds
     windows: Windows  # of the KV groups, where there are several or one has one
     state_snapshots: Slots  # of recurrent state, where the model has any
+    state_blocks: Count  # blocks with as many bytes as one of these
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from inflight.core.kv.connector import OffloadWriter
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
+from inflight.core.kv.offload_writer import OffloadWriter
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
 from inflight.core.kv.state_checkpoints import CheckpointSlots
 from inflight.core.types.kv_blocks import SharedRoot
@@ -106,6 +107,76 @@ def test_no_sequence_is_preempted_for_one_that_then_waits_for_a_load() -> None:
     harness.add(request("high", PROMPT, output=4, priority=0))
     harness.until_preempted()
     assert [one.request.request_id for one in inside.running(harness.scheduler)] == ["high"]
+
+
+STATES = {"snapshots": 6, "spacing": CheckpointSpacing(interval=100, min_gap=1, tail=1)}
+GROUPS: list[tuple[dict[str, Any], list[int]]] = [
+    # In a hit of four blocks: all of the first group; of each other what its window shows at position 8; the state.
+    ({"windows": (0, 3)}, [0, 0, 0, 0, 1]),
+    ({"windows": (0, 4, 100)}, [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]),
+    (STATES, [0, 0, 0, 0, 1]),
+    ({"windows": (0, 3), **STATES}, [0, 0, 0, 0, 1, 2]),
+]
+
+
+@pytest.mark.parametrize(("shape", "groups"), GROUPS)
+def test_a_load_brings_what_each_group_needs(shape: dict[str, Any], groups: list[int]) -> None:
+    setup = Setup(num_blocks=60, token_budget=20, tier=RememberingTier(2), **shape)
+    first = Harness(setup)
+    first.serve(request("first", PROMPT, output=4))
+    again = Harness(replace(setup, transfer_polls=(3,)))
+    assert again.serve(request("again", PROMPT, output=4)) == [8]
+    (load,) = [one for plan in again.plans for one in plan.transfers if one.kind == "load"]
+    assert list(load.groups) == groups
+    assert again.clients[0].tokens == first.clients[0].tokens
+    lost = Harness(replace(setup, transfer_polls=(3,), lost_transfers=1))
+    assert lost.serve(request("lost", PROMPT, output=4)) == [0]
+    assert lost.clients[0].tokens == first.clients[0].tokens
+    assert lost.scheduler.stats().tiers.failed == len(groups)
+
+
+def kinds(harness: Harness, tier: RememberingTier) -> dict[int, int]:
+    """Return the group of each unit that an engine stored, by its number in the tier."""
+    stored = [one for plan in harness.plans for one in plan.transfers if one.kind == "store" and one.tier == tier.tier]
+    return {number: group for one in stored for (group, _), number in zip(one.units(), one.remote_blocks, strict=True)}
+
+
+def test_a_prefix_is_as_long_as_every_group_can_be_served() -> None:
+    tier = RememberingTier(2)
+    setup = Setup(num_blocks=60, token_budget=20, tier=tier, windows=(0, 3))
+    first = Harness(setup, request("first", PROMPT, output=1))
+    first.drain()
+    windows = [number for number, group in kinds(first, tier).items() if group == 1]
+    assert len(windows) == 4
+    del tier.held[windows[-1]]
+    assert Harness(setup).serve(request("again", PROMPT, output=1)) == [6], "the window sees the block before alone"
+    setup = replace(setup, tier=tier.copy())
+    for number in windows:
+        setup.tier.held.pop(number, None)
+    assert Harness(setup).serve(request("none", PROMPT, output=1)) == [0]
+
+
+def test_a_cached_chain_whose_checkpoint_was_evicted_is_completed_from_the_tier() -> None:
+    setup = Setup(num_blocks=60, token_budget=20, tier=RememberingTier(2), **{**STATES, "snapshots": 1})
+    harness = Harness(setup)
+    harness.serve(request("first", PROMPT, output=1))
+    harness.serve(request("other", [1, 1, 1, 0, 0, 0, 1], output=1))
+    assert harness.serve(request("again", PROMPT, output=1)) == [8]
+    (load,) = [one for plan in harness.plans for one in plan.transfers if one.kind == "load"]
+    assert load.groups == (1,) and harness.begun == 1
+
+
+def test_of_an_answer_the_last_checkpoint_is_stored_once_it_has_ended_and_no_marks_are() -> None:
+    tier = RememberingTier(2)
+    spacing = CheckpointSpacing(interval=4, min_gap=2, tail=1)
+    harness = Harness(Setup(num_blocks=60, token_budget=20, tier=tier, snapshots=20, spacing=spacing))
+    harness.add(request("a", PROMPT * 2, output=5))
+    harness.steps(4)
+    written = [position for plan in harness.plans for chunk in plan.chunks for position, _ in chunk.snapshots]
+    assert len(written) > 3
+    assert [one.position for one in tier.states.values()] == [16], "the prompt's end"
+    harness.drain()
+    assert sorted(one.position for one in tier.states.values()) == [16, 22]
 
 
 ROOT, TOKENS = SharedRoot("", None), (7,)

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from inflight.core.kv.state_checkpoints import CheckpointKind, CheckpointSlots, CheckpointSpacing
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
+from inflight.core.kv.state_checkpoints import CheckpointKind, CheckpointSlots
 from inflight.core.types.kv_blocks import default_checkpoints
 
 from .. import inspect_scheduler as inside

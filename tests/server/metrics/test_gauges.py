@@ -8,7 +8,7 @@ import pytest
 from core.builders import request
 from core.harness import Setup
 
-from inflight.core.kv.state_checkpoints import CheckpointSpacing
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.types.plan import WaitUntil
 from inflight.server.metrics.page import Names
 

@@ -11,14 +11,16 @@ from msgspec import Struct
 
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.block_tables import Allocation, BlockTables, TableLayout
-from inflight.core.kv.connector import NO_TIERS, KVTiers, OffloadWriter, PrefixLoader
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
+from inflight.core.kv.connector import NO_TIERS, KVTiers, PrefixLoader
 from inflight.core.kv.host_tier import HostTier
 from inflight.core.kv.kv_export import KVExporter
+from inflight.core.kv.offload_writer import OffloadWriter
 from inflight.core.kv.prefix_cache import CachedBlock, KVEventQueue, PrefixCache
 from inflight.core.kv.prefix_sharing import PrefixSharing
 from inflight.core.kv.session_eviction import SessionEviction, SessionMatcher
 from inflight.core.kv.sessions import SessionTable
-from inflight.core.kv.state_checkpoints import CheckpointSpacing, StateCheckpoints
+from inflight.core.kv.state_checkpoints import StateCheckpoints
 from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_transfer import TierStats

@@ -9,9 +9,9 @@ from msgspec import Struct, field
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor, Quantiles
 from inflight.core.kv.block_tables import Allocation
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.kv.connector import Fingerprint
 from inflight.core.kv.prefix_cache import KVEventQueue
-from inflight.core.kv.state_checkpoints import CheckpointSpacing
 from inflight.core.policies import Policy
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.queueing.admission import Admission

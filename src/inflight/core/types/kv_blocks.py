@@ -80,6 +80,12 @@ def default_checkpoints(rows: int, bytes_per_state: float, free_bytes: float) ->
     return max(1, min(MAX_SMALL_CHECKPOINTS_PER_ROW * rows, small), min(CHECKPOINTS_PER_ROW * rows, usual))
 
 
+def host_checkpoints(host_bytes: float, bytes_per_state: float) -> int:
+    """Return how many copies of recurrent state a part of the host's memory is for, where device and host share one
+    memory. More blocks stay cached with it, and a sequence begins behind these only where a copy is."""
+    return int(CHECKPOINT_MEMORY_SHARE * host_bytes // bytes_per_state) if bytes_per_state else 0
+
+
 # -- hashes -----------------------------------------------------------------------------------------------------
 
 

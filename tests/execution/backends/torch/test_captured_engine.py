@@ -19,7 +19,7 @@ from inflight.config.assembly import scheduler_for
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.kv import manager
-from inflight.core.kv.state_checkpoints import CheckpointSpacing
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
