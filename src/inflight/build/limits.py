@@ -130,8 +130,6 @@ def warn_of_attention_backend(settings: EngineSettings) -> None:
 
 def resolve_device(settings: EngineSettings) -> Resolved:
     """Return the device: the CPU, or a GPU. Raises SettingsError where this machine lacks the one that is set."""
-    if settings.backend == "transformers":
-        return Resolved("cpu", "where --backend transformers computes")
     try:
         found = choose(settings.device)
     except DeviceError as error:

@@ -66,13 +66,13 @@ def computed_model(files: Path | GGUFModel, settings: EngineSettings, device: st
             "compute; leave --backend out."
         )
     try:
-        from inflight.execution.transformers.model import load
+        from inflight.execution.transformers import load
     except ImportError as error:
         raise SettingsError(
             f"--backend transformers needs torch and transformers ({error}); install them: "
             f"{pip_install('transformers')}."
         ) from None
-    return load(files, settings.dtype, settings.load_format, settings.seed)
+    return load(files, settings.dtype, settings.load_format == "dummy", settings.seed, device)
 
 
 def held_spec(spec: ModelSpec, settings: EngineSettings) -> ModelSpec:

@@ -43,7 +43,9 @@ def resolved_settings(
         **_graphs(limits, settings, computed.graphs),
         **_attention(settings),
         "batch_invariant": Resolved(backend.batch_invariant, _why_invariant(backend, limits, settings)),
-        "kernels": Resolved(backend.name, _WHY_KERNELS["gpu" if limits.on_gpu else settings.backend]),
+        "kernels": Resolved(
+            backend.name, _WHY_KERNELS["gpu" if limits.on_gpu and settings.backend == "auto" else settings.backend]
+        ),
         "threads": found["threads"],
         **_pinning(settings),
         "max_num_seqs": found["max_num_seqs"],
@@ -86,7 +88,7 @@ def _pinning(settings: EngineSettings) -> dict[str, Resolved]:
 def _why_invariant(backend: Device, limits: Limits, settings: EngineSettings) -> str:
     if backend.batch_invariant:
         return "as set, by kernels that add up in one order" if limits.on_gpu else "a CPU's kernels add up in one order"
-    if limits.on_gpu:
+    if limits.on_gpu and settings.backend == "auto":
         return "products of many rows are cuBLAS's, of another order in another batch; --batch-invariant has one"
     return "PyTorch's products add up in another order in another batch"
 
@@ -126,6 +128,8 @@ def _graphs(limits: Limits, settings: EngineSettings, graphs: GraphLimits) -> di
         return {}
     if not graphs.rows:
         why = "as --enforce-eager asks" if settings.enforce_eager else "the model continues no texts"
+        if settings.backend == "transformers":
+            why = "modules launch their operations one by one"
         return {"graph_rows": Resolved(0, f"{why}, no step is replayed as a graph")}
     others = f", and others of up to {graphs.tokens} tokens" if graphs.tokens else ""
     return {"graph_rows": Resolved(graphs.rows, f"steps of up to so many rows that only decode are graphs{others}")}

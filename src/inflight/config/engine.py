@@ -263,7 +263,6 @@ class EngineSettings:
             "pin_threads": False,
             "cpu_list": None,
             "enforce_eager": False,
-            "gpu_memory_utilization": None,
             "kv_cache_dir": None,
             "attention_backend": "auto",
             "batch_invariant": False,
@@ -281,10 +280,6 @@ class EngineSettings:
         if self.load_format == "dequantize":
             raise SettingsError(
                 "--load-format dequantize is for our own kernels, not --backend transformers; leave it out."
-            )
-        if self.device not in ("auto", "cpu"):
-            raise SettingsError(
-                f"--device is {self.device}, but --backend transformers computes on the CPU; leave one of them out."
             )
         if self.model is None:
             raise SettingsError("--backend transformers needs a --model; the built-in one is computed by our kernels.")

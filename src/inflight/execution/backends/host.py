@@ -37,6 +37,7 @@ class HostPass:
 
     def __init__(self, backend: HostBackend[Any], inputs: PassInputs, batch: InputBatch, chunks: Sequence[Chunk]):
         self._backend, self._inputs, self._batch = backend, inputs, batch
+        self.token_ids, self.positions = inputs.token_ids, inputs.metadata.positions
         self.num_tokens = len(inputs.token_ids)
         self._outcome = PassOutcome(chunks)
 

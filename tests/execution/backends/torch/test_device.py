@@ -126,9 +126,11 @@ def test_settings_know_the_names(device: str) -> None:
         EngineSettings(device=device)
 
 
-def test_transformers_computes_on_the_cpu() -> None:
-    with pytest.raises(SettingsError, match="computes on the CPU"):
-        EngineSettings(model="m", backend="transformers", device="cuda")
+def test_transformers_computes_on_a_gpu_that_is_there(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    settings = EngineSettings(model=str(tiny), backend="transformers", device="cuda", gpu_memory_utilization=0.5)
+    with pytest.raises(SettingsError, match="needs a PyTorch with CUDA"):
+        build_engine(settings)
 
 
 def test_an_engine_says_what_computes(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ class TorchPass:
         mirror: DeviceBatch = batch.mirror
         self._operations, self._batch, self._mirror, self._layout = operations, batch, mirror, start.layout
         tables, adapted = mirror.adapters, start.adapted
+        self.token_ids, self.positions = start.tensors.token_ids, start.tensors.positions
         self.num_tokens, self.bucket = len(start.layout.positions), start.bucket
         self.adapters = 0 if adapted is None else tables.shape
         self._outcome = DeviceOutcome(chunks, mirror.tokens.device)

@@ -17,10 +17,13 @@ import transformers
 from text.builders import byte_level
 
 from inflight import LLM, SamplingParams
+from inflight.build import build_engine
+from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.models.errors import ModelError
+from inflight.models.spec import Attention
 
-from ..variants import SIZES
+from .variants import SIZES
 
 _SIZES: dict[str, Any] = {**SIZES, "head_dim": 16, "pad_token_id": 0}
 _LATENT = {
@@ -80,9 +83,13 @@ def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
     return ids[len(prompt) :]
 
 
-@pytest.mark.parametrize("name", RUN)
-def test_the_librarys_tokens(tmp_path: Path, name: str) -> None:
-    """Several at once, in small chunks, with too few blocks for all, and again out of the prefix cache."""
+@pytest.mark.parametrize(
+    ("name", "isa"), [*((name, "auto") for name in RUN), *((name, "torch") for name in RUN), ("gpt_oss", "reference")]
+)
+def test_the_librarys_tokens(tmp_path: Path, name: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several at once, in small chunks, with too few blocks for all, and again out of the prefix cache; with attention
+    by the CPU's kernels, by what a GPU's are compared with, and by the definition."""
+    monkeypatch.setenv("INFLIGHT_ISA", isa)
     model = saved(tmp_path, *RUN[name])
     llm = LLM(
         str(tmp_path),
@@ -98,6 +105,17 @@ def test_the_librarys_tokens(tmp_path: Path, name: str) -> None:
     for _ in range(2):
         outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], params)
         assert [output.outputs[0].token_ids for output in outputs] == expected
+
+
+def test_layers_with_a_window_keep_the_windows_blocks(tmp_path: Path) -> None:
+    saved(tmp_path, "Gemma2", {"sliding_window": 8, "num_hidden_layers": 6, "max_position_embeddings": 256})
+    engine = build_engine(EngineSettings(model=str(tmp_path), backend="transformers", threads=1))
+    windows = [layer.mixer.window for layer in engine.model.layers if isinstance(layer.mixer, Attention)]
+    assert windows == [8, 0, 8, 0, 8, 0]
+    assert engine.capacity.windows == (0, 8)
+    assert engine.settings["kernels"].value.startswith("native ")  # type: ignore[union-attr]
+    assert engine.settings["batch_invariant"].value is False
+    engine.loop.close()
 
 
 def test_logprobs_are_the_models(tmp_path: Path) -> None:

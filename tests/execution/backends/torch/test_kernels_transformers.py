@@ -1,0 +1,24 @@
+"""Attention of `--backend transformers` by a GPU's kernels: the logits of the library's modules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+
+from inflight.execution.backends.torch import kernels
+from inflight.execution.backends.torch.backend import TorchBackend
+from inflight.execution.backends.torch.operations import DeviceOperations
+from inflight.execution.transformers import load
+
+from ...test_transformers import RUN, saved
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "gpt_oss", "gemma2"])  # two widths; sinks and windows; caps
+def test_a_trial(tmp_path: Path, device: torch.device, name: str) -> None:
+    saved(tmp_path, *RUN[name])
+    model = load(tmp_path, "float32", False, 0, str(device))
+    backend = TorchBackend("float32", device, cast(DeviceOperations, kernels))
+    assert model.difference(backend) < 1e-4
