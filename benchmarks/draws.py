@@ -22,9 +22,9 @@ import torch
 from benchmarks.results import table
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import Array, SamplingBatch
-from inflight.execution.backends.reference.sampling import uniform
 from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.sampling_tensors import Drawn, Draws, DrawSettings
+from inflight.execution.ops.sampling import uniform
 
 ROWS = 64  # of one batch
 ROUNDING = 2.0**-52  # of a sum, for each token in it

@@ -20,9 +20,9 @@ from inflight.execution.backends.grouped import HeldMatrix
 from inflight.execution.backends.matrices import Matrix, dequantized, in_int8
 from inflight.execution.backends.protocol import Hold, Quantization
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.backends.reference.act import Act
-from inflight.execution.backends.reference.packing import held
-from inflight.execution.backends.reference.weights import Held, ReferenceLinear
+from inflight.execution.backends.reference.packing import packed
+from inflight.execution.ops.numpy_pass import Act
+from inflight.execution.ops.numpy_weights import NumpyLinear, Packed
 from inflight.execution.sizes import hold_of
 from inflight.models.registry import read_folder
 from inflight.models.spec import LatentAttention, ModelSpec, MoE
@@ -43,12 +43,12 @@ class Taken(ReferenceBackend):
 
     def pack_linear(
         self, parts: Sequence[Matrix], bias: np.ndarray | None = None, hold: Hold = "act", group: int = 32
-    ) -> ReferenceLinear:
-        packed = super().pack_linear(parts, bias, hold, group)
-        return replace(packed, parts=tuple(plain(part) for part in packed.parts))
+    ) -> NumpyLinear:
+        found = super().pack_linear(parts, bias, hold, group)
+        return replace(found, parts=tuple(plain(part) for part in found.parts))
 
 
-def plain(part: Held) -> np.ndarray:
+def plain(part: Packed) -> np.ndarray:
     return part.rows(np.arange(part.shape[0])) if isinstance(part, HeldMatrix) else dequantized(part)
 
 
@@ -58,7 +58,7 @@ def rounded_folder(folder: Path, target: Path, hold: Hold) -> Path:
 
     def by_rows(values: np.ndarray) -> np.ndarray:
         rows = values.reshape(-1, values.shape[-1])
-        return plain(held(rows, act, hold, 32)).reshape(values.shape)
+        return plain(packed(rows, act, hold, 32)).reshape(values.shape)
 
     tensors = load_file(folder / "model.safetensors")
     for name, values in tensors.items():
@@ -69,7 +69,7 @@ def rounded_folder(folder: Path, target: Path, hold: Hold) -> Path:
             tensors[name] = by_head(values, spec, by_rows)
         elif values.ndim == 2 and not any(part in name for part in (*PLAIN, "lm_head")):
             as_packed = values if hold_of(name, hold) == hold else in_int8(values)
-            tensors[name] = plain(held(as_packed, act, hold, 32))
+            tensors[name] = plain(packed(as_packed, act, hold, 32))
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
     (target / "config.json").write_text((folder / "config.json").read_text())
     return target

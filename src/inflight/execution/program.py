@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec
 
 P = ParamSpec("P")
 Kind = Literal["act", "float32"]
+RowCount = Literal["read", "places", "texts"]
 Activation = Any  # a backend's memory for rows of numbers
 
 
@@ -64,13 +65,16 @@ class Operation(Generic[P]):
     """An operation that backends implement under its name.
 
     Attributes:
-        name: Its name, by which a backend knows it.
-        definition: Its function: what it computes, in numpy.
+        name: Its name, which its C++ function in `native/` has too.
+        definition: Its function in numpy. The first parameter is the pass that it runs in.
+        gpu: The file in `backends/torch/kernels` whose function of this name launches it on a GPU.
+        rows: What says how many rows it writes: the first activation it reads (or the pass's tokens), or the `places`
+            or `texts` of the run.
     """
 
-    def __init__(self, definition: Callable[Concatenate[Any, P], None]) -> None:
+    def __init__(self, definition: Callable[Concatenate[Any, P], None], gpu: str | None, rows: RowCount) -> None:
         self.name = definition.__name__
-        self.definition = definition
+        self.definition, self.gpu, self.rows = definition, gpu, rows
         self.__doc__ = definition.__doc__
         self.signature = inspect.signature(definition)
 
@@ -87,13 +91,20 @@ class Operation(Generic[P]):
 OPERATIONS: dict[str, Operation[...]] = {}
 
 
-def operation(definition: Callable[Concatenate[Any, P], None]) -> Operation[P]:
-    """Register a function as the definition of the operation of its name. Raises ValueError for a second one."""
-    if definition.__name__ in OPERATIONS:
-        raise ValueError(f"there is an operation {definition.__name__!r} already")
-    made = Operation(definition)
-    OPERATIONS[made.name] = made
-    return made
+def operation(
+    gpu: str | None = None, rows: RowCount = "read"
+) -> Callable[[Callable[Concatenate[Any, P], None]], Operation[P]]:
+    """Return a decorator that registers a function as the definition of the operation of its name. See `Operation` for
+    the arguments. The decorator raises ValueError for a second definition."""
+
+    def register(definition: Callable[Concatenate[Any, P], None]) -> Operation[P]:
+        if definition.__name__ in OPERATIONS:
+            raise ValueError(f"there is an operation {definition.__name__!r} already")
+        made = Operation(definition, gpu, rows)
+        OPERATIONS[made.name] = made
+        return made
+
+    return register
 
 
 class Workspace:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.backends.reference.sampling import philox4x32_10, uniform
 from inflight.execution.batch.token_bias import bits
+from inflight.execution.ops.sampling import philox4x32_10, uniform
 
 from .conftest import ISAS, ops_for
 from .material import normal, sampling

@@ -1,4 +1,4 @@
-"""Every backend has all that the protocol names, and its passes every operation, with its arguments."""
+"""Every backend has all that the protocol names."""
 
 from __future__ import annotations
 
@@ -12,18 +12,9 @@ from inflight.core.types.plan import Capacity
 from inflight.execution import ops  # noqa: F401  # which registers them
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, ForwardPass, KVShape, LayerState
-from inflight.execution.backends.reference import pass_attention, pass_products, pass_rows, pass_states
 from inflight.execution.program import OPERATIONS
 
 from ..driver import backends
-
-KINDS = (
-    pass_rows.RowOperations,
-    pass_products.ProductOperations,
-    pass_attention.AttentionOperations,
-    pass_states.RecurrentOperations,
-)
-OF_A_RUN = {"gather": "places", "mean": "ranges"}  # an argument that a program's run has, and no operation
 
 
 def methods(kind: type) -> dict[str, Any]:
@@ -32,30 +23,18 @@ def methods(kind: type) -> dict[str, Any]:
     return {name: body for name, body in own.items() if not name.startswith("_")}
 
 
-def arguments(signature: inspect.Signature) -> list[tuple[str, Any]]:
-    return [(one.name, one.default) for one in signature.parameters.values()][1:]
-
-
 @pytest.mark.parametrize("isa", [*backends(), "torch", "null"])
 def test_a_backend_and_its_passes_have_all_that_the_protocol_names(isa: str) -> None:
     backend = open_backend("float32", threads=1, isa=isa)
     assert isinstance(backend, Backend)
     states = backend.state_cache([LayerState(3, 8)], rows=2, snapshots=1)
-    slots = backend.input_batch(Capacity(1, 16, 1, 16, 10, state_snapshots=1), padding_block=0, states=states)
-    batch = backend.prepare(slots, backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 1), [])
+    capacity = Capacity(1, 16, 1, 16, 10, state_snapshots=1)
+    made = backend.input_batch(capacity, padding_block=0, states=states)
+    batch = backend.prepare(made, backend.kv_cache(KVShape.uniform(1, 16, 1, 32), 1), [])
     assert not [name for name in methods(ForwardPass) if not callable(getattr(batch, name, None))]
-    if isa in ("reference", "torch"):
-        assert not [name for name in OPERATIONS if not callable(getattr(batch, name, None))]
 
 
 @pytest.mark.skipif(backends() == ["reference"], reason="the kernels are not built")
 def test_a_program_of_the_compiled_module_records_every_operation() -> None:
     program = module().Program()
     assert not [name for name in OPERATIONS if not callable(getattr(program, name, None))]
-
-
-def test_the_reference_has_the_arguments_that_operations_name() -> None:
-    found = {name: arguments(inspect.signature(body)) for one in KINDS for name, body in methods(one).items()}
-    for name, argument in OF_A_RUN.items():
-        found[name].remove((argument, inspect.Parameter.empty))
-    assert found == {name: arguments(one.signature) for name, one in OPERATIONS.items()}

@@ -73,6 +73,10 @@ class HeldMatrix:
             found = found + (self.scales.offsets[at].astype(np.float32) * factors)[:, group_of]
         return mixed_spans(found, is_query=True) if self.mixed else np.asarray(found, np.float32)
 
+    def product(self, x: Array) -> Array:
+        """float32[S, K] → float32[S, N] = x · Wᵀ, of x quantized by the rule above."""
+        return product(x, self)
+
 
 def hold_scales(matrix: Int4Matrix | Int8Matrix) -> GroupScales:
     """Round scales and offsets to float16. Those of an output with a NaN or an infinity among them are 0, and its

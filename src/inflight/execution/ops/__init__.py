@@ -1,4 +1,9 @@
-"""The operations of a forward pass: each one's signature, meaning and definition, in the file of its kind.
+"""The operations of a forward pass: each one's signature, meaning and definition in numpy, in the file of its kind.
+
+An operation is called with a `Program`, which records it. Its definition is the function's body, which runs in a
+`NumpyPass`: the reference of every backend's kernels, and what the reference backend runs. Definitions are batch
+invariant by brute force: every token, query and sampled row is computed by itself, in a call whose shapes depend on it
+only. They round where their docstrings say, and attention's probabilities, which kernels round too.
 
 Letters: T tokens of the pass, S rows of a product (all tokens, or those gathered), H query heads, G key/value heads,
 D head dimension, E hidden size, F feed-forward size, V vocabulary, X experts. `out` is written in place.

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from inflight.execution.backends.protocol import Array, SampledBatch, SamplingBatch
-from inflight.execution.backends.reference import sampling as reference
 from inflight.execution.backends.torch.sampling_tensors import BadSequences, Bias, Drawn, Draws, DrawSettings
+from inflight.execution.ops import sampling as reference
 
 from ..material import normal, sampling
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from inflight.execution.backends.bf16 import round_to_bf16
-from inflight.execution.backends.reference.attention import attend, seen_from
 from inflight.execution.backends.torch.eager.attention import attention
+from inflight.execution.ops.attention import attend, seen_from
 
 from ..material import Array, normal
 from .cached_tensors import CachedTensors, Chunk, Held

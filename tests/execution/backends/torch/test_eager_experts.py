@@ -14,12 +14,12 @@ from inflight.execution.backends import int8, matrices
 from inflight.execution.backends.matrices import LINEAR_CODES, by_output
 from inflight.execution.backends.protocol import Routing
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.backends.reference.act import Act
-from inflight.execution.backends.reference.pass_products import mixture
-from inflight.execution.backends.reference.routing import route as route_in_numpy
 from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.eager.routing import route
 from inflight.execution.backends.torch.weights import DeviceExperts, HeldMatrix
+from inflight.execution.ops.experts import mixture
+from inflight.execution.ops.experts import route as route_in_numpy
+from inflight.execution.ops.numpy_pass import Act
 
 from ..material import normal
 from ..test_int4 import MXFP4, matrix

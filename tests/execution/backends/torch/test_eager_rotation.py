@@ -9,8 +9,8 @@ from torch import Tensor
 
 from inflight.execution.backends.protocol import KVLayer, KVShape
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.backends.reference.kv_cache import HeldVectors
 from inflight.execution.backends.torch import eager
+from inflight.execution.ops.numpy_pass import CachedVectors
 
 from ..material import OnArrays, act, normal, read
 from .rotations import (
@@ -36,7 +36,7 @@ def close(dtype: str, got: Tensor, want: np.ndarray) -> None:
     np.testing.assert_allclose(got.float().numpy(), want, rtol=rtol, atol=1e-5)
 
 
-def holds(dtype: str, got: Tensor, scales: Tensor | None, want: HeldVectors) -> None:
+def holds(dtype: str, got: Tensor, scales: Tensor | None, want: CachedVectors) -> None:
     """The same numbers in all blocks. A whole number may be another where sums end in other last bits."""
     if scales is None:
         close(dtype, got, want.act.read(want.numbers))
@@ -65,8 +65,8 @@ def test_rope_and_write_kv(dtype: str, case: Rotation, held: str) -> None:
         on(CPU, qkv), layer, rope_on(CPU, case.table), *norms, EPS, case.norms_last, pass_on(CPU, where), got
     )
     close(dtype, got, read(dtype, want))
-    holds(dtype, layer.keys, layer.key_scales, cache.keys[0])
-    holds(dtype, layer.values, layer.value_scales, cache.values[0])
+    holds(dtype, layer.keys, layer.key_scales, cache.layer(0).keys)
+    holds(dtype, layer.values, layer.value_scales, cache.layer(0).values)
     assert layer.keys.any() == bool(case.written)
 
 
@@ -92,7 +92,7 @@ def test_rope_and_write_latent(dtype: str, heads: int, nope: int, rank: int, rot
     )
     for got, want in zip((nope_out, q_out), wanted, strict=True):
         close(dtype, got, read(dtype, want))
-    holds(dtype, layer.keys, layer.key_scales, cache.keys[0])
+    holds(dtype, layer.keys, layer.key_scales, cache.layer(0).keys)
 
 
 def test_fp8_keeps_the_largest_of_each_head_and_four_digits_of_the_others() -> None:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from inflight.execution.backends import int4, int8
-from inflight.execution.backends.reference.functions import activated, sigmoid, times_sigmoid
-from inflight.execution.backends.reference.norms import layer_normed, parts_normed, rms_normed
 from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.weights import DeviceTable, HeldMatrix, Int8Matrix
+from inflight.execution.ops.formulas import activated, parts_normed, rms_normed, sigmoid, times_sigmoid
+from inflight.execution.ops.norm import _layer_normed as layer_normed
 
 from ..material import Array, normal
 from .matrices import eight_bits, in_groups, in_int4, plain

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import draws
-from inflight.execution.backends.reference import sampling as reference
 from inflight.execution.backends.torch.eager.logprobs import score
 from inflight.execution.backends.torch.eager.sampling import philox4x32_10, sample, uniform
 from inflight.execution.batch.token_bias import bits
+from inflight.execution.ops import sampling as reference
 
 from ..material import normal, sampling
 from .draw_tensors import bad_words, compared, draws_of

@@ -14,7 +14,7 @@ import pytest
 from inflight.execution.backends.matrices import Matrix, dequantized, in_int8
 from inflight.execution.backends.protocol import Hold, Quantization
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.backends.reference.weights import ReferenceLinear
+from inflight.execution.ops.numpy_weights import NumpyLinear
 from inflight.models.spec import MoE
 
 from ...conftest import OracleOf
@@ -32,7 +32,7 @@ class Unmixed(Taken):
 
     def pack_linear(
         self, parts: Sequence[Matrix], bias: np.ndarray | None = None, hold: Hold = "act", group: int = 32
-    ) -> ReferenceLinear:
+    ) -> NumpyLinear:
         if hold == "int8":
             parts = [in_int8(dequantized(part)) if isinstance(part, np.ndarray) else part for part in parts]
         return super().pack_linear(parts, bias, hold, group)

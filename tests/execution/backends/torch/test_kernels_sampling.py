@@ -11,12 +11,12 @@ import pytest
 import torch
 from breadth import first_of
 
-from inflight.execution.backends.reference import sampling as reference
 from inflight.execution.backends.torch.kernels import candidates, selection
 from inflight.execution.backends.torch.kernels.logprobs import score
 from inflight.execution.backends.torch.kernels.sampling import sample
 from inflight.execution.backends.torch.sampling_tensors import BadSequences, Drawn
 from inflight.execution.batch.token_bias import bits
+from inflight.execution.ops import sampling as reference
 
 from ..material import normal, sampling
 from .compiled import Compiler

@@ -1,8 +1,4 @@
-"""The KV cache: keys and values of all layers, in blocks of bytes.
-
-Knows where in a block a layer's numbers lie, and how `act` becomes what is held there: itself, or int8 with a scale for
-each position and head. Whose blocks they are is known to block tables.
-"""
+"""The KV cache in numpy: keys and values of all layers, in blocks of bytes."""
 
 from __future__ import annotations
 
@@ -13,89 +9,67 @@ from typing import Any
 
 import numpy as np
 
-from inflight.execution.backends import int8
 from inflight.execution.backends.protocol import Array, KVLayer, KVShape
-from inflight.execution.backends.reference.act import Act
-
-Slots = tuple[Array, Array]  # of positions: their blocks, and their places in these
-
-
-def slots_of(positions: Array, table: Array, block_size: int) -> Slots:
-    """Where positions of a sequence lie: p in block table[p // B], at p % B."""
-    return table[positions // block_size], positions % block_size
-
-
-@dataclass(frozen=True, slots=True)
-class HeldVectors:
-    """One layer's keys or values, views of the blocks: [blocks, B, G, D] of `act`, or of int8 with scales [blocks, B,
-    G]."""
-
-    numbers: Array
-    scales: Array | None
-    act: Act
-
-    def write(self, at: Slots, x: Array) -> None:
-        """act[N, G, D] → slots."""
-        if self.scales is None:
-            self.numbers[at] = x
-        else:
-            whole, scales = int8.quantize(self.act.read(x).reshape(-1, x.shape[-1]))
-            self.numbers[at], self.scales[at] = whole.reshape(x.shape), scales.reshape(x.shape[:-1])
-
-    def read(self, at: Slots) -> Array:
-        """float32[G, N, D] of what was written."""
-        x = self.numbers[at]
-        meant = self.act.read(x) if self.scales is None else x.astype(np.float32) * self.scales[at][..., None]
-        return meant.transpose(1, 0, 2)
+from inflight.execution.ops.numpy_pass import Act, CachedLayer, CachedVectors
 
 
 @dataclass(slots=True)
 class ReferenceKVCache:
-    """memory: uint8[blocks, bytes of a block]. Of a layer a block holds, from the layer's offset on, keys [B, G, D],
-    then values; quantized, the scales of keys [B, G], then those of values. keys: of each layer with a place; values:
-    of each that keeps any."""
+    """memory: uint8[blocks, bytes of a block]. Of a layer a block has, from the layer's offset on, keys [B, G, D],
+    then values; quantized, the scales of keys [B, G], then those of values."""
 
     shape: KVShape
     num_blocks: int
     act: Act
     memory: Array = field(init=False)
-    keys: dict[int, HeldVectors] = field(init=False, default_factory=dict)
-    values: dict[int, HeldVectors] = field(init=False, default_factory=dict)
+    _layers: list[CachedLayer | None] = field(init=False)
 
     def __post_init__(self) -> None:
         offsets, block_bytes = _layout(self.shape, self.act)
         self.memory = np.zeros((self.num_blocks, block_bytes), np.uint8)
-        item = _item(self.shape, self.act)
-        for index, (layer, keys) in enumerate(zip(self.shape.layers, offsets, strict=True)):
-            if layer is None:
-                continue
-            heads = self.shape.block_size * layer.kv_heads
-            values = keys + heads * layer.key_dim * item.itemsize
-            scales = values + heads * layer.value_dim * item.itemsize
-            self.keys[index] = self._held(layer, layer.key_dim, keys, scales)
-            if layer.value_dim:
-                self.values[index] = self._held(layer, layer.value_dim, values, scales + 4 * heads)
+        self._layers = [
+            None if layer is None else self._views(layer, offset)
+            for layer, offset in zip(self.shape.layers, offsets, strict=True)
+        ]
 
     @property
     def nbytes(self) -> int:
         return int(self.memory.nbytes)
 
+    def layer(self, layer: int) -> CachedLayer:
+        """Return a layer's keys and values. Raises ValueError for a layer that has none in blocks."""
+        self.shape.of(layer)
+        found = self._layers[layer]
+        assert found is not None
+        return found
+
     def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        """Whole blocks, in order."""
+        """Copy whole blocks, in order."""
         for source, destination in zip(sources, destinations, strict=True):
             self.memory[destination] = self.memory[source]
 
-    def _held(self, layer: KVLayer, width: int, numbers: int, scales: int) -> HeldVectors:
-        """Where in a block they begin."""
+    def _views(self, layer: KVLayer, keys: int) -> CachedLayer:
+        """keys: where in a block they begin."""
+        heads, size = self.shape.block_size * layer.kv_heads, _item(self.shape, self.act).itemsize
+        values = keys + heads * layer.key_dim * size
+        scales = values + heads * layer.value_dim * size
+        return CachedLayer(
+            layer.group,
+            self._vectors(layer, layer.key_dim, keys, scales),
+            self._vectors(layer, layer.value_dim, values, scales + 4 * heads) if layer.value_dim else None,
+        )
+
+    def _vectors(self, layer: KVLayer, width: int, numbers: int, scales: int) -> CachedVectors:
+        """numbers, scales: where in a block they begin."""
         sizes = (self.num_blocks, self.shape.block_size, layer.kv_heads)
-        return HeldVectors(
+        return CachedVectors(
             self._view((*sizes, width), _item(self.shape, self.act), numbers),
             self._view(sizes, np.dtype(np.float32), scales) if self.shape.quantized else None,
             self.act,
         )
 
     def _view(self, sizes: tuple[int, ...], item: np.dtype[Any], offset: int) -> Array:
-        """[blocks, …], of every block from the same place on."""
+        """[blocks, …], of every block from the same byte on."""
         within = [int(np.prod(sizes[axis + 1 :])) * item.itemsize for axis in range(1, len(sizes))]
         return np.ndarray(sizes, item, self.memory, offset, (self.memory.shape[1], *within))
 
@@ -105,11 +79,11 @@ def bytes_per_block(shape: KVShape, act: Act) -> int:
 
 
 def _layout(shape: KVShape, act: Act) -> tuple[list[int], int]:
-    """Where each layer begins in a block, and the bytes of one."""
-    return shape.offsets(partial(_place_bytes, shape, act))
+    """Return where each layer begins in a block, and the bytes of one."""
+    return shape.offsets(partial(_layer_bytes, shape, act))
 
 
-def _place_bytes(shape: KVShape, act: Act, layer: KVLayer) -> int:
+def _layer_bytes(shape: KVShape, act: Act, layer: KVLayer) -> int:
     scales = 4 * layer.kv_heads * (2 if layer.value_dim else 1) if shape.quantized else 0
     return shape.block_size * (layer.elements * _item(shape, act).itemsize + scales)
 

@@ -1,7 +1,6 @@
-"""Functions of numbers, one by one: float32 arrays of any shape → the same shape.
+"""Formulas that several operations share: float32 arrays → float32 arrays, without rounding to `act`.
 
-Knows formulas, and no weights, tokens or rounding to `act`. sigmoid(x) is 1 / (1 + e⁻ˣ); where
-x · sigmoid(y) is wanted, it is formed as x / (1 + e⁻ʸ), which rounds once less.
+sigmoid(x) is 1 / (1 + e⁻ˣ); where x · sigmoid(y) is needed, it is formed as x / (1 + e⁻ʸ), which rounds once less.
 """
 
 from __future__ import annotations
@@ -27,15 +26,9 @@ def times_sigmoid(x: Array, y: Array) -> Array:
 
 
 def softmax(x: Array) -> Array:
-    """float32[X] → eˣ / Σ eˣ, with the largest taken off each exponent first."""
+    """float32[X] → eˣ / Σ eˣ, with the largest subtracted from each exponent first."""
     powers = np.exp(x - x.max())
     return np.asarray(powers / powers.sum(), np.float32)
-
-
-def softplus(x: Array) -> Array:
-    """log(1 + eˣ), without its overflow."""
-    found: Array = np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, np.float32(20)))))
-    return found
 
 
 def soft_capped(x: Array, cap: float) -> Array:
@@ -81,14 +74,28 @@ def _erf(x: Array) -> Array:
     return found
 
 
-def gated(gate: Array, up: Array, gating: Gating | Nonlinearity) -> Array:
-    """activation(gate) · up (Shazeer, "GLU Variants Improve Transformer", arXiv 2002.05202), or as gpt-oss has it,
+def gated(both: Array, gating: Gating | Nonlinearity) -> Array:
+    """float32[S, 2F], the gates first → float32[S, F] = activation(gate) · up (Shazeer, "GLU Variants Improve
+    Transformer", arXiv 2002.05202), or as gpt-oss has it,
 
     clamped_swiglu    g · sigmoid(1.702 · g) · (u + 1)    with g = min(gate, 7) and u = up, from -7 to 7
     """
+    gate, up = np.split(both, 2, axis=1)
     if gating == "clamped_swiglu":
         gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
         gate, up = times_sigmoid(gate, np.float32(1.702) * gate), up + 1
     else:
         gate = activated(gate, gating)
     return np.asarray(gate * up)
+
+
+def rms_normed(x: Array, weight: Array, eps: float) -> Array:
+    """float32[…, N] → x / √(mean(x²) + ε) · weight, weight float32[N] (Zhang and Sennrich, arXiv 1910.07467)."""
+    mean = np.mean(np.square(x, dtype=np.float32), axis=-1, keepdims=True, dtype=np.float32)
+    return (x / np.sqrt(mean + np.float32(eps)) * weight).astype(np.float32)
+
+
+def parts_normed(x: Array, weight: Array | None, eps: float) -> Array:
+    """Apply the RMS norm to equal parts of a row, each by itself: a weight float32[N / n] norms n of them, one
+    float32[N] the whole, which may be several heads. Rows without a weight stay as they are."""
+    return x if weight is None else rms_normed(x.reshape(-1, len(weight)), weight, eps).reshape(x.shape)

@@ -1,6 +1,6 @@
-"""Sampling and scoring in numpy, row by row: the definition of what is drawn.
+"""Sampling and scoring in numpy, row by row: the definition of the rules of `SamplingBatch`.
 
-Knows the contract of `SamplingBatch`; nothing of models, slots or memory.
+They are no operations of a program: a pass draws from the logits that its programs left.
 """
 
 from __future__ import annotations

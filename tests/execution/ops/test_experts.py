@@ -10,9 +10,9 @@ from transformers.models.lfm2_moe.modeling_lfm2_moe import Lfm2MoeTopKRouter
 from transformers.models.phimoe.modeling_phimoe import sparsemixer
 
 from inflight.execution.backends.protocol import Routing
-from inflight.execution.backends.reference.routing import route
+from inflight.execution.ops.experts import route
 
-from .material import normal
+from ..backends.material import normal
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

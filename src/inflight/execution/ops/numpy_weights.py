@@ -1,26 +1,39 @@
-"""Packed weights: what `ReferenceBackend.pack_…` gives out.
-
-Knows shapes and bytes; how they are made of a checkpoint's matrices is known to `packing`, what is computed with them
-to `products`, `experts` and `pass_rows`.
-"""
+"""Packed weights as numpy definitions read them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from inflight.execution.backends.grouped import HeldMatrix
 from inflight.execution.backends.matrices import Int8Matrix
 from inflight.execution.backends.protocol import Array, Gating, Routing
 
-Held = Array | HeldMatrix  # `act`, or quantized
+
+class QuantizedMatrix(Protocol):
+    """A matrix [N, K] in codes, which says itself how activations meet it."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def rows(self, at: Array) -> Array:
+        """Return some outputs' weights, float32[len(at), K]."""
+
+    def product(self, x: Array) -> Array:
+        """float32[S, K] → float32[S, N] = x · Wᵀ, each row by itself."""
+
+
+Packed = Array | QuantizedMatrix  # an array of `act`
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceLinear:
-    """A weight matrix [N, K], of parts that are stacked along N and may be held in different ways, and its bias."""
+class NumpyLinear:
+    """A weight matrix [N, K], of parts that are stacked along N and may be packed in different ways, and its bias."""
 
-    parts: tuple[Held, ...]
-    bias: Array | None
+    parts: tuple[Packed, ...]
+    bias: Array | None = None
 
     @property
     def rows(self) -> int:
@@ -36,31 +49,30 @@ class ReferenceLinear:
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceGateUp:
-    """Gate and up projections [F, E]."""
+class NumpyGateUp:
+    """Gate and up projections [F, E], the gates' F outputs first."""
 
-    gate: ReferenceLinear
-    up: ReferenceLinear
+    both: NumpyLinear
 
     @property
     def rows(self) -> int:
-        return self.gate.rows
+        return self.both.rows // 2
 
     @property
     def columns(self) -> int:
-        return self.gate.columns
+        return self.both.columns
 
     @property
     def nbytes(self) -> int:
-        return self.gate.nbytes + self.up.nbytes
+        return self.both.nbytes
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceExperts:
+class NumpyExperts:
     """Each expert's gate and up projections, and its down projection [E, F]; and how tokens are routed to them."""
 
-    gate_up: tuple[ReferenceGateUp, ...]
-    down: tuple[ReferenceLinear, ...]
+    gate_up: tuple[NumpyGateUp, ...]
+    down: tuple[NumpyLinear, ...]
     routing: Routing
     gating: Gating
 
@@ -70,10 +82,10 @@ class ReferenceExperts:
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceHeads:
+class NumpyHeads:
     """A matrix [N, K] for each head."""
 
-    matrices: tuple[ReferenceLinear, ...]
+    matrices: tuple[NumpyLinear, ...]
 
     @property
     def count(self) -> int:
@@ -93,12 +105,12 @@ class ReferenceHeads:
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceTable:
+class NumpyTable:
     """An embedding table [V, E]; tied, the same memory is the output projection. shares: rows of `weight` that make up
     one of the table, where parts of a row have scales of their own."""
 
-    weight: Held | Int8Matrix
-    linear: ReferenceLinear | None
+    weight: Packed | Int8Matrix
+    linear: NumpyLinear | None = None
     shares: int = 1
 
     @property
