@@ -27,7 +27,7 @@ from inflight.execution.backends.protocol import (
 from inflight.execution.backends.results import DrawnRows, PassOutcome, PooledRows, ScoredRows
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
-from inflight.execution.program import Program, run_by_name
+from inflight.execution.program import Program
 
 P = TypeVar("P", bound="HostPass")
 
@@ -40,9 +40,6 @@ class HostPass:
         self.token_ids, self.positions = inputs.token_ids, inputs.metadata.positions
         self.num_tokens = len(inputs.token_ids)
         self._outcome = PassOutcome(chunks)
-
-    def run(self, program: Any, places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
-        run_by_name(self, program, places, texts)
 
     def sample(self, logits: Any, places: Sequence[int], allowed: Sequence[Array | None] | None = None) -> None:
         of, slots, positions = self._placed(places)

@@ -39,7 +39,7 @@ def close(dtype: str, got: Tensor, want: np.ndarray) -> None:
 def holds(dtype: str, got: Tensor, scales: Tensor | None, want: CachedVectors) -> None:
     """The same numbers in all blocks. A whole number may be another where sums end in other last bits."""
     if scales is None:
-        close(dtype, got, want.act.read(want.numbers))
+        close(dtype, got, want.act.load(want.numbers))
     else:
         close(dtype, scales, want.scales)
         np.testing.assert_allclose(got.numpy(), want.numbers, atol=1)

@@ -48,8 +48,8 @@ class ReferencePass(HostPass):
     ):
         super().__init__(backend, inputs, batch, chunks)
         states, moves = batch.states, inputs.states
-        if moves is not None:
-            assert isinstance(states, ReferenceStates)
+        assert states is None or isinstance(states, ReferenceStates)
+        if states is not None and moves is not None:
             moves = moves._replace(slots=moves.slots + states.first_snapshot)
         self._on = NumpyPass(
             backend.act,
