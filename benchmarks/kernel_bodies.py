@@ -19,8 +19,9 @@ from inflight.execution.backends.native import NativeBackend, NativePass
 from inflight.execution.backends.protocol import Array, AttentionMetadata, Hold, KVShape, RopeTable, SamplingBatch
 from inflight.execution.batch.pass_layout import PassInputs
 from inflight.execution.program import Program
-from inflight.execution.sizes import parts
-from inflight.models.spec import Attention, ModelSpec
+from inflight.models.mixers.attention import Attention
+from inflight.models.mlps.dense import Dense
+from inflight.models.spec import ModelSpec
 
 BLOCK = 16  # tokens of a KV block
 ONE = 0x3F80  # in bf16
@@ -51,8 +52,8 @@ class Layers:
 
     def __init__(self, config: ModelSpec, backend: NativeBackend, hold: Hold) -> None:
         self._config, self._backend, self._hold = config, backend, hold
-        attention, mlp = parts(config.layers[0])
-        assert isinstance(attention, Attention)
+        attention, mlp = config.layers[0].mixer, config.layers[0].mlp
+        assert isinstance(attention, Attention) and isinstance(mlp, Dense)
         hidden, inner, width = config.hidden_size, mlp.width, attention.heads * attention.head_dim
         qkv, output = matrix(attention.qkv_rows, hidden), matrix(hidden, width)
         gate, up, down = matrix(inner, hidden), matrix(inner, hidden), matrix(hidden, inner)
@@ -70,8 +71,8 @@ class Layers:
 
     def products(self, tokens: int) -> Body:
         config, batch = self._config, plain(self._backend)
-        mixer, mlp = parts(config.layers[0])
-        assert isinstance(mixer, Attention)
+        mixer, mlp = config.layers[0].mixer, config.layers[0].mlp
+        assert isinstance(mixer, Attention) and isinstance(mlp, Dense)
         x, wide, attn_out = (
             self._backend.activation_of(ones(tokens, count))
             for count in (config.hidden_size, mlp.width, mixer.heads * mixer.head_dim)
@@ -150,7 +151,7 @@ def ones(tokens: int, width: int) -> Array:
 def attention(config: ModelSpec, backend: NativeBackend, quantized: bool, rows: int, start: int, length: int) -> Body:
     """One layer's attention: `rows` chunks of `length` tokens from position `start` on, in separate blocks. The
     ceiling of int8 keys and values has each product twice: queries and probabilities are two bytes."""
-    mixer, _ = parts(config.layers[0])
+    mixer = config.layers[0].mixer
     assert isinstance(mixer, Attention)
     heads, kv_heads, dim = mixer.heads, mixer.kv_heads, mixer.head_dim
     context = start + length

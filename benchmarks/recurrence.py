@@ -31,7 +31,7 @@ from inflight.execution.backends.protocol import AttentionMetadata, KVShape, Lay
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
 from inflight.execution.program import Program
-from inflight.models.spec import LinearAttention
+from inflight.models.mixers.deltanet import LinearAttention
 
 HIDDEN = 2048
 SPEC = LinearAttention(key_heads=16, value_heads=32, key_dim=128, value_dim=128, kernel=4)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from benchmarks.gpu.device import Rates
 from inflight.execution.backends.protocol import Quantization
-from inflight.models.arithmetic import pair_flops, state_flops, table_parameters, touched_experts
-from inflight.models.layer_weights import expert_weights, kinds_of_layers, mixer_weights, mlp_weights
-from inflight.models.sequence_memory import cached_elements, state_bytes
-from inflight.models.spec import LayerSpec, ModelSpec, MoE
+from inflight.models.arithmetic import table_parameters
+from inflight.models.sequence_memory import state_bytes
+from inflight.models.spec import LayerSpec, ModelSpec
 
 _ITEM = 2  # bytes, of keys and values, of the output projection, and of weights in bf16
 # Of layers, scales included.
@@ -60,7 +59,7 @@ def step_seconds(model: ModelSpec, step: StepShape, rates: Rates, held: Quantiza
 
 
 def step_costs(model: ModelSpec, step: StepShape, held: Quantization = "none") -> Iterator[Cost]:
-    for layer, count in kinds_of_layers(model):
+    for layer, count in model.kinds_of_layers:
         yield from _layer_costs(model, layer, step, count, _WEIGHT[held])
     head = table_parameters(model)
     yield Cost("logits", head * _ITEM, 2.0 * head * step.rows)
@@ -72,15 +71,15 @@ def _layer_costs(
     model: ModelSpec, layer: LayerSpec, step: StepShape, count: int, weight_bytes: float
 ) -> Iterator[Cost]:
     hidden, tokens = model.hidden_size, step.tokens
-    of_mixer, of_mlp = mixer_weights(layer.mixer, hidden).matrices, mlp_weights(layer.mlp, hidden).matrices
+    of_mixer, of_mlp = layer.mixer.weights(hidden).matrices, layer.mlp.weights(hidden).matrices
     for outputs, inputs in (*of_mixer, *of_mlp):
         yield Cost("products", outputs * inputs * weight_bytes, 2.0 * outputs * inputs * tokens, count)
-    if isinstance(layer.mlp, MoE):
-        expert = expert_weights(layer.mlp, hidden).elements
-        read = touched_experts(layer.mlp, tokens) * expert * weight_bytes
+    if layer.mlp.experts:
+        expert = layer.mlp.expert_weights(hidden).elements
+        read = layer.mlp.touched_experts(tokens) * expert * weight_bytes
         yield Cost("experts", read, 2.0 * expert * layer.mlp.top_k * tokens, count)
-    if cached := cached_elements(layer.mixer):
-        read = step.rows * step.context * cached * _ITEM
-        yield Cost("attention", read, pair_flops(layer.mixer, compressed=True) * step.pairs, count)
-    elif operations := state_flops(layer.mixer):
+    if cached := layer.mixer.cached:
+        read = step.rows * step.context * cached.elements * _ITEM
+        yield Cost("attention", read, layer.mixer.pair_flops(compressed=True) * step.pairs, count)
+    elif operations := layer.mixer.state_flops:
         yield Cost("recurrence", 0, float(operations) * tokens, count)

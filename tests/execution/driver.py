@@ -22,7 +22,6 @@ from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.lora_files import LoraFiles
 from inflight.execution.memory import kv_shape
 from inflight.execution.model import Model
-from inflight.execution.parallel.partial_sums import with_partial_sums
 from inflight.execution.parallel.shards import Shard
 from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
@@ -62,7 +61,7 @@ class Driver:
         weights = load_weights(
             whole, Checkpoint(folder, backend.packs_fp8), backend, length, quantization=quantization, shard=shard
         )
-        weights = weights if shard is None else with_partial_sums(weights)
+        weights = weights if shard is None else weights.with_partial_sums()
         self.decoder = Model(self.config, weights, backend, max_tokens, max_logit_rows=max_tokens)
         self.adapters = AdapterMatrices(whole, weights.places)
         self._backend = backend

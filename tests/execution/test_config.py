@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inflight.execution.roofline import Machine, decode_ceiling
-from inflight.execution.sizes import kv_bytes_per_token, parts, step_weight_bytes, weight_bytes
+from inflight.execution.sizes import kv_bytes_per_token, step_weight_bytes, weight_bytes
 from inflight.models.arithmetic import (
     attention_flops_per_token,
     layer_flops_per_token,
@@ -17,11 +17,12 @@ from inflight.models.arithmetic import (
     logit_flops_per_token,
     parameters,
     table_parameters,
-    value_parameters,
 )
 from inflight.models.errors import ModelError
+from inflight.models.mixers.attention import Attention
+from inflight.models.mixers.mla import LatentAttention
 from inflight.models.registry import read_folder, read_spec
-from inflight.models.spec import Attention, LatentAttention, ModelSpec
+from inflight.models.spec import ModelSpec
 
 from .conftest import OracleOf
 from .variants import VARIANTS
@@ -42,7 +43,7 @@ def config(**changes: Any) -> ModelSpec:
 
 
 def windows_of(model: ModelSpec) -> tuple[int, ...]:
-    mixers = (parts(layer)[0] for layer in model.layers)
+    mixers = (layer.mixer for layer in model.layers)
     found = (mixer for mixer in mixers if isinstance(mixer, Attention | LatentAttention))
     return tuple(mixer.window if isinstance(mixer, Attention) else 0 for mixer in found)
 
@@ -50,7 +51,7 @@ def windows_of(model: ModelSpec) -> tuple[int, ...]:
 # -- families ---------------------------------------------------------------------------------------------------------
 def test_llama_defaults_are_those_of_transformers() -> None:
     got = config()
-    attention, _ = parts(got.layers[0])
+    attention = got.layers[0].mixer
     assert (attention.kv_heads, attention.head_dim, got.max_position_embeddings, got.norm.eps) == (4, 16, 2048, 1e-6)
     assert windows_of(got) == (0, 0, 0, 0)
     assert (attention.qkv_bias, attention.output_bias, got.head.tied) == (False,) * 3
@@ -62,7 +63,7 @@ def test_llama_defaults_are_those_of_transformers() -> None:
 
 def test_biases_by_family() -> None:
     def biases(architecture: str, **changes: Any) -> tuple[bool, bool]:
-        attention, _ = parts(config(architectures=[architecture], num_key_value_heads=2, **changes).layers[0])
+        attention = config(architectures=[architecture], num_key_value_heads=2, **changes).layers[0].mixer
         return attention.qkv_bias, attention.output_bias
 
     assert biases("LlamaForCausalLM", attention_bias=True) == (True, True)
@@ -74,10 +75,10 @@ def test_biases_by_family() -> None:
 
 def test_model_type_speaks_where_architectures_are_silent() -> None:
     got = config(architectures=None, model_type="qwen3", num_key_value_heads=2)
-    attention, _ = parts(got.layers[0])
+    attention = got.layers[0].mixer
     assert (got.family, attention.qk_norm, attention.head_dim) == ("qwen3", "head", 128)
     narrow = config(architectures=None, model_type="qwen3", num_key_value_heads=2, head_dim=None)
-    assert parts(narrow.layers[0])[0].head_dim == 16
+    assert narrow.layers[0].mixer.head_dim == 16
 
 
 def test_mistral_windows() -> None:
@@ -157,7 +158,7 @@ def test_rotations_of_layers_in_the_old_spelling() -> None:
 def test_gemma_says_gelu_and_means_it_by_tanh() -> None:
     for said in (None, "gelu", "gelu_pytorch_tanh"):
         model = config(architectures=["GemmaForCausalLM"], num_key_value_heads=2, hidden_act=said)
-        assert parts(model.layers[0])[1].activation == "gelu_pytorch_tanh"
+        assert model.layers[0].mlp.activation == "gelu_pytorch_tanh"
     with pytest.raises(ModelError, match="hidden_act 'relu' is not supported"):
         config(architectures=["GemmaForCausalLM"], num_key_value_heads=2, hidden_act="relu")
 
@@ -165,7 +166,7 @@ def test_gemma_says_gelu_and_means_it_by_tanh() -> None:
 def test_layers_without_rotation_are_marked_one_by_one() -> None:
     def rotated(**changes: Any) -> list[bool]:
         spec = config(architectures=["SmolLM3ForCausalLM"], **changes)
-        return [parts(layer)[0].rope is not None for layer in spec.layers]
+        return [layer.mixer.rope is not None for layer in spec.layers]
 
     assert rotated() == [True, True, True, False]
     assert rotated(no_rope_layers=[0, 1, 1, 0]) == [False, True, True, False]
@@ -230,7 +231,7 @@ def test_arithmetic_of_a_known_model() -> None:
 def test_int8_halves_the_layers_and_then_the_output_projection() -> None:
     got = config(num_hidden_layers=7)
     layers, table = 7 * layer_matrix_parameters(got, got.layers[0]), table_parameters(got)
-    attention, mlp = parts(got.layers[0])
+    attention, mlp = got.layers[0].mixer, got.layers[0].mlp
     outputs = attention.qkv_rows + 2 * mlp.width + 2 * got.hidden_size
     saved = step_weight_bytes(got, "bfloat16") - step_weight_bytes(got, "bfloat16", "int8")
     assert saved == layers * (1 - 2 / 32) - 7 * 4 * outputs
@@ -250,7 +251,7 @@ def test_int8_halves_the_layers_and_then_the_output_projection() -> None:
 def test_layers_that_come_quantized_take_what_they_are_held_in(given: dict[str, Any], bytes_of_a_weight: float) -> None:
     plain, got = config(), config(quantization_config=given)
     layers = len(plain.layers) * layer_matrix_parameters(plain, plain.layers[0])
-    attention, mlp = parts(got.layers[0])
+    attention, mlp = got.layers[0].mixer, got.layers[0].mlp
     scales = len(plain.layers) * 4 * (attention.qkv_rows + 2 * mlp.width + 2 * got.hidden_size)
     saved = weight_bytes(plain, "bfloat16") - weight_bytes(got, "bfloat16")
     assert saved == pytest.approx((2 - bytes_of_a_weight) * layers - scales, abs=1)
@@ -262,7 +263,7 @@ def test_int4_has_half_a_byte_and_its_share_of_a_scale_and_an_offset(group_size:
     layers, table = 7 * layer_matrix_parameters(got, got.layers[0]), table_parameters(got)
     int8 = [step_weight_bytes(got, "bfloat16", held) for held in ("int8", "int8-all")]
     int4 = [step_weight_bytes(got, "bfloat16", held, group_size) for held in ("int4", "int4-all")]
-    values = 7 * value_parameters(got, got.layers[0])  # in int8
+    values = 7 * got.layers[0].mixer.value_elements(got.hidden_size)  # in int8
     assert int8[0] - int4[0] == pytest.approx((layers - values) * (0.5 + 2 / 32 - scale), abs=1)
     assert int8[1] - int4[1] == pytest.approx((layers - values + table) * (0.5 + 2 / 32 - scale), abs=1)
 

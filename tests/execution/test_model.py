@@ -12,8 +12,8 @@ from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.weights import load_weights
+from inflight.models.mlps.moe import MoE
 from inflight.models.registry import read_folder
-from inflight.models.spec import MoE
 
 from .conftest import OracleOf
 from .driver import BLOCK, Driver, backends

@@ -24,8 +24,10 @@ from inflight.execution.backends.reference.packing import packed
 from inflight.execution.ops.numpy_pass import Act
 from inflight.execution.ops.numpy_weights import NumpyLinear, Packed
 from inflight.execution.sizes import hold_of
+from inflight.models.mixers.mla import LatentAttention
+from inflight.models.mlps.moe import MoE
 from inflight.models.registry import read_folder
-from inflight.models.spec import LatentAttention, ModelSpec, MoE
+from inflight.models.spec import ModelSpec
 
 from .conftest import OracleOf
 from .driver import Driver, backends

@@ -21,7 +21,7 @@ from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.models.errors import ModelError
-from inflight.models.spec import Attention
+from inflight.models.mixers.attention import Attention
 
 from .variants import SIZES
 

@@ -6,7 +6,9 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 from execution.driver import Driver
@@ -15,11 +17,12 @@ from safetensors.torch import load_file, save_file
 from text.builders import byte_level
 
 from inflight import LLM, SamplingParams
-from inflight.models import families, spec
+from inflight.models import families, mixers, mlps, spec
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.family import Family, attention, dense
 from inflight.models.fields import Fields
+from inflight.models.mixers.attention import Attention
 from inflight.models.registry import read_folder, read_spec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-a-model.md").read_text(encoding="utf-8")
@@ -107,7 +110,7 @@ def test_the_family_that_is_only_described_is_counted_and_not_run() -> None:
     otter = read_spec({**data, "moe_intermediate_size": 24})
     attention, plain, sparse = 4 * 64 * 64, 3 * 64 * 96, 8 * 64 + 8 * 3 * 64 * 24
     assert parameters(otter) == 4 * (attention + 2 * 64) + 2 * (plain + sparse) + 2 * 320 * 64 + 64
-    assert [layer.mixer.window for layer in otter.layers if isinstance(layer.mixer, spec.Attention)] == [4096] * 3 + [0]
+    assert [layer.mixer.window for layer in otter.layers if isinstance(layer.mixer, Attention)] == [4096] * 3 + [0]
     with pytest.raises(ModelError, match="OtterForCausalLM is a mixture of experts, which is not supported"):
         read_spec(data, to_run=True)
 
@@ -115,14 +118,17 @@ def test_the_family_that_is_only_described_is_counted_and_not_run() -> None:
 def test_its_flags_are_read_and_what_it_does_not_know_is_refused(heron: tuple[Path, Oracle]) -> None:
     data = json.loads((heron[0] / "config.json").read_text())
     mixer = read_spec({**data, "use_qk_norm": False, "use_qkv_bias": False}, to_run=True).layers[0].mixer
-    assert isinstance(mixer, spec.Attention) and (mixer.qk_norm, mixer.qkv_bias) == ("none", False)
+    assert isinstance(mixer, Attention) and (mixer.qk_norm, mixer.qkv_bias) == ("none", False)
     with pytest.raises(ModelError) as refused:
         read_spec({**data, "kv_lora_rank": 512})
     assert str(refused.value) in " ".join(PAGE.replace("\n> ", " ").split())
 
 
 def test_the_page_names_every_part_of_a_spec_and_of_a_family() -> None:
-    parts = [one for one in vars(spec).values() if isinstance(one, type) and one.__module__ == spec.__name__]
+    kinds = (one.name for folder in (mixers, mlps) for one in iter_modules(folder.__path__, f"{folder.__name__}."))
+    files = [spec, *map(import_module, kinds)]
+    found = [(one, file) for file in files for one in vars(file).values() if isinstance(one, type)]
+    parts = [one for one, file in found if one.__module__ == file.__name__]
     words = {word for one in (*parts, Family) for word in (*one.__struct_fields__, one.__name__)}  # type: ignore[attr-defined]
     assert len(parts) > 10 and not {word for word in words if f"`{word}`" not in PAGE}
 
@@ -158,7 +164,7 @@ def test_defaults_hold_for_whatever_is_left_out(heron: tuple[Path, Oracle]) -> N
     read = read_spec({key: value for key, value in data.items() if key not in left_out}, to_run=True, family=family)
     assert (read.rope.theta, read.norm.eps, read.end_token_ids, read.checkpoint_dtype) == (5e5, 1e-3, (7,), "float16")
     mixer = read.layers[0].mixer
-    assert isinstance(mixer, spec.Attention) and mixer.kv_heads == 2
+    assert isinstance(mixer, Attention) and mixer.kv_heads == 2
 
 
 def _layers(fields: Fields) -> spec.LayerSpec:

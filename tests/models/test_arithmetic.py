@@ -11,10 +11,11 @@ import pytest
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
 from inflight.models.known import known_model
-from inflight.models.layer_weights import mixer_weights
+from inflight.models.mixers.attention import Attention
+from inflight.models.mixers.mla import LatentAttention
+from inflight.models.mlps.moe import MoE
 from inflight.models.registry import read_spec
-from inflight.models.sequence_memory import cached_elements
-from inflight.models.spec import Attention, LatentAttention, ModelSpec, MoE, WeightFormat
+from inflight.models.spec import ModelSpec, WeightFormat
 from inflight.models.weight_format import weight_format
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -31,8 +32,8 @@ def test_of_experts_only_those_of_a_token_are_active() -> None:
     mlp = mixtral.layers[0].mlp
     assert isinstance(mlp, MoE)
     assert arithmetic.active_parameters(mixtral) / 1e9 == pytest.approx(12.9, rel=0.01)
-    assert arithmetic.touched_experts(mlp, 1) == pytest.approx(2)
-    assert 7.9 < arithmetic.touched_experts(mlp, 16) < 8
+    assert mlp.touched_experts(1) == pytest.approx(2)
+    assert 7.9 < mlp.touched_experts(16) < 8
 
 
 def test_a_step_reads_the_experts_that_it_touches_and_computes_with_those_of_each_token() -> None:
@@ -51,16 +52,16 @@ def test_heads_are_not_taken_for_the_hidden_size() -> None:
     mixer = qwen.layers[0].mixer
     assert isinstance(mixer, Attention)
     assert mixer.heads * mixer.head_dim != qwen.hidden_size
-    elements = mixer_weights(mixer, qwen.hidden_size).elements
+    elements = mixer.weights(qwen.hidden_size).elements
     assert elements == 1024 * (16 + 2 * 8) * 128 + 16 * 128 * 1024
 
 
 def test_latent_attention_is_wider_where_it_stays_compressed() -> None:
     mixer = published("deepseek-v3").layers[0].mixer
     assert isinstance(mixer, LatentAttention)
-    assert cached_elements(mixer) == 512 + 64
-    assert arithmetic.pair_flops(mixer) == 2 * 128 * (128 + 64 + 128)
-    assert arithmetic.pair_flops(mixer, compressed=True) == 2 * 128 * (2 * 512 + 64)
+    assert mixer.cached is not None and mixer.cached.elements == 512 + 64
+    assert mixer.pair_flops() == 2 * 128 * (128 + 64 + 128)
+    assert mixer.pair_flops(compressed=True) == 2 * 128 * (2 * 512 + 64)
 
 
 def test_a_window_bounds_attention() -> None:

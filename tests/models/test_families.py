@@ -12,19 +12,15 @@ import transformers
 from inflight.models.arithmetic import layer_matrix_parameters, parameters, table_parameters
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
+from inflight.models.mixers.attention import Attention
+from inflight.models.mixers.deltanet import LinearAttention
+from inflight.models.mixers.mamba import Mamba
+from inflight.models.mixers.shortconv import ShortConvolution
+from inflight.models.mlps.dense import Dense
+from inflight.models.mlps.moe import MoE, Router
 from inflight.models.registry import families_naming, read_spec
 from inflight.models.runnable import refuse_what_does_not_run
-from inflight.models.spec import (
-    Attention,
-    Dense,
-    LayerSpec,
-    LinearAttention,
-    Mamba,
-    MoE,
-    Pooler,
-    Router,
-    ShortConvolution,
-)
+from inflight.models.spec import LayerSpec, Pooler
 
 FAMILIES = families_naming("")
 SIZES: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 
 from inflight.models.errors import ModelError
 from inflight.models.known import read_model
-from inflight.models.spec import Attention
+from inflight.models.mixers.attention import Attention
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

@@ -13,8 +13,9 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
 from inflight.models.known import known_model, read_model
+from inflight.models.mixers.attention import Attention
 from inflight.models.sequence_memory import state_bytes
-from inflight.models.spec import Attention, ModelSpec
+from inflight.models.spec import ModelSpec
 from inflight.simulate.hardware import data_sheets, find_gpu
 from inflight.simulate.roofline import KINDS, Case, Roofline, all_reduce_seconds, efficiencies
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate

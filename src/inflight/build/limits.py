@@ -26,7 +26,7 @@ from inflight.execution.backends.protocol import DType
 from inflight.execution.backends.torch.device import DeviceError, check_fp8, choose
 from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.states import states_of
-from inflight.models.spec import LatentAttention, ModelSpec
+from inflight.models.spec import ModelSpec
 
 log = logging.getLogger(__name__)
 INT4_COST = "20 to 26 %"  # of perplexity: docs/models.md, "int4 from plain weights"
@@ -165,8 +165,8 @@ def graph_limits(settings: EngineSettings, model: ModelSpec) -> GraphLimits:
     if states_of(model):
         return GraphLimits(rows, 0)
     max_tokens = GPU_GRAPH_TOKENS
-    if any(isinstance(layer.mixer, LatentAttention) for layer in model.layers):
-        max_tokens = GPU_LOGIT_ROWS  # its splits take gigabytes as it is
+    if any(layer.mixer.reads is not None and not layer.mixer.reads.value_dim for layer, _ in model.kinds_of_layers):
+        max_tokens = GPU_LOGIT_ROWS  # splits of latent attention take gigabytes as it is
     return GraphLimits(rows, min(settings.max_num_batched_tokens or max_tokens, max_tokens))
 
 

@@ -17,8 +17,8 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.kv_blocks import max_blocks
 from inflight.execution.memory import GIB
 from inflight.execution.sizes import weight_bytes
+from inflight.models.arithmetic import adapter_parameters
 from inflight.models.gguf.gguf_model import gguf_at
-from inflight.models.layer_weights import adapter_parameters
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
 

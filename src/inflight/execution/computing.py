@@ -122,8 +122,4 @@ class KernelModel:
         shard = None if self.member is None else self.member.shard
         load = partial(load_weights, self.spec, source, backend, max_positions, progress)
         weights = load(self.quantization, self.group_size, shard=shard)
-        if shard is None:
-            return weights
-        from inflight.execution.parallel.partial_sums import with_partial_sums
-
-        return with_partial_sums(weights)
+        return weights if shard is None else weights.with_partial_sums()

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from inflight.core.types.kv_blocks import max_blocks
 from inflight.execution.backends.protocol import KVLayer
-from inflight.models.spec import Attention, LatentAttention, Mixer, ModelSpec
+from inflight.models.parts import Mixer
+from inflight.models.spec import ModelSpec
 
 MAX_GROUPS = 16  # each is one more table for every row
 WORTH = 0.8  # share of the memory of one group of all layers that several must not exceed
@@ -28,11 +29,7 @@ class KVGroups(Struct, frozen=True):
 
 def kept(mixer: Mixer, group: int = 0) -> KVLayer | None:
     """Return the shape of a layer's keys and values of one token in its group's blocks; None: it has none."""
-    if isinstance(mixer, Attention) and mixer.kv_layer is None:
-        return KVLayer(group, mixer.kv_heads, mixer.head_dim, mixer.head_dim)
-    if isinstance(mixer, LatentAttention):
-        return KVLayer(group, 1, mixer.kv_lora_rank + mixer.qk_rope_head_dim, 0)
-    return None
+    return None if mixer.writes is None else KVLayer(group, *mixer.writes)
 
 
 def one_group(spec: ModelSpec) -> KVGroups:
@@ -49,9 +46,8 @@ def kv_groups(spec: ModelSpec, block_size: int, max_model_len: int) -> KVGroups:
     if spec.encoder_only:
         return one_group(spec)
     sizes = [0 if (own := kept(layer.mixer)) is None else own.elements for layer in spec.layers]
-    windows = [layer.mixer.window if isinstance(layer.mixer, Attention) else 0 for layer in spec.layers]
     # A window as long as the longest sequence drops no token.
-    windows = [window if window < max_model_len else 0 for window in windows]
+    windows = [layer.mixer.window if layer.mixer.window < max_model_len else 0 for layer in spec.layers]
     one = one_group(spec)
 
     def memory(groups: KVGroups) -> int:

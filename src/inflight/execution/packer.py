@@ -6,7 +6,7 @@ come from (`checkpoints`), or how they are packed (the backend).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ from inflight.execution.backends.protocol import (
     Hold,
     Linear,
     Quantization,
+    Rope,
     Routing,
     Table,
     Vector,
@@ -31,6 +32,7 @@ from inflight.execution.backends.protocol import (
 from inflight.execution.sizes import hold_of, holds, token_table_is_quantized
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
+from inflight.models.rope import RopeSettings
 from inflight.models.spec import ModelSpec, NextTokens
 
 _TABLE, _HEAD, _BIAS = "model.embed_tokens.weight", "lm_head.weight", "lm_head.bias"
@@ -80,8 +82,9 @@ class Packer:
         progress: Progress | None,
         quantization: Quantization,
         group_size: int = 32,
+        ropes: Mapping[RopeSettings, Rope] | None = None,
     ) -> None:
-        """group_size: inputs that share a scale where plain matrices become int4."""
+        """group_size: inputs that share a scale where plain matrices become int4. ropes: the model's rotations."""
         self.model = model
         self.nbytes = 0
         self.places: dict[str, WeightPlace] = {}
@@ -89,6 +92,7 @@ class Packer:
         self._quantization = quantization
         self._layers, self._output = holds(quantization)
         self._group_size = group_size
+        self._ropes = ropes or {}
         self._packed, self._parameters = 0, parameters(model)
 
     def tables(self) -> tuple[Table, Linear | None]:
@@ -107,6 +111,10 @@ class Packer:
         self._done(table.nbytes, (_TABLE, shape))
         bias = [(_BIAS, model.vocab_size)] if model.head.bias else []
         return table, self._linear([(_HEAD, shape)], bias, self._output)
+
+    def rope(self, settings: RopeSettings | None) -> Rope | None:
+        """Return the rotation with these settings, one for all layers that have it; None for none."""
+        return None if settings is None else self._ropes[settings]
 
     def position_bias(self, name: str, buckets: int, heads: int) -> Vector:
         """Pack the bias that attention adds to scores by a key's distance (`AttentionOperations.attention`), from a

@@ -9,33 +9,14 @@ from __future__ import annotations
 
 from inflight.execution.backends.matrices import GROUPS, INT8_GROUP
 from inflight.execution.backends.protocol import DType, Hold, Quantization
-from inflight.models import arithmetic, layer_weights, sequence_memory
+from inflight.models import arithmetic, sequence_memory
 from inflight.models.arithmetic import Packing
-from inflight.models.errors import ModelError
-from inflight.models.runnable import ComputedMixer
-from inflight.models.spec import (
-    Dense,
-    LatentAttention,
-    LayerSpec,
-    ModelSpec,
-    MoE,
-    WeightFormat,
-)
+from inflight.models.spec import ModelSpec, WeightFormat
 
 _VALUES = ".self_attn.v_proj.weight"
 _ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
 _SCALE_BYTES = 4  # of an output of a quantized matrix (its factor), of a head of int8 keys or values
 _GROUP_SCALE_BYTES = 2  # of a group of a quantized matrix, and of its offset
-
-
-def parts(layer: LayerSpec) -> tuple[ComputedMixer, Dense | MoE]:
-    """Return a layer's mixer and MLP. Raises ModelError for layers that the decoder does not compute."""
-    if isinstance(layer.mixer, ComputedMixer) and isinstance(layer.mlp, Dense | MoE):
-        return layer.mixer, layer.mlp
-    raise ModelError(
-        f"layers of {type(layer.mixer).__name__} and {type(layer.mlp).__name__} are described, but not computed by "
-        "this decoder; take a model of another family."
-    )
 
 
 def holds(quantization: Quantization) -> tuple[Hold, Hold]:
@@ -140,19 +121,19 @@ def step_weight_bytes(
 
 
 def _turned_keys(model: ModelSpec, packed: Packing) -> float:
-    """Bytes that the keys' part of latent attention's matrix for keys and values takes beyond what is counted of it:
-    it is held turned, so that it has other outputs, and as a table where it comes quantized (`Packer.heads`)."""
+    """Bytes that matrices take, beyond what is counted of them, that are held transposed (the keys' part of latent
+    attention's matrix for keys and values): they have other outputs, and where they come quantized they are held as a
+    table is (`Packer.heads`)."""
     found = 0.0
-    for layer, count in layer_weights.kinds_of_layers(model):
-        mixer = layer.mixer
-        if not isinstance(mixer, LatentAttention) or not packed.matrix_scale:
+    for layer, count in model.kinds_of_layers:
+        if layer.mixer.transposed is None or not packed.matrix_scale:
             continue
-        outputs, turned = mixer.heads * mixer.qk_nope_head_dim, mixer.heads * mixer.kv_lora_rank
+        matrices, outputs, inputs = layer.mixer.transposed
         if model.weight_format is None:
-            found += count * (turned - outputs) * packed.matrix_scale
+            found += count * matrices * (inputs - outputs) * packed.matrix_scale
         else:
-            elements = outputs * mixer.kv_lora_rank
-            found += count * (elements * (packed.table - packed.matrix) - outputs * packed.matrix_scale)
+            elements = matrices * outputs * inputs
+            found += count * (elements * (packed.table - packed.matrix) - matrices * outputs * packed.matrix_scale)
     return found
 
 

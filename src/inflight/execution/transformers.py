@@ -34,7 +34,9 @@ from inflight.execution.memory import gib, kv_shape, machine_memory
 from inflight.execution.packer import Progress, WeightPlace
 from inflight.execution.program import Program, Workspace
 from inflight.models.errors import ModelError
-from inflight.models.spec import Attention, Dense, Head, LayerSpec, ModelSpec, Norm
+from inflight.models.mixers.attention import Attention
+from inflight.models.mlps.dense import Dense
+from inflight.models.spec import Head, LayerSpec, ModelSpec, Norm
 
 _NAME = "inflight_paged"  # of `paged_attention` in the library's registry
 _KINDS = ("full_attention", "sliding_attention")

@@ -7,6 +7,7 @@ hold. Which tensors a layer has stands in `layers`, where they come from in `che
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.execution.backends.protocol import Backend, Linear, Quantization, Rope, Table
 from inflight.execution.checkpoints.expert_names import ExpertNames
@@ -16,23 +17,16 @@ from inflight.execution.layers.norm import NormWeights
 from inflight.execution.layers.pooler import PoolerWeights
 from inflight.execution.layers.token_input import TokenInputTable, TokenInputWeights
 from inflight.execution.memory import MachineMemory, gib, memory_of
-from inflight.execution.mixers.attention import AttentionWeights
-from inflight.execution.mixers.deltanet import LinearAttentionWeights
-from inflight.execution.mixers.mla import LatentWeights
-from inflight.execution.mixers.shortconv import ShortConvolutionWeights
-from inflight.execution.mlps.dense import DenseWeights
-from inflight.execution.mlps.moe import MoEWeights
 from inflight.execution.packer import Packer, Progress, TensorSource, WeightPlace
 from inflight.execution.parallel.sharded import ShardedTensors
 from inflight.execution.parallel.shards import Shard
+from inflight.execution.parts import PartWeights, load_part
 from inflight.execution.rope import rope_settings, rope_table
-from inflight.execution.sizes import parts, weight_bytes
+from inflight.execution.sizes import weight_bytes
 from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, LatentAttention, LayerSpec, LinearAttention, ModelSpec, MoE, NormPlace
-
-MixerWeights = AttentionWeights | LatentWeights | LinearAttentionWeights | ShortConvolutionWeights
+from inflight.models.spec import LayerSpec, ModelSpec, NormPlace
 
 
 class LayerWeights(Struct, frozen=True):
@@ -43,13 +37,22 @@ class LayerWeights(Struct, frozen=True):
 
     spec: LayerSpec
     mixer_norm: NormWeights | None
-    mixer: MixerWeights
+    mixer: PartWeights
     mlp_norm: NormWeights | None
-    mlp: DenseWeights | MoEWeights
+    mlp: PartWeights
     token_input: TokenInputWeights | None
     scalar: float
     mixer_sum: NormWeights | None = None
     mlp_sum: NormWeights | None = None
+
+    def with_partial_sums(self) -> LayerWeights:
+        """Mark the products that are parts of a sum, of the parts that devices share."""
+        mixer, mlp = self.mixer, self.mlp
+        return replace(
+            self,
+            mixer=mixer if self.spec.mixer.whole else mixer.with_partial_sums(),
+            mlp=mlp if self.spec.mlp.whole else mlp.with_partial_sums(),
+        )
 
 
 class ModelWeights(Struct, frozen=True):
@@ -64,6 +67,10 @@ class ModelWeights(Struct, frozen=True):
     ropes: dict[RopeSettings, Rope]
     nbytes: int  # of everything above
     places: dict[str, WeightPlace]  # of layers' matrices, by their usual names
+
+    def with_partial_sums(self) -> ModelWeights:
+        """Return the weights of one device among several, with the products marked that are parts of a sum."""
+        return replace(self, layers=tuple(layer.with_partial_sums() for layer in self.layers))
 
     @property
     def table(self) -> Table:
@@ -99,14 +106,14 @@ def load_weights(
     if shard is not None:
         named, model = ShardedTensors(named, shard), shard.spec
     _check_memory(model, backend, max_positions, quantization, group_size, memory or memory_of(backend))
-    packer = Packer(model, named, backend, progress, quantization, group_size)
     tables = {settings: rope_table(settings, max_positions) for settings in rope_settings(model)}
     ropes = {settings: backend.pack_rope(table) for settings, table in tables.items()}
+    packer = Packer(model, named, backend, progress, quantization, group_size, ropes)
     # The tables first: while one of them is packed its source is in memory too, and nothing else should be yet.
     table, output = packer.tables()
     embedding = EmbeddingWeights.load(packer, table)
     token_inputs = None if model.token_input is None else TokenInputTable.load(packer, model.token_input)
-    layers = tuple(load_layer(packer, index, ropes) for index in range(len(model.layers)))
+    layers = tuple(load_layer(packer, index) for index in range(len(model.layers)))
     final_norm = NormWeights.load(packer, "model.norm") if model.final_norm else None
     pooler = None if model.pooler is None else PoolerWeights.load(packer, model.pooler, final_norm)
     backend.finish_packing()
@@ -115,36 +122,25 @@ def load_weights(
     return ModelWeights(embedding, token_inputs, layers, final_norm, output, pooler, ropes, nbytes, places)
 
 
-def load_layer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope]) -> LayerWeights:
-    """One layer of the packer's model. ropes: of its rotations at least."""
+def load_layer(packer: Packer, index: int) -> LayerWeights:
+    """Pack one layer of the packer's model."""
     layer = packer.model.layers[index]
-    _, mlp = parts(layer)
     names = {place: f"model.layers.{index}.{name}" for place, name in _norm_names(layer).items()}
-    before_mixer, before_mlp = names.get("before mixer"), names.get("before mlp")
+
+    def norm(place: NormPlace) -> NormWeights | None:
+        return NormWeights.load(packer, names[place]) if place in names else None
+
     return LayerWeights(
         spec=layer,
-        mixer_norm=None if before_mixer is None else NormWeights.load(packer, before_mixer),
-        mixer=_mixer(packer, index, ropes, names.get("after mixer")),
-        mlp_norm=None if before_mlp is None else NormWeights.load(packer, before_mlp),
-        mlp=MoEWeights.load(packer, mlp, index, names.get("after mlp"))
-        if isinstance(mlp, MoE)
-        else DenseWeights.load(packer, mlp, index, names.get("after mlp")),
+        mixer_norm=norm("before mixer"),
+        mixer=load_part(packer, layer.mixer, index, names.get("after mixer")),
+        mlp_norm=norm("before mlp"),
+        mlp=load_part(packer, layer.mlp, index, names.get("after mlp")),
         token_input=None if layer.token_input is None else TokenInputWeights.load(packer, layer.token_input, index),
         scalar=float(packer.array(f"model.layers.{index}.layer_scalar", 1)[0]) if layer.scalar else 1.0,
-        mixer_sum=NormWeights.load(packer, names["mixer sum"]) if "mixer sum" in names else None,
-        mlp_sum=NormWeights.load(packer, names["mlp sum"]) if "mlp sum" in names else None,
+        mixer_sum=norm("mixer sum"),
+        mlp_sum=norm("mlp sum"),
     )
-
-
-def _mixer(packer: Packer, index: int, ropes: dict[RopeSettings, Rope], after: str | None) -> MixerWeights:
-    mixer, _ = parts(packer.model.layers[index])
-    if isinstance(mixer, Attention):
-        return AttentionWeights.load(packer, mixer, index, ropes[mixer.rope] if mixer.rope else None, after)
-    if isinstance(mixer, LatentAttention):
-        return LatentWeights.load(packer, mixer, index, ropes[mixer.rope] if mixer.rope else None, after)
-    if isinstance(mixer, LinearAttention):
-        return LinearAttentionWeights.load(packer, mixer, index, after)
-    return ShortConvolutionWeights.load(packer, mixer, index, after)
 
 
 def _norm_names(layer: LayerSpec) -> dict[NormPlace, str]:

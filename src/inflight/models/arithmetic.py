@@ -1,26 +1,15 @@
 """Count a model's parameters, the bytes of its weights and its operations, from its spec alone.
 
-Every count is a sum over layers of the matrices and the smaller weights of each mixer and MLP (`layer_weights`). Knows
-no device, no kernel and no split over several. Of operations, a multiply-add counts two.
+Every count is a sum over layers of what each mixer and MLP answers about itself (`parts`). Of operations, a
+multiply-add counts two.
 """
 
 from __future__ import annotations
 
-import math
-
 from msgspec import Struct
 
-from inflight.models.layer_weights import (
-    Weights,
-    expert_weights,
-    kinds_of_layers,
-    mixer_weights,
-    mlp_weights,
-    plain_outputs,
-    token_input_weights,
-)
-from inflight.models.sequence_memory import mixers, state_elements, visible_tokens
-from inflight.models.spec import Attention, LatentAttention, LayerSpec, Mixer, ModelSpec, MoE
+from inflight.models.parts import Part, Weights
+from inflight.models.spec import LayerSpec, ModelSpec
 
 
 class Packing(Struct, frozen=True):
@@ -42,46 +31,49 @@ class Packing(Struct, frozen=True):
 
 
 # -- parameters --------------------------------------------------------------------------------------------------------
-def touched_experts(mlp: MoE, tokens: float) -> float:
-    """Distinct experts of a layer that `tokens` tokens use, E(1 - (1 - k/E)^T): tokens choose independently."""
-    return mlp.experts * (1 - math.pow(1 - mlp.top_k / mlp.experts, tokens))
-
-
 def layer_matrix_parameters(spec: ModelSpec, layer: LayerSpec, experts: float | None = None) -> float:
     """Elements of a layer's matrices: all, or with so many experts of each mixture."""
-    hidden = spec.hidden_size
-    found: float = mixer_weights(layer.mixer, hidden).elements + mlp_weights(layer.mlp, hidden).elements
-    found += token_input_weights(layer, hidden).elements
-    if isinstance(layer.mlp, MoE):
-        found += expert_weights(layer.mlp, spec.hidden_size).elements * (
-            layer.mlp.experts if experts is None else experts
-        )
-    return found
+    found: float = sum(weights.elements for weights in _weights(spec, layer))
+    expert = layer.mlp.expert_weights(spec.hidden_size)
+    return found + expert.elements * (layer.mlp.experts if experts is None else experts)
 
 
 def layer_other_parameters(spec: ModelSpec, layer: LayerSpec) -> int:
     """Elements of a layer's norms, biases and the like; its scalar, a setting of the layer, is not counted."""
-    hidden = spec.hidden_size
-    norms = len(layer.norms) * _norm_elements(spec)
-    experts = layer.mlp.experts * expert_weights(layer.mlp, hidden).others if isinstance(layer.mlp, MoE) else 0
-    parts = mixer_weights(layer.mixer, hidden), mlp_weights(layer.mlp, hidden), token_input_weights(layer, hidden)
-    return norms + sum(part.others for part in parts) + experts
+    experts = layer.mlp.experts * layer.mlp.expert_weights(spec.hidden_size).others
+    parts = sum(weights.others for weights in _weights(spec, layer))
+    return len(layer.norms) * _norm_elements(spec) + parts + experts
+
+
+def _weights(spec: ModelSpec, layer: LayerSpec) -> list[Weights]:
+    """List the weights of a layer's parts, without those of experts."""
+    parts: list[Part] = [layer.mixer, layer.mlp]
+    found = [part.weights(spec.hidden_size) for part in parts]
+    return found if layer.token_input is None else [*found, layer.token_input.weights(spec.hidden_size)]
+
+
+def adapter_parameters(spec: ModelSpec, rank: int) -> int:
+    """Elements of a low-rank adapter for every matrix that all tokens pass: rank · (outputs + inputs) of each."""
+    hidden, found = spec.hidden_size, 0
+    for layer, count in spec.kinds_of_layers:
+        matrices = (*layer.mixer.adapter_matrices(hidden), *layer.mlp.adapter_matrices(hidden))
+        found += count * sum(rank * (outputs + inputs) for outputs, inputs in matrices)
+    return found
 
 
 def matrix_parameters(spec: ModelSpec) -> int:
     """Elements of the matrices of all layers, without tables and head."""
-    return sum(count * round(layer_matrix_parameters(spec, layer)) for layer, count in kinds_of_layers(spec))
+    return sum(count * round(layer_matrix_parameters(spec, layer)) for layer, count in spec.kinds_of_layers)
 
 
 def other_parameters(spec: ModelSpec) -> int:
     """Elements of all norms, biases and the like, those around the layers included."""
     head = spec.vocab_size if spec.head is not None and spec.head.bias else 0
-    layers = sum(count * layer_other_parameters(spec, layer) for layer, count in kinds_of_layers(spec))
+    layers = sum(count * layer_other_parameters(spec, layer) for layer, count in spec.kinds_of_layers)
     inputs = spec.token_input.width if spec.token_input is not None else 0  # a norm that all layers share
     norms = (spec.embedding_norm + spec.final_norm) * _norm_elements(spec)
-    mixers = (layer.mixer for layer, _ in kinds_of_layers(spec))
-    relative = max((one.relative_buckets * one.heads for one in mixers if isinstance(one, Attention)), default=0)
-    return layers + norms + head + inputs + relative + _pooler(spec).others
+    shared = max((layer.mixer.shared_elements for layer, _ in spec.kinds_of_layers), default=0)
+    return layers + norms + head + inputs + shared + _pooler(spec).others
 
 
 def table_parameters(spec: ModelSpec) -> int:
@@ -103,7 +95,7 @@ def _pooler(spec: ModelSpec) -> Weights:
 
 def token_table_parameters(spec: ModelSpec) -> int:
     """Elements of the table that layers' token inputs are rows of."""
-    inputs = ((layer.token_input, count) for layer, count in kinds_of_layers(spec))
+    inputs = ((layer.token_input, count) for layer, count in spec.kinds_of_layers)
     return sum(count * one.vocab_size * one.width for one, count in inputs if one is not None)
 
 
@@ -118,10 +110,9 @@ def active_parameters(spec: ModelSpec) -> int:
     """Elements of the weights that one token passes: of the experts only its own, and none of a table of which it reads
     a row for each layer."""
     unused = token_table_parameters(spec)
-    for layer, count in kinds_of_layers(spec):
-        if isinstance(layer.mlp, MoE):
-            expert = expert_weights(layer.mlp, spec.hidden_size)
-            unused += count * (layer.mlp.experts - layer.mlp.top_k) * (expert.elements + expert.others)
+    for layer, count in spec.kinds_of_layers:
+        expert = layer.mlp.expert_weights(spec.hidden_size)
+        unused += count * (layer.mlp.experts - layer.mlp.top_k) * (expert.elements + expert.others)
     return parameters(spec) - unused
 
 
@@ -143,47 +134,42 @@ def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = 
     in the step, of each mixture only the experts that they touch."""
     read = 0.0 if spec.head is None else table_parameters(spec) * packing.head + spec.vocab_size * packing.head_scale
     read += other_parameters(spec) * packing.other + _pooler(spec).elements * packing.table
-    for layer, count in kinds_of_layers(spec):
-        experts = touched_experts(layer.mlp, tokens) if isinstance(layer.mlp, MoE) and tokens is not None else None
+    for layer, count in spec.kinds_of_layers:
+        experts = None if tokens is None else layer.mlp.touched_experts(tokens)
         every = layer_matrix_parameters(spec, layer, 0)
         of_experts = layer_matrix_parameters(spec, layer, experts) - every
         expert = packing.matrix if packing.expert is None else packing.expert
         read += count * (every * packing.matrix + of_experts * expert)
-        read += count * plain_outputs(layer) * spec.hidden_size * (packing.table - packing.matrix)
+        read += count * _plain_outputs(layer) * spec.hidden_size * (packing.table - packing.matrix)
         if packing.values is not None:
-            read += count * value_parameters(spec, layer) * (packing.values - packing.matrix)
+            read += count * layer.mixer.value_elements(spec.hidden_size) * (packing.values - packing.matrix)
         if packing.matrix_scale:
             plain = 0 if packing.expert is None else _outputs(spec, layer, 0)
             read += count * (_outputs(spec, layer, experts) - plain) * packing.matrix_scale
     return read
 
 
-def value_parameters(spec: ModelSpec, layer: LayerSpec) -> int:
-    """Elements of the projection to values, where a layer's attention has one of its own."""
-    mixer = layer.mixer
-    if not isinstance(mixer, Attention) or mixer.projected < 2:
-        return 0
-    return mixer.kv_heads * mixer.head_dim * spec.hidden_size
+def _plain_outputs(layer: LayerSpec) -> int:
+    """Count outputs of a layer's matrices that are never quantized."""
+    return layer.mixer.plain_outputs + layer.mlp.plain_outputs
 
 
 def _outputs(spec: ModelSpec, layer: LayerSpec, experts: float | None) -> float:
     """Count the outputs of all quantized matrices of a layer; with `experts`, of so many of its experts."""
-    hidden, mlp = spec.hidden_size, layer.mlp
-    found: float = mixer_weights(layer.mixer, hidden).outputs + mlp_weights(mlp, hidden).outputs - plain_outputs(layer)
-    found += token_input_weights(layer, hidden).outputs
-    if isinstance(mlp, MoE):
-        found += expert_weights(mlp, hidden).outputs * (mlp.experts if experts is None else experts)
-    return found
+    found: float = sum(weights.outputs for weights in _weights(spec, layer)) - _plain_outputs(layer)
+    expert = layer.mlp.expert_weights(spec.hidden_size)
+    return found + expert.outputs * (layer.mlp.experts if experts is None else experts)
 
 
 # -- operations --------------------------------------------------------------------------------------------------------
 def layer_flops_per_token(spec: ModelSpec) -> float:
     """Operations of the layers' matrices for one token, of experts its own, and of recurrent states."""
-    found = 0.0
-    for layer, count in kinds_of_layers(spec):
-        picked = layer.mlp.top_k if isinstance(layer.mlp, MoE) else None
-        found += count * (2 * layer_matrix_parameters(spec, layer, picked) + state_flops(layer.mixer))
-    return found
+    return sum(count * layer_flops(spec, layer) for layer, count in spec.kinds_of_layers)
+
+
+def layer_flops(spec: ModelSpec, layer: LayerSpec) -> float:
+    """Operations of one layer's matrices for one token, of experts its own, and of its recurrent state."""
+    return 2.0 * layer_matrix_parameters(spec, layer, layer.mlp.top_k) + layer.mixer.state_flops
 
 
 def logit_flops_per_token(spec: ModelSpec) -> int:
@@ -193,29 +179,8 @@ def logit_flops_per_token(spec: ModelSpec) -> int:
 
 def attention_flops_per_token(spec: ModelSpec, context: float, compressed: bool = False) -> float:
     """Operations of attention over all layers for one token that sees `context` tokens. compressed: as in
-    `pair_flops`."""
+    `Mixer.pair_flops`."""
     return sum(
-        count * pair_flops(mixer, compressed) * min(context, visible_tokens(mixer) or context)
-        for mixer, count in mixers(spec)
+        count * layer.mixer.pair_flops(compressed) * min(context, layer.mixer.visible_tokens or context)
+        for layer, count in spec.kinds_of_layers
     )
-
-
-def pair_flops(mixer: Mixer, compressed: bool = False) -> int:
-    """Operations of one query that sees one position, over all heads: scores and values.
-
-    compressed: latent attention over the cached vectors as they lie, which is how one query is computed; for many at
-    once keys and values are made of them first.
-    """
-    if isinstance(mixer, Attention):
-        return 4 * mixer.heads * mixer.head_dim
-    if isinstance(mixer, LatentAttention):
-        plain = mixer.qk_nope_head_dim + mixer.qk_rope_head_dim + mixer.v_head_dim
-        return 2 * mixer.heads * (2 * mixer.kv_lora_rank + mixer.qk_rope_head_dim if compressed else plain)
-    return 0
-
-
-def state_flops(mixer: Mixer) -> int:
-    """Operations on a recurrent state for one token: it is read against the key, written, and read by the query, a
-    multiply-add for each element each time."""
-    state, _ = state_elements(mixer, 0)
-    return 6 * state

@@ -14,19 +14,12 @@ from msgspec import Struct
 from inflight.counted import there_are
 from inflight.models.errors import ModelError
 from inflight.models.fields import Fields
+from inflight.models.mixers.attention import Attention, QkNorm
+from inflight.models.mlps.dense import Dense
+from inflight.models.mlps.moe import MoE, Router
 from inflight.models.pooler import BASE, CLASSIFIER, GENERATES, of_decoder
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import (
-    Attention,
-    Dense,
-    LayerSpec,
-    LearnedPositions,
-    MoE,
-    NormKind,
-    Pooler,
-    QkNorm,
-    Router,
-)
+from inflight.models.spec import LayerSpec, LearnedPositions, NormKind, Pooler
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 SOFTMAX = Router()

@@ -25,7 +25,7 @@ from inflight.models.gguf.gguf_model import GGUFModel, gguf_at, model_name
 from inflight.models.pooler import BASE, CLASSIFIER, GENERATES
 from inflight.models.runnable import refuse_what_does_not_run
 from inflight.models.sentence_transformers import with_modules
-from inflight.models.spec import Attention, Head, LayerSpec, ModelSpec, Norm
+from inflight.models.spec import Head, LayerSpec, ModelSpec, Norm
 from inflight.models.weight_format import weight_format
 
 _ELSE = "; --backend transformers runs others that keep nothing but keys and values, slowly."
@@ -228,6 +228,5 @@ def _shared(layers: Sequence[LayerSpec]) -> tuple[LayerSpec, ...]:
 
 
 def _rotated(family: Family, fields: Fields, layer: LayerSpec, index: int) -> LayerSpec:
-    if not isinstance(layer.mixer, Attention):
-        return layer
-    return replace(layer, mixer=replace(layer.mixer, rope=family.rope(fields, layer.mixer, index)))
+    mixer = layer.mixer.with_rope(lambda mixer: family.rope(fields, mixer, index))
+    return layer if mixer is layer.mixer else replace(layer, mixer=mixer)

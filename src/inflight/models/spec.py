@@ -10,192 +10,18 @@ from typing import Literal
 
 from msgspec import Struct
 
+from inflight.models.parts import Mixer, Mlp, Part, Weights
 from inflight.models.rope import RopeSettings
 
-QkNorm = Literal["none", "head", "all"]
 # Where a layer has norms: of what a part reads, of what comes of it, or of the residual stream with that (a sum that
 # the stream then becomes).
 NormPlace = Literal["before mixer", "after mixer", "before mlp", "after mlp", "mixer sum", "mlp sum"]
-CLAMPED_SWIGLU = "clamped_swiglu"  # of an MLP: gpt-oss's, of which no config.json says the name
-Scores = Literal["softmax", "sigmoid", "sparsemixer"]
 NormKind = Literal["rms", "layer", "layer without bias"]
 Pooling = Literal["cls", "mean", "last"]
 PoolerActivation = Literal["none", "tanh", "gelu", "relu"]
 ScoreActivation = Literal["none", "sigmoid", "softmax"]
 
 
-# -- mixers: what lets a token see others ------------------------------------------------------------------------------
-class Attention(Struct, frozen=True, kw_only=True):
-    """Softmax attention over cached keys and values, query heads in groups that share a KV head.
-
-    causal: a token sees those before it alone; else those behind it, too, so that a text is computed whole and nothing
-    is kept of it. window: tokens that a query looks back over, itself included (not causal: over so many to each side,
-    itself not counted); 0 sees all. chunked: the window restarts at its
-    multiples instead of sliding. qk_norm: RMS norms of queries and keys, per head or over all heads at once;
-    qk_norm_last: of what is rotated (per head). sinks: a learnt logit for each head that takes probability and has no
-    value. gate: queries bring a gate of their own width. scale: of scores; 0 is head_dim^-0.5. soft_cap c: scores
-    become c · tanh(score / c); 0 leaves them. rope: None where positions are not rotated, and of families that are only
-    described. v_norm: an RMS norm of each head's values, without a weight. k_eq_v: keys as they are projected are the
-    values, too. kv_layer: the earlier layer whose keys and values it reads; it projects queries alone, and keeps
-    nothing. relative_buckets: of learnt numbers for each head, one of which is added to a score by how far the key is
-    before or behind the query (`backends.position_bias`), the same in all layers; 0: none.
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    causal: bool = True
-    window: int = 0
-    chunked: bool = False
-    qk_norm: QkNorm = "none"
-    qk_norm_last: bool = False
-    qkv_bias: bool = False
-    output_bias: bool = False
-    sinks: bool = False
-    gate: bool = False
-    scale: float = 0.0
-    soft_cap: float = 0.0
-    rope: RopeSettings | None = None
-    v_norm: bool = False
-    k_eq_v: bool = False
-    kv_layer: int | None = None
-    relative_buckets: int = 0
-
-    @property
-    def projected(self) -> int:
-        """Return how many of keys and values it projects: 0, 1 or 2."""
-        return 0 if self.kv_layer is not None else 1 if self.k_eq_v else 2
-
-    @property
-    def qkv_rows(self) -> int:
-        """Rows of the stacked query, key and value projection, a gate of the queries included."""
-        return ((2 if self.gate else 1) * self.heads + self.projected * self.kv_heads) * self.head_dim
-
-
-class LatentAttention(Struct, frozen=True, kw_only=True):
-    """Multi-head latent attention: of a token, one compressed vector and one rotated key are cached for all heads.
-
-    q_lora_rank 0: queries are projected directly. rope: of the rotated key and its part of queries; its score_factor
-    multiplies the scale of scores.
-    """
-
-    heads: int
-    kv_lora_rank: int
-    q_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    bias: bool = False
-    rope: RopeSettings | None = None
-
-    @property
-    def cached_width(self) -> int:
-        """Numbers that are cached of a token: the compressed vector, behind it the rotated key."""
-        return self.kv_lora_rank + self.qk_rope_head_dim
-
-    @property
-    def scale(self) -> float:
-        """Return the factor of attention scores."""
-        factor = 1.0 if self.rope is None else self.rope.score_factor
-        return float((self.qk_nope_head_dim + self.qk_rope_head_dim) ** -0.5 * factor)
-
-
-class LinearAttention(Struct, frozen=True, kw_only=True):
-    """Gated DeltaNet: a matrix [key_dim, value_dim] of state for each value head, after a short convolution."""
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    kernel: int
-
-
-class Mamba(Struct, frozen=True, kw_only=True):
-    """A selective state space of `inner` channels with `state` values each, after a short convolution.
-
-    norms: RMS norms of the step size and of both projections of the state (Jamba).
-    """
-
-    inner: int
-    state: int
-    dt_rank: int
-    kernel: int
-    conv_bias: bool = True
-    bias: bool = False
-    norms: bool = False
-
-
-class ShortConvolution(Struct, frozen=True, kw_only=True):
-    """A gated depthwise convolution over the last `kernel` tokens."""
-
-    kernel: int
-    bias: bool = False
-
-
-Mixer = Attention | LatentAttention | LinearAttention | Mamba | ShortConvolution
-
-
-# -- MLPs --------------------------------------------------------------------------------------------------------------
-class Dense(Struct, frozen=True, kw_only=True):
-    """One MLP for every token. gated: three matrices, act(gate) · up; else two."""
-
-    width: int
-    activation: str
-    gated: bool = True
-    bias: bool = False
-
-
-class Router(Struct, frozen=True, kw_only=True):
-    """How a token's logits of the experts become the `top_k` it passes and their weights (DeepSeek-V3 has all of it).
-
-    scores: of all experts, from the logits. bias: one value an expert, of the logits. correction: one value an expert
-    that counts where experts are picked and not in their weights. groups: experts in so many equal groups; only those
-    of the `top_groups` with the largest sums of their `group_best` best scores can be picked; 1 is all. renormalize:
-    the weights of the picked are divided by their sum + `sum_offset`; then come all times `scale`. expert_scale: and
-    times one value an expert. norm: the router reads the residual stream through an RMS norm of its own.
-
-    sparsemixer (Phi-3.5-MoE): experts are picked one after the other by their logits, and each is weighed by the
-    softmax over those left whose logits are near its own; `jitter` says how near (`execution.backends.protocol`).
-    """
-
-    scores: Scores = "softmax"
-    renormalize: bool = False
-    sum_offset: float = 0.0
-    jitter: float = 0.0
-    bias: bool = False
-    correction: bool = False
-    groups: int = 1
-    top_groups: int = 1
-    group_best: int = 2
-    scale: float = 1.0
-    expert_scale: bool = False
-    norm: bool = False
-
-
-class MoE(Struct, frozen=True, kw_only=True):
-    """Gated experts of which a router picks `top_k` for each token.
-
-    shared_width: of the experts that every token passes, together; 0 for none. shared_gate: a learnt gate weighs them.
-    bias: biases within the experts. separate_shared: the shared experts and the routed ones are two MLPs side by side
-    (Gemma 4), each with a norm before it (of the shared one the layer's) and one after it; the norm after both takes
-    their sum.
-    """
-
-    experts: int
-    top_k: int
-    width: int
-    activation: str
-    router: Router = Router()
-    bias: bool = False
-    shared_width: int = 0
-    shared_gate: bool = False
-    separate_shared: bool = False
-
-
-Mlp = Dense | MoE
-
-
-# -- the whole ---------------------------------------------------------------------------------------------------------
 class TokenInput(Struct, frozen=True, kw_only=True):
     """Per-layer embeddings, a layer's second input beside the residual stream (Gemma 4): `width` numbers
     from a table of `vocab_size` rows, and as many projected from the embedding. A gate that reads the residual stream
@@ -204,6 +30,10 @@ class TokenInput(Struct, frozen=True, kw_only=True):
     width: int
     vocab_size: int
     activation: str
+
+    def weights(self, hidden: int) -> Weights:
+        """Return one layer's weights: the embedding's projection, the gate, and back, with its norm."""
+        return Weights(((self.width, hidden), (self.width, hidden), (hidden, self.width)), hidden)
 
 
 class LayerSpec(Struct, frozen=True):
@@ -214,6 +44,13 @@ class LayerSpec(Struct, frozen=True):
     norms: tuple[NormPlace, ...] = ("before mixer", "before mlp")
     token_input: TokenInput | None = None
     scalar: bool = False
+
+    def part_of(self, tensor: str) -> tuple[Part, str] | None:
+        """Return the part that a tensor belongs to, by its name behind that of the layer, and its name in the part."""
+        parts: tuple[Part, ...] = (self.mixer, self.mlp)
+        return next(
+            ((part, tensor[len(part.module) + 1 :]) for part in parts if tensor.startswith(part.module + ".")), None
+        )
 
     @property
     def side_by_side(self) -> bool:
@@ -350,10 +187,18 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...] = ()
 
     @property
+    def kinds_of_layers(self) -> list[tuple[LayerSpec, int]]:
+        """Each different layer, and how many of it there are."""
+        counts: dict[int, int] = {}
+        for layer in self.layers:
+            counts[id(layer)] = counts.get(id(layer), 0) + 1
+        return [(layer, counts.pop(id(layer))) for layer in self.layers if id(layer) in counts]
+
+    @property
     def encoder_only(self) -> bool:
         """Whether tokens see those behind them, so that a text is computed in one step or not at all, and nothing of it
         is kept for another."""
-        return any(isinstance(layer.mixer, Attention) and not layer.mixer.causal for layer in self.layers)
+        return any(not layer.mixer.causal for layer in self.layers)
 
     @property
     def pools_all_tokens(self) -> bool:
@@ -368,10 +213,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     @property
     def ropes(self) -> tuple[RopeSettings, ...]:
         """Every rotation that a layer has, once; first that of layers which see all."""
-        mixers = [layer.mixer for layer in dict.fromkeys(self.layers)]
-        rotated = [mixer for mixer in mixers if isinstance(mixer, Attention | LatentAttention)]
-        rotated.sort(key=lambda mixer: isinstance(mixer, Attention) and mixer.window > 0)
-        return tuple(dict.fromkeys(mixer.rope for mixer in rotated if mixer.rope is not None))
+        mixers = sorted((layer.mixer for layer, _ in self.kinds_of_layers), key=lambda mixer: mixer.window > 0)
+        return tuple(dict.fromkeys(mixer.rope for mixer in mixers if mixer.rope is not None))
 
     @property
     def rope(self) -> RopeSettings | None:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from inflight.core.types.kv_blocks import default_checkpoints
 from inflight.core.types.sampling import DEFAULT_RANK
-from inflight.models.arithmetic import weight_bytes
+from inflight.models.arithmetic import adapter_parameters, weight_bytes
 from inflight.models.known import read_model
-from inflight.models.layer_weights import adapter_parameters, kinds_of_layers, mixer_weights
 from inflight.models.sequence_memory import state_bytes
-from inflight.models.spec import Dense, LayerSpec, ModelSpec
+from inflight.models.spec import LayerSpec, ModelSpec
 from inflight.simulate.hardware import ITEM_BYTES, Gpu, Precision, find_gpu, packing
 from inflight.simulate.tensor_parallel import cache_shards, check_tensor_parallel
 
@@ -168,7 +167,7 @@ def max_concurrent_sequences(
 def _activation_bytes(spec: ModelSpec, tensor_parallel: int, tokens: int, rows: int) -> float:
     """Return the bytes of hidden states, the widest layer's projections and gated MLP (of a mixture the experts that a
     token picks and those that all share), and logits, of a step."""
-    widest = max(_projected(layer, spec.hidden_size) for layer, _ in kinds_of_layers(spec)) / tensor_parallel
+    widest = max(_projected(layer, spec.hidden_size) for layer, _ in spec.kinds_of_layers) / tensor_parallel
     hidden = ITEM_BYTES["bf16"] * tokens * (4 * spec.hidden_size + widest)
     return hidden + LOGIT_BYTES * rows * spec.vocab_size / tensor_parallel
 
@@ -176,6 +175,4 @@ def _activation_bytes(spec: ModelSpec, tensor_parallel: int, tokens: int, rows: 
 def _projected(layer: LayerSpec, hidden: int) -> int:
     """Return the elements that a layer makes of one token: its projections' outputs and three vectors as wide as its
     MLP."""
-    mlp = layer.mlp
-    wide = mlp.width if isinstance(mlp, Dense) else mlp.top_k * mlp.width + mlp.shared_width
-    return mixer_weights(layer.mixer, hidden).outputs - hidden + 3 * wide
+    return layer.mixer.weights(hidden).outputs - hidden + 3 * layer.mlp.passed_width

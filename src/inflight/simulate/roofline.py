@@ -25,16 +25,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inflight.core.types.features import Features
-from inflight.models.arithmetic import (
-    layer_matrix_parameters,
-    matrix_parameters,
-    state_flops,
-    table_parameters,
-    touched_experts,
-)
-from inflight.models.layer_weights import expert_weights, kinds_of_layers
+from inflight.models.arithmetic import layer_flops, layer_matrix_parameters, matrix_parameters, table_parameters
+from inflight.models.parts import Mlp
 from inflight.models.sequence_memory import state_bytes
-from inflight.models.spec import ModelSpec, MoE
+from inflight.models.spec import ModelSpec
 from inflight.simulate.hardware import ITEM_BYTES, WEIGHT_BYTES, Gpu, Precision
 from inflight.simulate.tensor_parallel import cache_shards, check_tensor_parallel
 
@@ -325,27 +319,26 @@ class Roofline:
 @dataclass(frozen=True, slots=True)
 class _Linear:
     """The layers' matrices on one GPU. flops: of a token. matrices: elements that every step reads. experts: of each
-    kind of MoE layer its MLP, and the elements of one expert over all layers of the kind."""
+    kind of layer with experts its MLP, and the elements of one expert over all layers of the kind."""
 
     flops: float
     matrices: float
-    experts: tuple[tuple[MoE, float], ...]
+    experts: tuple[tuple[Mlp, float], ...]
 
     def touched(self, tokens: int) -> float:
         """Return the elements of the experts that so many tokens use."""
-        return sum(touched_experts(mlp, tokens) * elements for mlp, elements in self.experts)
+        return sum(mlp.touched_experts(tokens) * elements for mlp, elements in self.experts)
 
 
 def _linear_layers(spec: ModelSpec, tensor_parallel: int) -> _Linear:
     flops = matrices = 0.0
     experts = []
-    for layer, count in kinds_of_layers(spec):
-        mlp, part = layer.mlp, count / tensor_parallel
-        picked = mlp.top_k if isinstance(mlp, MoE) else 0
-        flops += part * (2 * layer_matrix_parameters(spec, layer, picked) + state_flops(layer.mixer))
+    for layer, count in spec.kinds_of_layers:
+        part = count / tensor_parallel
+        flops += part * layer_flops(spec, layer)
         matrices += part * layer_matrix_parameters(spec, layer, 0)
-        if isinstance(mlp, MoE):
-            experts.append((mlp, part * expert_weights(mlp, spec.hidden_size).elements))
+        if layer.mlp.experts:
+            experts.append((layer.mlp, part * layer.mlp.expert_weights(spec.hidden_size).elements))
     return _Linear(flops, matrices, tuple(experts))
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.models.arithmetic import pair_flops
-from inflight.models.sequence_memory import cached_elements, mixers
-from inflight.models.spec import Attention, LatentAttention, LinearAttention, ModelSpec
+from inflight.models.spec import ModelSpec
 
 
 class TensorParallelError(ValueError):
@@ -36,44 +34,37 @@ def cache_shards(spec: ModelSpec, tensor_parallel: int) -> tuple[CacheShard, ...
     """Return the cache of each window. Where there are more GPUs than KV heads, each GPU has a copy of one; latent
     attention's vectors are of all heads at once, so that each GPU has them all."""
     by_window: dict[int, CacheShard] = {}
-    for mixer, count in mixers(spec):
-        if not isinstance(mixer, Attention | LatentAttention):
+    for layer, count in spec.kinds_of_layers:
+        mixer, read = layer.mixer, layer.mixer.reads
+        if read is None:
             continue
-        window, elements, is_kept = 0, cached_elements(mixer), True
-        if isinstance(mixer, Attention):
-            window, elements = mixer.window, 2 * max(1, mixer.kv_heads // tensor_parallel) * mixer.head_dim
-            is_kept = mixer.kv_layer is None
-        before = by_window.get(window, CacheShard(window, 0, 0, 0.0, 0.0))
-        by_window[window] = CacheShard(
-            window,
-            before.elements + count * elements * is_kept,
+        elements = read._replace(heads=max(1, read.heads // tensor_parallel)).elements
+        before = by_window.get(mixer.window, CacheShard(mixer.window, 0, 0, 0.0, 0.0))
+        by_window[mixer.window] = CacheShard(
+            mixer.window,
+            before.elements + count * elements * (mixer.writes is not None),
             before.read + count * elements,
-            before.prompt_flops + count * pair_flops(mixer) / tensor_parallel,
-            before.decode_flops + count * pair_flops(mixer, compressed=True) / tensor_parallel,
+            before.prompt_flops + count * mixer.pair_flops() / tensor_parallel,
+            before.decode_flops + count * mixer.pair_flops(compressed=True) / tensor_parallel,
         )
     return tuple(by_window.values())
 
 
 def min_kv_heads(spec: ModelSpec) -> int | None:
     """Return the smallest number of KV heads of any layer; of latent attention 1. None without keys and values."""
-    found = [
-        mixer.kv_heads if isinstance(mixer, Attention) else 1
-        for mixer, _ in mixers(spec)
-        if isinstance(mixer, Attention | LatentAttention)
-    ]
-    return min(found, default=None)
+    found = (layer.mixer.reads for layer, _ in spec.kinds_of_layers)
+    return min((read.heads for read in found if read is not None), default=None)
 
 
 def check_tensor_parallel(spec: ModelSpec, tensor_parallel: int) -> None:
     """Check that heads can be divided evenly. Raises TensorParallelError."""
-    for mixer, _ in mixers(spec):
-        if isinstance(mixer, Attention | LatentAttention):
-            _check(spec, "query heads", mixer.heads, tensor_parallel)
-        elif isinstance(mixer, LinearAttention):
-            _check(spec, "heads of linear attention", mixer.key_heads, tensor_parallel)
-        if isinstance(mixer, Attention) and mixer.kv_heads % tensor_parallel and tensor_parallel % mixer.kv_heads:
+    for layer, _ in spec.kinds_of_layers:
+        mixer, read = layer.mixer, layer.mixer.reads
+        if mixer.shared_heads is not None:
+            _check(spec, *mixer.shared_heads, tensor_parallel)
+        if read is not None and read.heads % tensor_parallel and tensor_parallel % read.heads:
             raise TensorParallelError(
-                f"{spec.name} has {mixer.kv_heads} KV heads, which {tensor_parallel} GPUs can neither share nor copy "
+                f"{spec.name} has {read.heads} KV heads, which {tensor_parallel} GPUs can neither share nor copy "
                 "evenly; give a degree that divides them or is a multiple of them."
             )
 

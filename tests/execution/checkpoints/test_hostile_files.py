@@ -19,7 +19,6 @@ from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
 from inflight.execution.memory import MachineMemory
 from inflight.execution.rope import rope_settings, rope_table
-from inflight.execution.sizes import parts
 from inflight.execution.weights import load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.json_file import JsonFileError, parse_json_object, read_json_object
@@ -124,7 +123,7 @@ def test_configurations(data: st.DataObject) -> None:
         assert len(str(error)) < LONGEST
         return
     assert len(config.layers) == given_["num_hidden_layers"] <= 4096
-    assert table.cos.shape == (8, parts(config.layers[0])[0].head_dim // 2)
+    assert table.cos.shape == (8, config.layers[0].mixer.head_dim // 2)
 
 
 @bounded

@@ -26,8 +26,10 @@ from inflight.execution.checkpoints.gguf.packing import matrix_of
 from inflight.execution.parallel.sharded import ShardedTensors
 from inflight.execution.parallel.shards import Shard, cut_model, kept_whole
 from inflight.models.errors import ModelError
+from inflight.models.mixers.attention import Attention
+from inflight.models.mlps.dense import Dense
 from inflight.models.registry import read_spec
-from inflight.models.spec import Attention, Dense, ModelSpec
+from inflight.models.spec import ModelSpec
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -17,7 +17,8 @@ import numpy as np
 
 from inflight.execution.backends.matrices import Matrix, Rows
 from inflight.execution.backends.protocol import Array
-from inflight.models.spec import ModelSpec, MoE
+from inflight.models.mlps.moe import MoE
+from inflight.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from inflight.execution.packer import TensorSource

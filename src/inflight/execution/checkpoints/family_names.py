@@ -17,15 +17,12 @@ import numpy as np
 
 from inflight.execution.backends.matrices import Matrix, Rows, rows_of
 from inflight.execution.backends.protocol import Array
-from inflight.models.spec import Attention, Dense, LatentAttention, LayerSpec, LinearAttention, ModelSpec, MoE
+from inflight.models.spec import LayerSpec, ModelSpec
 
 if TYPE_CHECKING:
     from inflight.execution.packer import TensorSource
 
 _LAYER = re.compile(r"(model\.layers\.(\d+)\.)?(.+?)(\.weight|\.bias)?")
-_ROTATED = tuple(f"self_attn.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
-_ROTATED_QUERIES, _ROTATED_KEY = ("self_attn.q_proj", "self_attn.q_b_proj"), "self_attn.kv_a_proj_with_mqa"
-_BY_HEAD = frozenset(f"linear_attn.in_proj_{part}" for part in ("qkv", "z", "b", "a"))
 _TABLE_PART = "embed_tokens"
 # Of a text part: prefix of the decoder, and of what stands beside it (the output projection).
 _ROOTS = (
@@ -88,7 +85,8 @@ class FamilyTensors:
 
     def stored(self, name: str) -> str:
         """Return the name in the checkpoint."""
-        layer, _, part, suffix = _parts(name)
+        layer, number, part, suffix = _parts(name)
+        may_be_separate = part in self._stacked or (number is not None and self._is_by_head(number, part))
         if layer:
             layer = self._names.get(LAYERS, LAYERS) + layer.removeprefix(LAYERS)
         named = self._rooted(layer + self._names.get(part, part) + suffix)
@@ -98,8 +96,11 @@ class FamilyTensors:
                 return old
         # A matrix that a family stacks may be stored separately in another form of its checkpoints.
         separate = self._rooted(layer + part + suffix)
-        may_be = part in _BY_HEAD or part in self._stacked
-        return separate if may_be and named not in self._source and separate in self._source else named
+        return separate if may_be_separate and named not in self._source and separate in self._source else named
+
+    def _is_by_head(self, layer: int, name: str) -> bool:
+        found = self._model.layers[layer].part_of(name)
+        return found is not None and found[0].stacked_by_head(found[1]) is not None
 
     def _rooted(self, usual: str) -> str:
         return self._root + usual.removeprefix("model.") if usual.startswith("model.") else self._beside + usual
@@ -130,65 +131,45 @@ def _parts(name: str) -> tuple[str, int | None, str, str]:
     return layer, int(number) if number else None, part, suffix
 
 
-def _rows(layer: LayerSpec, part: str) -> int:
+def _rows(layer: LayerSpec, name: str) -> int:
     """Return the outputs of a matrix that may be stacked with others."""
-    if part.startswith("mlp.shared_experts."):
-        assert isinstance(layer.mlp, MoE)
-        return layer.mlp.shared_width
-    if part.startswith("mlp."):
-        assert isinstance(layer.mlp, Dense)
-        return layer.mlp.width
-    assert isinstance(layer.mixer, Attention)
-    return (layer.mixer.heads if part.endswith("q_proj") else layer.mixer.kv_heads) * layer.mixer.head_dim
+    found = layer.part_of(name)
+    assert found is not None, "parts alone are stacked"
+    return found[0].rows(found[1])
 
 
 class _ByHead(NamedTuple):
-    """Rows of a part in a tensor that holds several, head after head."""
+    """Rows of a matrix in a tensor that has several, head after head."""
 
     tensor: str
     total: int
     rows: Array
 
 
-def _by_head(layer: LayerSpec, part: str) -> _ByHead | None:
-    """None for what no family stacks so."""
-    mixer = layer.mixer
-    if isinstance(mixer, Attention) and mixer.gate and part in ("self_attn.q_proj", "self_attn.gate_proj"):
-        chosen = 1 if part == "self_attn.gate_proj" else 0
-        return _dealt("self_attn.q_proj", mixer.heads, (mixer.head_dim, mixer.head_dim), (chosen,))
-    if not isinstance(mixer, LinearAttention) or part not in _BY_HEAD:
+def _by_head(layer: LayerSpec, name: str) -> _ByHead | None:
+    """Return the rows of a matrix that families stack so; None for any other."""
+    found = layer.part_of(name)
+    stack = None if found is None else found[0].stacked_by_head(found[1])
+    if found is None or stack is None:
         return None
-    shared = mixer.value_heads // mixer.key_heads
-    values = shared * mixer.value_dim
-    if part.endswith(("_b", "_a")):
-        return _dealt("linear_attn.in_proj_ba", mixer.key_heads, (shared, shared), (1 if part.endswith("_a") else 0,))
-    widths = (mixer.key_dim, mixer.key_dim, values, values)
-    return _dealt("linear_attn.in_proj_qkvz", mixer.key_heads, widths, (3,) if part.endswith("_z") else (0, 1, 2))
+    ends = np.cumsum((0, *stack.widths))
+    rows = np.arange(stack.heads * ends[-1]).reshape(stack.heads, -1)
+    chosen = [rows[:, ends[one] : ends[one + 1]].ravel() for one in stack.chosen]
+    return _ByHead(f"{found[0].module}.{stack.tensor}", int(rows.size), np.concatenate(chosen))
 
 
-def _dealt(tensor: str, heads: int, widths: tuple[int, ...], parts: Sequence[int]) -> _ByHead:
-    """Choose rows of a tensor that has rows of these widths for each head: those of some parts, one after the other."""
-    ends = np.cumsum((0, *widths))
-    rows = np.arange(heads * ends[-1]).reshape(heads, -1)
-    chosen = [rows[:, ends[one] : ends[one + 1]].ravel() for one in parts]
-    return _ByHead(tensor, int(rows.size), np.concatenate(chosen))
-
-
-def _order(layer: LayerSpec, part: str, count: int) -> Array | None:
+def _order(layer: LayerSpec, name: str, count: int) -> Array | None:
     """Return the order that puts interleaved pairs of queries or keys into halves, head by head; None: none is
     needed."""
-    mixer = layer.mixer
-    if not isinstance(mixer, Attention | LatentAttention) or mixer.rope is None or not mixer.rope.interleaved:
+    rope, found = layer.mixer.rope, layer.part_of(name)
+    if rope is None or not rope.interleaved or found is None:
         return None
-    if isinstance(mixer, Attention) and part in _ROTATED:
-        before, width = 0, mixer.head_dim
-    elif isinstance(mixer, LatentAttention) and part in _ROTATED_QUERIES:
-        before, width = mixer.qk_nope_head_dim, mixer.qk_nope_head_dim + mixer.qk_rope_head_dim
-    elif isinstance(mixer, LatentAttention) and part == _ROTATED_KEY:
-        before, width = mixer.kv_lora_rank, mixer.cached_width
-    else:
+    heads = found[0].rotated_rows(found[1])
+    if heads is None:
         return None
-    rotated = np.arange(before, before + mixer.rope.head_dim)
-    head = np.concatenate([np.arange(before), rotated[::2], rotated[1::2], np.arange(rotated[-1] + 1, width)])
-    heads: Array = (np.arange(count // width)[:, None] * width + head).reshape(-1)
-    return heads
+    rotated = np.arange(heads.before, heads.before + rope.head_dim)
+    head = np.concatenate(
+        [np.arange(heads.before), rotated[::2], rotated[1::2], np.arange(rotated[-1] + 1, heads.width)]
+    )
+    order: Array = (np.arange(count // heads.width)[:, None] * heads.width + head).reshape(-1)
+    return order

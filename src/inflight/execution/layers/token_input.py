@@ -16,7 +16,7 @@ from inflight.execution.backends.protocol import Activation, Linear, Table, Vect
 from inflight.execution.layers.norm import Residual
 from inflight.execution.packer import Packer
 from inflight.execution.program import Program
-from inflight.models.runnable import ACTIVATIONS
+from inflight.models.mlps.dense import ACTIVATIONS
 from inflight.models.spec import TokenInput
 
 _NAME = "token_inputs"  # of the activation float32[T, L·P]

@@ -16,14 +16,15 @@ next. What families add to that, and where it is:
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.execution import ops
 from inflight.execution.backends.protocol import Activation, Linear, Rope, Vector
 from inflight.execution.layers.norm import Residual
 from inflight.execution.packer import Packer
+from inflight.execution.parts import PartWeights, computes, partial_sum
 from inflight.execution.program import Program
-from inflight.models.spec import Attention
+from inflight.models.mixers.attention import Attention
 
 _RELATIVE = "model.relative_attention_bias.weight"  # one for all layers
 
@@ -36,7 +37,8 @@ def kv_layer(spec: Attention, layer: int) -> int:
     return layer if spec.kv_layer is None else spec.kv_layer
 
 
-class AttentionWeights(Struct, frozen=True):
+@computes(Attention)
+class AttentionWeights(PartWeights, frozen=True):
     """One layer's. rope: None where nothing is rotated. Norms of queries and keys are float32[D], or of all heads at
     once; that of values is float32[D], sinks are float32[H]; position_bias is as the operation takes it."""
 
@@ -55,10 +57,7 @@ class AttentionWeights(Struct, frozen=True):
     position_bias: Vector | None
 
     @classmethod
-    def load(
-        cls, packer: Packer, spec: Attention, layer: int, rope: Rope | None, after: str | None
-    ) -> AttentionWeights:
-        """after: the name of the norm of the result, if there is one."""
+    def load(cls, packer: Packer, spec: Attention, layer: int, after: str | None) -> AttentionWeights:
         at = f"model.layers.{layer}.self_attn."
         hidden, width = packer.model.hidden_size, spec.head_dim
         gate, outputs = at + "gate_proj", spec.heads * width
@@ -68,7 +67,7 @@ class AttentionWeights(Struct, frozen=True):
         return cls(
             spec=spec,
             layer=kv_layer(spec, layer),
-            rope=rope,
+            rope=packer.rope(spec.rope),
             eps=packer.model.norm.eps,
             qkv=packer.linear(
                 [(f"{at}{part}.weight", (count, hidden)) for part, count in rows.items()],
@@ -94,7 +93,6 @@ class AttentionWeights(Struct, frozen=True):
         )
 
     def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
-        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
         qkv = program.take("qkv", self.qkv.rows, "float32")  # [T, (H + 2G)·D], or less
         ops.linear(program, x, self.qkv, qkv)
         self.attend(program, qkv, x, hidden)
@@ -133,3 +131,6 @@ class AttentionWeights(Struct, frozen=True):
             ops.linear(program, x, self.gate, gates)
             ops.gate(program, gates, mixed)
         self.residual.add(program, mixed, self.output, hidden)
+
+    def with_partial_sums(self) -> AttentionWeights:
+        return replace(self, output=partial_sum(self.output))

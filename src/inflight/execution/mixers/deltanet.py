@@ -8,17 +8,17 @@ different ways, which `checkpoints.family_names` undoes.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from inflight.execution import ops
 from inflight.execution.backends.protocol import Activation, Linear, Vector
 from inflight.execution.layers.norm import Residual
 from inflight.execution.packer import Packer
+from inflight.execution.parts import PartWeights, computes
 from inflight.execution.program import Program
-from inflight.models.spec import LinearAttention
+from inflight.models.mixers.deltanet import LinearAttention
 
 
-class LinearAttentionWeights(Struct, frozen=True):
+@computes(LinearAttention)
+class LinearAttentionWeights(PartWeights, frozen=True):
     """One layer's. projection: [C + Hv·Dv, E], C the channels of the convolution. gates: [2·Hv, E]. convolution:
     float32[kernel · C]. decay: float32[Hv], what a step size is multiplied by to be the logarithm of what is kept."""
 
@@ -36,7 +36,6 @@ class LinearAttentionWeights(Struct, frozen=True):
 
     @classmethod
     def load(cls, packer: Packer, spec: LinearAttention, layer: int, after: str | None) -> LinearAttentionWeights:
-        """after: the name of the norm of the result, if there is one."""
         at, hidden, heads = f"model.layers.{layer}.linear_attn.", packer.model.hidden_size, spec.value_heads
         values = heads * spec.value_dim
         channels = 2 * spec.key_heads * spec.key_dim + values
@@ -57,7 +56,6 @@ class LinearAttentionWeights(Struct, frozen=True):
         )
 
     def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
-        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
         heads, values = self.spec.value_heads, self.spec.value_heads * self.spec.value_dim
         projected = program.take("projected", self.projection.rows, "float32")  # [T, C + Hv·Dv]
         qkv = program.take("convolved", self.projection.rows - values, "float32")  # [T, C]

@@ -11,19 +11,19 @@ The norms of compressed vectors have an eps of their own, which no config.json s
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from inflight.execution import ops
 from inflight.execution.backends.protocol import Activation, Heads, Linear, Rope, Vector
 from inflight.execution.layers.norm import Residual
 from inflight.execution.packer import Packer
+from inflight.execution.parts import PartWeights, computes
 from inflight.execution.program import Program
-from inflight.models.spec import LatentAttention
+from inflight.models.mixers.mla import LatentAttention
 
 _EPS = 1e-6
 
 
-class LatentWeights(Struct, frozen=True):
+@computes(LatentAttention)
+class LatentWeights(PartWeights, frozen=True):
     """One layer's. C: kv_lora_rank, R: qk_rope_head_dim, N: qk_nope_head_dim, V: v_head_dim."""
 
     spec: LatentAttention
@@ -40,10 +40,8 @@ class LatentWeights(Struct, frozen=True):
     residual: Residual
 
     @classmethod
-    def load(
-        cls, packer: Packer, spec: LatentAttention, layer: int, rope: Rope | None, after: str | None
-    ) -> LatentWeights:
-        """after: the name of the norm of the result, if there is one."""
+    def load(cls, packer: Packer, spec: LatentAttention, layer: int, after: str | None) -> LatentWeights:
+        rope = packer.rope(spec.rope)
         assert rope is not None, "every family with latent attention rotates"
         at, hidden, rank = f"model.layers.{layer}.self_attn.", packer.model.hidden_size, spec.q_lora_rank
         queries, of_head = spec.heads * (spec.qk_nope_head_dim + spec.qk_rope_head_dim), spec.heads * spec.v_head_dim
@@ -74,7 +72,6 @@ class LatentWeights(Struct, frozen=True):
         )
 
     def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
-        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
         spec, heads = self.spec, self.spec.heads
         q = program.take("q", heads * (spec.qk_nope_head_dim + spec.qk_rope_head_dim), "float32")  # [T, H·(N + R)]
         compressed = program.take("compressed_kv", spec.cached_width, "float32")  # [T, C + R]

@@ -6,17 +6,17 @@ gates are one operation.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from inflight.execution import ops
 from inflight.execution.backends.protocol import Activation, Linear, Vector
 from inflight.execution.layers.norm import Residual
 from inflight.execution.packer import Packer
+from inflight.execution.parts import PartWeights, computes
 from inflight.execution.program import Program
-from inflight.models.spec import ShortConvolution
+from inflight.models.mixers.shortconv import ShortConvolution
 
 
-class ShortConvolutionWeights(Struct, frozen=True):
+@computes(ShortConvolution)
+class ShortConvolutionWeights(PartWeights, frozen=True):
     """One layer's. projection: [3·E, E]. convolution: float32[kernel · E]; bias: float32[E] or None."""
 
     layer: int
@@ -28,7 +28,6 @@ class ShortConvolutionWeights(Struct, frozen=True):
 
     @classmethod
     def load(cls, packer: Packer, spec: ShortConvolution, layer: int, after: str | None) -> ShortConvolutionWeights:
-        """after: the name of the norm of the result, if there is one."""
         at, hidden = f"model.layers.{layer}.conv.", packer.model.hidden_size
 
         def linear(name: str, rows: int) -> Linear:
@@ -45,7 +44,6 @@ class ShortConvolutionWeights(Struct, frozen=True):
         )
 
     def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
-        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
         streams = program.take("projected", self.projection.rows, "float32")  # [T, 3·E]
         mixed = program.take("mixed", self.output.columns)  # [T, E]
         ops.linear(program, x, self.projection, streams)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.execution import ops
 from inflight.execution.backends.protocol import Activation, GateUp, Linear, Vector
 from inflight.execution.layers.norm import Residual
 from inflight.execution.packer import Packer
+from inflight.execution.parts import PartWeights, computes, partial_sum
 from inflight.execution.program import Program
-from inflight.models.runnable import ACTIVATIONS
-from inflight.models.spec import Dense
+from inflight.models.mlps.dense import ACTIVATIONS, Dense
 
 
-class DenseWeights(Struct, frozen=True):
+@computes(Dense)
+class DenseWeights(PartWeights, frozen=True):
     """gate_up: where the MLP is gated; up: where it is not. curve: what the activation function has learnt, or None."""
 
     spec: Dense
@@ -25,7 +26,7 @@ class DenseWeights(Struct, frozen=True):
 
     @classmethod
     def load(cls, packer: Packer, spec: Dense, layer: int, after: str | None = None, name: str = "mlp") -> DenseWeights:
-        """after: the name of the norm of the result, if there is one. name: of the MLP within the layer."""
+        """name: of the MLP within the layer; the others as for any part."""
         at, hidden = f"model.layers.{layer}.{name}.", packer.model.hidden_size
         inward, up = (spec.width, hidden), at + "up_proj"
         return cls(
@@ -40,8 +41,10 @@ class DenseWeights(Struct, frozen=True):
         )
 
     def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
-        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
         self.residual.add(program, self.inner(program, x), self.down, hidden)
+
+    def with_partial_sums(self) -> DenseWeights:
+        return replace(self, down=partial_sum(self.down))
 
     def inner(self, program: Program, x: Activation) -> Activation:
         """Compute all before the last product, and return its input act[T, F]."""

@@ -7,17 +7,20 @@ Router and shared gate are held as activations are, whatever else is quantized: 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.execution import ops
 from inflight.execution.backends.protocol import Activation, Experts, Linear, Routing, Vector
 from inflight.execution.mlps.dense import DenseWeights
 from inflight.execution.packer import Packer
+from inflight.execution.parts import PartWeights, computes, partial_sum
 from inflight.execution.program import Program
-from inflight.models.runnable import GATINGS
-from inflight.models.spec import Dense, MoE
+from inflight.models.mlps.dense import Dense
+from inflight.models.mlps.moe import GATINGS, MoE
 
 
-class MoEWeights(Struct, frozen=True):
+@computes(MoE)
+class MoEWeights(PartWeights, frozen=True):
     spec: MoE
     router: Linear  # [X, E]
     experts: Experts
@@ -26,8 +29,7 @@ class MoEWeights(Struct, frozen=True):
     separate_norms: SeparateNorms | None
 
     @classmethod
-    def load(cls, packer: Packer, spec: MoE, layer: int, after: str | None = None) -> MoEWeights:
-        """after: the name of the norm of the result, if there is one."""
+    def load(cls, packer: Packer, spec: MoE, layer: int, after: str | None) -> MoEWeights:
         at, hidden = f"model.layers.{layer}.mlp.", packer.model.hidden_size
         shared = Dense(width=spec.shared_width, activation=spec.activation) if spec.shared_width else None
         return cls(
@@ -44,7 +46,6 @@ class MoEWeights(Struct, frozen=True):
         )
 
     def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
-        """Read x act[T, E], and add the result to the residual stream hidden float32[T, E]."""
         if self.separate_norms is not None:
             self._forward_side_by_side(self.separate_norms, program, x, hidden)
             return
@@ -61,6 +62,10 @@ class MoEWeights(Struct, frozen=True):
         ops.linear(program, x, self.shared_gate, weight)
         ops.linear(program, self.shared.inner(program, x), self.shared.down, out)
         ops.add_gated(program, out, weight, hidden)
+
+    def with_partial_sums(self) -> MoEWeights:
+        shared = None if self.shared is None else self.shared.with_partial_sums()
+        return replace(self, experts=partial_sum(self.experts), shared=shared)
 
     def _forward_side_by_side(self, norms: SeparateNorms, program: Program, x: Activation, hidden: Activation) -> None:
         """Compute the shared MLP of x, which the layer's norm made, and experts and router of the residual stream by

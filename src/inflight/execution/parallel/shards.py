@@ -16,38 +16,21 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from inflight.models.errors import ModelError
-from inflight.models.spec import (
-    Attention,
-    LatentAttention,
-    LayerSpec,
-    LinearAttention,
-    Mamba,
-    Mixer,
-    Mlp,
-    ModelSpec,
-    MoE,
-    ShortConvolution,
-)
+from inflight.models.parts import Part
+from inflight.models.spec import LayerSpec, ModelSpec
 
 MAX_RANKS = 64  # devices that share a model
-_NAMED = re.compile(r"model\.layers\.(\d+)\.(self_attn|mlp)\.(?:shared_experts\.|experts\.\d+\.)?(\w+?)(?:\.(\w+))?")
-_BY_HEAD = frozenset(("q_proj", "gate_proj", "sinks"))
-_BY_KV_HEAD = frozenset(("k_proj", "v_proj"))
-_BY_WIDTH = frozenset(("gate_proj", "up_proj"))
-_WHOLE: dict[type[Mixer], str] = {
-    Attention: "attention whose norms are over all heads, or that learns distances",
-    LatentAttention: "latent attention",
-    LinearAttention: "linear attention",
-    Mamba: "state spaces",
-    ShortConvolution: "convolutions",
-}
+_NAMED = re.compile(r"model\.layers\.(\d+)\.(.+?)(?:\.(weight|bias))?")
+
+
+Along = Literal["outputs", "inputs", "sum"]
 
 
 class Cut(NamedTuple):
     """A tensor in `parts` equal pieces along its outputs or its inputs, of which number `place` is meant. sum: of the
     bias of a product that is cut by its inputs, which counts in one of the parts alone."""
 
-    along: Literal["outputs", "inputs", "sum"]
+    along: Along
     parts: int
     place: int
 
@@ -68,21 +51,15 @@ class Shard:
     def cut_of(self, name: str) -> Cut | None:
         """Return the cut of a tensor, by the name that a layer asks for; None: it is whole everywhere."""
         found = _NAMED.fullmatch(name)
-        if found is None:
+        belongs = found and self.whole.layers[int(found[1])].part_of(found[2])
+        if not found or not belongs:
             return None
-        number, within, part, kind = found.groups()
-        mixer = self.whole.layers[int(number)].mixer
-        last, outputs = "down_proj", _BY_WIDTH
-        if within == "self_attn":
-            if not isinstance(mixer, Attention) or not is_cut(mixer):
-                return None
-            last, outputs = "o_proj", _BY_HEAD
-            if part in _BY_KV_HEAD:
-                parts = min(self.ranks, mixer.kv_heads)
-                return Cut("outputs", parts, self.rank * parts // self.ranks)
-        if part == last:
-            return Cut("sum" if kind == "bias" else "inputs", self.ranks, self.rank)
-        return Cut("outputs", self.ranks, self.rank) if part in outputs else None
+        part, tensor = belongs
+        slices = None if part.whole else part.slices(tensor, self.ranks)
+        if slices is None:
+            return None
+        along: Along = "sum" if slices.along == "inputs" and found[3] == "bias" else slices.along
+        return Cut(along, slices.pieces, self.rank * slices.pieces // self.ranks)
 
 
 def cut_model(model: ModelSpec, ranks: int) -> ModelSpec:
@@ -95,48 +72,29 @@ def cut_model(model: ModelSpec, ranks: int) -> ModelSpec:
     return replace(model, layers=tuple(cut[layer] for layer in model.layers))
 
 
-def is_cut(mixer: Mixer) -> bool:
-    """Whether devices share its heads. A norm over all heads at once would need those of other devices; numbers for
-    distances lie with heads in turns."""
-    return isinstance(mixer, Attention) and mixer.qk_norm != "all" and not mixer.relative_buckets
-
-
 def kept_whole(model: ModelSpec) -> tuple[str, ...]:
-    """Describe the model's mixers that every device computes alone."""
-    mixers = {layer.mixer: None for layer in model.layers if not is_cut(layer.mixer)}
-    return tuple(dict.fromkeys(_WHOLE[type(mixer)] for mixer in mixers))
+    """Describe the model's parts that every device computes alone."""
+    parts = (part for layer, _ in model.kinds_of_layers for part in _parts(layer))
+    return tuple(dict.fromkeys(part.whole for part in parts if part.whole))
+
+
+def _parts(layer: LayerSpec) -> tuple[Part, Part]:
+    return layer.mixer, layer.mlp
 
 
 def _why_not(model: ModelSpec, ranks: int) -> str | None:
     """Describe sizes of the model that are no multiple of the devices; None where all are."""
-    for layer in dict.fromkeys(model.layers):
-        mixer = layer.mixer
-        if isinstance(mixer, Attention) and is_cut(mixer):
-            groups = mixer.kv_heads
-            if mixer.heads % ranks or (groups % ranks and ranks % groups):
-                return f"{mixer.heads} query heads and {groups} KV heads"
-        widths = {"an MLP": layer.mlp.width} if not isinstance(layer.mlp, MoE) else _widths(layer.mlp)
-        for what, width in widths.items():
-            if width % ranks:
-                return f"{what} of width {width:,}"
-    return None
-
-
-def _widths(mlp: MoE) -> dict[str, int]:
-    return {"experts": mlp.width, "shared experts": mlp.shared_width}
+    parts = (part for layer, _ in model.kinds_of_layers for part in _parts(layer))
+    return next((reason for part in parts if not part.whole and (reason := part.uneven(ranks))), None)
 
 
 def _cut_layer(layer: LayerSpec, ranks: int) -> LayerSpec:
-    mixer = layer.mixer
-    if isinstance(mixer, Attention) and is_cut(mixer):
-        mixer = replace(mixer, heads=mixer.heads // ranks, kv_heads=max(1, mixer.kv_heads // ranks))
-    return replace(layer, mixer=mixer, mlp=_cut_mlp(layer.mlp, ranks))
-
-
-def _cut_mlp(mlp: Mlp, ranks: int) -> Mlp:
-    if isinstance(mlp, MoE):
-        return replace(mlp, width=mlp.width // ranks, shared_width=mlp.shared_width // ranks)
-    return replace(mlp, width=mlp.width // ranks)
+    mixer, mlp = layer.mixer, layer.mlp
+    return replace(
+        layer,
+        mixer=mixer if mixer.whole else mixer.on_one_of(ranks),
+        mlp=mlp if mlp.whole else mlp.on_one_of(ranks),
+    )
 
 
 def _one_of(words: list[str]) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from inflight.models.errors import ModelError
 from inflight.models.family import Family, dense, experts
 from inflight.models.fields import Fields
+from inflight.models.mixers.mla import LatentAttention
+from inflight.models.mlps.moe import Router
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import LatentAttention, LayerSpec, Router
+from inflight.models.spec import LayerSpec
 
 
 def layers(fields: Fields) -> list[LayerSpec]:

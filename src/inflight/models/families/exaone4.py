@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense, rope, windows_of
 from inflight.models.fields import Fields
+from inflight.models.mixers.attention import Attention
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, LayerSpec
+from inflight.models.spec import LayerSpec
 
 
 def layers(fields: Fields) -> list[LayerSpec]:

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from inflight.models.errors import ModelError
 from inflight.models.family import FULL, SLIDING, Family, attention, dense, rope, windows_of
 from inflight.models.fields import Fields
+from inflight.models.mixers.attention import Attention, QkNorm
 from inflight.models.pooler import of_decoder
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, LayerSpec, NormPlace, Pooler, QkNorm
+from inflight.models.spec import LayerSpec, NormPlace, Pooler
 
 _BOTH_SIDES = "use_bidirectional_attention"
 _FOUR: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")

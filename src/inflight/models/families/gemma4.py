@@ -16,8 +16,12 @@ from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.family import FULL, SLIDING, Family, attention, dense, experts, rope, windows_of
 from inflight.models.fields import Fields
+from inflight.models.mixers.attention import Attention
+from inflight.models.mlps.dense import Dense
+from inflight.models.mlps.moe import MoE, Router
+from inflight.models.parts import Mixer
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, Dense, LayerSpec, Mixer, MoE, NormPlace, Router, TokenInput
+from inflight.models.spec import LayerSpec, NormPlace, TokenInput
 
 _FOUR: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")
 _ROUTER = Router(renormalize=True, expert_scale=True, norm=True)

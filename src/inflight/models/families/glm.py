@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense, experts, rope
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec, Router
+from inflight.models.mlps.moe import Router
+from inflight.models.spec import LayerSpec
 
 
 def glm4_moe(fields: Fields) -> list[LayerSpec]:

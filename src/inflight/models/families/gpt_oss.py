@@ -6,7 +6,8 @@ from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.family import Family, attention, experts, windows_of
 from inflight.models.fields import Fields
-from inflight.models.spec import CLAMPED_SWIGLU, LayerSpec, Router
+from inflight.models.mlps.moe import CLAMPED_SWIGLU, Router
+from inflight.models.spec import LayerSpec
 
 _SWIGLU = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense, experts
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec, Router
+from inflight.models.mlps.moe import Router
+from inflight.models.spec import LayerSpec
 
 _FACTORS = frozenset(("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"))
 

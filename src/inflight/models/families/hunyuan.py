@@ -7,8 +7,10 @@ from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.family import Family, attention, dense, experts, rope
 from inflight.models.fields import Fields
+from inflight.models.mixers.attention import Attention
+from inflight.models.mlps.moe import Router
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, LayerSpec, Router
+from inflight.models.spec import LayerSpec
 
 
 def hunyuan_moe(fields: Fields) -> LayerSpec:

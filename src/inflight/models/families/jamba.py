@@ -6,7 +6,8 @@ import math
 
 from inflight.models.family import Family, attention, dense, experts
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec, Mamba
+from inflight.models.mixers.mamba import Mamba
+from inflight.models.spec import LayerSpec
 
 
 def layers(fields: Fields) -> list[LayerSpec]:

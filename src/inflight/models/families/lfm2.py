@@ -7,7 +7,11 @@ from collections.abc import Sequence
 
 from inflight.models.family import FULL, Family, attention, experts
 from inflight.models.fields import Fields
-from inflight.models.spec import Dense, LayerSpec, Mlp, Router, ShortConvolution
+from inflight.models.mixers.shortconv import ShortConvolution
+from inflight.models.mlps.dense import Dense
+from inflight.models.mlps.moe import Router
+from inflight.models.parts import Mlp
+from inflight.models.spec import LayerSpec
 
 
 def dense(fields: Fields) -> list[LayerSpec]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from inflight.models.family import Family, attention, experts
-from inflight.models.spec import LayerSpec, Router
+from inflight.models.mlps.moe import Router
+from inflight.models.spec import LayerSpec
 
 FAMILY = Family(
     name="minimax_m2",

@@ -6,9 +6,10 @@ from __future__ import annotations
 from inflight.models.errors import ModelError
 from inflight.models.family import FULL, SLIDING, Family, attention, dense
 from inflight.models.fields import Fields
+from inflight.models.mixers.attention import Attention
 from inflight.models.pooler import CLASSIFIER, classifier
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, LayerSpec, NormPlace, Pooler, PoolerLayer, Pooling
+from inflight.models.spec import LayerSpec, NormPlace, Pooler, PoolerLayer, Pooling
 
 _NORMS: tuple[NormPlace, ...] = ("before mixer", "before mlp")
 

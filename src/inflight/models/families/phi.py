@@ -7,8 +7,10 @@ from __future__ import annotations
 from inflight.models.errors import ModelError
 from inflight.models.family import Family, attention, dense, experts, rope
 from inflight.models.fields import Fields
+from inflight.models.mixers.attention import Attention
+from inflight.models.mlps.moe import Router
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, LayerSpec, Router
+from inflight.models.spec import LayerSpec
 
 
 def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:

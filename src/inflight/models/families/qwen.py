@@ -7,8 +7,9 @@ from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.family import FULL, SLIDING, Family, attention, dense, rope
 from inflight.models.fields import Fields
+from inflight.models.mixers.attention import Attention
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, LayerSpec
+from inflight.models.spec import LayerSpec
 
 _DEFAULTS = {"num_key_value_heads": 32, "max_position_embeddings": 32_768, "sliding_window": 4096}
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from inflight.models.family import Family, attention, dense, experts
 from inflight.models.fields import Fields
-from inflight.models.spec import LayerSpec, Mlp, MoE, Router
+from inflight.models.mlps.moe import MoE, Router
+from inflight.models.parts import Mlp
+from inflight.models.spec import LayerSpec
 
 EXPERTS = frozenset(("num_experts", "num_local_experts", "mlp_only_layers", "decoder_sparse_step"))
 _DEFAULTS = {"decoder_sparse_step": 1, "max_position_embeddings": 32_768}

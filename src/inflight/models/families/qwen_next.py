@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from inflight.models.families.qwen_moe import EXPERTS, mlps, router
 from inflight.models.family import FULL, Family, attention, dense, experts, rope
 from inflight.models.fields import Fields
+from inflight.models.mixers.attention import Attention
+from inflight.models.mixers.deltanet import LinearAttention
+from inflight.models.parts import Mlp
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention, LayerSpec, LinearAttention, Mlp
+from inflight.models.spec import LayerSpec
 
 _LINEAR = "linear_attention"
 _HYBRID = frozenset(("linear_num_value_heads", "attn_output_gate"))

@@ -7,8 +7,8 @@ from inflight.models.errors import ModelError
 from inflight.models.families.llama import layers
 from inflight.models.family import Family, rope
 from inflight.models.fields import Fields
+from inflight.models.mixers.attention import Attention
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import Attention
 
 
 def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings | None:

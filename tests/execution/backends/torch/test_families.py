@@ -15,7 +15,7 @@ from inflight.execution.backends.matrices import Matrix, dequantized, in_int8
 from inflight.execution.backends.protocol import Hold, Quantization
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.ops.numpy_weights import NumpyLinear
-from inflight.models.spec import MoE
+from inflight.models.mlps.moe import MoE
 
 from ...conftest import OracleOf
 from ...driver import BLOCK, Driver

@@ -43,7 +43,7 @@ class RopeTable(Struct, frozen=True):
 
 class Routing(Struct, frozen=True):
     """How a token's float32 logits of the X experts become the `top_k` that it passes, in order of rank, and their
-    weights (`models.spec.Router` has the meanings).
+    weights (`models.mlps.moe.Router` has the meanings).
 
     Scores are the softmax or the sigmoid of the logits, or `sparsemixer` (below). Experts are picked by falling score +
     correction, on a tie (and for NaN, which is never larger) the lower number first. With more than one group only

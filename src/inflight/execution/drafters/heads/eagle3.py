@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import asdict
 
 from inflight.execution import ops
-from inflight.execution.backends.protocol import Activation, Array, Backend, Linear, Quantization, Rope
+from inflight.execution.backends.protocol import Activation, Array, Backend, Linear, Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.drafters.heads.head import HeadWeights
 from inflight.execution.drafters.heads.head_tensors import HeadTensors, InputPart
@@ -26,7 +26,9 @@ from inflight.execution.rope import rope_table
 from inflight.execution.weights import LayerWeights, ModelWeights
 from inflight.models.eagle3 import Eagle3Spec, read_eagle3
 from inflight.models.errors import ModelError
-from inflight.models.spec import Attention, Dense, ModelSpec
+from inflight.models.mixers.attention import Attention
+from inflight.models.mlps.dense import Dense
+from inflight.models.spec import ModelSpec
 
 _LAYER, _LAYER_NAMES = "model.layers.0.", ("midlayer.", "layers.0.")
 _TOKEN, _TABLE = "token_attn.", "model.embed_tokens.weight"
@@ -64,9 +66,10 @@ def load_eagle3(
     spec = read_eagle3(folder, model)
     checkpoint = Checkpoint(folder)
     source = HeadTensors(checkpoint, lambda name: _place(name, checkpoint))
-    packer = Packer(spec.decoder, source, backend, None, quantization, group_size)
-    width, table_shape = spec.decoder.hidden_size, (model.vocab_size, spec.decoder.hidden_size)
     (settings,) = spec.decoder.ropes
+    rope = backend.pack_rope(rope_table(settings, max_positions))
+    packer = Packer(spec.decoder, source, backend, None, quantization, group_size, {settings: rope})
+    width, table_shape = spec.decoder.hidden_size, (model.vocab_size, spec.decoder.hidden_size)
     has_table = _TABLE in source
     if not has_table and width != model.hidden_size:
         raise ModelError(
@@ -88,7 +91,7 @@ def load_eagle3(
         token_norm=NormWeights.load(packer, _LAYER + "input_layernorm"),
         hidden_norm=None,
         join=None,
-        layer=_layer(packer, backend.pack_rope(rope_table(settings, max_positions))),
+        layer=_layer(packer),
         layer_index=0,
         final_norm=NormWeights.load(packer, "model.norm"),
         own_norm=None,
@@ -100,7 +103,7 @@ def load_eagle3(
     return head
 
 
-def _layer(packer: Packer, rope: Rope) -> LayerWeights:
+def _layer(packer: Packer) -> LayerWeights:
     layer, width = packer.model.layers[0], packer.model.hidden_size
     mixer, mlp = layer.mixer, layer.mlp
     assert isinstance(mixer, Attention) and isinstance(mlp, Dense)
@@ -108,7 +111,7 @@ def _layer(packer: Packer, rope: Rope) -> LayerWeights:
     of_token = packer.linear(
         [(f"{_LAYER}{_TOKEN}{part}.weight", (heads * mixer.head_dim, width)) for part, heads in rows]
     )
-    own = AttentionWeights.load(packer, mixer, 0, rope, None)
+    own = AttentionWeights.load(packer, mixer, 0, None)
     return LayerWeights(
         spec=layer,
         mixer_norm=NormWeights.load(packer, _LAYER + "hidden_norm"),

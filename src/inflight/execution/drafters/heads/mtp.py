@@ -64,7 +64,9 @@ def load_mtp(
     at = f"model.layers.{layers}."
     longer = replace(model, layers=(*model.layers, model.layers[-1]))  # its layer is as the model's last one is
     named = ExpertNames(FamilyTensors(longer, HeadTensors(source, _renamed(at, layout.prefix, layers))), longer)
-    packer = Packer(longer, HeadTensors(named, _halves(at, layout)), backend, None, quantization, group_size)
+    packer = Packer(
+        longer, HeadTensors(named, _halves(at, layout)), backend, None, quantization, group_size, weights.ropes
+    )
 
     def joined(part: str) -> Linear:
         return packer.linear([(f"{at}{part}.weight", (model.hidden_size, model.hidden_size))])
@@ -83,7 +85,7 @@ def load_mtp(
         token_norm=NormWeights.load(packer, at + layout.token_norm),
         hidden_norm=NormWeights.load(packer, at + layout.hidden_norm),
         join=(joined("join_token"), joined("join_hidden")),
-        layer=load_layer(packer, layers, weights.ropes),
+        layer=load_layer(packer, layers),
         layer_index=layers,
         final_norm=final_norm,
         own_norm=final_norm if layout.behind_norms else None,

@@ -1,0 +1,1 @@
+"""The MLPs of a model's layers, one file a kind, as `mixers`."""
