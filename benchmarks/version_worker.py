@@ -1,9 +1,12 @@
-"""One side of `versions`: loads a model and times steps on demand, for a line "AMOUNT STEPS" each.
+"""One side of `versions`: loads a model and times steps on demand, for a line "AMOUNT STEPS BUSY" each.
+
+BUSY is 1 where a thread of this process runs Python all the while, else 0.
 
 Run by the Python of the checkout that is to be measured; imports nothing but its public API.
 """
 
 import sys
+import threading
 import time
 from importlib.util import find_spec
 from typing import Any
@@ -19,8 +22,11 @@ def main() -> None:
         llm = LLM(max_model_len=1024, **options)
     else:
         llm = LLM(model, load_format="dummy", quantization=quantization, max_model_len=1024, kv_memory=0.25, **options)
+    busy = threading.Event()
+    threading.Thread(target=_spin, args=(busy,), daemon=True).start()
     for number, line in enumerate(sys.stdin):
-        amount, steps = map(int, line.split())
+        amount, steps, is_busy = map(int, line.split())
+        busy.set() if is_busy else busy.clear()
         # Prompts are never the same, or they would be found in the cache.
         start = 7 + number
         if steps:
@@ -29,6 +35,13 @@ def main() -> None:
             print(seconds / steps, flush=True)
         else:
             print(_generate(llm, [[(start * 31 + 17 * at) % 9973 + 20 for at in range(amount)]], 1), flush=True)
+
+
+def _spin(busy: threading.Event) -> None:
+    """Run Python while the event is set."""
+    while busy.wait():
+        for _ in range(1000):
+            pass
 
 
 def _generate(llm: LLM, prompts: list[list[int]], tokens: int) -> float:

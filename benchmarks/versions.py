@@ -7,7 +7,8 @@ public Python API, so that both may be of any age. The processes take turns at e
 taken within a turn; reported is the median of the turns, with the interval of that median.
 
 Measured: decode steps of 1, 4, 8 and 32 rows and a prompt of 512 tokens of Qwen2.5-0.5B's shape with random weights, in
-bf16 and in int8; and the built-in model's decode steps of 1 and 32 rows, where what is not arithmetic weighs most.
+bf16, int8 and int4; and decode steps of 1 and 32 rows of the built-in model, where arithmetic weighs least.
+Steps of 1 row are timed beside a thread of the same process that runs Python all the while, too.
 """
 
 from __future__ import annotations
@@ -39,13 +40,19 @@ class Task:
     name: str
     amount: int
     steps: int
+    busy: bool = False  # beside a thread that runs Python
 
 
 QWEN_TASKS = (
     *(Task(f"{rows} rows", rows, 24) for rows in DECODES),
     Task(f"prompt of {PROMPT} tokens", PROMPT, 0),
+    Task("1 row beside a busy thread", 1, 24, busy=True),
 )
-BUILT_IN_TASKS = (Task("1 row", 1, 200), Task("32 rows", 32, 200))
+BUILT_IN_TASKS = (
+    Task("1 row", 1, 200),
+    Task("32 rows", 32, 200),
+    Task("1 row beside a busy thread", 1, 60, busy=True),
+)
 
 
 class Worker:
@@ -58,7 +65,7 @@ class Worker:
     def seconds(self, task: Task) -> float:
         """Return the seconds of one step of a task."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        print(task.amount, task.steps, file=self._process.stdin, flush=True)
+        print(task.amount, task.steps, int(task.busy), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if not answer:
             raise SystemExit(f"A worker ended with status {self._process.wait()}; see its error above.")
@@ -101,7 +108,7 @@ def main() -> None:
     parser.add_argument("--other", required=True, help="the Python that has the other checkout installed")
     parser.add_argument("--name", default="another checkout", help="what the other is called, its commit for example")
     parser.add_argument("--repeats", type=int, default=12, help="turns of each measurement (default 12)")
-    parser.add_argument("--only", choices=["built-in", "bf16", "int8"], help="one part alone")
+    parser.add_argument("--only", choices=["built-in", "bf16", "int8", "int4"], help="one part alone")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     arguments = parser.parse_args()
     pythons = (sys.executable, arguments.other)
@@ -112,6 +119,7 @@ def main() -> None:
             ("built-in", BUILT_IN, "none", BUILT_IN_TASKS),
             ("bf16", folder, "none", QWEN_TASKS),
             ("int8", folder, "int8", QWEN_TASKS),
+            ("int4", folder, "int4", QWEN_TASKS),
         ):
             if arguments.only in (None, title):
                 with both(pythons, model, quantization) as workers:
