@@ -15,7 +15,7 @@ from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.backends.torch.device import DeviceError, check_ranks
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.memory import MachineMemory, memory_of
-from inflight.execution.parallel.faults import PeerLost, WorkerFault
+from inflight.execution.parallel.messages import PeerLost, WorkerFault
 from inflight.execution.runner import ModelRunner
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams as CoreParams
 from inflight.execution.parallel import workers
 from inflight.execution.parallel.executor import ParallelExecutor
-from inflight.execution.parallel.faults import RanksLost
+from inflight.execution.parallel.messages import RanksLost
 from inflight.models.errors import ModelError
 
 PROMPTS = [list(range(10, 10 + count)) for count in (30, 5, 70)]

@@ -16,13 +16,19 @@ from typing import Any, cast
 import pytest
 
 from inflight.core.types.plan import BatchPlan, Capacity, Transfer, Transferred
-from inflight.execution.parallel.executor import ParallelExecutor
-from inflight.execution.parallel.faults import RanksLost, WorkerFault
-from inflight.execution.parallel.mailbox import Mailbox
-from inflight.execution.parallel.messages import Computed, Copied, Failed, FromWorker, Step, encode
-from inflight.execution.parallel.rank_transfers import RankTransfers
+from inflight.execution.parallel.executor import ParallelExecutor, RankTransfers
+from inflight.execution.parallel.messages import (
+    Computed,
+    Copied,
+    Failed,
+    FromWorker,
+    RanksLost,
+    Step,
+    WorkerFault,
+    encode,
+)
 from inflight.execution.parallel.worker import Inbox, compute
-from inflight.execution.parallel.workers import Workers
+from inflight.execution.parallel.workers import Mailbox, Workers
 from inflight.execution.runner import ModelRunner
 
 from ..backends.torch.delayed import DelayedStream
@@ -49,7 +55,7 @@ def test_a_transfer_has_ended_when_all_ranks_report_it() -> None:
 # -- a worker's messages -----------------------------------------------------------------------------------------------
 def test_transfers_are_reported_between_answers() -> None:
     ours, theirs = Pipe()
-    mailbox = Mailbox(1, ours, lambda: "has ended")
+    mailbox = Mailbox(1, ours)
     for message in (
         Copied((Transferred(1),)),
         Computed(0, (5,)),
@@ -67,7 +73,7 @@ def test_transfers_are_reported_between_answers() -> None:
         mailbox.ended()
     assert caught.value.by_peer
     theirs.close()
-    with pytest.raises(WorkerFault, match=r"Rank 1 has ended\."):
+    with pytest.raises(WorkerFault, match=r"Rank 1 has closed its pipe\."):
         mailbox.ended()
 
 
@@ -79,7 +85,7 @@ class Second:
 
     def __init__(self, runner: ModelRunner) -> None:
         ours, self._theirs = Pipe()
-        self.mailbox, self.inbox = Mailbox(1, ours, lambda: "has ended"), Inbox()
+        self.mailbox, self.inbox = Mailbox(1, ours), Inbox()
         self.said: list[FromWorker] = []
         self._thread = threading.Thread(target=self._work, args=(runner,), daemon=True)
         self._thread.start()

@@ -15,8 +15,8 @@ import torch
 
 from inflight.execution.backends.torch import device
 from inflight.execution.parallel import ranks
-from inflight.execution.parallel.faults import PeerLost
 from inflight.execution.parallel.member import Member, device_of
+from inflight.execution.parallel.messages import PeerLost
 from inflight.execution.parallel.ranks import Ranks
 from inflight.execution.parallel.shards import Shard
 

@@ -11,8 +11,7 @@ import pytest
 
 from inflight.core.types.events import Event, FinishedEvent
 from inflight.execution.parallel.executor import ParallelExecutor
-from inflight.execution.parallel.faults import RanksLost
-from inflight.execution.parallel.messages import Computed, FromWorker
+from inflight.execution.parallel.messages import Computed, FromWorker, RanksLost
 from inflight.execution.parallel.workers import Workers
 from inflight.execution.runner import ModelRunner
 

@@ -1,24 +1,22 @@
-"""The executor of a model that several processes compute: a plan goes to all of them, the first one's result back.
+"""The executor of a model that several processes compute: all get a plan, and the first one's result is returned.
 
-Knows the runner of this process, the workers, and that all must be at the same step. Every rank has all logits, with
-the same bits, and draws the same tokens from them, so that nothing waits for the first rank's draws to come round; what
-ranks have drawn is compared when a step is done, and where it differs they stop.
+Every rank has all logits, with the same bits, and draws the same tokens from them, so that no rank waits for the first
+rank's draws; ranks compare what they have drawn when a step is done, and stop where it differs.
 
-A rank that lacks memory in a step goes through all of its sums (`backends.torch.summing`), and says so with its result:
-then the step has failed on all, for want of memory, and results of steps behind it are discarded, whatever was drawn.
+A rank that lacks memory in a step still goes through all of its sums (`backends.torch.summing`) and reports it with its
+result: then the step has failed on all for want of memory, and results of steps behind it are discarded.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
-from inflight.core.types.plan import BatchPlan, Capacity, Pending, StepResult, Transferred
+from inflight.core.types.plan import BatchPlan, Capacity, Pending, StepResult, Transfer, Transferred
 from inflight.execution.device_faults import DeviceLost
-from inflight.execution.parallel.faults import PeerLost, RanksLost, WorkerFault
-from inflight.execution.parallel.messages import Computed
-from inflight.execution.parallel.rank_transfers import RankTransfers
+from inflight.execution.parallel.messages import Computed, PeerLost, RanksLost, WorkerFault
 from inflight.execution.parallel.worker import token_ids
 from inflight.execution.parallel.workers import Workers
 from inflight.execution.runner import InFlight, ModelRunner, step_failure
@@ -28,10 +26,51 @@ _TICK = 0.001  # seconds between two polls of ranks' transfers
 _PATIENCE = 5.0  # seconds for the others to say what they know, once this rank has failed
 
 
+@dataclass(slots=True)
+class _RankTransfer:
+    """A transfer in flight. begun: seconds. ranks: that have not reported its end."""
+
+    begun: float
+    ranks: set[int]
+    error: str | None = None
+
+
+class RankTransfers:
+    """Transfers of blocks that each rank does for itself; one has ended when all ranks have reported its end."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._in_flight: dict[int, _RankTransfer] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._in_flight)
+
+    def begin(self, transfers: Iterable[Transfer]) -> None:
+        now = time.monotonic()
+        self._in_flight |= {one.transfer_id: _RankTransfer(now, set(range(self._ranks))) for one in transfers}
+
+    def add_ended(self, rank: int, ended: Iterable[Transferred]) -> None:
+        """Add a rank's ended transfers. One that failed on a rank has failed: its blocks hold something else there."""
+        for one in ended:
+            state = self._in_flight[one.transfer_id]
+            state.ranks.discard(rank)
+            if one.error is not None:
+                state.error = state.error or f"On rank {rank}: {one.error}"
+
+    def ended(self) -> tuple[Transferred, ...]:
+        """Return those that have ended on all ranks since the last call."""
+        ended = [number for number, one in self._in_flight.items() if not one.ranks]
+        return tuple(Transferred(number, self._in_flight.pop(number).error) for number in ended)
+
+    def overdue(self, seconds: float) -> set[int]:
+        """Return ranks that have not ended what was begun more than so many seconds ago."""
+        since = time.monotonic() - seconds
+        return {rank for one in self._in_flight.values() if one.begun < since for rank in one.ranks}
+
+
 class ParallelExecutor:
     """The first rank's executor. Where a rank is lost, or a step fails on one, that step's `result` or `poll` raises
-    RanksLost, and so does every later `submit`: this is no failed step but the executor's end, and the engine ends with
-    the error message."""
+    RanksLost, and so does every later `submit`: the engine then ends with the error message."""
 
     def __init__(self, runner: ModelRunner, workers: Workers) -> None:
         self._runner, self._workers = runner, workers
@@ -68,8 +107,15 @@ class ParallelExecutor:
         self._runner.close()
 
     def finished(self, result: StepResult, fault: Exception | None, short: str | None) -> StepResult:
-        """Finish a step of this rank, once the others have finished it, too. fault: what it failed by. short: an error
-        message where it lacked memory. Raises RanksLost."""
+        """Finish a step of this rank once the others have finished it.
+
+        Args:
+            fault: What it failed by here.
+            short: An error message where it lacked memory here.
+
+        Raises:
+            RanksLost: Ranks are no longer at the same step.
+        """
         if self.lost is not None:  # it was in flight beside the one that has raised
             return StepResult(result.step, (), result.seconds, error=self.lost)
         others = self._others(result, fault)

@@ -1,7 +1,7 @@
-"""Messages between the engine's process and its workers.
+"""Messages between the engine's process and its workers, and errors of ranks that are gone or have failed.
 
-Knows shapes only. A worker's setup is pickled, by the process that has started it, into a pipe that no other process
-can reach; after that it is msgpack, each side checking types.
+A worker's setup is pickled, by the process that has started it, into a pipe that no other process can reach; after that
+messages are msgpack, and each side checks their types.
 """
 
 from __future__ import annotations
@@ -14,6 +14,22 @@ from msgspec import Struct
 from inflight.core.types.plan import BatchPlan, Capacity, Transferred, decode_range, encode_range
 from inflight.execution.backends.protocol import DType, KVShape
 from inflight.execution.computing import KernelModel
+
+
+class PeerLost(RuntimeError):
+    """Another rank is gone, or has not come to where this one is."""
+
+
+class WorkerFault(RuntimeError):
+    """A worker has failed; the sentence names its rank. by_peer: another rank was the cause."""
+
+    def __init__(self, sentence: str, by_peer: bool = False) -> None:
+        super().__init__(sentence)
+        self.by_peer = by_peer
+
+
+class RanksLost(RuntimeError):
+    """Ranks are no longer at the same step, and why: no further one can be computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +47,20 @@ class Setup:
 
 # -- to a worker ------------------------------------------------------------------------------------------------------
 class Begin(Struct, frozen=True, tag=True):
-    """The capacity for which all ranks have memory."""
+    """Allocate a capacity for which all ranks have memory."""
 
     capacity: Capacity
 
 
 class Step(Struct, frozen=True, tag=True):
+    """Compute a plan."""
+
     plan: BatchPlan
 
 
 # -- from a worker ----------------------------------------------------------------------------------------------------
 class Joining(Struct, frozen=True, tag=True):
-    """It has started, and waits for the others."""
+    """The worker has started, and waits for the others."""
 
 
 class Loaded(Struct, frozen=True, tag=True):
@@ -56,8 +74,12 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Computed(Struct, frozen=True, tag=True):
-    """token_ids: all that was drawn, in the plan's order. short: a sentence where memory was, so that what the step
-    has computed is discarded."""
+    """A step is computed.
+
+    Attributes:
+        token_ids: All that was drawn, in the plan's order.
+        short: An error message where memory was short, so that the step's results are discarded.
+    """
 
     step: int
     token_ids: tuple[int, ...]
@@ -80,19 +102,6 @@ class Failed(Struct, frozen=True, tag=True):
 ToWorker = Begin | Step
 FromWorker = Joining | Loaded | Ready | Computed | Copied | Failed
 
-
-_encoder = msgspec.msgpack.Encoder(enc_hook=encode_range)
-_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker, dec_hook=decode_range)
-_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
-
-
-def encode(message: ToWorker | FromWorker) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode_to_worker(data: bytes) -> ToWorker:
-    return _to_worker.decode(data)
-
-
-def decode_from_worker(data: bytes) -> FromWorker:
-    return _from_worker.decode(data)
+encode = msgspec.msgpack.Encoder(enc_hook=encode_range).encode
+decode_to_worker = msgspec.msgpack.Decoder[ToWorker](ToWorker, dec_hook=decode_range).decode
+decode_from_worker = msgspec.msgpack.Decoder[FromWorker](FromWorker).decode

@@ -1,8 +1,8 @@
-"""How processes become one group of ranks, and what they compute becomes a sum: over NCCL on GPUs, gloo on CPUs.
+"""A group of ranks, and sums over it: by NCCL on GPUs, by gloo on CPUs.
 
-Knows `torch.distributed`. Its groups are used as they are, without the one that it keeps for a whole process, so that a
-process may be in several, and in none again after one that failed. Every wait for another rank ends: with its answer,
-by an error once that one is gone, or after the seconds that were agreed on.
+Groups are made without the one that `torch.distributed` has for a whole process, so that a process may be in several,
+and in none again after one that failed. Every wait for another rank ends: with its answer, by an error once that rank
+is gone, or after the group's time limit.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from inflight.execution.parallel.faults import PeerLost
 from inflight.execution.parallel.member import Member
+from inflight.execution.parallel.messages import PeerLost
 
 
 class Ranks:
@@ -37,8 +37,8 @@ class Ranks:
             store = dist.FileStore(str(Path(member.folder) / "store"), self._count)  # type: ignore[attr-defined]
             store.set_timeout(limit)
             if self._on_gpu:
-                # A sum that waits too long is given up, and the first rank says which one is late; by itself PyTorch
-                # would end the whole process, without a sentence.
+                # A sum that waits too long is aborted, and the first rank reports which one is late; PyTorch would end
+                # the whole process without a message.
                 os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
                 options = dist.ProcessGroupNCCL.Options()
                 options._timeout = limit
@@ -52,9 +52,9 @@ class Ranks:
         """float32[S, N] of each rank → their sum: the first rank's, plus the second's, and so on.
 
         Every rank gets all parts and adds them up in this order, so that ranks have the same bits, and a row has the
-        same whatever else is in the batch: a ring, as an all-reduce may run it, adds in an order that depends on where
-        a number lies in the tensor. That costs N - 1 parts to receive for a ring's 2 · (N - 1) / N: no more for two
-        ranks, and twice as many for four. Raises PeerLost; on a GPU, waiting for the device raises it."""
+        same whatever else is in the batch: an all-reduce by a ring adds in an order that depends on where a number lies
+        in the tensor. Each rank receives N - 1 parts for a ring's 2 · (N - 1) / N: as many for two ranks, twice as many
+        for four. Raises PeerLost; on a GPU, waiting for the device raises it."""
         parts = torch.empty((self._count, *part.shape), dtype=part.dtype, device=part.device)
         try:
             if not self._is_alone:
@@ -68,8 +68,8 @@ class Ranks:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While entered, sum this rank's parts alone, in the memory that sums take: others may still be loading. A
-        shortage of memory meanwhile is raised at the end."""
+        """Sum this rank's parts alone meanwhile, in the memory that sums take: others may still be loading. A shortage
+        of memory is raised at the end."""
         self._is_alone = True
         try:
             yield
@@ -79,7 +79,7 @@ class Ranks:
             raise fault
 
     def lacks(self, fault: Exception) -> None:
-        """Memory was short here for what is added up."""
+        """Report that memory was short here for a part of a sum."""
         self._shortage = self._shortage or fault
 
     def shortage(self) -> Exception | None:

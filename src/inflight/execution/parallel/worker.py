@@ -1,8 +1,7 @@
 """A worker: `python -m inflight.execution.parallel.worker PIPE`, an open descriptor.
 
-Holds a shard of the model and runs every plan that comes over PIPE on it, as the engine's process does on its own, so
-that both meet in the same sums. Obeys the pipe instead of signals, and ends at once when that does, whatever it is
-waiting for.
+A worker has a shard of the model and runs every plan that comes over PIPE on it, as the engine's process does on its
+own shard, so that both meet in the same sums. It ignores signals, and ends at once when its pipe does.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from inflight.core.types.plan import StepResult
 from inflight.cpus import ANYWHERE
 from inflight.execution.backends.protocol import Backend
 from inflight.execution.memory import memory_of
-from inflight.execution.parallel.faults import PeerLost
 from inflight.execution.parallel.messages import (
     Begin,
     Computed,
@@ -31,6 +29,7 @@ from inflight.execution.parallel.messages import (
     FromWorker,
     Joining,
     Loaded,
+    PeerLost,
     Ready,
     Setup,
     Step,
@@ -69,7 +68,7 @@ def main() -> None:
 
 
 def work(setup: Setup, inbox: Inbox, send: Send) -> None:
-    """Until a step fails: then ranks are no longer at the same place, and none of them can go on."""
+    """Compute until a step fails: then ranks are no longer at the same step, and none can go on."""
     model = setup.model
     assert isinstance(model.files, Path)
     model = replace(model, files=gguf_at(model.files) or model.files)
@@ -92,8 +91,8 @@ def work(setup: Setup, inbox: Inbox, send: Send) -> None:
 
 
 def compute(runner: ModelRunner, depth: int, inbox: Inbox, send: Send, shortage: Shortage) -> None:
-    """Compute plans as they come, up to `depth` of them in flight, and transfers beside them. shortage(): of memory
-    since the last call, with which a step went on to its end. Raises the fault of a step that failed otherwise."""
+    """Compute plans as they come, up to `depth` of them in flight, and transfers beside them. shortage() returns the
+    lack of memory since the last call that a step went on with. Raises the fault of a step that failed otherwise."""
     flights = deque[tuple[InFlight, str | None]]()
     while True:
         ended = runner.poll()
@@ -116,7 +115,7 @@ def compute(runner: ModelRunner, depth: int, inbox: Inbox, send: Send, shortage:
 
 
 def token_ids(result: StepResult) -> tuple[int, ...]:
-    """All that a step has drawn."""
+    """Return all tokens that a step has drawn."""
     return tuple(token for one in result.sampled for token in one.token_ids)
 
 

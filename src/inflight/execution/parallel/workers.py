@@ -1,7 +1,4 @@
-"""The worker processes, from the engine's side: started, set up, asked, and ended.
-
-Knows processes and messages; not what is computed.
-"""
+"""The worker processes, from the engine's side: started, set up, asked and ended."""
 
 from __future__ import annotations
 
@@ -13,25 +10,30 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, TypeVar
 
 from inflight.core.types.plan import BatchPlan, Capacity, Transferred
 from inflight.execution.computing import KernelModel
-from inflight.execution.parallel.faults import WorkerFault
-from inflight.execution.parallel.mailbox import Mailbox, Message
 from inflight.execution.parallel.member import SECONDS, Member, device_of
 from inflight.execution.parallel.messages import (
     Begin,
     Computed,
+    Copied,
+    Failed,
+    FromWorker,
     Joining,
     Loaded,
     Ready,
     Setup,
     Step,
+    WorkerFault,
+    decode_from_worker,
     encode,
 )
 from inflight.execution.parallel.shards import Shard
@@ -45,18 +47,66 @@ LOAD_SECONDS = 3600.0  # to load a shard, from a slow disk
 _CLOSE_SECONDS = 5.0
 
 T = TypeVar("T")
+Message = TypeVar("Message", bound=FromWorker)
 
 
-class Worker:
-    """One process, and the pipe that is its life."""
+class Mailbox:
+    """A worker's messages: answers in their order, and ended transfers between them."""
+
+    def __init__(self, rank: int, pipe: Connection) -> None:
+        self._rank, self._pipe = rank, pipe
+        self._answers = deque[FromWorker]()  # that came while transfers alone were asked for
+        self._ended: list[Transferred] = []
+
+    def receive(self, kind: type[Message], seconds: float) -> Message:
+        """Return the next answer. Raises WorkerFault for one of another kind, or for none in so many seconds."""
+        last = time.monotonic() + seconds
+        while not self._answers:
+            if not self._hears(max(0.0, last - time.monotonic())):
+                raise WorkerFault(f"Rank {self._rank} has not answered for {seconds:g} s.")
+        message = self._answers.popleft()
+        if not isinstance(message, kind):
+            raise WorkerFault(f"Rank {self._rank} says {type(message).__name__} where {kind.__name__} was due.")
+        return message
+
+    def ended(self) -> list[Transferred]:
+        """Return the transfers reported since the last call. Raises WorkerFault where the worker is gone."""
+        while self._hears(0.0):
+            pass
+        ended, self._ended = self._ended, []
+        return ended
+
+    def fate(self) -> str:
+        """Describe what became of a worker whose pipe is closed."""
+        return "has closed its pipe"
+
+    def _hears(self, seconds: float) -> bool:
+        """Return whether a message comes within so many seconds. Raises WorkerFault."""
+        try:
+            if not self._pipe.poll(seconds):
+                return False
+            message = decode_from_worker(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            raise WorkerFault(f"Rank {self._rank} {self.fate()}.") from None
+        if isinstance(message, Failed):
+            raise WorkerFault(f"Rank {self._rank} failed: {message.sentence}", message.by_peer)
+        if isinstance(message, Copied):
+            self._ended += message.ended
+        else:
+            self._answers.append(message)
+        return True
+
+
+class Worker(Mailbox):
+    """One process, which ends when its pipe does."""
 
     def __init__(self, rank: int, setup: Setup) -> None:
-        self.rank = rank
-        self._pipe, theirs = Pipe()
-        self._mailbox = Mailbox(rank, self._pipe, self._end)
+        ours, theirs = Pipe()
+        super().__init__(rank, ours)
         command = [sys.executable, "-m", "inflight.execution.parallel.worker", str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        self.wait = self._process.wait
         with contextlib.suppress(OSError):  # it has ended: the next request to it raises
             self._pipe.send(setup)
 
@@ -64,56 +114,43 @@ class Worker:
         with contextlib.suppress(OSError):
             self._pipe.send_bytes(encode(message))
 
-    def receive(self, kind: type[Message], seconds: float) -> Message:
-        return self._mailbox.receive(kind, seconds)
-
-    def ended(self) -> list[Transferred]:
-        return self._mailbox.ended()
-
-    def wait(self) -> None:
-        self._process.wait()
-
-    def end(self, seconds: float) -> None:
-        """Its pipe is closed, at which it ends; else it is killed after so many seconds."""
+    def end(self) -> None:
+        """Close the pipe, at which the process ends; kill it if it has not in time."""
         self._pipe.close()
         try:
-            self._process.wait(seconds)
+            self._process.wait(_CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
-    def _end(self) -> str:
+    def fate(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(_CLOSE_SECONDS)
             if code < 0:
                 return f"was killed ({signal.Signals(-code).name}); memory may have run out"
             return f"has ended with exit code {code}; see its output above"
-        return "has closed its pipe"
+        return super().fate()
 
 
 class Workers:
     """All ranks but the first, which is this process."""
 
     def __init__(self, setup: Setup, ranks: int, seconds: float = SECONDS) -> None:
-        """Start the workers. setup: of the whole model, whose device is the first rank's. They load while this process
-        does. seconds: as of `Member`."""
+        """Start the workers, which load while this process does.
+
+        Args:
+            setup: Of the whole model, whose device is the first rank's.
+            seconds: As of `Member`.
+        """
         model, self.seconds, self._closed = setup.model, seconds, False
         self._folder = tempfile.mkdtemp(prefix="inflight-ranks-")
         files = model.files.path if isinstance(model.files, GGUFModel) else model.files
-        models = [
-            replace(
-                model,
-                device=device_of(model.device, rank),
-                member=Member(Shard(model.spec, rank, ranks), self._folder, seconds),
-            )
-            for rank in range(ranks)
-        ]
-        self._first = models[0]  # of this process
+        members = [Member(Shard(model.spec, rank, ranks), self._folder, seconds) for rank in range(ranks)]
+        first, *others = (replace(model, device=device_of(model.device, one.shard.rank), member=one) for one in members)
+        self._first = first  # of this process
         self._ranks: Ranks | None = None
-        self._workers = [
-            Worker(rank, replace(setup, model=replace(one, files=files)))
-            for rank, one in enumerate(models[1:], start=1)
-        ]
+        setups = [replace(setup, model=replace(one, files=files)) for one in others]
+        self._workers = [Worker(rank, one) for rank, one in enumerate(setups, 1)]
         for worker in self._workers:
             threading.Thread(target=self._watch, args=(worker,), daemon=True, name="rank watcher").start()
 
@@ -133,7 +170,7 @@ class Workers:
         return replace(self._first, ranks=self._ranks)
 
     def await_loaded(self) -> int:
-        """Bytes that are free on the one that has least, when all have loaded. Raises WorkerFault."""
+        """Return the free bytes of the rank with the least, once all have loaded. Raises WorkerFault."""
         return min(worker.receive(Loaded, LOAD_SECONDS).available for worker in self._workers)
 
     def begin(self, capacity: Capacity) -> None:
@@ -152,24 +189,22 @@ class Workers:
         return None if self._ranks is None else self._ranks.shortage()
 
     def step(self, plan: BatchPlan) -> None:
-        message = Step(plan)
         for worker in self._workers:
-            worker.send(message)
+            worker.send(Step(plan))
 
     def computed(self, seconds: float) -> list[Computed]:
-        """Return each worker's result of the oldest step not asked for yet. Raises WorkerFault, of the worker that is
-        the cause."""
+        """Return each worker's result of the next step. Raises the WorkerFault of the worker that is the cause."""
         last = time.monotonic() + seconds
         return self._of_each(lambda worker: worker.receive(Computed, max(0.0, last - time.monotonic())))
 
     def ended(self) -> list[list[Transferred]]:
-        """Return each worker's transfers that have ended since the last call. Raises WorkerFault, as above."""
+        """Return each worker's transfers that have ended since the last call. Raises WorkerFault likewise."""
         return self._of_each(Worker.ended)
 
     def close(self) -> None:
         self._closed = True
         for worker in self._workers:
-            worker.end(_CLOSE_SECONDS)
+            worker.end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _of_each(self, ask: Callable[[Worker], T]) -> list[T]:
