@@ -244,6 +244,8 @@ def main() -> int:
     with contextlib.suppress(OSError):
         os.nice(NICE)
     end_before_others()
+    import jsonschema_rs  # noqa: F401  (which children need, and would each load anew)
+
     with socket.socket(fileno=int(sys.argv[1])) as engine, contextlib.suppress(EOFError, OSError):
         vocabulary: Vocabulary = pickle.loads(receive(engine))
         children = _Children(engine, _Known(vocabulary, vocabulary.for_llguidance()))

@@ -50,7 +50,7 @@ def grammar_source(grammar: Grammar, vocabulary: Vocabulary, is_wide: bool = Fal
 
 def explained(grammar: Grammar, error: GrammarError) -> GrammarError:
     """Return why no text follows a grammar: the keyword of its schema and its place, where they are found."""
-    from inflight.execution.grammars.json_schema.contradictions import contradiction
+    from inflight.execution.grammars.json_schema.facts import contradiction
 
     found = contradiction(_parsed(grammar.source)) if grammar.kind == "json_schema" else None
     if found is None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from inflight.execution.grammars.json_schema.dialect import Schema, both
-from inflight.execution.grammars.json_schema.facts import Comparison, negated
+from inflight.execution.grammars.json_schema.facts import ALL_TYPES, negated, overlaps
 
 MAX_SPLITS = 4  # choices that hold of one value together; each doubles what the library looks at
 MAX_ALTERNATIVES = 100  # each is compared with each other
@@ -55,7 +55,7 @@ class _Resolving:
         if "oneOf" in self._schema:
             self._one_of()
         if "not" in self._schema:
-            other = negated(self._schema["not"])
+            other = negated(self._schema["not"], self._definitions)
             if other is None:
                 self._left.append("not")
             else:
@@ -82,7 +82,7 @@ class _Resolving:
         then, otherwise = self._schema.get("then", True), self._schema.get("else", True)
         if then is True and otherwise is True:
             return
-        other = negated(condition)
+        other = negated(condition, self._definitions)
         if other is None:
             self._left.append("if")
             if otherwise is True:
@@ -94,19 +94,20 @@ class _Resolving:
         if name in self._schema.get("required", ()):
             self._parts.append(then)
             return
-        absent = negated({"type": "object", "required": [name]})
-        assert absent is not None
+        absent: Schema = {
+            "anyOf": [{"type": sorted(ALL_TYPES - {"object"})}, {"type": "object", "properties": {name: False}}]
+        }
         self._split(keyword, [absent, both({"required": [name]}, then)])
 
     def _one_of(self) -> None:
         ways = [one for one in self._schema["oneOf"] if one is not False]
         base = {name: one for name, one in self._schema.items() if name in ("type", "properties", "required")}
         if len(ways) <= MAX_ALTERNATIVES:
-            overlaps = self._overlaps(base, ways)
+            together = overlaps([{"allOf": [base, one]} if base else one for one in ways], self._definitions)
         else:
-            overlaps = {place: {place} for place in range(len(ways))}
-        if overlaps:
-            excluding = self._excluding(ways, overlaps) if len(ways) <= MAX_EXCLUSIVE and self._splits > 0 else None
+            together = {index: {index} for index in range(len(ways))}
+        if together:
+            excluding = self._excluding(ways, together) if len(ways) <= MAX_EXCLUSIVE and self._splits > 0 else None
             if excluding is None:
                 self._left.append("oneOf")
             else:
@@ -121,26 +122,16 @@ class _Resolving:
                 if name == "oneOf" or name in self._kept
             }
 
-    def _overlaps(self, base: dict[str, Any], ways: list[Schema]) -> dict[int, set[int]]:
-        """For each alternative the others that may be valid at the same time."""
-        whole: list[Schema] = [{"allOf": [base, one]} if base else one for one in ways]
-        found: dict[int, set[int]] = {}
-        comparison = Comparison(self._definitions)
-        for first, one in enumerate(whole):
-            for second in range(first):
-                if not comparison.are_disjoint(one, whole[second]):
-                    found.setdefault(first, set()).add(second)
-                    found.setdefault(second, set()).add(first)
-        return found
-
-    def _excluding(self, ways: list[Schema], overlaps: dict[int, set[int]]) -> list[Schema] | None:
-        others = {place: negated(ways[place]) for place in overlaps}
-        if any(other is None for other in others.values()):
+    def _excluding(self, ways: list[Schema], together: dict[int, set[int]]) -> list[Schema] | None:
+        """Return alternatives that each exclude those that may be valid together with it; None where one has no
+        opposite."""
+        others = {index: negated(ways[index], self._definitions) for index in together}
+        if None in others.values():
             return None
-        exclusive: list[Schema] = []
-        for place, one in enumerate(ways):
-            exclusive.append({"allOf": [one, *(others[other] for other in sorted(overlaps.get(place, ())))]})
-        return exclusive
+        return [
+            {"allOf": [one, *(others[other] for other in sorted(together.get(index, ())))]}
+            for index, one in enumerate(ways)
+        ]
 
     def _unevaluated_items(self) -> None:
         rest = self._kept.pop("unevaluatedItems", True)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from inflight.execution.grammars.errors import ALLOWS_NOTHING, GrammarError
 from inflight.execution.grammars.json_schema import arrays, conditions, numbers, objects, texts
+from inflight.execution.grammars.json_schema.answer_check import validator
 from inflight.execution.grammars.json_schema.dialect import Schema, in_one_dialect
-from inflight.execution.grammars.json_schema.facts import types_of
-from inflight.execution.grammars.json_schema.values import possible
+from inflight.execution.grammars.json_schema.facts import reached, types_of
 
 # With `\\u` a declared name could be spelled otherwise than it is declared, and so have any value: it is left out, and
 # control characters with it, where a schema names none.
 _SHORT_ESCAPES, _ALL_ESCAPES = 'nrbtf\\"', 'nrbtf\\"u'
 _CONTROLS = re.compile(r"\\u00[01]|\\u007f|\\\\(?:c[A-Za-z]|x[01][0-9a-fA-F]|u00[01]|0)")
+MAX_EXACT = 2**53  # of numbers that the library reads as floats
 _OF_TYPES = {
     **dict.fromkeys(arrays.KEYWORDS, "array"),
     **dict.fromkeys(objects.KEYWORDS, "object"),
@@ -96,7 +98,7 @@ class _Lowering:
         if isinstance(schema, bool) or not schema:
             return schema is not False
         if "const" in schema or "enum" in schema:
-            values, left = possible(schema, self._definitions)
+            values, left = _possible(schema, self._definitions)
             self.left.update(left)
             return {"enum": values} if values else False
         types = types_of(schema)
@@ -173,3 +175,21 @@ def _weight(schema: Schema) -> int:
         return 0
     properties = len(schema.get("properties", ())) + len(schema.get("required", ()))
     return 10 * properties + 5 * ("$ref" in schema) + 3 * ("anyOf" in schema) + len(schema)
+
+
+def _possible(schema: dict[str, Any], definitions: Mapping[str, Schema]) -> tuple[list[Any], list[str]]:
+    """Return the values of `enum` and `const` that are valid, and keywords that only the check at the end follows."""
+    values = list({json.dumps(one): one for one in schema.get("enum", [schema.get("const")])}.values())
+    rest = {name: one for name, one in schema.items() if name != "enum"}
+    if values and rest:
+        is_valid = validator({**rest, "$defs": reached(rest, definitions)}).is_valid
+        values = [one for one in values if is_valid(one)]
+    return values, ["enum"] if any(map(_is_inexact, values)) else []
+
+
+def _is_inexact(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_is_inexact, value))
+    if isinstance(value, dict):
+        return any(map(_is_inexact, value.values()))
+    return not isinstance(value, bool) and isinstance(value, int | float) and abs(value) > MAX_EXACT
