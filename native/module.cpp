@@ -195,54 +195,7 @@ NB_MODULE(_native, m) {
            nb::arg("state_rows") = nb::none(), nb::arg("snapshot_start") = nb::none(),
            nb::arg("snapshot_positions") = nb::none(), nb::arg("snapshot_slots") = nb::none(),
            nb::arg("token_types") = nb::none())
-      .def("adapt", &PreparedPass::adapt)
-      .def("embed", &embed)
-      .def("rms_norm", &rms_norm)
-      .def("layer_norm", &layer_norm, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"),
-           nb::arg("out"))
-      .def("layer_norm_sum", &layer_norm_sum, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"),
-           nb::arg("out"))
-      .def("add_rows_of",
-           [](PreparedPass& pass, const Table& table, nb::handle rows, Activation& out) {
-             const Array ids(rows, "rows", Kind::i32, {pass.tokens()});
-             add_rows_of(pass, table, ids.data<const std::int32_t>(), out);
-           })
-      .def("mean",
-           [](PreparedPass& pass, const Activation& x, const std::vector<std::int32_t>& firsts,
-              const std::vector<std::int32_t>& ends, Activation& out) {
-             pass.set_inputs({{}, firsts, ends});
-             mean(pass, x, out);
-           })
-      .def("to_act", &to_act)
-      .def("activate", &activate, nb::arg("x"), nb::arg("activation"), nb::arg("out"),
-           nb::arg("parameters").none() = nb::none(), nb::arg("by").none() = nb::none(), nb::arg("first") = 0)
-      .def("clear", &clear)
-      .def("add", &add, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("factor"), nb::arg("out"))
-      .def("scale", &scale)
-      .def("soft_cap", &soft_cap)
-      .def("linear", &linear)
-      .def("linear_residual", &linear_residual)
-      .def("gate_up", &gate_up, nb::arg("x"), nb::arg("weight"), nb::arg("out"), nb::arg("activation") = "silu")
-      .def("linear_act", &linear_act)
-      .def("experts", &experts)
-      .def("by_head", &by_head)
-      .def("add_gated", &add_gated)
-      .def("rope_and_write_kv", &rope_and_write_kv, nb::arg("qkv"), nb::arg("layer"), nb::arg("rope").none(),
-           nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::arg("q_out"),
-           nb::arg("norms_last") = false, nb::arg("v_norm").none() = nb::none())
-      .def("rope_and_write_latent", &rope_and_write_latent)
-      .def("attention", &attention, nb::arg("q"), nb::arg("layer"), nb::arg("scale"), nb::arg("window"),
-           nb::arg("out"), nb::arg("soft_cap") = 0.0f, nb::arg("sinks").none() = nb::none(), nb::arg("causal") = true,
-           nb::arg("position_bias").none() = nb::none())
-      .def("convolve", &convolve)
-      .def("convolve_gated", &convolve_gated, nb::arg("x"), nb::arg("layer"), nb::arg("weight"),
-           nb::arg("bias").none(), nb::arg("out"))
-      .def("delta_rule", &delta_rule)
-      .def("gate", &gate)
-      .def("gather", [](PreparedPass& pass, const Activation& x, std::vector<std::int64_t> places, Activation& out) {
-        pass.set_inputs({std::move(places), {}, {}});
-        gather(pass, x, out);
-      });
+      .def("adapt", &PreparedPass::adapt);
 
   nb::class_<Program> program(m, "Program");
   program.def(nb::init<>())

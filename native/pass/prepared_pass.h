@@ -59,27 +59,21 @@ class PreparedPass {
   Backend& backend() { return backend_; }
   Format format() const { return backend_.format(); }
   Kind act() const { return backend_.act(); }
-  // all() is one turn at the backend, within which `run` takes no further one.
+  // all() runs operations as one turn at the backend.
   template <class All>
   void run_all(RunInputs inputs, All&& all) {
     if (inputs.firsts.size() != inputs.ends.size()) refuse("each range of rows has a first row and an end");
     backend_.take_turn([&] {
       inputs_ = std::move(inputs);
-      struct Running {
-        bool& is;
-        explicit Running(bool& flag) : is(flag) { is = true; }
-        ~Running() { is = false; }
-      } running(is_in_turn_);
       all();
     });
   }
+  // work(pool, kernels) of an operation.
   template <class Work>
   void run(Work&& work) {
-    if (is_in_turn_) return backend_.run_in_turn(work);
-    backend_.run(std::forward<Work>(work));
+    backend_.run_in_turn(work);
   }
   const RunInputs& inputs() const { return inputs_; }
-  void set_inputs(RunInputs inputs) { inputs_ = std::move(inputs); }
 
   const std::int32_t* token_ids() const { return token_ids_.data<std::int32_t>(); }
   std::int64_t tokens() const { return metadata_.all.tokens; }
@@ -153,7 +147,6 @@ class PreparedPass {
   Array token_ids_;
   std::optional<Array> token_types_;
   RunInputs inputs_;
-  bool is_in_turn_ = false;  // of a program
   std::int64_t past_position_ = 0;  // of all chunks
   std::vector<std::unique_ptr<AttentionPlan>> plans_;
   std::vector<std::pair<std::int64_t, std::int64_t>> seen_;  // windows and groups whose blocks are checked
