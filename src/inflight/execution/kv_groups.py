@@ -29,7 +29,7 @@ class KVGroups(Struct, frozen=True):
 
 def kept(mixer: Mixer, group: int = 0) -> KVLayer | None:
     """Return the shape of a layer's keys and values of one token in its group's blocks; None: it has none."""
-    return None if mixer.writes is None else KVLayer(group, *mixer.writes)
+    return None if (kv := mixer.writes) is None else KVLayer(group, kv.heads, kv.key_dim, kv.value_dim)
 
 
 def one_group(spec: ModelSpec) -> KVGroups:

@@ -8,7 +8,7 @@ kind. The file of the same name in `execution` holds the kind's packed weights a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from msgspec import Struct
 
@@ -45,7 +45,7 @@ class Weights(Struct, frozen=True):
         return sum(outputs for outputs, _ in self.matrices)
 
 
-class TokenKV(NamedTuple):
+class TokenKV(Struct, frozen=True):
     """Keys and values of one token in one layer: for each head a key and a value of these widths. value_dim 0: the
     values are the first numbers of the keys, and are not stored again."""
 
@@ -63,7 +63,7 @@ class TokenKV(NamedTuple):
         return self.heads * (2 if self.value_dim else 1)
 
 
-class TokenState(NamedTuple):
+class TokenState(Struct, frozen=True):
     """A recurrent layer's memory of a sequence, however long: the last `inputs` inputs of a convolution over `channels`
     channels, and for each of `heads` heads a matrix [key_dim, value_dim]."""
 
@@ -84,7 +84,7 @@ class TokenState(NamedTuple):
         return self.heads * self.key_dim * self.value_dim
 
 
-class Slices(NamedTuple):
+class Slices(Struct, frozen=True):
     """How a tensor is cut for several devices: into so many equal pieces along its outputs or its inputs. Fewer pieces
     than devices: several devices hold the same one."""
 
@@ -92,7 +92,7 @@ class Slices(NamedTuple):
     pieces: int
 
 
-class StackedByHead(NamedTuple):
+class StackedByHead(Struct, frozen=True):
     """A tensor of several matrices' rows, head after head: `widths` rows of each matrix for each of `heads` heads.
     chosen: which of the matrices are meant."""
 
@@ -102,7 +102,7 @@ class StackedByHead(NamedTuple):
     chosen: tuple[int, ...]
 
 
-class RotatedRows(NamedTuple):
+class RotatedRows(Struct, frozen=True):
     """Rows of heads of `width` numbers, of which those behind the first `before` are rotated in pairs."""
 
     before: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from inflight.models.spec import ModelSpec
 
 
@@ -38,7 +40,7 @@ def cache_shards(spec: ModelSpec, tensor_parallel: int) -> tuple[CacheShard, ...
         mixer, read = layer.mixer, layer.mixer.reads
         if read is None:
             continue
-        elements = read._replace(heads=max(1, read.heads // tensor_parallel)).elements
+        elements = replace(read, heads=max(1, read.heads // tensor_parallel)).elements
         before = by_window.get(mixer.window, CacheShard(mixer.window, 0, 0, 0.0, 0.0))
         by_window[mixer.window] = CacheShard(
             mixer.window,
