@@ -21,7 +21,7 @@ from inflight.execution.checkpoints.module_tensors import ModuleTensors
 from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.model import Model
 from inflight.execution.packer import Progress, TensorSource
-from inflight.execution.parallel.member import Member
+from inflight.execution.parallel.shards import Member
 from inflight.execution.passes import PassDecoder
 from inflight.execution.weights import ModelWeights, load_weights
 from inflight.models.arithmetic import parameters

@@ -18,8 +18,7 @@ from inflight.execution.layers.pooler import PoolerWeights
 from inflight.execution.layers.token_input import TokenInputTable, TokenInputWeights
 from inflight.execution.memory import MachineMemory, gib, memory_of
 from inflight.execution.packer import Packer, Progress, TensorSource, WeightPlace
-from inflight.execution.parallel.sharded import ShardedTensors
-from inflight.execution.parallel.shards import Shard
+from inflight.execution.parallel.shards import Shard, ShardedTensors
 from inflight.execution.parts import PartWeights, load_part
 from inflight.execution.rope import rope_settings, rope_table
 from inflight.execution.sizes import weight_bytes

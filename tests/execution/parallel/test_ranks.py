@@ -15,10 +15,9 @@ import torch
 
 from inflight.execution.backends.torch import device
 from inflight.execution.parallel import ranks
-from inflight.execution.parallel.member import Member, device_of
 from inflight.execution.parallel.messages import PeerLost
 from inflight.execution.parallel.ranks import Ranks
-from inflight.execution.parallel.shards import Shard
+from inflight.execution.parallel.shards import Member, Shard, device_of
 
 from .test_shards import llama
 

@@ -23,8 +23,7 @@ from inflight.execution.backends.matrices import (
     in_int8,
 )
 from inflight.execution.checkpoints.gguf.packing import matrix_of
-from inflight.execution.parallel.sharded import ShardedTensors
-from inflight.execution.parallel.shards import Shard, cut_model, kept_whole
+from inflight.execution.parallel.shards import Shard, ShardedTensors, cut_model, kept_whole
 from inflight.models.errors import ModelError
 from inflight.models.mixers.attention import Attention
 from inflight.models.mlps.dense import Dense

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from inflight.execution.parallel.member import Member
 from inflight.execution.parallel.messages import PeerLost
+from inflight.execution.parallel.shards import Member
 
 
 class Ranks:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from inflight.core.types.plan import BatchPlan, Capacity, Transferred
 from inflight.execution.computing import KernelModel
-from inflight.execution.parallel.member import SECONDS, Member, device_of
 from inflight.execution.parallel.messages import (
     Begin,
     Computed,
@@ -36,7 +35,7 @@ from inflight.execution.parallel.messages import (
     decode_from_worker,
     encode,
 )
-from inflight.execution.parallel.shards import Shard
+from inflight.execution.parallel.shards import SECONDS, Member, Shard, device_of
 from inflight.models.gguf.gguf_model import GGUFModel
 
 if TYPE_CHECKING:
