@@ -17,21 +17,90 @@ from typing import Any
 
 from benchmarks.peer_kills import post
 from benchmarks.served import Server
+from benchmarks.shapes import TINY, write_config
 
 CLIENTS, FAMILIES, MEMBERS, TOKENS = 4, 24, 2, 12  # prompts come in families that share most of their tokens
-BLOCKS, DISK, HOST = 160, 0.012, 0.0005  # of a server; GiB
+SHARED = 640  # tokens of the prompts of a model without a tokenizer that a family shares
 REST, PATIENCE = 90.0, 180.0  # seconds in which servers come to rest, and a request has its answer
 Answer = tuple[list[int], list[float]]
 
 
-def body(number: int) -> dict[str, Any]:
-    family, member = divmod(number, MEMBERS)
-    shared = (
-        f"Family {family}. " + f"Blocks of keys and values number {family} are kept for those who come later. " * 40
-    )
-    text = f"{shared} Question {member}: what is kept?"
-    own = {"temperature": 0.8, "seed": number, "max_tokens": TOKENS}
-    return {"prompt": text, "logprobs": 0, "return_token_ids": True, "session_id": f"s{number % 5}", **own}
+_SMALL = {
+    **TINY,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "head_dim": 64,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 2048,
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model whose sequences are stored. config: of random weights, without a tokenizer; None: the built-in model.
+    blocks: of a server; disk, host: GiB, too little for all prompts."""
+
+    config: dict[str, object] | None
+    blocks: int
+    disk: float
+    host: float
+
+    def options(self, folder: Path) -> tuple[str, ...]:
+        """Return the options of a server with this model. folder: gets the config."""
+        if self.config is None:
+            return ("--threads", "1")
+        given = ("--model", write_config(folder, self.config), "--load-format", "dummy")
+        return ("--threads", "1", *given, "--max-num-seqs", "8")
+
+    def body(self, number: int) -> dict[str, Any]:
+        family, member = divmod(number, MEMBERS)
+        prompt: str | list[int]
+        if self.config is None:
+            text = f"Blocks of keys and values number {family} are kept for those who come later. " * 40
+            prompt = f"Family {family}. {text} Question {member}: what is kept?"
+        else:
+            drawn, own_tokens = random.Random(family), random.Random(-1 - number)
+            prompt = [drawn.randrange(4000) for _ in range(SHARED)]
+            prompt += [own_tokens.randrange(4000) for _ in range(24)]
+        own = {"temperature": 0.8, "seed": number, "max_tokens": TOKENS, "ignore_eos": self.config is not None}
+        return {"prompt": prompt, "logprobs": 0, "return_token_ids": True, "session_id": f"s{number % 5}", **own}
+
+
+SUBJECTS = {
+    "built-in": Subject(None, 160, 0.012, 0.0005),
+    "windows": Subject(
+        {
+            **_SMALL,
+            "architectures": ["Gemma3ForCausalLM"],
+            "model_type": "gemma3_text",
+            "sliding_window": 128,
+            "sliding_window_pattern": 2,
+            "query_pre_attn_scalar": 64,
+            "hidden_activation": "gelu_pytorch_tanh",
+        },
+        320,
+        0.012,
+        0.0005,
+    ),
+    "recurrent": Subject(
+        {
+            **_SMALL,
+            "architectures": ["Qwen3_5ForCausalLM"],
+            "model_type": "qwen3_5_text",
+            "layer_types": ["linear_attention", "full_attention"] * 2,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 32,
+            "linear_value_head_dim": 32,
+            "linear_conv_kernel_dim": 4,
+            "tie_word_embeddings": True,
+        },
+        160,
+        0.012,
+        0.0005,
+    ),
+}
 
 
 def answer_of(reply: dict[str, Any]) -> Answer:
@@ -45,6 +114,7 @@ class Replica:
     thread that does harm."""
 
     name: str
+    subject: Subject
     folder: Path
     state: Path
     options: tuple[str, ...]
@@ -56,8 +126,10 @@ class Replica:
 
     def start(self) -> None:
         program = ("-m", "benchmarks.faulty_disk", str(self.state), str(self.folder))
-        kept = ("--kv-cache-dir", str(self.folder), "--kv-cache-disk", str(DISK), "--num-blocks", str(BLOCKS))
-        self.server = Server("--threads", "1", *kept, *self.options, program=program)
+        subject = self.subject
+        kept = ("--kv-cache-dir", str(self.folder), "--kv-cache-disk", str(subject.disk))
+        kept += ("--num-blocks", str(subject.blocks))
+        self.server = Server(*self.options, *kept, program=program)
         self.lives += 1
         self.life = self.lives
 
@@ -85,18 +157,18 @@ class Replica:
         assert self.server is not None
         last, held, blocks = time.monotonic() + REST, -1.0, -1.0
         while time.monotonic() < last:
-            post(self.server, {"prompt": "end", "max_tokens": 1}, 60)
+            post(self.server, {"prompt": [1], "max_tokens": 1}, 60)
             found = {name: value for name, value in self.metrics().items() if name.startswith("inflight_kv_blocks")}
             blocks, held = sum(found.values()), sum(value for name, value in found.items() if '"held"' in name)
-            if not held and blocks == BLOCKS:
+            if not held and blocks == self.subject.blocks:
                 return ""
             time.sleep(0.5)
-        return f"server {self.name} holds {held:g} of {blocks:g} blocks (of {BLOCKS}) without requests"
+        return f"server {self.name} holds {held:g} of {blocks:g} blocks (of {self.subject.blocks}) without requests"
 
 
 class Clients:
-    def __init__(self, replicas: list[Replica], expected: list[Answer]):
-        self._replicas, self._expected = replicas, expected
+    def __init__(self, subject: Subject, replicas: list[Replica], expected: list[Answer]):
+        self._subject, self._replicas, self._expected = subject, replicas, expected
         self.counts: Counter[str] = Counter()
         self.sentences: Counter[str] = Counter()
         self._lock, self._idle = threading.Lock(), threading.Semaphore(0)
@@ -145,7 +217,7 @@ class Clients:
         life, server = replica.life, replica.server
         assert server is not None
         try:
-            reply = post(server, body(number), PATIENCE)
+            reply = post(server, self._subject.body(number), PATIENCE)
         except urllib.error.HTTPError as error:
             sentence = re.search(r'"message": ?"([^"]*)"', error.read().decode(errors="replace"))
             self._count("refused with a sentence" if sentence else "errors without a sentence")

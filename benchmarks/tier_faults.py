@@ -1,6 +1,6 @@
 """Two servers that share a folder of blocks, under every fault of a disk and of an engine, drawn at random.
 
-    python -m benchmarks.tier_faults [--seconds 1200] [--write]
+    python -m benchmarks.tier_faults [--model built-in | windows | recurrent] [--seconds 1200] [--write]
 
 Rounds: for some seconds clients ask without a pause while one fault is on, then they rest, and both servers are asked
 what they hold. Each answer, with the log-probability of every token, is compared bit for bit with that of a plain
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.comparison import log_line, publish
 from benchmarks.folder_damages import Damages
-from benchmarks.folder_sharing import CLIENTS, DISK, FAMILIES, HOST, MEMBERS, Clients, Replica, answer_of, body
+from benchmarks.folder_sharing import CLIENTS, FAMILIES, MEMBERS, SUBJECTS, Clients, Replica, Subject, answer_of
 from benchmarks.peer_kills import post
 from benchmarks.results import table
 from benchmarks.served import Server
@@ -142,23 +142,26 @@ def rounds(clients: Clients, harm: Harm, replicas: list[Replica], folder: Path, 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--model", choices=SUBJECTS, default="built-in")
     arguments.add_argument("--seconds", type=float, default=1200)
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     given = arguments.parse_args()
-    with Server("--threads", "1") as alone:
-        expected = [answer_of(post(alone, body(number), 120)) for number in range(FAMILIES * MEMBERS)]
+    subject = SUBJECTS[given.model]
     with tempfile.TemporaryDirectory() as kept:
-        folder = Path(kept) / "folder"
+        folder, model = Path(kept) / "folder", subject.options(Path(kept) / "model")
+        with Server(*model) as alone:
+            expected = [answer_of(post(alone, subject.body(number), 120)) for number in range(FAMILIES * MEMBERS)]
         more = (
-            ("--kv-eviction", "sessions", "--kv-cache-host", str(HOST)),
-            ("--preemption", "swap", "--swap-space", str(HOST)),
+            (*model, "--kv-eviction", "sessions", "--kv-cache-host", str(subject.host)),
+            (*model, "--preemption", "swap", "--swap-space", str(subject.host)),
         )
-        replicas = [Replica(name, folder, Path(kept) / name, options) for name, options in zip("AB", more, strict=True)]
+        named = zip("AB", more, strict=True)
+        replicas = [Replica(name, subject, folder, Path(kept) / name, options) for name, options in named]
         for one in replicas:
             one.state.write_text("well", encoding="utf-8")
             one.start()
-        clients, harm = Clients(replicas, expected), Harm(folder, replicas, given.seed)
+        clients, harm = Clients(subject, replicas, expected), Harm(folder, replicas, given.seed)
         try:
             outcome = rounds(clients, harm, replicas, folder, given.seconds)
         finally:
@@ -168,15 +171,19 @@ def main() -> None:
                     one.end(signal.SIGTERM)
     for sentence, times in clients.sentences.most_common(20):
         log_line(f"{times} × {sentence}")
-    publish(
-        "tier_faults", "Faults of tiers, at random", _body(given.seconds, outcome, clients, harm, replicas), given.write
-    )
+    text = _body(subject, given.seconds, outcome, clients, harm, replicas)
+    name, title = ("tier_faults", "Faults of tiers, at random")
+    if given.model != "built-in":
+        name, title = f"{name}_{given.model}", f"{title}: {given.model}"
+    publish(name, title, text, given.write)
     wrong = ("wrong", "lost", "errors without a sentence", "broken off by a living server")
     if any(clients.counts[name] for name in wrong) or outcome.wrong or any(one.tracebacks for one in replicas):
         raise SystemExit("; ".join(outcome.wrong) or "answers are wrong or lost, or a server has left a traceback")
 
 
-def _body(seconds: float, outcome: Outcome, clients: Clients, harm: Harm, replicas: list[Replica]) -> str:
+def _body(
+    subject: Subject, seconds: float, outcome: Outcome, clients: Clients, harm: Harm, replicas: list[Replica]
+) -> str:
     totals = sum((one.totals for one in replicas), Counter[str]())
     rows: list[list[object]] = [[f"rounds with: {name}", count] for name, count in sorted(harm.done.items())]
     rows += [[f"files {name}", count] for name, count in sorted(harm.damages.done.items())]
@@ -187,7 +194,7 @@ def _body(seconds: float, outcome: Outcome, clients: Clients, harm: Harm, replic
     ]
     rows += [["blocks held without a request after a round", len(outcome.wrong)]]
     rows += [["tracebacks in the logs", sum(one.tracebacks for one in replicas)]]
-    full = DISK * 2**30
+    full = subject.disk * 2**30
     return f"""{seconds:g} s, {outcome.rounds} rounds, {CLIENTS} clients without a pause, two servers with one folder \
 of {full / 1e6:.0f} MB, of which at most {outcome.max_bytes / 1e6:.0f} MB were used; blocks as reported by the servers \
 that were not killed.
