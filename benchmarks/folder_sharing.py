@@ -128,8 +128,8 @@ class Replica:
         program = ("-m", "benchmarks.faulty_disk", str(self.state), str(self.folder))
         subject = self.subject
         kept = ("--kv-cache-dir", str(self.folder), "--kv-cache-disk", str(subject.disk))
-        kept += ("--num-blocks", str(subject.blocks))
-        self.server = Server(*self.options, *kept, program=program)
+        blocks = ("--num-blocks", str(subject.blocks))
+        self.server = Server(*self.options, *kept, *blocks, program=program)
         self.lives += 1
         self.life = self.lives
 

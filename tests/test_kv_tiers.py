@@ -16,7 +16,7 @@ from inflight.config.setting import SettingsError
 from inflight.core.kv import manager
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.types.kv_transfer import KVTransferOptions
-from inflight.execution.tiers.folder_tier import FolderTier
+from inflight.execution.kv.offload.folder_tier import FolderTier
 from inflight.peer_secret import PeerSecret
 
 SHAPES = {

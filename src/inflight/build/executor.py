@@ -20,12 +20,12 @@ from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.plan import Capacity
 from inflight.execution.adapters import AdapterMatrices
 from inflight.execution.backends.protocol import Backend, Device, KVCache, KVShape, LayerState, StateCache
-from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.computing import ComputedModel
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.graphs import CAPTURE_SECONDS, warm_up
 from inflight.execution.kv.block_memory import BlockMemory, KVMemory
+from inflight.execution.kv.block_transfers import TierTransfers
 from inflight.execution.largest_step import LargestStep, largest_step_bytes
 from inflight.execution.memory import (
     GIB,
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from inflight.execution.parallel.workers import Workers
 
 
-ConnectorsOpener = Callable[[Callable[[], KVMemory | None], StepActivity], Iterable[PlaceTransfers]]
+ConnectorsOpener = Callable[[Callable[[], KVMemory | None], StepActivity], Iterable[TierTransfers]]
 
 
-def no_connectors(find_memory: Callable[[], KVMemory | None], steps: StepActivity) -> Iterable[PlaceTransfers]:
+def no_connectors(find_memory: Callable[[], KVMemory | None], steps: StepActivity) -> Iterable[TierTransfers]:
     """Transfer no blocks."""
     return ()
 
@@ -327,7 +327,7 @@ class _LoadedModel(Struct, frozen=True):
         )
         return kv_cache, capacity
 
-    def _layer_progress(self, transfers: Sequence[PlaceTransfers]) -> LayerProgress | None:
+    def _layer_progress(self, transfers: Sequence[TierTransfers]) -> LayerProgress | None:
         """Return the layers' progress for peers, where blocks are sent and the host knows when a layer is computed."""
         if not transfers:
             return None

@@ -15,8 +15,8 @@ from inflight.core.kv.connector import Fingerprint
 from inflight.core.kv.kv_export import PeerSource
 from inflight.core.types.kv_blocks import KVSource
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats
-from inflight.execution.block_transfers import PlaceTransfers
 from inflight.execution.kv.block_memory import KVMemory
+from inflight.execution.kv.block_transfers import TierTransfers
 from inflight.execution.memory import gib
 from inflight.execution.step_progress import StepActivity
 from inflight.frontend.adapter_names import AdapterNames
@@ -24,9 +24,9 @@ from inflight.models.gguf.gguf_model import GGUFModel
 
 if TYPE_CHECKING:
     from inflight.build.kv_transfer import KVFolderSettings, KVIdentity, KVPeerSettings
+    from inflight.execution.kv.offload.folder_tier import FolderTier
     from inflight.execution.kv.transfer.description import KVDescription
     from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
-    from inflight.execution.tiers.folder_tier import FolderTier
 
 
 class CachedState(Struct, frozen=True):
@@ -101,7 +101,7 @@ class KVConnectors:
         self._tier: FolderTier | None = None
         self.peer_transfers: PeerTransfers | None = None
 
-    def open(self, find_memory: Callable[[], KVMemory | None], steps: StepActivity) -> Iterator[PlaceTransfers]:
+    def open(self, find_memory: Callable[[], KVMemory | None], steps: StepActivity) -> Iterator[TierTransfers]:
         """Open them over the engine's blocks. Raises SettingsError, also where the model's files are gone."""
         if self._settings.digest is None:
             return

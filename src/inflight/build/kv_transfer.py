@@ -17,12 +17,12 @@ from inflight.core.types.sampling import Adapter
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.checkpoints.files_digest import computed_files, files_digest
 from inflight.execution.kv.block_memory import KVMemory
+from inflight.execution.kv.offload.block_files import MARK
+from inflight.execution.kv.offload.folder_tier import FolderTier
 from inflight.execution.kv.transfer.description import KVDescription
 from inflight.execution.kv.transfer.peer_transfers import KVTransferError, PeerTransfers
 from inflight.execution.memory import GIB
 from inflight.execution.step_progress import StepActivity
-from inflight.execution.tiers.block_files import MARK
-from inflight.execution.tiers.folder_tier import FolderTier
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.spec import ModelSpec

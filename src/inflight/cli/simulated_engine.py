@@ -23,7 +23,7 @@ from inflight.config.speculation import OFF, DraftSupport, resolve_speculation
 from inflight.core.options import OptionValues
 from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.plan import Capacity
-from inflight.execution.tiers.disk_rates import measured_rates
+from inflight.execution.kv.offload.disk_rates import measured_rates
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.routing.registry import OPTIONS
 from inflight.simulate.fitted import FittedModel

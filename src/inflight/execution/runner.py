@@ -31,9 +31,9 @@ from inflight.execution.backends.protocol import (
     StateCache,
 )
 from inflight.execution.batch.input_batch import InputBatch
-from inflight.execution.block_transfers import BlockTransfers, PlaceTransfers
 from inflight.execution.device_faults import DeviceLost, device_lost_message, is_out_of_memory
 from inflight.execution.grammars.grammar_rows import GrammarRows, PassMasks
+from inflight.execution.kv.block_transfers import BlockTransfers, TierTransfers
 from inflight.execution.passes import PassDecoder, joined, passes, sample, slabs
 from inflight.execution.step_progress import LayerProgress, StepActivity
 
@@ -59,14 +59,14 @@ class ModelRunner:
         drafter: StepDrafter | None = None,
         grammars: GrammarRows | None = None,
         adapters: AdapterMatrices | None = None,
-        places: Sequence[PlaceTransfers] = (),
+        tiers: Sequence[TierTransfers] = (),
         layers: LayerProgress | None = None,
         steps: StepActivity | None = None,
     ):
         """Run plans over a cache of the capacity's blocks, one block for padding, then the host blocks. states: where
         the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots. drafter: of the
         drafts that plans leave to the executor. grammars: of rows that have one; None: no plan has any. adapters: which
-        of the model's matrices those may change; None: no plan loads any. places: to which blocks go beside the steps,
+        of the model's matrices those may change; None: no plan loads any. tiers: to which blocks go beside the steps,
         and from which they come. layers: gets a step's progress, for readers of its blocks meanwhile. steps: notes when
         a step is computed, for work beside it."""
         self._decoder = decoder
@@ -79,7 +79,7 @@ class ModelRunner:
             from inflight.execution.drafters.step_drafting import StepDrafting
 
             self._drafting = StepDrafting(drafter, self._batch)
-        self._transfers = BlockTransfers(capacity, self._copy_blocks, places)
+        self._transfers = BlockTransfers(capacity, self._copy_blocks, tiers)
         self._layers = layers
         self._steps = steps or StepActivity()
         self._grammars = grammars

@@ -177,7 +177,7 @@ class FolderContents:
 
 
 class SimulatedFolder(SimulatedTier):
-    """A replica's view of a folder: source and store for core, as `execution.tiers`, and a tier for the executor."""
+    """A replica's view of a folder: source and store for core, as `execution.kv.offload`, and a tier of transfers."""
 
     tier = TIER
 

@@ -38,7 +38,7 @@ class PeerTransferCounts:
 
 
 class PeerTransfers:
-    """The `PlaceTransfers` of peers."""
+    """The `TierTransfers` of peers."""
 
     def __init__(
         self,

@@ -1,11 +1,10 @@
-"""Files of blocks: one for each, which says what it is and proves that it is whole.
+"""Files of blocks: each has one block, or one checkpoint, and a head that identifies it.
 
-A file is a head, and behind it the bytes of the block: a mark, a digest of all that follows it, the identity of the
-engines that may use the block, its name, and how many bytes it has. It is written beside its place and moved there, so
-so that half a file is never read; writing does not wait for the disk, since the digest shows what a power failure left.
-A file that is not exactly the requested block is damaged, and not used. The digest (XXH3, 128 bits) detects
-damage, at the speed of memory, since steps wait for the core that reads; who may write to the folder is believed, which
-is its owner alone. Knows bytes, not what a name is of.
+The head holds a mark, a digest of all that follows, the identity of the engines that may use the block, its name and
+its number of bytes. A file is written under another name and renamed, so that no partial file is read. Writing does not
+wait for the disk, since the digest detects what a power failure left. A file that is not exactly the requested block is
+damaged, and not used. The digest (XXH3, 128 bits) detects damage, not forgery: the folder's owner, who alone may write
+to it, is trusted. It is as fast as memory, since steps wait for the core that reads.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from xxhash import xxh3_128
 from inflight.private_files import make_folders, open_private
 
 DIGEST_BYTES = 16
-MARK = b"INFLKV02"  # of this form of files; others' are files of other engines
+MARK = b"INFLKV02"  # of this file format
 _HEAD = struct.Struct("<16s16s16sQ")  # digest of what follows, identity, name, bytes of the block
 HEAD_BYTES = len(MARK) + _HEAD.size
 
 
 class DamagedFile(ValueError):
-    """The file is not the block that its name says; the message says how."""
+    """A file is not the block that its name says; the message says why."""
 
 
 def file_bytes(block_bytes: int) -> int:
-    """Return the bytes of a block's file, as a disk counts it."""
+    """Return the disk space of a block's file."""
     return -(-(HEAD_BYTES + block_bytes) // 4096) * 4096
 
 
 def write_block(path: Path, identity: bytes, name: bytes, content: memoryview) -> None:
-    """Write a block's file. Raises OSError; then no part of it is left."""
+    """Write a block's file, or none of it where this raises OSError."""
     head = _HEAD.pack(_digest(identity, name, content), identity, name, len(content))
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -49,8 +48,12 @@ def write_block(path: Path, identity: bytes, name: bytes, content: memoryview) -
 
 
 def read_block(path: Path, identity: bytes, name: bytes, into: memoryview) -> None:
-    """Read a block's bytes, which are not to be used when this raises: OSError where there is no such file, or it
-    cannot be read; DamagedFile where it is not that block."""
+    """Read a block's bytes.
+
+    Raises:
+        OSError: The file is absent or cannot be read. The bytes must not be used, as with the next.
+        DamagedFile: The file is not this block.
+    """
     head = bytearray(HEAD_BYTES)
     with open(path, "rb", buffering=0, opener=open_private) as file:
         size = os.fstat(file.fileno()).st_size
@@ -84,12 +87,12 @@ def _read_all(file: int, parts: list[memoryview], path: Path) -> None:
     while parts:
         read = os.readv(file, parts)
         if not read:
-            raise DamagedFile(f"{path} ends before its time.")
+            raise DamagedFile(f"{path} was truncated while it was read.")
         parts = _rest(parts, read)
 
 
 def _rest(parts: list[memoryview], done: int) -> list[memoryview]:
-    """Return what is left behind so many bytes."""
+    """Return the parts behind the first `done` bytes."""
     while parts and done >= len(parts[0]):
         done -= len(parts[0])
         parts = parts[1:]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.execution.tiers.block_files import HEAD_BYTES, DamagedFile, read_block, write_block
+from inflight.execution.kv.offload.block_files import HEAD_BYTES, DamagedFile, read_block, write_block
 
 ONE, OTHER = b"1" * 16, b"2" * 16
 NAME, ANOTHER = b"a" * 16, b"b" * 16

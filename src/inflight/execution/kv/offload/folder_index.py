@@ -1,9 +1,8 @@
-"""Indexes the folder of a tier: its blocks, their bytes, and when each was used last.
+"""Indexes the folder of a tier: names, sizes and times of use of its files.
 
-Read when the engine starts, and again from time to time, since other engines may write to the folder and take from it.
-Knows names, sizes and times; no content. The folder is kept below its bound by taking what was used longest ago,
-whichever engine wrote it for whichever model; blocks that another engine has deleted are simply gone. Between
-two looks others may have written what is not counted here: the bound holds for what each engine knows.
+The folder is read when the engine starts, and again from time to time, since other engines write to it and evict from
+it. Files of all models together stay within the limit: those that were used least recently are evicted. Between two
+scans other engines may have written files that are not counted here, so the limit holds for what each engine has seen.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from pathlib import Path
 from inflight.private_files import check_private, make_folders
 
 _FILE = re.compile(r"[0-9a-f]{32}\.kv")
-_OLD_ASIDE = 600.0  # seconds after which a file that was never moved to its name has no writer
+_OLD_ASIDE = 600.0  # seconds after which a file that was never renamed has no writer
 FOLDER = "blocks-1"  # of this layout of folders
 
 
 @dataclass(slots=True)
 class Entry:
-    """used: when it was last, seconds since 1970."""
+    """One file. used: time of its last use, seconds since 1970."""
 
     path: Path
     nbytes: int
@@ -36,8 +35,17 @@ class Entry:
 
 class FolderIndex:
     def __init__(self, folder: Path, identity: bytes, max_bytes: int):
-        """Open the folder. Raises OSError where it cannot be made or read, NotPrivate where another user may write to
-        it."""
+        """Open the folder, and read it.
+
+        Args:
+            folder: The folder.
+            identity: Of the model and of how it is computed.
+            max_bytes: Limit of all models' files.
+
+        Raises:
+            OSError: The folder cannot be made or read.
+            NotPrivate: Another user may write to it.
+        """
         self._root = folder / FOLDER
         self._mine = self._root / identity.hex()
         self.max_bytes = max_bytes
@@ -45,29 +53,31 @@ class FolderIndex:
         self._names: dict[int, Entry] = {}  # of this one
         self._bytes = 0
         self._lock = threading.Lock()
-        self.taken = 0  # blocks evicted so far
+        self.num_evicted = 0  # files, since the start
         for own in (self._root, self._mine):
             make_folders(own)
             check_private(own)
-        self.look()
+        self.scan()
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all models' files."""
         return self._bytes
 
     @property
-    def blocks(self) -> int:
-        """Return the number of this model's blocks."""
+    def num_blocks(self) -> int:
+        """Files of this model."""
         return len(self._names)
 
     def __contains__(self, name: int) -> bool:
         return name in self._names  # without the lock: one look-up
 
     def path(self, name: int) -> Path:
+        """Return the path of a block's file, whether it exists or not."""
         file = f"{name:032x}"
         return self._mine / file[:2] / f"{file}.kv"
 
-    def look(self) -> None:
+    def scan(self) -> None:
         """Read the folder again. Raises OSError."""
         found: dict[Path, Entry] = {}
         for path, status in self._files():
@@ -80,8 +90,8 @@ class FolderIndex:
             self._entries, self._names = found, mine
             self._bytes = sum(entry.nbytes for entry in found.values())
 
-    def used(self, names: tuple[int, ...]) -> None:
-        """Mark blocks as used now, in their files' times, too, for other engines and for the next start."""
+    def touch(self, names: tuple[int, ...]) -> None:
+        """Mark blocks as used now, also in their files' times, for other engines and for the next start."""
         now = time.time()
         for name in names:
             entry = self._names.get(name)
@@ -90,11 +100,11 @@ class FolderIndex:
                 try:
                     os.utime(entry.path)
                 except FileNotFoundError:
-                    self.lost(name)
+                    self.remove(name)
                 except OSError:
-                    continue  # a folder that is read, and not written: its files serve all the same
+                    continue  # the folder is read-only: its files can be used all the same
 
-    def wrote(self, name: int, nbytes: int) -> None:
+    def add(self, name: int, nbytes: int) -> None:
         """Add a block that was written."""
         path = self.path(name)
         with self._lock:
@@ -102,21 +112,21 @@ class FolderIndex:
             self._entries[path] = self._names[name] = Entry(path, nbytes, time.time())
             self._bytes += nbytes
 
-    def lost(self, name: int) -> None:
-        """Remove a block that is gone, or cannot be used."""
+    def remove(self, name: int) -> None:
+        """Remove a block whose file is gone, or cannot be used."""
         with self._lock:
             self._forget(self.path(name))
 
     def make_room(self, nbytes: int) -> bool:
-        """Take what was used longest ago, until so many bytes more stay within the bound; whether they do. What cannot
-        be taken away stays, and counts."""
+        """Evict files until so many bytes more are within the limit, least recently used first. Return whether they
+        are; a file that cannot be deleted stays, and counts."""
         if nbytes > self.max_bytes:
             return False
         if self._bytes + nbytes <= self.max_bytes:
             return True
         with self._lock:
             oldest = sorted(self._entries.values(), key=lambda entry: entry.used)
-            # Some more than is needed, so that not every block sorts anew.
+            # More than is needed, so that files are not sorted for every block.
             wanted = self._bytes + max(nbytes, self.max_bytes // 64) - self.max_bytes
             for entry in oldest:
                 if wanted <= 0:
@@ -125,7 +135,7 @@ class FolderIndex:
                     entry.path.unlink(missing_ok=True)
                     wanted -= entry.nbytes
                     self._forget(entry.path)
-                    self.taken += 1
+                    self.num_evicted += 1
         return self._bytes + nbytes <= self.max_bytes
 
     def _forget(self, path: Path) -> None:
@@ -136,7 +146,7 @@ class FolderIndex:
                 self._names.pop(int(path.stem, 16), None)
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Yield all models' files; delete what interrupted writers have left."""
+        """Yield all models' files; delete those that interrupted writers have left."""
         now = time.time()
         for model in _folders(self._root):
             for part in _folders(model):

@@ -1,6 +1,6 @@
-"""How fast a folder's disk takes blocks and gives them back, as the engine would write and read them.
+"""Measures how fast a folder's disk writes and reads blocks.
 
-Files of the engine's own form are written, forced to the disk, dropped from the system's cache, read, and removed.
+Files of the engine's own format are written, forced to the disk, dropped from the system's cache, read, and removed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from inflight.execution.tiers.block_files import read_block, write_block
-from inflight.execution.tiers.folder_tier import READERS
+from inflight.execution.kv.offload.block_files import read_block, write_block
+from inflight.execution.kv.offload.folder_tier import READERS
 
-_MAX_BYTES, _FEWEST = 64 << 20, 4  # that are written, and blocks of them at least
+_MAX_BYTES, _MIN_BLOCKS = 64 << 20, 4  # that are written
 _IDENTITY = bytes(16)
 
 
@@ -31,7 +31,7 @@ class DiskRates:
 
 def measured_rates(folder: Path, block_bytes: int) -> DiskRates:
     """Measure how fast blocks are written and read. Raises OSError where nothing can be written there."""
-    count = max(_FEWEST, _MAX_BYTES // max(1, block_bytes))
+    count = max(_MIN_BLOCKS, _MAX_BYTES // max(1, block_bytes))
     names = [number.to_bytes(16) for number in range(1, count + 1)]
     content = memoryview(os.urandom(block_bytes))
     aside = Path(tempfile.mkdtemp(prefix=".rates-", dir=folder))

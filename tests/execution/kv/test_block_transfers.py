@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from inflight.core.types.plan import BatchPlan, Capacity, Transfer, Transferred
-from inflight.execution.block_transfers import BlockTransfers
+from inflight.execution.kv.block_transfers import BlockTransfers
 
 WITHIN = Capacity(num_blocks=8, block_size=16, max_rows=2, max_model_len=64, vocab_size=10, host_blocks=4)
 BESIDE = Capacity(8, 16, 2, 64, 10, 4, asynchronous_transfers=True)

@@ -20,11 +20,11 @@ from inflight.core.types.plan import Transfer
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Adapter
 from inflight.execution.kv.block_memory import BlockMemory, KVMemory
+from inflight.execution.kv.offload import folder_tier
+from inflight.execution.kv.offload.block_files import file_bytes
+from inflight.execution.kv.offload.folder_index import FOLDER
+from inflight.execution.kv.offload.folder_tier import TIER, FolderTier
 from inflight.execution.step_progress import StepActivity
-from inflight.execution.tiers import folder_tier
-from inflight.execution.tiers.block_files import file_bytes
-from inflight.execution.tiers.folder_index import FOLDER
-from inflight.execution.tiers.folder_tier import TIER, FolderTier
 from inflight.private_files import NotPrivate
 
 SIZE, BLOCK_BYTES, STATE_BYTES = 4, 256, 5000
@@ -127,7 +127,7 @@ def test_a_chain_is_found_up_to_its_first_gap(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     numbers = engine.keep()
     assert engine.found(tokens=(*TOKENS[:8], 99, 98, 97, 96)) == numbers[:2]
-    engine.tier.index.lost(numbers[1])
+    engine.tier.index.remove(numbers[1])
     assert engine.found() == numbers[:1] and engine.found(held=2) == numbers[2:]
 
 
@@ -156,13 +156,13 @@ def test_the_folder_stays_within_its_bound_and_what_was_used_last_stays(tmp_path
     files = sum(-(-one.stat().st_size // 4096) * 4096 for one in tmp_path.rglob("*.kv"))
     assert files == engine.tier.index.nbytes <= 6 * file_bytes(BLOCK_BYTES)
     assert engine.found(tokens=tuple(range(100, 116))) == other
-    assert len(engine.found()) < len(first) and engine.tier.index.taken == 2
+    assert len(engine.found()) < len(first) and engine.tier.index.num_evicted == 2
 
 
 def test_what_is_of_other_models_counts_and_gives_way_too(tmp_path: Path) -> None:
     Engine(tmp_path, identity=b"other" + b"." * 11).keep()
     engine = Engine(tmp_path, blocks=5)
-    assert engine.tier.index.blocks == 0 and engine.tier.index.nbytes == 4 * file_bytes(BLOCK_BYTES)
+    assert engine.tier.index.num_blocks == 0 and engine.tier.index.nbytes == 4 * file_bytes(BLOCK_BYTES)
     numbers = engine.keep()
     assert engine.found() == numbers and engine.tier.index.nbytes <= 5 * file_bytes(BLOCK_BYTES)
 
@@ -171,7 +171,7 @@ def test_two_engines_share_a_folder_and_bear_each_others_evictions(tmp_path: Pat
     writer, reader = Engine(tmp_path), Engine(tmp_path)
     numbers = writer.keep()
     assert reader.found() == ()
-    reader.tier.index.look()
+    reader.tier.index.scan()
     assert reader.found() == numbers
     for path in tmp_path.rglob("*.kv"):
         path.unlink()
@@ -189,7 +189,7 @@ def test_a_damaged_file_is_taken_away_and_its_block_not_touched(
     before = engine.block(9)
     with caplog.at_level(logging.WARNING):
         assert "altered" in (engine.transfer("load", (9,), numbers[:1]) or "")
-    assert engine.block(9) == before and not path.exists() and "is taken away" in caplog.text
+    assert engine.block(9) == before and not path.exists() and "is deleted" in caplog.text
     assert engine.tier.counts.damaged == 1 and engine.found() == ()
 
 
@@ -216,7 +216,7 @@ def test_a_full_disk_is_logged_once_and_the_engine_goes_on(
     with caplog.at_level(logging.WARNING):
         for number in names[:2]:
             assert "No space left" in (engine.transfer("store", (0,), (number,)) or "")
-    assert caplog.text.count("cannot be kept") == 1 and engine.tier.counts.write_errors == 2
+    assert caplog.text.count("cannot be written to") == 1 and engine.tier.counts.write_errors == 2
     assert not engine.tier.wants(names[0]), "it rests for a while"
     monkeypatch.undo()
     monkeypatch.setattr(engine.tier, "_no_writes_before", 0.0)
@@ -238,7 +238,7 @@ def test_a_disk_that_hangs_fails_its_transfer_and_never_touches_its_blocks_again
         into[:] = b"?" * len(into)
 
     monkeypatch.setattr(folder_tier, "read_block", hang)
-    monkeypatch.setattr(folder_tier, "LIMIT", 0.05)
+    monkeypatch.setattr(folder_tier, "TIME_LIMIT", 0.05)
     before = engine.block(9)
     assert "has not answered" in (engine.transfer("load", (9,), numbers[:1]) or "")
     assert engine.found() == () and not engine.tier.wants(7), "it is left alone for a while"
@@ -260,7 +260,7 @@ def test_a_transfer_of_which_something_comes_again_and_again_is_waited_for(
         read_block(path, identity, name, into)
 
     monkeypatch.setattr(folder_tier, "read_block", slow)
-    monkeypatch.setattr(folder_tier, "LIMIT", 0.4)
+    monkeypatch.setattr(folder_tier, "TIME_LIMIT", 0.4)
     for transfer_id, blocks in ((1, (4, 5, 6, 7)), (2, (8, 9, 10, 11)), (3, (12, 13, 14, 15))):
         engine.tier.begin(Transfer(transfer_id, "load", TIER, blocks, numbers))
     ended: list[str | None] = []
@@ -282,8 +282,8 @@ def test_files_are_read_one_by_one_and_slowly_while_steps_are_computed(
             rests.append(worked)
             assert worked > 0 and times >= 20
 
-    assert folder_tier._LONGEST_REST <= 0.1
-    monkeypatch.setattr(folder_tier, "_LONGEST_REST", 60.0)  # on a busy machine a file may take longer
+    assert folder_tier._MAX_REST <= 0.1
+    monkeypatch.setattr(folder_tier, "_MAX_REST", 60.0)  # on a busy machine a file may take longer
     read_block, both = folder_tier.read_block, threading.Barrier(2)
 
     def watched(path: Path, identity: bytes, name: bytes, into: memoryview) -> None:
@@ -331,7 +331,7 @@ def test_what_is_written_is_no_sign_that_anything_is_read(tmp_path: Path, monkey
     numbers = engine.keep()
     goes_on = threading.Event()
     monkeypatch.setattr(folder_tier, "read_block", lambda *of: goes_on.wait(10))
-    monkeypatch.setattr(folder_tier, "LIMIT", 0.2)
+    monkeypatch.setattr(folder_tier, "TIME_LIMIT", 0.2)
     monkeypatch.setattr(folder_tier, "_PAUSE", 0.0)
     for transfer_id in (100, 101):
         engine.tier.begin(Transfer(transfer_id, "load", TIER, (4, 5), numbers[:2]))
@@ -379,8 +379,10 @@ def test_what_cannot_be_taken_away_stays_and_others_are_evicted(
     kept.update(tmp_path.rglob("*.kv"))
     with caplog.at_level(logging.WARNING):
         other = tuple(range(200, 216))
-        assert "none can be taken away" in (engine.transfer("store", (0,), tuple(engine.names(tokens=other)[:1])) or "")
-    assert "cannot be kept" in caplog.text
+        assert "none of its files can be deleted" in (
+            engine.transfer("store", (0,), tuple(engine.names(tokens=other)[:1])) or ""
+        )
+    assert "cannot be written to" in caplog.text
 
 
 def test_a_damaged_file_that_cannot_be_taken_away_is_reported(
@@ -397,14 +399,14 @@ def test_a_damaged_file_that_cannot_be_taken_away_is_reported(
     monkeypatch.setattr(Path, "unlink", refused)
     with caplog.at_level(logging.WARNING):
         assert "altered" in (engine.transfer("load", (9,), numbers[:1]) or "")
-    assert "cannot be taken away (Read-only file system)" in caplog.text and engine.found() == ()
+    assert "cannot be deleted (Read-only file system)" in caplog.text and engine.found() == ()
 
 
 def test_a_folder_that_was_taken_away_is_empty_and_made_again(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     numbers = engine.keep()
     shutil.rmtree(tmp_path / FOLDER)
-    engine.tier.index.look()
+    engine.tier.index.scan()
     assert engine.found() == () and engine.tier.index.nbytes == 0
     engine.keep()
     assert engine.found() == numbers
@@ -416,8 +418,8 @@ def test_a_folder_in_the_place_of_a_file_is_no_block(tmp_path: Path) -> None:
     path = engine.tier.index.path(numbers[0])
     path.unlink()
     (path / "foreign").mkdir(parents=True)
-    engine.tier.index.look()
-    assert engine.found() == () and engine.tier.index.blocks == 3
+    engine.tier.index.scan()
+    assert engine.found() == () and engine.tier.index.num_blocks == 3
     engine.keep(tokens=tuple(range(100, 116)))
     assert engine.found(tokens=tuple(range(100, 116))), "it keeps nothing else from being written"
 

@@ -1,0 +1,1 @@
+"""A folder as a tier of KV blocks and checkpoints."""
