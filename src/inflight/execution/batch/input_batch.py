@@ -281,25 +281,28 @@ class InputBatch:
     def sampling(self, slots: Array, positions: Array, masks: Sequence[Array | None] | None = None) -> SamplingBatch:
         """Gather settings for draws behind positions int32[S] of slots int32[S]; tokens up to there count as known.
         masks: bits of what may be drawn, beside what the settings allow."""
-        prompt_lengths, top_k, top_logprobs = self.integers.take(slots, axis=1)
+        numbers = self.numbers.take(slots, axis=1)
+        temperature, *floats = numbers[: len(FLOATS)].view(np.float32)
+        prompt_lengths, top_k, top_logprobs = numbers[len(FLOATS) :]
         num_tokens = self.num_tokens(positions, prompt_lengths)
+        counts = num_tokens - prompt_lengths
         histories: list[Array | None] = [None] * len(slots)
         if self.histories:
             for index, slot in enumerate(slots.tolist()):
                 if slot in self.histories:
                     histories[index] = self.tokens[slot, : num_tokens[index]]
-        limits = self.limits(slots, num_tokens - prompt_lengths, masks, knows_tokens=True)
         return SamplingBatch(
-            **dict(zip(FLOATS, self.floats.take(slots, axis=1), strict=True)),
-            top_k=top_k,
-            seed=self.seed[slots],
-            sample_index=self.sample_index[slots],
-            draw_index=(num_tokens - prompt_lengths).astype(np.uint32),
-            histories=histories,
-            prompt_lengths=prompt_lengths,
-            **limits._asdict(),
-            want_logprobs=self.want_logprobs[slots],
-            top_logprobs=top_logprobs,
+            temperature,
+            top_k,
+            *floats,
+            self.seed[slots],
+            self.sample_index[slots],
+            counts.astype(np.uint32),
+            histories,
+            prompt_lengths,
+            *self.limits(slots, counts, masks, knows_tokens=True),
+            self.want_logprobs[slots],
+            top_logprobs,
         )
 
     def num_tokens(self, positions: Array, prompt_lengths: Array) -> Array:
