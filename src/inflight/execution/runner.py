@@ -38,8 +38,7 @@ from inflight.execution.passes import PassDecoder, joined, passes, sample, slabs
 from inflight.execution.step_progress import LayerProgress, StepActivity
 
 if TYPE_CHECKING:
-    from inflight.execution.drafters.step_drafter import StepDrafter
-    from inflight.execution.drafters.step_drafting import StepDrafting
+    from inflight.execution.drafters.step_drafting import StepDrafter, StepDrafting
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from inflight.execution.drafters.heads.head_decoder import HeadDecoder
 from inflight.execution.drafters.heads.head_drafter import HeadDrafter
 from inflight.execution.drafters.heads.mtp import load_mtp
 from inflight.execution.drafters.heads.recent_hidden import RecentHidden
-from inflight.execution.drafters.step_drafter import StepDrafter
+from inflight.execution.drafters.step_drafting import StepDrafter
 
 from ..driver import backends
 from .engine_rig import BLOCK, LENGTH, Account, Breaks, Rig

@@ -24,9 +24,9 @@ from inflight.execution.backends.protocol import (
     ScoredBatch,
     StateCache,
 )
-from inflight.execution.backends.results import DrawnRows, PassOutcome, PooledRows, ScoredRows
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
+from inflight.execution.batch.results import DrawnRows, PassOutcome, PooledRows, ScoredRows
 from inflight.execution.program import Program
 
 P = TypeVar("P", bound="HostPass")

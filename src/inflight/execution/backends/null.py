@@ -30,8 +30,8 @@ from inflight.execution.backends.protocol import (
     RopeTable,
     Routing,
 )
-from inflight.execution.backends.results import ChunkDraws
 from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.results import ChunkDraws
 from inflight.execution.program import Program
 
 

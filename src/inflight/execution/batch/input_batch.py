@@ -282,7 +282,7 @@ class InputBatch:
         """Gather settings for draws behind positions int32[S] of slots int32[S]; tokens up to there count as known.
         masks: bits of what may be drawn, beside what the settings allow."""
         numbers = self.numbers.take(slots, axis=1)
-        temperature, *floats = numbers[: len(FLOATS)].view(np.float32)
+        temperature, top_p, min_p, repetition, presence, frequency = numbers[: len(FLOATS)].view(np.float32)
         prompt_lengths, top_k, top_logprobs = numbers[len(FLOATS) :]
         num_tokens = self.num_tokens(positions, prompt_lengths)
         counts = num_tokens - prompt_lengths
@@ -294,7 +294,11 @@ class InputBatch:
         return SamplingBatch(
             temperature,
             top_k,
-            *floats,
+            top_p,
+            min_p,
+            repetition,
+            presence,
+            frequency,
             self.seed[slots],
             self.sample_index[slots],
             counts.astype(np.uint32),

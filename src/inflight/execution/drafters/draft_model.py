@@ -21,7 +21,7 @@ from inflight.core.types.plan import BatchPlan, Chunk
 from inflight.execution.backends.protocol import Device, PendingCopy, PendingPass
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.drafters.draft_kv import DraftKV
-from inflight.execution.drafters.step_drafter import drawn
+from inflight.execution.drafters.step_drafting import drawn
 from inflight.execution.graphs import CapturesAhead
 from inflight.execution.passes import PassDecoder, passes, sample
 

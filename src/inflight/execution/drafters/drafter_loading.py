@@ -10,7 +10,7 @@ from typing import Protocol
 
 from inflight.core.types.plan import Capacity
 from inflight.execution.backends.protocol import Backend
-from inflight.execution.drafters.step_drafter import StepDrafter
+from inflight.execution.drafters.step_drafting import StepDrafter
 from inflight.execution.packer import Progress
 from inflight.execution.passes import PassDecoder
 

@@ -14,7 +14,6 @@ import torch
 
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.protocol import Array
-from inflight.execution.backends.results import DrawnRows, PassOutcome, PooledRows, ScoredRows
 from inflight.execution.backends.torch.device_batch import DeviceBatch, PassStart
 from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache
 from inflight.execution.backends.torch.operations import DeviceOperations
@@ -26,6 +25,7 @@ from inflight.execution.backends.torch.pass_states import RecurrentOperations
 from inflight.execution.backends.torch.results import DeviceOutcome, fetched, fetched_scores
 from inflight.execution.backends.torch.upload import Upload
 from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.results import DrawnRows, PassOutcome, PooledRows, ScoredRows
 from inflight.execution.program import Program, run_by_name
 
 
@@ -73,8 +73,8 @@ class TorchPass:
     def sample(
         self, logits: DeviceActivation, places: Sequence[int], allowed: Sequence[Array | None] | None = None
     ) -> None:
-        of, rows, positions = self._placed(places)
-        draws = self._mirror.draws(self._batch, rows, positions, allowed)
+        of, slots, positions = self._placed(places)
+        draws = self._mirror.draws(self._batch, slots, positions, allowed)
         drawn = self._operations.sample(logits.tensor[: len(places)], draws)
         self._mirror.keep(draws, drawn.token_ids)
         was_banned = fetched(drawn.was_banned)
@@ -82,8 +82,8 @@ class TorchPass:
             DrawnRows(
                 of,
                 positions,
-                self._batch.want_logprobs[rows],  # as they are now: another may have the slot later
-                self._batch.integers[2, rows],
+                self._batch.want_logprobs[slots],  # as they are now: another may have the slot later
+                self._batch.integers[2, slots],
                 fetched(drawn.token_ids),
                 fetched(drawn.is_sound),
                 lambda row: bool(was_banned[row]),
@@ -92,18 +92,18 @@ class TorchPass:
         )
 
     def score(self, logits: DeviceActivation, places: Sequence[int]) -> None:
-        of, rows, positions = self._placed(places)
-        token_ids, wanted = self._mirror.following(rows, positions), self._batch.prompt_logprobs[rows]
-        most = min(int(wanted.max(initial=0)), logits.width)
-        scores = self._operations.score(logits.tensor[: len(places)], token_ids, most)
+        of, slots, positions = self._placed(places)
+        token_ids, wanted = self._mirror.following(slots, positions), self._batch.prompt_logprobs[slots]
+        top = min(int(wanted.max(initial=0)), logits.width)
+        scores = self._operations.score(logits.tensor[: len(places)], token_ids, top)
         on_host = fetched_scores(scores)
         assert on_host is not None
         self._outcome.scored.append(ScoredRows(of, positions, wanted, fetched(token_ids), on_host))
 
     def pool(self, hidden: DeviceActivation, places: Sequence[int]) -> None:
-        of, rows, _ = self._placed(places)
+        of, slots, _ = self._placed(places)
         vectors = hidden.tensor[: len(places)].to(torch.float32, copy=True)
-        self._outcome.pooled.append(PooledRows(of, self._batch.pooling(rows), fetched(vectors)))
+        self._outcome.pooled.append(PooledRows(of, self._batch.pooling(slots), fetched(vectors)))
 
     def finish(self) -> PassOutcome:
         return self._outcome.finish()
@@ -113,7 +113,7 @@ class TorchPass:
         return (self._layout.positions >= second[self._layout.chunk_of]).astype(np.int32)
 
     def _placed(self, places: Sequence[int]) -> tuple[Array, Array, Array]:
-        """Return the chunks, the rows and the positions of these tokens of the pass."""
+        """Return the chunks, the request slots and the positions of these tokens of the pass."""
         at = np.fromiter(places, np.int32, len(places))
         of = self._layout.chunk_of[at]
         return of, self._layout.rows[of], self._layout.positions[at]

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.protocol import Array, PassResult, ScoredBatch
-from inflight.execution.backends.results import PassOutcome
 from inflight.execution.backends.torch.sampling_tensors import Drawn, Scores
+from inflight.execution.batch.results import PassOutcome
 
 
 class DeviceOutcome(PassOutcome):

@@ -24,7 +24,7 @@ from inflight.execution.backends.protocol import Backend, KVCache, PendingCopy, 
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.drafters.heads.head_decoder import HeadDecoder
 from inflight.execution.drafters.heads.recent_hidden import KEPT, RecentHidden
-from inflight.execution.drafters.step_drafter import drawn
+from inflight.execution.drafters.step_drafting import drawn
 from inflight.execution.graphs import CapturesAhead
 from inflight.execution.passes import LogitDecoder, passes, sample
 
