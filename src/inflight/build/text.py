@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
-from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.compiling import GrammarError
 from inflight.execution.grammars.vocabulary import Vocabulary
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts, read_prompts

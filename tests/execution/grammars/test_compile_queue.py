@@ -16,7 +16,7 @@ from text.builders import byte_level
 from inflight.core.types.sampling import Grammar
 from inflight.execution.grammars import compile_worker
 from inflight.execution.grammars.compile_queue import CompileQueue
-from inflight.execution.grammars.compile_wire import CompileJob, Verdict
+from inflight.execution.grammars.compiling import CompileJob, Verdict
 from inflight.text import Tokenizer
 
 from .vocabularies import vocabulary_of

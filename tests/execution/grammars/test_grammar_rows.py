@@ -19,7 +19,7 @@ from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import Grammar, SamplingParams
 from inflight.execution.grammars import compiled_grammars, grammar_row, grammar_rows
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
-from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.compiling import GrammarError
 from inflight.execution.grammars.grammar_row import GrammarRow
 from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.grammars.slow_masks import MaskThread, SlowMask

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from inflight.core.types.sampling import Grammar
-from inflight.execution.grammars.compile_wire import (
+from inflight.execution.grammars.compiling import (
     CancelJob,
     CompileJob,
+    GrammarNotNow,
     Verdict,
     decode_verdict,
     encode,
 )
-from inflight.execution.grammars.errors import GrammarNotNow
 from inflight.limited_process import receive, send
 
 if TYPE_CHECKING:

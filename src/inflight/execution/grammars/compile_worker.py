@@ -23,14 +23,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from inflight.core.types.sampling import Grammar
-from inflight.execution.grammars.compile_wire import (
+from inflight.execution.grammars.compiling import (
+    NICE,
+    STACK_BYTES,
     CompileJob,
+    GrammarError,
     Verdict,
+    compiled,
     decode_order,
     encode,
+    is_unsatisfiable,
 )
-from inflight.execution.grammars.compiling import NICE, STACK_BYTES, compiled
-from inflight.execution.grammars.errors import GrammarError, is_unsatisfiable
 from inflight.execution.grammars.grammar_source import GrammarSource, explained, grammar_source
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.limited_process import end_before_others, limit_memory, receive, send, silence_stderr

@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import Grammar, GrammarStats
 from inflight.execution.grammars.compile_queue import CompileQueue
-from inflight.execution.grammars.compile_wire import Verdict
-from inflight.execution.grammars.compiling import NICE, STACK_BYTES, compiled
-from inflight.execution.grammars.errors import GrammarError, GrammarNotNow
+from inflight.execution.grammars.compiling import NICE, STACK_BYTES, GrammarError, GrammarNotNow, Verdict, compiled
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.execution.grammars.vocabulary import Vocabulary
 

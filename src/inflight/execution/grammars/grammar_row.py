@@ -1,23 +1,19 @@
-"""One running output under a grammar: where it stands, and what that lets be drawn next.
-
-Knows its tokens so far, drafts that are taken for right, and the library's matcher; not passes. A mask depends on the
-tokens alone, however they came to be, so that a preempted row goes on behind its output as before.
-"""
+"""Follow one running output under a grammar, and fill the masks of what may be drawn next."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+from copy import copy
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from inflight.core.types.sampling import Grammar
 from inflight.execution.backends.protocol import Array
 from inflight.execution.grammars.compiled_grammars import Compiled, CompiledGrammars
-from inflight.execution.grammars.errors import GrammarError, client_sentence
+from inflight.execution.grammars.compiling import GrammarError, client_sentence
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
-from inflight.execution.grammars.prelude import Prelude
 from inflight.execution.grammars.slow_masks import MAX_SLOW_SECONDS, SLOW_SECONDS, SlowMask
 
 if TYPE_CHECKING:
@@ -247,3 +243,55 @@ class GrammarRow:
 
 def _allow(line: Array, token_id: int) -> None:
     line[token_id >> 5] |= np.uint32(1) << np.uint32(token_id & 31)
+
+
+class Prelude:
+    """is_over: the tokens that end it have been there, or there is none. begun: tokens of an opening that is not
+    complete; where the output turns out to have none, all that is the grammar's."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        """Begin; it is over at once where no tokens are known that end it."""
+        self._opening, self._end, self._most = (
+            grammar.opening_token_ids,
+            grammar.after_token_ids,
+            grammar.max_tokens_before,
+        )
+        self._matched = 0  # leading tokens of `end` that the output ends with
+        self._taken = 0
+        self.begun: tuple[int, ...] = ()
+        self.is_over = not self._end
+
+    def take(self, token_id: int) -> None:
+        next_of_opening = self.opening
+        if next_of_opening is not None:
+            self.begun += (token_id,)
+            if token_id != next_of_opening:
+                self.is_over = True
+                return
+            if self.begun == self._opening:
+                self.begun = ()
+        self._taken += 1
+        while self._matched and self._end[self._matched] != token_id:
+            self._matched = self._shorter(self._matched)
+        self._matched += self._end[self._matched] == token_id
+        self.is_over = self._matched == len(self._end)
+
+    @property
+    def opening(self) -> int | None:
+        """The token that goes on opening it, where it is not open yet: any other means that there is none."""
+        is_open = self.is_over or self._taken >= len(self._opening)
+        return None if is_open else self._opening[self._taken]
+
+    @property
+    def forced(self) -> int | None:
+        """The token that must come next; None: any may."""
+        is_spent = self._most is not None and self._taken >= self._most
+        return self._end[self._matched] if is_spent and not self.is_over and self.opening is None else None
+
+    def copy(self) -> Self:
+        return copy(self)
+
+    def _shorter(self, matched: int) -> int:
+        """Return the next shorter beginning of the end that so many of its tokens end with."""
+        seen = self._end[:matched]
+        return next(length for length in range(matched - 1, -1, -1) if seen[matched - length :] == self._end[:length])

@@ -1,12 +1,9 @@
-"""A request's grammar in llguidance's words, or why it has none.
-
-Knows the forms that clients write: schemas, regular expressions, choices, Lark and GBNF grammars, structural tags. What
-they match, llguidance knows; what it finds wrong when it compiles `compiled_grammars` reports.
-"""
+"""Put a request's grammar into llguidance's terms, or say why it has none."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,13 +11,18 @@ from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import any_to_lark
 
 from inflight.core.types.sampling import JSON_WHITESPACE, MAX_SOURCE_CHARS, Grammar
-from inflight.execution.grammars.added_texts import unforced, with_names_as_ids
-from inflight.execution.grammars.embedded_schemas import with_lowered_schemas
-from inflight.execution.grammars.errors import GrammarError, client_sentence
+from inflight.execution.grammars.compiling import GrammarError, client_sentence
 from inflight.execution.grammars.json_schema.lowering import lower
 from inflight.execution.grammars.vocabulary import Vocabulary
 
 _TAG_KEYS = {"begin", "schema", "end"}
+# Texts, regular expressions and comments are passed over.
+_PARTS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/|%json(?![\w])|%lark(?![\w])')
+_SPACE = re.compile(r"\s*")
+_OPTIONS = "x-guidance"
+_EXCLUDED = re.compile(r"~/(?:\\.|[^/\\])*/")  # of texts that a tool's grammar does not let be written
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
+_STRING_REGEX_NAME = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?![/*])(?:\\.|[^/\\\n])+/|//[^\n]*|(<[^<>\s\[\]][^<>\n]*>)')
 
 
 class GrammarSource(NamedTuple):
@@ -138,3 +140,90 @@ def _structure(one: Any, triggers: list[Any]) -> StructTag:
         raise GrammarError(f"has a structure that begins with {begin[:40]!r}, but no trigger that this begins with")
     schema = {**schema, "x-guidance": {"whitespace_pattern": JSON_WHITESPACE}}
     return StructTag(trigger=trigger, begin=begin, grammar=schema, end=end)
+
+
+# -- schemas within a Lark grammar (`%json {…}`)
+def with_lowered_schemas(lark: str, is_wide: bool) -> tuple[str, dict[str, str]]:
+    """Return the grammar with its schemas lowered, and those to check by the name of the capture that holds the text.
+
+    Args:
+        lark: a grammar that may hold `%json`.
+        is_wide: as `lower` takes it.
+
+    Raises:
+        GrammarError: a schema is none, or would have to be checked where nothing can be captured.
+    """
+    written, end = list[str](), 0
+    rules: dict[tuple[str, str], str] = {}  # by the lowered schema and the one to check: several may be lowered alike
+    name = _unused_name(lark)
+    is_nested = False
+    for found in _PARTS.finditer(lark):
+        is_nested |= found.group() == "%lark"
+        if found.group() != "%json" or found.start() < end:
+            continue
+        start = _SPACE.match(lark, found.end())
+        assert start is not None
+        schema, after = _schema(lark, start.end())
+        written.append(lark[end : found.start()])
+        text, check = _lowered(schema, is_wide)
+        if check is None:
+            written.append(f"%json {text}")
+        elif is_nested:
+            raise GrammarError("has a schema within %lark that would have to be checked at its end; put it outside")
+        else:
+            written.append(rules.setdefault((text, check), f"{name}{len(rules)}"))
+        end = after
+    written.append(lark[end:])
+    written += [f'\n{rule}[capture="{rule}"]: %json {text}\n' for (text, _), rule in rules.items()]
+    return "".join(written), {rule: check for (_, check), rule in rules.items()}
+
+
+def _unused_name(lark: str) -> str:
+    name = "checked_json_"
+    while name in lark:
+        name += "x_"
+    return name
+
+
+def _schema(lark: str, at: int) -> tuple[Any, int]:
+    try:
+        return json.JSONDecoder().raw_decode(lark, at)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"has a %json that is not JSON that can be read: {error}") from None
+
+
+def _lowered(schema: Any, is_wide: bool) -> tuple[str, str | None]:
+    options = schema.get(_OPTIONS, {}) if isinstance(schema, dict) else {}
+    try:
+        text, check, escapes = lower(schema, is_wide)
+    except GrammarError as error:
+        raise GrammarError(f"has a JSON schema that {error}") from None
+    options = {"json_allowed_escapes": escapes} | options if isinstance(options, dict) else options
+    return json.dumps({**json.loads(text), _OPTIONS: options}), check
+
+
+# -- texts of added tokens
+# Where one text alone may follow, llguidance tokenizes it and lets the first of these tokens follow alone. Of an added
+# token that is text (`Vocabulary.plain`) it finds smaller tokens, though the model was trained on the token; of a
+# special one it may find the token, which no text matches. A grammar with such a text is compiled without forcing.
+def with_names_as_ids(lark: str, vocabulary: Vocabulary) -> str:
+    """Return a grammar with ids in place of tokens' names (`<name>`), which the library's view of them lacks."""
+
+    def written(found: re.Match[str]) -> str:
+        token_id = vocabulary.plain.get(found[1], vocabulary.special.get(found[1]))
+        return found[0] if token_id is None else f"<[{token_id}]>"
+
+    return _STRING_REGEX_NAME.sub(written, lark)
+
+
+def unforced(source: str, vocabulary: Vocabulary) -> str:
+    """Return a grammar as it is, or without forcing where it holds the text of an added token."""
+    searched = _EXCLUDED.sub("", source)
+    searched += searched.replace("\\", "")  # JSON and patterns escape some characters
+    if not any(text in searched for text in (*vocabulary.plain, *vocabulary.special)):
+        return source
+    if not source.startswith("{"):  # it is Lark
+        return _NO_FORCING + source
+    (grammar,) = json.loads(source)["grammars"]
+    lark = grammar["lark_grammar"] or f"start: %json {json.dumps(grammar['json_schema'])}"
+    return _NO_FORCING + str(lark)

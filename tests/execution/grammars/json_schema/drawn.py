@@ -12,7 +12,7 @@ import jsonschema
 from llguidance import LLMatcher, LLTokenizer
 
 from inflight.core.types.sampling import Grammar
-from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.compiling import GrammarError
 from inflight.execution.grammars.grammar_source import grammar_source
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.execution.grammars.vocabulary import Vocabulary

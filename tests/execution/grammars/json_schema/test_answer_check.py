@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.compiling import GrammarError
 from inflight.execution.grammars.json_schema.answer_check import MAX_BYTES, AnswerChecks
 
 LINKED = {"$ref": "#/$defs/t", "$defs": {"t": {"properties": {"a": {"$ref": "#/$defs/t"}, "b": {"not": {"const": 1}}}}}}

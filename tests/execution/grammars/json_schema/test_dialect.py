@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.compiling import GrammarError
 from inflight.execution.grammars.json_schema.dialect import in_one_dialect
 
 DRAFT4 = "http://json-schema.org/draft-04/schema#"

@@ -13,7 +13,7 @@ from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.compiling import GrammarError
 from inflight.execution.grammars.json_schema.lowering import lower
 
 from .drawn import KINDS, Compiled, is_valid, spellings, value

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from inflight.execution.grammars.errors import ALLOWS_NOTHING, GrammarError
-from inflight.execution.grammars.json_schema import arrays, conditions, numbers, objects, texts
+from inflight.execution.grammars.compiling import ALLOWS_NOTHING, GrammarError
+from inflight.execution.grammars.json_schema import conditions, containers, numbers, texts
 from inflight.execution.grammars.json_schema.answer_check import validator
 from inflight.execution.grammars.json_schema.dialect import Schema, in_one_dialect
 from inflight.execution.grammars.json_schema.facts import reached, types_of
@@ -23,8 +23,8 @@ _SHORT_ESCAPES, _ALL_ESCAPES = 'nrbtf\\"', 'nrbtf\\"u'
 _CONTROLS = re.compile(r"\\u00[01]|\\u007f|\\\\(?:c[A-Za-z]|x[01][0-9a-fA-F]|u00[01]|0)")
 MAX_EXACT = 2**53  # of numbers that the library reads as floats
 _OF_TYPES = {
-    **dict.fromkeys(arrays.KEYWORDS, "array"),
-    **dict.fromkeys(objects.KEYWORDS, "object"),
+    **dict.fromkeys(containers.ARRAY_KEYWORDS, "array"),
+    **dict.fromkeys(containers.OBJECT_KEYWORDS, "object"),
 }
 
 
@@ -112,7 +112,7 @@ class _Lowering:
             return given.schema
         schema = given.schema
         edge = numbers.unwritten_edge(schema, types)
-        for rewrite in (numbers.bounded, texts.writable, arrays.listed):
+        for rewrite in (numbers.bounded, texts.writable, containers.array_items):
             found, left = rewrite(schema, types)
             self.left.update(left)
             if isinstance(found, bool):
@@ -122,7 +122,7 @@ class _Lowering:
             self.left.update(counts)
             schema = {name: one for name, one in schema.items() if name not in counts}
         if "object" in types_of(schema):
-            ways, left = objects.members(schema, self._definitions)
+            ways, left = containers.object_members(schema, self._definitions)
             self.left.update(left)
         else:
             ways = [schema]

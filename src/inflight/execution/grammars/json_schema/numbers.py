@@ -9,8 +9,6 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from inflight.execution.grammars.json_schema.dialect import Schema
-
 MAX_BOUND = 10**15  # floats are exact to a unit here, and 64-bit integers reach further
 MIN_BOUND = 1e-30  # nearer to 0 is 0, and is written with as many digits
 DIGITS = 13  # of a number, which the library reads for sure
@@ -19,7 +17,7 @@ _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"
 _KEYWORDS = (*_LOWER, *_UPPER, "multipleOf")
 
 
-def bounded(schema: dict[str, Any], types: frozenset[str]) -> tuple[Schema, list[str]]:
+def bounded(schema: dict[str, Any], types: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the schema with bounds that the library follows, and the keywords that are left to the check."""
     given = {name: schema[name] for name in _KEYWORDS if name in schema}
     if not given:
@@ -33,8 +31,6 @@ def bounded(schema: dict[str, Any], types: frozenset[str]) -> tuple[Schema, list
     if "multipleOf" in given and _step(given["multipleOf"]) is None:
         left.append("multipleOf")
         del given["multipleOf"]
-    if _holds_none(given):
-        return _without_numbers(kept, types), left
     if "multipleOf" in given:
         _tighten(given)
     if "number" in types:
@@ -78,18 +74,6 @@ def _edges(given: dict[str, Any]) -> tuple[float | None, bool, float | None, boo
     return low, low_out, high, high_out
 
 
-def _holds_none(given: dict[str, Any]) -> bool:
-    """Whether no multiple of the step lies between the bounds."""
-    low, low_out, high, high_out = _edges(given)
-    if low is None or high is None or low > high or "multipleOf" not in given:
-        return False  # bounds that exclude each other the library finds, and says so
-    step, first, last = (Decimal(repr(one)) for one in (given["multipleOf"], low, high))
-    at = (first / step).to_integral_value(rounding="ROUND_CEILING") * step
-    if low_out and at == first:
-        at += step
-    return at > last or (high_out and at == last)
-
-
 def _tighten(given: dict[str, Any]) -> None:
     """Put the bounds at the outermost multiples: between finer ones the library writes 10.50, which it knows as no
     multiple of 0.5."""
@@ -110,11 +94,6 @@ def _tighten(given: dict[str, Any]) -> None:
             for name in names:
                 given.pop(name, None)
             given[names[0]] = tightened
-
-
-def _without_numbers(kept: dict[str, Any], types: frozenset[str]) -> Schema:
-    others = sorted(types - {"number", "integer"})
-    return {**kept, "type": others} if others else False
 
 
 def _moved(given: dict[str, Any]) -> list[str]:

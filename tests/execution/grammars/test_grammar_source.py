@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from inflight.execution.grammars.embedded_schemas import with_lowered_schemas
-from inflight.execution.grammars.errors import GrammarError
+from inflight.execution.grammars.compiling import GrammarError
+from inflight.execution.grammars.grammar_source import with_lowered_schemas
 
 UNIQUE = json.dumps({"type": "array", "uniqueItems": True})
 

@@ -1,4 +1,4 @@
-"""Names and counts of an object's properties, as the library can follow them.
+"""Put items of arrays, and names and counts of objects' properties, as the library can follow them.
 
 The library writes declared properties in their order, each once, and others behind them.
 """
@@ -11,7 +11,20 @@ from typing import Any
 from inflight.execution.grammars.json_schema.dialect import Schema, both
 from inflight.execution.grammars.json_schema.texts import LENGTHS, is_followed, listed, without_look_around
 
-KEYWORDS = frozenset(
+ARRAY_KEYWORDS = frozenset(
+    [
+        "items",
+        "prefixItems",
+        "minItems",
+        "maxItems",
+        "uniqueItems",
+        "contains",
+        "minContains",
+        "maxContains",
+        "unevaluatedItems",
+    ]
+)
+OBJECT_KEYWORDS = frozenset(
     [
         "properties",
         "patternProperties",
@@ -22,11 +35,46 @@ KEYWORDS = frozenset(
         "propertyNames",
     ]
 )
+MAX_ITEMS = 1_000  # as the library writes one behind the other
 MAX_REFERENCES = 20  # one behind the other
 MAX_PATTERNS = 12  # of names: each is compared with each other
 MAX_COUNT = 1_000
 MAX_LISTED = 64  # names that one pattern lists
 MAX_CHOICES = 24  # optional properties of which one must be there
+
+
+def array_items(schema: dict[str, Any], types: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the schema with what the library follows of an array, and the keywords that it leaves to the check."""
+    if "array" not in types or not ARRAY_KEYWORDS & set(schema):
+        return schema, []
+    kept, left = dict(schema), list[str]()
+    if kept.pop("uniqueItems", False) and kept.get("maxItems", 2) > 1:
+        left.append("uniqueItems")
+        values = _num_values(kept.get("items", True))
+        if values is not None and "prefixItems" not in kept:
+            kept["maxItems"] = min(kept.get("maxItems", values), values)
+    if "contains" in kept:
+        low, high = kept.pop("minContains", 1), kept.pop("maxContains", None)
+        del kept["contains"]
+        if low or high is not None:
+            left.append("contains")
+            kept["minItems"] = max(kept.get("minItems", 0), low)
+    if "minItems" in kept and kept["minItems"] > MAX_ITEMS:
+        left.append("minItems")
+        kept["minItems"] = MAX_ITEMS
+    if "maxItems" in kept and kept["maxItems"] > MAX_ITEMS:
+        left.append("maxItems")
+        del kept["maxItems"]
+    return kept, left
+
+
+def _num_values(items: Schema) -> int | None:
+    """How many different items there can be, where they are listed."""
+    if isinstance(items, bool):
+        return None
+    if "enum" in items or "const" in items:
+        return len(items.get("enum", (1,)))
+    return {"boolean": 2, "null": 1}.get(str(items.get("type")))
 
 
 def _named(schema: dict[str, Any], names: Schema) -> tuple[dict[str, Any], bool]:
@@ -111,7 +159,7 @@ def _either(one: Schema, other: Schema) -> Schema:
     return True if one is True or other is True else {"anyOf": [one, other]}
 
 
-def members(schema: dict[str, Any], definitions: Mapping[str, Schema]) -> tuple[list[dict[str, Any]], list[str]]:
+def object_members(schema: dict[str, Any], definitions: Mapping[str, Schema]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the ways in which an object may be made, as the library follows them, and the keywords that it leaves."""
     left: list[str] = []
     if "propertyNames" in schema:
