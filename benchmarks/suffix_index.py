@@ -32,8 +32,7 @@ from inflight.core.sequence import Sequence as Decode
 from inflight.core.sequence import SequenceView
 from inflight.core.stopping import StopChecker
 from inflight.core.types.request import Request
-from inflight.execution.drafters.suffix import MAX_READ, SuffixDrafter
-from inflight.execution.drafters.suffix_index import SuffixIndex, best_kind
+from inflight.execution.drafters.suffix import MAX_READ, SuffixDrafter, SuffixIndex, best_kind
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[1]

@@ -38,7 +38,7 @@ from inflight.execution.backends.protocol import Backend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.drafters.draft_kv import DraftKV
 from inflight.execution.drafters.draft_model import DraftModel
-from inflight.execution.drafters.draft_model_pair import draft_kv_shape
+from inflight.execution.drafters.draft_model_source import draft_kv_shape
 from inflight.execution.memory import kv_shape
 from inflight.execution.model import Model as ForwardPasses
 from inflight.execution.runner import ModelRunner

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from inflight.compiled import module
 from inflight.core.speculation.speculation import NOTHING, Proposal
 from inflight.execution.drafters import suffix, suffix_reference
-from inflight.execution.drafters.suffix import SuffixDrafter
-from inflight.execution.drafters.suffix_index import IndexKind
+from inflight.execution.drafters.suffix import IndexKind, SuffixDrafter
 from inflight.execution.drafters.suffix_reference import ReferenceIndex
 
 NATIVE: IndexKind = module().SuffixIndex

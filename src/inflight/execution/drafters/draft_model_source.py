@@ -1,7 +1,4 @@
-"""A draft model before it drafts: its files, its shape in the model's blocks, its weights.
-
-Knows what is made of a `KernelModel` and in which order; which models go together, `draft_model_pair` knows.
-"""
+"""A draft model before it drafts: whether it goes together with the model, and its shape, weights and memory."""
 
 from __future__ import annotations
 
@@ -12,10 +9,40 @@ from inflight.execution.backends.protocol import Backend, KVShape
 from inflight.execution.computing import KernelModel
 from inflight.execution.drafters.draft_kv import DraftKV
 from inflight.execution.drafters.draft_model import DraftModel
-from inflight.execution.drafters.draft_model_pair import check_pair, draft_kv_shape
+from inflight.execution.kv_groups import one_group
+from inflight.execution.memory import kv_shape
 from inflight.execution.packer import Progress
 from inflight.execution.passes import PassDecoder
+from inflight.execution.states import states_of
+from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
+
+
+def check_pair(model: ModelSpec, draft: ModelSpec, windows: tuple[int, ...]) -> None:
+    """Check that a model can draft for another; their tokenizers are compared elsewhere. windows: of the model's KV
+    groups. Raises ModelError for models that do not go together."""
+    if states := states_of(draft):
+        raise ModelError(
+            f"{sum(one is not None for one in states)} of {len(states)} layers of the draft model {draft.name} keep a "
+            "recurrent state, which cannot be taken back behind drafts that were wrong; take a draft model without."
+        )
+    if draft.vocab_size != model.vocab_size:
+        raise ModelError(
+            f"the draft model {draft.name} has a vocabulary of {draft.vocab_size:,} tokens, and {model.name} one of "
+            f"{model.vocab_size:,}, so that a draft would mean another text; take a draft model of the same vocabulary."
+        )
+    if windows[0]:
+        raise ModelError(
+            f"every layer of {model.name} looks back over {max(windows):,} tokens at most, and blocks behind that are "
+            f"released, which the draft model {draft.name} would need; set --max-model-len {max(windows)} or less, or "
+            "--speculation suffix."
+        )
+
+
+def draft_kv_shape(draft: ModelSpec, shape: KVShape) -> KVShape:
+    """Return the shape of the draft model's keys and values in blocks of the model's shape: all layers in those of the
+    first KV group, which keep every position, so that missing positions can be computed at any time."""
+    return kv_shape(draft, shape.block_size, shape.quantized, one_group(draft))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,38 +1,126 @@
 """The suffix drafter: what followed a sequence's last tokens where they stood before, in itself or in an answer.
 
-Knows which sequences it has read and how far, and how much memory all of that and the answers take; not how drafts are
-found (`suffix_index`). Answers draft for sequences of their own salt alone, as the prefix cache shares: another
-tenant's answers show neither in drafts nor in how often they are right.
+Answers draft for sequences of their own salt alone, as the prefix cache shares: another tenant's answers show neither
+in drafts nor in how often they are right. All indexes together take a bounded amount of memory; the oldest answers are
+forgotten first.
 
-An answer waits until drafts are asked for, since learning a token takes up to a microsecond: without drafts, it
-costs nothing, and where many end in one step, they are learned over several. Were they learned by a thread of its own,
-what is drafted, and with it every plan, would depend on how far it is.
+An answer waits until drafts are asked for, since learning a token takes up to a microsecond: without drafts it costs
+nothing, and where many end in one step, they are learned over several. A thread that learns them would make what is
+drafted, and every plan with it, depend on how far that thread is.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
 
+from inflight.compiled import module
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.speculation import NOTHING, Proposal
-from inflight.execution.drafters.answers import Answers
-from inflight.execution.drafters.suffix_index import IndexKind, SuffixIndex, best_kind
-from inflight.execution.drafters.suffix_reference import LEVELS
+from inflight.execution.drafters.suffix_reference import LEVELS, ReferenceIndex
 
 MAX_BYTES = 64 << 20  # a million tokens and more; the keys and values of so many take hundreds of times as much
 MAX_READ = 16_384  # tokens of a sequence that a call reads, a few milliseconds: a long prompt takes several calls
 LEARNED_PER_QUESTION = 1_024  # tokens of answers that a call learns, about, the oldest answers first
 MAX_UNLEARNED = 16_384  # tokens of answers that wait to be learned; of more, the oldest are dropped
 LONGEST_ANSWER = 4_096  # leading tokens of an answer that are learned
-PROMPT_END = LEVELS[-1]  # tokens before it that are kept, too: the same question finds how the answer began
+PROMPT_END = LEVELS[-1]  # tokens before it that are stored, too: the same question finds how the answer began
+
+
+class SuffixIndex(Protocol):
+    """An index over token ids; `suffix_reference` documents each operation."""
+
+    def __len__(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def append(self, token_ids: Sequence[int], /) -> None: ...
+    def end_text(self) -> None: ...
+    def drop_text(self) -> int: ...
+    def propose(self, others: Self | None, most: int) -> tuple[tuple[int, ...], tuple[float, ...]]: ...
+
+
+class IndexKind(Protocol):
+    """Makes empty indexes. One takes at most bytes_alone, and bytes_per_token for each token in it."""
+
+    bytes_alone: int
+    bytes_per_token: int
+
+    def __call__(self) -> SuffixIndex: ...
+
+
+def best_kind() -> IndexKind:
+    """Return the compiled index; the one in Python where nothing is compiled."""
+    try:
+        compiled: IndexKind = module().SuffixIndex
+    except ImportError:
+        return ReferenceIndex
+    return compiled
+
+
+@dataclass(slots=True, eq=False)
+class _Salted:
+    """The answers of one salt. count: answers."""
+
+    salt: str
+    index: SuffixIndex
+    count: int = 0
+
+
+class Answers:
+    """Learned answers, by salt."""
+
+    def __init__(self, kind: IndexKind):
+        self._kind = kind
+        self._by_salt: dict[str, _Salted] = {}
+        self._order: deque[_Salted] = deque()  # of each answer, oldest first, where it is
+        self._tokens = 0
+        self._indexes = 0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @property
+    def nbytes(self) -> int:
+        """Return an upper bound of their bytes."""
+        return self._indexes * self._kind.bytes_alone + self._tokens * self._kind.bytes_per_token
+
+    def of(self, salt: str) -> SuffixIndex | None:
+        """Return the index of a salt's answers; None where there are none."""
+        found = self._by_salt.get(salt)
+        return found.index if found is not None else None
+
+    def add(self, salt: str, token_ids: Sequence[int]) -> None:
+        """Learn an answer of one token or more. An index without room is replaced, and forgotten with its answers."""
+        found = self._by_salt.get(salt)
+        if found is None or found.index.room <= len(token_ids):
+            found = self._by_salt[salt] = _Salted(salt, self._kind())
+            self._indexes += 1
+        found.index.append(token_ids)
+        found.index.end_text()
+        found.count += 1
+        self._tokens += len(token_ids)
+        self._order.append(found)
+
+    def forget_oldest(self) -> None:
+        oldest = self._order.popleft()
+        self._tokens -= oldest.index.drop_text()
+        oldest.count -= 1
+        if oldest.count == 0:
+            self._indexes -= 1
+            if self._by_salt.get(oldest.salt) is oldest:
+                del self._by_salt[oldest.salt]
 
 
 class SuffixDrafter:
     name = "suffix"
 
     def __init__(self, max_bytes: int = MAX_BYTES, kind: IndexKind | None = None):
-        """max_bytes: of all indexes. Running sequences come first, and answers have what these leave. kind: of index;
-        without it, the fastest there is."""
+        """max_bytes: of all indexes. Running sequences come first, and answers get the rest. kind: of index; None: the
+        fastest there is."""
         self._kind = kind if kind is not None else best_kind()
         self._max_bytes = max_bytes
         self._read: dict[int, SuffixIndex] = {}  # of each running sequence that was drafted for, by number
@@ -43,7 +131,7 @@ class SuffixDrafter:
 
     @property
     def nbytes(self) -> int:
-        """At most."""
+        """Return an upper bound of the bytes of all indexes."""
         return self._read_bytes + self._answers.nbytes + self._waiting_tokens * self._kind.bytes_per_token
 
     def propose(self, view: SequenceView, max_drafts: int) -> Proposal:
@@ -52,13 +140,13 @@ class SuffixDrafter:
         own, known = self._read.get(view.number), view.prompt_tokens + view.output_tokens
         start = len(own) if own is not None else 0
         if own is None:
-            if not self._has_room(self._bytes_of(known)):
+            if not self._make_room(self._bytes_of(known)):
                 return NOTHING
             own = self._read[view.number] = self._kind()
             self._read_bytes += self._kind.bytes_alone
         end = min(known, start + MAX_READ)
         taken = (end - start) * self._kind.bytes_per_token
-        if not self._has_room(taken):
+        if not self._make_room(taken):
             return NOTHING
         own.append(view.token_slice(start, end))
         self._read_bytes += taken
@@ -67,7 +155,7 @@ class SuffixDrafter:
         return Proposal(*own.propose(self._answers.of(view.salt), max_drafts))
 
     def finished(self, view: SequenceView) -> None:
-        """Its answer waits to be learned, and its own index goes."""
+        """Drop the sequence's own index; its answer waits to be learned."""
         own = self._read.pop(view.number, None)
         if own is not None:
             self._read_bytes -= self._bytes_of(len(own))
@@ -75,7 +163,7 @@ class SuffixDrafter:
         if output == 0:
             return
         token_ids = view.token_slice(max(0, prompt - PROMPT_END), prompt + min(output, LONGEST_ANSWER))
-        if not self._has_room(self._bytes_of(len(token_ids))):
+        if not self._make_room(self._bytes_of(len(token_ids))):
             return
         self._waiting.append((view.salt, token_ids))
         self._waiting_tokens += len(token_ids)
@@ -83,12 +171,12 @@ class SuffixDrafter:
             self._next_waiting()
 
     def _learn(self) -> None:
-        """Answers that wait, as far as one question is to pay for."""
+        """Learn answers that wait, as far as one question is to pay for."""
         left = LEARNED_PER_QUESTION
         while self._waiting and left > 0:
             salt, token_ids = self._next_waiting()
             left -= len(token_ids)
-            if self._has_room(self._bytes_of(len(token_ids))):
+            if self._make_room(self._bytes_of(len(token_ids))):
                 self._answers.add(salt, token_ids)
 
     def _next_waiting(self) -> tuple[str, tuple[int, ...]]:
@@ -100,8 +188,8 @@ class SuffixDrafter:
         """Return the bytes that an index of so many tokens takes at most."""
         return self._kind.bytes_alone + tokens * self._kind.bytes_per_token
 
-    def _has_room(self, nbytes: int) -> bool:
-        """Whether so many more bytes may be taken; the oldest answers are forgotten for them, if that is enough."""
+    def _make_room(self, nbytes: int) -> bool:
+        """Forget the oldest answers until so many more bytes fit. Return False, and forget none, where they cannot."""
         if self._read_bytes + nbytes > self._max_bytes:
             return False
         while self.nbytes + nbytes > self._max_bytes:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from models import FAMILIES, SIZES
 
-from inflight.execution.drafters.draft_model_pair import check_pair, draft_kv_shape
+from inflight.execution.drafters.draft_model_source import check_pair, draft_kv_shape
 from inflight.execution.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
 from inflight.models.errors import ModelError

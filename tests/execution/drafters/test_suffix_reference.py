@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.compiled import module
-from inflight.execution.drafters.suffix_index import IndexKind, SuffixIndex, best_kind
+from inflight.execution.drafters.suffix import IndexKind, SuffixIndex, best_kind
 from inflight.execution.drafters.suffix_reference import (
     DEPTH,
     LEVELS,
@@ -281,5 +281,5 @@ def test_the_compiled_one_is_taken_where_there_is_one(monkeypatch: pytest.Monkey
     def missing() -> Any:
         raise ImportError("not built")
 
-    monkeypatch.setattr("inflight.execution.drafters.suffix_index.module", missing)
+    monkeypatch.setattr("inflight.execution.drafters.suffix.module", missing)
     assert best_kind() is ReferenceIndex
