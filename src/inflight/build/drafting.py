@@ -25,8 +25,8 @@ from inflight.text import Tokenizer
 
 if TYPE_CHECKING:
     from inflight.execution.drafters.draft_model_source import DraftModelSource
-    from inflight.execution.drafters.drafter_loading import DrafterSource
     from inflight.execution.drafters.heads.heads_source import HeadsSource
+    from inflight.execution.drafters.step_drafting import DrafterSource
 
 _MIN_SHARED_TOKENS = 0.99  # share of the vocabulary; within a family, reserved tokens may have other names
 

@@ -46,7 +46,7 @@ from inflight.execution.step_progress import LayerProgress, StepActivity, layer_
 from inflight.frontend.adapter_names import AdapterNames
 
 if TYPE_CHECKING:
-    from inflight.execution.drafters.drafter_loading import DrafterSource, LoadedDrafter
+    from inflight.execution.drafters.step_drafting import DrafterSource, LoadedDrafter
     from inflight.execution.parallel.executor import ParallelExecutor
     from inflight.execution.parallel.workers import Workers
 

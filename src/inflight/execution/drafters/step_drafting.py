@@ -1,4 +1,4 @@
-"""Drafting inside a runner's steps: the protocol of a drafter, and the plan's chunks with drafts in them.
+"""Drafting inside a runner's steps: protocols of a drafter, and the plan's chunks with drafts in them.
 
 A drafter sees each plan, so that it can keep something of its own for the blocks and request slots of the model:
 scheduler, prefix cache and swap then need to know nothing of it. What it drafts decides how many tokens a step yields,
@@ -15,9 +15,11 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec import structs
 
-from inflight.core.types.plan import BatchPlan, Chunk
-from inflight.execution.backends.protocol import PendingCopy, PendingPass
+from inflight.core.types.plan import BatchPlan, Capacity, Chunk
+from inflight.execution.backends.protocol import Backend, PendingCopy, PendingPass
 from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.packer import Progress
+from inflight.execution.passes import PassDecoder
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -55,6 +57,31 @@ class StepDrafter(Protocol):
     def copy(self, sources: Sequence[int], destinations: Sequence[int]) -> PendingCopy | None:
         """Copy the drafter's blocks as the model's are copied, in order; those of the host are numbered behind the
         device's. Returns the copy in flight (`Device.copy_blocks`)."""
+
+
+class LoadedDrafter(Protocol):
+    """A drafter with its weights in memory."""
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of its own for each KV block of the model."""
+
+    def start(self, capacity: Capacity) -> StepDrafter:
+        """Allocate memory for all blocks of the capacity, padding's and the host's."""
+
+
+class DrafterSource(Protocol):
+    """A drafter before it is loaded, whose shapes fit the model's. name: as the drafter's. reason: describes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    def load(self, backend: Backend, decoder: PassDecoder, progress: Progress | None) -> LoadedDrafter:
+        """Load its weights, behind the model's and before the KV cache gets a size. decoder: of the model. Raises
+        ModelError for weights that are missing, too large, or another model's."""
 
 
 class StepDrafting:
