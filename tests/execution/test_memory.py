@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.execution.backends.protocol import KVLayer, KVShape
 from inflight.execution.memory import (
     GIB,
@@ -56,6 +57,17 @@ def test_recurrent_states_are_live_ones_and_snapshots() -> None:
     assert small.snapshots == 127 and "16 for each sequence, since they are small" in small.reason
     assert states(0.7).snapshots == 11 and "as --state-memory 0.7 asks" in states(0.7).reason
     assert states(each=0) == StateSize(0, 0, "")
+
+
+def test_a_quarter_of_the_hosts_memory_is_for_snapshots() -> None:
+    each, machine = GIB // 16, MachineMemory(8 * GIB, 4 * GIB, "the machine")
+    added = host_checkpoints(2 * GIB, each)
+    assert added == 8 and host_checkpoints(2 * GIB, 0) == 0
+    usual, more = states(rows=4), state_size(each, 4, None, machine, added)
+    assert (more.snapshots, more.nbytes) == (usual.snapshots + 8, usual.nbytes + GIB // 2)
+    assert "two for each sequence, and 512.0 MiB of --kv-cache-host, beside" in more.reason
+    with pytest.raises(ModelError, match=r"3\.5 GiB of it as a quarter of --kv-cache-host"):
+        state_size(each, 4, None, machine, 56)
 
 
 @pytest.mark.parametrize(

@@ -168,41 +168,41 @@ def state_size(
     memory = machine_memory() if memory is None else memory
     live = (max_num_seqs + 1) * bytes_per_state
     live_states = f"{gib(live)} for the live states of {max_num_seqs} sequences and of padding"
+    free = f"the {gib(memory.available)} that {memory.limited_by} has free"
     if live + bytes_per_state > memory.available:
-        raise ModelError(
-            f"{live_states}, and one snapshot, would be more than the {gib(memory.available)} that {memory.limited_by} "
-            "has free; lower --max-num-seqs."
-        )
+        raise ModelError(f"{live_states}, and one snapshot, would be more than {free}; lower --max-num-seqs.")
     if state_memory_gib is None:
-        count, why = (
-            default_checkpoints(max_num_seqs, bytes_per_state, memory.available - live),
-            "two for each sequence",
-        )
-        if count < 2 * max_num_seqs:
-            why = "a quarter of what is free beside"
-        elif count > 2 * max_num_seqs:
-            why = f"{count / max_num_seqs:.0f} for each sequence, since they are small"
+        count, why = _default_snapshots(max_num_seqs, bytes_per_state, memory.available - live)
     else:
         count, why = int(state_memory_gib * GIB // bytes_per_state), f"as --state-memory {state_memory_gib:g} asks"
-    if count < 1:
-        raise ModelError(
-            f"--state-memory {state_memory_gib:g} GiB is less than one snapshot ({gib(bytes_per_state)}); give at "
-            "least that."
-        )
-    if state_memory_gib is not None and live + count * bytes_per_state > memory.available:
-        raise ModelError(
-            f"--state-memory {state_memory_gib:g} GiB beside {live_states} is more than the {gib(memory.available)} "
-            f"that {memory.limited_by} has free; lower it, or --max-num-seqs."
-        )
+        if count < 1:
+            raise ModelError(
+                f"--state-memory {state_memory_gib:g} GiB is less than one snapshot ({gib(bytes_per_state)}); give at "
+                "least that."
+            )
+        if live + count * bytes_per_state > memory.available:
+            raise ModelError(
+                f"--state-memory {state_memory_gib:g} GiB beside {live_states} is more than {free}; lower it, or "
+                "--max-num-seqs."
+            )
     nbytes = live + (count + of_host) * bytes_per_state
     if nbytes > memory.available:
         raise ModelError(
             f"{gib(nbytes)} of recurrent states, {gib(of_host * bytes_per_state)} of it as a quarter of "
-            f"--kv-cache-host, are more than the {gib(memory.available)} that {memory.limited_by} has free; lower "
-            "--kv-cache-host."
+            f"--kv-cache-host, are more than {free}; lower --kv-cache-host."
         )
     why += f", and {gib(of_host * bytes_per_state)} of --kv-cache-host" if of_host else ""
     return StateSize(count + of_host, nbytes, f"{gib(count * bytes_per_state)}, {why}, beside {live_states}")
+
+
+def _default_snapshots(max_num_seqs: int, bytes_per_state: int, free_bytes: int) -> tuple[int, str]:
+    """Return the number of snapshots, and why."""
+    count = default_checkpoints(max_num_seqs, bytes_per_state, free_bytes)
+    if count < 2 * max_num_seqs:
+        return count, "a quarter of what is free beside"
+    if count > 2 * max_num_seqs:
+        return count, f"{count / max_num_seqs:.0f} for each sequence, since they are small"
+    return count, "two for each sequence"
 
 
 def swap_blocks(

@@ -135,8 +135,7 @@ def max_concurrent_sequences(
     check_tensor_parallel(spec, tensor_parallel)
     of_weights = weight_bytes(spec, packing(weights)) / tensor_parallel
     activations = _activation_bytes(spec, tensor_parallel, max_num_batched_tokens, max_num_seqs)
-    state = state_bytes(spec) / tensor_parallel
-    states = max_num_seqs * state
+    states = max_num_seqs * (state := state_bytes(spec) / tensor_parallel)
     taken = SYSTEM_BYTES + (COLLECTIVE_BYTES if tensor_parallel > 1 else 0.0)
     adapters = max_loras * ITEM_BYTES["bf16"] * adapter_parameters(spec, max_lora_rank)
     left = gpu.memory_bytes * MEMORY_SHARE - of_weights - activations - taken - states - adapters
