@@ -141,10 +141,10 @@ class ParallelExecutor:
 
     def _others(self, result: StepResult, fault: Exception | None) -> list[Computed]:
         """Collect the other ranks' results of a step. Raises RanksLost where one cannot go on."""
-        if fault is not None and not isinstance(fault, PeerLost):
-            self.lose(str(result.error))
+        others: list[Computed] = []
         try:
-            others = self._workers.computed(_PATIENCE if fault else self._workers.seconds)
+            if fault is None or isinstance(fault, PeerLost):  # whose cause another rank may know
+                others = self._workers.computed(_PATIENCE if fault else self._workers.seconds)
         except WorkerFault as cause:
             self.lose(str(cause), cause)
         if fault is not None:

@@ -20,21 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from inflight.core.types.plan import BatchPlan, Capacity, Transferred
 from inflight.execution.computing import KernelModel
-from inflight.execution.parallel.messages import (
-    Begin,
-    Computed,
-    Copied,
-    Failed,
-    FromWorker,
-    Joining,
-    Loaded,
-    Ready,
-    Setup,
-    Step,
-    WorkerFault,
-    decode_from_worker,
-    encode,
-)
+from inflight.execution.parallel import messages
+from inflight.execution.parallel.messages import WorkerFault
 from inflight.execution.parallel.shards import SECONDS, Member, Shard, device_of
 from inflight.models.gguf.gguf_model import GGUFModel
 
@@ -46,7 +33,7 @@ LOAD_SECONDS = 3600.0  # to load a shard, from a slow disk
 _CLOSE_SECONDS = 5.0
 
 T = TypeVar("T")
-Message = TypeVar("Message", bound=FromWorker)
+Message = TypeVar("Message", bound=messages.FromWorker)
 
 
 class Mailbox:
@@ -54,7 +41,7 @@ class Mailbox:
 
     def __init__(self, rank: int, pipe: Connection) -> None:
         self._rank, self._pipe = rank, pipe
-        self._answers = deque[FromWorker]()  # that came while transfers alone were asked for
+        self._answers = deque[messages.FromWorker]()  # that came while transfers alone were asked for
         self._ended: list[Transferred] = []
 
     def receive(self, kind: type[Message], seconds: float) -> Message:
@@ -84,12 +71,12 @@ class Mailbox:
         try:
             if not self._pipe.poll(seconds):
                 return False
-            message = decode_from_worker(self._pipe.recv_bytes())
+            message = messages.decode_from_worker(self._pipe.recv_bytes())
         except (EOFError, OSError):
             raise WorkerFault(f"Rank {self._rank} {self.fate()}.") from None
-        if isinstance(message, Failed):
+        if isinstance(message, messages.Failed):
             raise WorkerFault(f"Rank {self._rank} failed: {message.sentence}", message.by_peer)
-        if isinstance(message, Copied):
+        if isinstance(message, messages.Copied):
             self._ended += message.ended
         else:
             self._answers.append(message)
@@ -99,7 +86,7 @@ class Mailbox:
 class Worker(Mailbox):
     """One process, which ends when its pipe does."""
 
-    def __init__(self, rank: int, setup: Setup) -> None:
+    def __init__(self, rank: int, setup: messages.Setup) -> None:
         ours, theirs = Pipe()
         super().__init__(rank, ours)
         command = [sys.executable, "-m", "inflight.execution.parallel.worker", str(theirs.fileno())]
@@ -109,9 +96,9 @@ class Worker(Mailbox):
         with contextlib.suppress(OSError):  # it has ended: the next request to it raises
             self._pipe.send(setup)
 
-    def send(self, message: Begin | Step) -> None:
+    def send(self, message: messages.Begin | messages.Step) -> None:
         with contextlib.suppress(OSError):
-            self._pipe.send_bytes(encode(message))
+            self._pipe.send_bytes(messages.encode(message))
 
     def end(self) -> None:
         """Close the pipe, at which the process ends; kill it if it has not in time."""
@@ -134,7 +121,7 @@ class Worker(Mailbox):
 class Workers:
     """All ranks but the first, which is this process."""
 
-    def __init__(self, setup: Setup, ranks: int, seconds: float = SECONDS) -> None:
+    def __init__(self, setup: messages.Setup, ranks: int, seconds: float = SECONDS) -> None:
         """Start the workers, which load while this process does.
 
         Args:
@@ -163,21 +150,21 @@ class Workers:
         from inflight.execution.parallel.ranks import Ranks  # PyTorch, while they bring theirs
 
         for worker in self._workers:
-            worker.receive(Joining, START_SECONDS)
+            worker.receive(messages.Joining, START_SECONDS)
         assert self._first.member is not None
         self._ranks = Ranks(self._first.member, self._first.device)
         return replace(self._first, ranks=self._ranks)
 
     def await_loaded(self) -> int:
         """Return the free bytes of the rank with the least, once all have loaded. Raises WorkerFault."""
-        return min(worker.receive(Loaded, LOAD_SECONDS).available for worker in self._workers)
+        return min(worker.receive(messages.Loaded, LOAD_SECONDS).available for worker in self._workers)
 
     def begin(self, capacity: Capacity) -> None:
         """Allocate the capacity on all ranks. Raises WorkerFault."""
         for worker in self._workers:
-            worker.send(Begin(capacity))
+            worker.send(messages.Begin(capacity))
         for worker in self._workers:
-            worker.receive(Ready, START_SECONDS)
+            worker.receive(messages.Ready, START_SECONDS)
 
     def alone(self) -> AbstractContextManager[None]:
         """While entered, this process's rank waits for none of the others."""
@@ -189,12 +176,12 @@ class Workers:
 
     def step(self, plan: BatchPlan) -> None:
         for worker in self._workers:
-            worker.send(Step(plan))
+            worker.send(messages.Step(plan))
 
-    def computed(self, seconds: float) -> list[Computed]:
+    def computed(self, seconds: float) -> list[messages.Computed]:
         """Return each worker's result of the next step. Raises the WorkerFault of the worker that is the cause."""
         last = time.monotonic() + seconds
-        return self._of_each(lambda worker: worker.receive(Computed, max(0.0, last - time.monotonic())))
+        return self._of_each(lambda worker: worker.receive(messages.Computed, max(0.0, last - time.monotonic())))
 
     def ended(self) -> list[list[Transferred]]:
         """Return each worker's transfers that have ended since the last call. Raises WorkerFault likewise."""
