@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from core.harness import Setup
 from execution.kv.transfer.two_peers import DESCRIPTION
 
-from inflight.build.kv_connectors import CachedState, KVConnectors, resolve_connectors
+from inflight.build.kv_connectors import KVConnectors, resolve_connectors
 from inflight.build.kv_transfer import KVIdentity, KVPeerSettings
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
@@ -17,13 +18,7 @@ from inflight.execution.step_progress import StepActivity
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.peer_secret import PeerSecret
 
-PLAIN = CachedState((0,), is_bidirectional=False, is_recurrent=False)
-BIDIRECTIONAL = CachedState((0,), True, False)
-REFUSED = [
-    (BIDIRECTIONAL, "an encoder-only model caches none"),
-    (CachedState((0, 512), False, False), "has 2 (windows of 0, 512 tokens"),
-    (CachedState((0,), False, True), "keep a recurrent state"),
-]
+CAPACITY = Setup().capacity
 
 
 def peers(role: Role = "prefill", asked_by: str = "") -> KVPeerSettings:
@@ -34,41 +29,35 @@ def settings(**given: object) -> EngineSettings:
     return EngineSettings(load_format="dummy", model="nowhere", **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("state", "says"), REFUSED)
-def test_peers_do_not_exchange_what_is_not_of_one_group(state: CachedState, says: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError) as refusal:
-        resolve_connectors(settings(), peers(), tmp_path, state)
-    assert says in str(refusal.value) and str(refusal.value).startswith("--role prefill transfers")
-
-
-def test_a_folder_keeps_every_group_and_nothing_of_encoder_only_models(tmp_path: Path) -> None:
+def test_encoder_only_models_have_no_connectors(tmp_path: Path) -> None:
     asked = settings(kv_cache_dir=str(tmp_path))
     with pytest.raises(SettingsError, match=r"^--kv-cache-dir keeps prefixes, and an encoder-only model caches none"):
-        resolve_connectors(asked, None, tmp_path, BIDIRECTIONAL)
-    assert resolve_connectors(asked, None, tmp_path, CachedState((0, 512), False, True)).folder is not None
+        resolve_connectors(asked, None, tmp_path, is_bidirectional=True)
+    with pytest.raises(SettingsError, match=r"^--role prefill transfers prefixes, and an encoder-only model caches"):
+        resolve_connectors(settings(), peers(), tmp_path, is_bidirectional=True)
 
 
 def test_peers_need_the_prefix_cache_and_memory_of_this_machine(tmp_path: Path) -> None:
     without = settings(enable_prefix_caching=False)
     with pytest.raises(SettingsError, match=r"^--role both needs the prefix cache"):
-        resolve_connectors(without, peers("both"), tmp_path, PLAIN)
+        resolve_connectors(without, peers("both"), tmp_path, is_bidirectional=False)
     with pytest.raises(SettingsError, match=r"^prefill_engines needs the prefix cache"):
-        resolve_connectors(without, peers(asked_by="prefill_engines"), tmp_path, PLAIN)
+        resolve_connectors(without, peers(asked_by="prefill_engines"), tmp_path, is_bidirectional=False)
     with pytest.raises(SettingsError, match="this device has them elsewhere"):
         peers().open(None, KVIdentity(DESCRIPTION))
 
 
 def test_without_connectors_nothing_is_read_and_unreadable_files_are_refused(tmp_path: Path) -> None:
-    config = resolve_connectors(settings(), None, tmp_path / "nowhere", PLAIN)
-    connectors = KVConnectors(config, lambda digest: DESCRIPTION, 16)
+    config = resolve_connectors(settings(), None, tmp_path / "nowhere", is_bidirectional=False)
+    connectors = KVConnectors(config, lambda digest: DESCRIPTION)
     assert (
         config.digest is None and not list(connectors.open(lambda: None, StepActivity())) and not connectors.resolved()
     )
-    assert not connectors.sources
+    assert not connectors.sources(CAPACITY)
     assert connectors.sink is connectors.export_identity is connectors.peer_transfers is connectors.of_loop is None
-    config = resolve_connectors(EngineSettings(model="nowhere"), peers(), tmp_path / "nowhere", PLAIN)
+    config = resolve_connectors(EngineSettings(model="nowhere"), peers(), tmp_path / "nowhere", is_bidirectional=False)
     with pytest.raises(SettingsError, match="model's files cannot be read"):
-        list(KVConnectors(config, lambda digest: DESCRIPTION, 16).open(lambda: None, StepActivity()))
+        list(KVConnectors(config, lambda digest: DESCRIPTION).open(lambda: None, StepActivity()))
 
 
 def test_adapters_are_described_as_loaded_and_identified_by_their_files(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
 from inflight.core.kv.block_tables import Allocation
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
-from inflight.core.kv.kv_export import PeerSource
+from inflight.core.kv.kv_export import ExportLayout, PeerSource
 from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.plugin import guard_drafter, guard_policy
 from inflight.core.policies import Ordered, Policy, Rank
@@ -48,7 +48,7 @@ from inflight.core.strategies.static import Static
 from inflight.core.types import kv_blocks
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.kv_blocks import KVSource
-from inflight.core.types.kv_transfer import export_tier
+from inflight.core.types.kv_transfer import export_tier, is_of_peers
 from inflight.core.types.plan import (
     HOST,
     AdapterLoad,
@@ -227,7 +227,7 @@ class Setup:
 
     def _sources(self) -> list[KVSource]:
         tiers: list[KVSource] = [] if self.tier is None else [self.tier]
-        return [*tiers, PeerSource(self.block_size, identity)] if self.peers else tiers
+        return [*tiers, PeerSource(ExportLayout.of(self.capacity, self.spacing), identity)] if self.peers else tiers
 
     def drafts(self) -> Drafts:
         return Drafts(self.right_drafts or 0.0)
@@ -446,7 +446,8 @@ class Harness:
         self._rows: dict[int, Row] = {}
         self.freed_again: set[int] = set()  # rows that a step gave up which failed, and so perhaps gave up nothing
         self.states: dict[int, StateCopy] = {}  # what the plans said about snapshots of recurrent state, by slot
-        self.loading_states: dict[int, dict[int, StateCopy]] = {}  # by transfer_id: what comes, by slot
+        # By transfer_id: where what comes is, and its number there, by slot.
+        self.loading_states: dict[int, dict[int, tuple[dict[int, StateCopy], int]]] = {}
         self.begun = 0  # rows that began from one
         self.drafted = [0, 0]  # drafts that were right, and all
         MADE.append(self)
@@ -687,7 +688,8 @@ class Harness:
         for one in ended:
             self.loading.pop(one.transfer_id, None)
             loaded = self.loading_states.pop(one.transfer_id, {})
-            self.states |= loaded if one.error is None else {}
+            if one.error is None:
+                self.states |= {slot: replace(states[number], step=-1) for slot, (states, number) in loaded.items()}
             load = self.adapter_loads.pop(one.transfer_id, None)
             if load is not None and one.error is None:
                 self.adapters[load.slot] = load.adapter
@@ -796,19 +798,24 @@ class Harness:
         return tuple(block for group, block in transfer.units() if group != states)
 
     def _move_states(self, plan: BatchPlan) -> None:
-        """States are stored in the tier and loaded from it, into slots that nothing reads or writes meanwhile."""
+        """States are stored in tiers and with peers and loaded from there, into slots that nothing reads or writes
+        meanwhile."""
         begun = {new.snapshot for new in plan.new_requests}
         written = {slot for chunk in plan.chunks for _, slot in chunk.snapshots}
         for transfer in plan.transfers:
             for (group, slot), number in zip(transfer.units(), transfer.remote_blocks, strict=True):
                 if group != self.setup.capacity.state_group:
                     continue
-                assert self.setup.tier is not None and slot not in written
-                states = self.setup.tier.states
+                assert slot not in written
+                if is_of_peers(transfer.tier):
+                    states = self.executor._elsewhere.states  # type: ignore[attr-defined]
+                else:
+                    assert self.setup.tier is not None
+                    states = self.setup.tier.states
                 if _is_load(transfer):
                     assert slot not in begun
                     self.states.pop(slot, None)
-                    self.loading_states.setdefault(transfer.transfer_id, {})[slot] = replace(states[number], step=-1)
+                    self.loading_states.setdefault(transfer.transfer_id, {})[slot] = states, number
                 else:
                     states[number] = self.states[slot]
 

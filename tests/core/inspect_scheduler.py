@@ -155,7 +155,8 @@ def _check_blocks(scheduler: Scheduler) -> None:
     tables = [held(scheduler, sequence) for sequence in alive(scheduler)]
     assert all(len(set(table)) == len(table) for table in tables), "a table holds a block twice"
     moving = [scheduler._memory._transfers.blocks_in_flight()]
-    exported = scheduler._memory._exporter.blocks_held
+    states = scheduler._memory._capacity.state_group
+    exported = [block for group, block in scheduler._memory._exporter.units_held if group != states]
     holders = Counter(block for held in (*tables, *moving, exported) for block in held)
     for block in range(pool.num_blocks):
         assert pool.ref_count(block) == holders[block], (
@@ -259,6 +260,7 @@ def _check_states(scheduler: Scheduler) -> None:
     holders = Counter(state.begins_from for state in states if state.begins_from >= 0)
     transfers = memory._transfers.in_flight.values()
     holders.update(slot for one in transfers for group, slot in one.units() if group == memory._capacity.state_group)
+    holders.update(slot for group, slot in memory._exporter.units_held if group == memory._capacity.state_group)
     assert slots._holders == [holders[slot] for slot in range(slots.count)]
     unpublished = [slot for state in states for _, slot in state.unpublished]
     alone = [slot for slot in holders if slot not in slots._nodes]

@@ -56,13 +56,11 @@ def tiers(draw: st.DrawFn, block_size: int) -> RememberingTier | None:
 
 @st.composite
 def setups(draw: st.DrawFn) -> Setup:
-    """Every strategy with every policy, allocation and way of preemption. Peers are of one KV group, without recurrent
-    state."""
+    """Every strategy with every policy, allocation and way of preemption."""
     beyond, peers = draw(st.booleans()), draw(st.booleans())
     max_rows, token_budget = draw(st.integers(1, MAX_ROWS)), draw(st.integers(1, MAX_BUDGET))
-    plain = beyond and peers
-    windows = (0,) if plain else draw(st.sampled_from(WINDOWS))
-    snapshots = 0 if plain else draw(st.sampled_from([0, 0, 1, 2, 3, 6, 20]))
+    windows = draw(st.sampled_from(WINDOWS))
+    snapshots = draw(st.sampled_from([0, 0, 1, 2, 3, 6, 20]))
     block_size = draw(st.integers(1, 2 if beyond else 4))
     return Setup(
         num_blocks=draw(st.integers(3, 12)) * len(windows),
@@ -98,7 +96,7 @@ def setups(draw: st.DrawFn) -> Setup:
         else CheckpointSpacing(),
         adapter_slots=draw(st.sampled_from([0, 0, 1, 2, 3])),
         tier=draw(tiers(block_size)) if beyond else None,
-        peers=plain,
+        peers=beyond and peers,
     )
 
 

@@ -19,7 +19,13 @@ def identity(adapter: Adapter | None) -> bytes:
 
 
 class Elsewhere(dict[str, dict[int, list[int]]]):
-    """Tiers of a `NullExecutor` in which a taker's is the giver's. Exports stay until peers are lost."""
+    """Tiers of a `NullExecutor` in which a taker's is the giver's. Exports stay until peers are lost.
+
+    states: exported recurrent states, by number."""
+
+    def __init__(self, tiers: dict[str, dict[int, list[int]]]) -> None:
+        super().__init__(tiers)
+        self.states: dict[int, Any] = {}
 
     def setdefault(self, tier: str, default: dict[int, list[int]]) -> dict[int, list[int]]:
         if is_of_peers(tier):

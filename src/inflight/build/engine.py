@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from inflight.build.adapters import AdapterPlan, plan_adapters
 from inflight.build.drafting import Drafting, resolve_drafting
 from inflight.build.executor import Built, ExecutorSettings, StartSeconds, build_executor
-from inflight.build.kv_connectors import CachedState, ConnectorSettings, KVConnectors, resolve_connectors
+from inflight.build.kv_connectors import ConnectorSettings, KVConnectors, resolve_connectors
 from inflight.build.limits import Limits, resolve_device, resolve_limits, warn_of_attention_backend, warn_of_int4
 from inflight.build.model import computed_model, model_folder
 from inflight.build.ranks import closed_by_a_fault, start_workers
@@ -45,7 +45,6 @@ from inflight.execution.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
 from inflight.execution.packer import Progress
 from inflight.execution.parallel.shards import cut_model
-from inflight.execution.states import states_of
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
@@ -241,9 +240,9 @@ def _prepare(files: Path | GGUFModel, computed: ComputedModel, device: Resolved,
             "it out."
         )
     shape, windows = kv_layout(settings, limits, model)
-    state = CachedState(windows, limits.is_bidirectional, any(states_of(model)))
     drafting = resolve_drafting(scheduling, computed, settings.tensor_parallel_size, limits, shape, windows)
-    connectors = resolve_connectors(settings, arguments.peers, files, state)  # last: it begins to read all files
+    # Last: it begins to read all files.
+    connectors = resolve_connectors(settings, arguments.peers, files, limits.is_bidirectional)
     ends_early = scheduling is arguments.scheduling
     return _Prepared(computed, device, limits, ends_early, rules, adapters, shape, windows, connectors, drafting)
 
@@ -260,9 +259,9 @@ def _compute(settings: EngineSettings, prepared: _Prepared, text: _Text, progres
         def describe(digest: str) -> KVDescription:
             from inflight.build.kv_transfer import describe_kv
 
-            return describe_kv(VERSION, settings, limits, spec, backend, shape, digest)
+            return describe_kv(VERSION, settings, limits, spec, backend, shape, prepared.windows, digest)
 
-        connectors = KVConnectors(prepared.connectors, describe, settings.block_size)
+        connectors = KVConnectors(prepared.connectors, describe)
         executor_settings = ExecutorSettings(
             settings,
             prepared.drafting.scheduling,
@@ -299,7 +298,7 @@ def _assemble(
         stop_text=None if tokenizer is None else partial(stop_text, tokenizer),
         speculation=prepared.drafting.speculation(prepared.rules, capacity.vocab_size),
         kv_event_queue=arguments.kv_event_queue,
-        sources=connectors.sources,
+        sources=connectors.sources(capacity),
         identity=connectors.export_identity,
         sink=connectors.sink,
     )

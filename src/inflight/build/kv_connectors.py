@@ -12,9 +12,10 @@ from msgspec import Struct
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import Resolved, SettingsError
 from inflight.core.kv.connector import Fingerprint
-from inflight.core.kv.kv_export import PeerSource
+from inflight.core.kv.kv_export import ExportLayout, PeerSource
 from inflight.core.types.kv_blocks import KVSource
 from inflight.core.types.kv_transfer import FolderStats, KVExportStats
+from inflight.core.types.plan import Capacity
 from inflight.execution.kv.block_memory import KVMemory
 from inflight.execution.kv.block_transfers import TierTransfers
 from inflight.execution.memory import gib
@@ -29,34 +30,6 @@ if TYPE_CHECKING:
     from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
 
 
-class CachedState(Struct, frozen=True):
-    """The cached state of a model's sequences. windows: of its KV groups. is_bidirectional: inputs are computed in one
-    pass, and nothing of them is cached. is_recurrent: some layers have a recurrent state as well."""
-
-    windows: tuple[int, ...]
-    is_bidirectional: bool
-    is_recurrent: bool
-
-    def check_cached(self, option: str, does: str) -> None:
-        """Check that sequences have prefixes that can be cached, as `option` needs. Raises SettingsError."""
-        if self.is_bidirectional:
-            raise SettingsError(f"{option} {does} prefixes, and an encoder-only model caches none; leave it out.")
-
-    def check_one_group(self, option: str) -> None:
-        """Check that blocks of one KV group are all of it, as peers need. Raises SettingsError."""
-        self.check_cached(option, "transfers")
-        if self.windows != (0,):
-            raise SettingsError(
-                f"{option} transfers blocks of one KV group, and this model has {len(self.windows)} (windows of "
-                f"{', '.join(map(str, self.windows))} tokens, where 0 is all); leave it out."
-            )
-        if self.is_recurrent:
-            raise SettingsError(
-                f"{option} transfers keys and values, and layers of this model keep a recurrent state as well, which "
-                "it does not; leave it out."
-            )
-
-
 class ConnectorSettings(Struct, frozen=True):
     """The connectors that are asked for. digest: of the model's files, None where no connector needs it."""
 
@@ -66,17 +39,23 @@ class ConnectorSettings(Struct, frozen=True):
 
 
 def resolve_connectors(
-    settings: EngineSettings, peers: KVPeerSettings | None, files: Path | GGUFModel, state: CachedState
+    settings: EngineSettings, peers: KVPeerSettings | None, files: Path | GGUFModel, is_bidirectional: bool
 ) -> ConnectorSettings:
     """Check what is asked for, make the folder and begin to digest the model's files.
+
+    Args:
+        settings: Of the engine.
+        peers: KV transfer with peers; None: it is off.
+        files: Of the model.
+        is_bidirectional: Whether inputs are computed in one pass, and nothing of them is cached.
 
     Raises:
         SettingsError: this model or these settings do not go together with it.
     """
     if settings.kv_cache_dir is not None:
-        state.check_cached("--kv-cache-dir", "keeps")
+        _check_cached("--kv-cache-dir", "keeps", is_bidirectional)
     if peers is not None:
-        state.check_one_group(peers.option)
+        _check_cached(peers.option, "transfers", is_bidirectional)
         if not settings.enable_prefix_caching:
             raise SettingsError(
                 f"{peers.option} needs the prefix cache, in which blocks of other engines are found, and "
@@ -94,9 +73,9 @@ def resolve_connectors(
 class KVConnectors:
     """The connectors of one engine; its parts ask for theirs once the executor is made."""
 
-    def __init__(self, settings: ConnectorSettings, describe: Callable[[str], KVDescription], block_size: int):
+    def __init__(self, settings: ConnectorSettings, describe: Callable[[str], KVDescription]):
         """describe(digest): what the engine's blocks are, with model files of this digest."""
-        self._settings, self._describe, self._block_size = settings, describe, block_size
+        self._settings, self._describe = settings, describe
         self._identity: KVIdentity | None = None  # set when there is memory: files are read while weights are packed
         self._tier: FolderTier | None = None
         self.peer_transfers: PeerTransfers | None = None
@@ -121,13 +100,13 @@ class KVConnectors:
         if self._identity is not None:
             self._identity.adapters = adapters
 
-    @property
-    def sources(self) -> Sequence[KVSource]:
-        """From where blocks of prefixes are loaded."""
+    def sources(self, capacity: Capacity) -> Sequence[KVSource]:
+        """Return where blocks of prefixes are loaded from. capacity: of the executor."""
         peers = self._settings.peers
-        takes = peers is not None and peers.options.is_consumer
         found: list[KVSource] = [] if self._tier is None else [self._tier]
-        return [*found, PeerSource(self._block_size, self._identity.fingerprint)] if takes and self._identity else found
+        if peers is not None and peers.options.is_consumer and self._identity is not None:
+            found.append(PeerSource(ExportLayout.of(capacity), self._identity.fingerprint))
+        return found
 
     @property
     def sink(self) -> FolderTier | None:
@@ -166,6 +145,12 @@ class KVConnectors:
         if peers is not None:
             found["role"] = Resolved(peers.options.role, "keys and values of prompts are exchanged with peers")
         return found
+
+
+def _check_cached(option: str, does: str, is_bidirectional: bool) -> None:
+    """Check that sequences have prefixes that can be cached, as `option` needs. Raises SettingsError."""
+    if is_bidirectional:
+        raise SettingsError(f"{option} {does} prefixes, and an encoder-only model caches none; leave it out.")
 
 
 def _result(digest: Future[str]) -> str:

@@ -42,12 +42,14 @@ def describe_kv(
     spec: ModelSpec,
     backend: Device,
     shape: KVShape,
+    windows: tuple[int, ...],
     digest: str,
 ) -> KVDescription:
     """Describe everything that the bits of a block depend on, without adapters, which come and go.
 
     Args:
         release: of this program.
+        windows: of KV groups.
         digest: of the model's files.
     """
     rule = _MIXED if limits.quantization.startswith("int8") else ""
@@ -64,6 +66,7 @@ def describe_kv(
         block_size=shape.block_size,
         block_bytes=backend.bytes_per_block(shape),
         tensor_parallel=settings.tensor_parallel_size,
+        windows=windows,
     )
 
 

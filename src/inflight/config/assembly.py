@@ -15,7 +15,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Predictor
 from inflight.core.kv.connector import Fingerprint
-from inflight.core.kv.kv_export import PeerSource
+from inflight.core.kv.kv_export import ExportLayout, PeerSource
 from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.plugin import guard_drafter
 from inflight.core.queueing.admission import Admission
@@ -143,7 +143,7 @@ def scheduler_for(
     """Make a scheduler where the capacity is known beforehand. sources, identity, sink: as of the scheduler; blocks
     that are exported by an identity are also loaded by it."""
     if identity is not None:
-        sources = (*sources, PeerSource(capacity.block_size, identity))
+        sources = (*sources, PeerSource(ExportLayout.of(capacity), identity))
     rules = make_rules(scheduling, budget(settings, scheduling), capacity.max_model_len, capacity.max_rows)
     speculation = None if drafter is None else make_speculation(drafter, scheduling, rules, capacity.vocab_size)
     return make_scheduler(

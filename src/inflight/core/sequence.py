@@ -188,6 +188,13 @@ class Sequence:
         return self.scored if self.lacks_scores else self.num_tokens - 1
 
     @property
+    def export_id(self) -> str:
+        """Id under which the blocks of its prompt are exported; empty: they are not, or by its request's first sample
+        alone."""
+        kv_transfer = self.request.kv_transfer
+        return "" if kv_transfer is None or self.sample_index else kv_transfer.give
+
+    @property
     def lacks_scores(self) -> bool:
         """Whether positions of the prompt are still to be scored, which no plan does yet."""
         return self.scored < len(self.prompt) - 1

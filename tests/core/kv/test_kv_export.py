@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import pytest
 from msgspec import structs
 
-from inflight.core.kv.kv_export import PeerSource
+from inflight.core.kv.kv_export import ExportLayout, PeerSource
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.types.kv_blocks import SharedRoot, block_hash
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_tier
 from inflight.core.types.plan import EarlySend, Transfer
@@ -28,7 +30,7 @@ def request(kv_transfer: KVTransfer | None, name: str = "r", prompt: Any = PROMP
 
 def names(asked: Request, salt: str = "", adapter: Adapter | None = None, held: int = 0) -> tuple[int, ...]:
     asked = structs.replace(asked, kv_transfer=TAKE)
-    found = PeerSource(2, identity).chain(asked, SharedRoot(salt, adapter))
+    found = PeerSource(ExportLayout(2), identity).chain(asked, SharedRoot(salt, adapter))
     assert found is not None
     hashes, tokens = [found.root], asked.prompt_token_ids
     for start in range(0, len(tokens), 2):
@@ -41,8 +43,8 @@ def giving(**changes: Any) -> Harness:
     return Harness(Setup(peers=True, **changes), request(GIVE))
 
 
-def taking_from(giver: Harness | None) -> Harness:
-    taking = Harness(Setup(peers=True))
+def taking_from(giver: Harness | None, **changes: Any) -> Harness:
+    taking = Harness(Setup(peers=True, **changes))
     if giver is not None:
         giver.drain()
         taking.executor._elsewhere = giver.executor._elsewhere
@@ -129,3 +131,54 @@ def test_loads_ahead_do_not_evict_blocks_loaded_for_waiting_sequences() -> None:
     taking.drain()
     brought = [sum(one.kind == "receive" for one in plan.transfers) for plan in taking.plans]
     assert brought[0] == 3 and sum(brought) == 4
+
+
+WINDOWS: dict[str, Any] = {"windows": (0, 3, 3), "num_blocks": 60}
+STATE: dict[str, Any] = {"snapshots": 4, "spacing": CheckpointSpacing(interval=100, min_gap=4, tail=2)}
+
+
+@pytest.mark.parametrize("setup", [WINDOWS, STATE, WINDOWS | STATE, {"windows": (5,), "num_blocks": 40}])
+def test_all_that_a_sequence_begins_from_is_imported(setup: dict[str, Any]) -> None:
+    harness = giving(**setup)
+    taking = taking_from(harness, **setup)
+    last = 6 if "snapshots" in setup else 8
+    assert taking.serve(request(TAKE)) == [last] and computed(taking) == len(PROMPT) - last
+    assert taking.clients[0].tokens == harness.clients[0].tokens
+
+
+def test_a_window_exports_what_it_still_shows_and_a_state_its_checkpoint_at_the_end() -> None:
+    harness = giving(**WINDOWS | STATE)
+    harness.drain()
+    units = [unit for one in transfers(harness, "send") for unit in one.units()]
+    assert [sum(group == own for group, _ in units) for own in range(4)] == [3, 1, 1, 1]
+    assert len({name for one in transfers(harness, "send") for name in one.remote_blocks}) == 6
+    assert units[-1][0] == 3
+
+
+def test_a_checkpoint_is_taken_for_a_peer_wherever_another_prompt_ended() -> None:
+    """Without a peer the branch would have the only one."""
+    setup = STATE | {"num_blocks": 60}
+    harness = Harness(Setup(peers=True, **setup))
+    harness.serve(request(None, "before", (*PROMPT[:4], 2, 2, 2)))
+    harness.serve(request(GIVE))
+    taking = taking_from(harness, **setup)
+    assert taking.serve(request(TAKE)) == [6]
+
+
+def test_blocks_that_no_window_shows_any_more_end_the_export() -> None:
+    """All layers have a window: a peer needs the whole chain, and computes the prompt itself."""
+    setup: dict[str, Any] = {"windows": (2,), "depth": 2, "token_budget": 8, "num_blocks": 40}
+    harness = giving(**setup)
+    taking = taking_from(harness, **setup)
+    assert len(transfers(harness, "send")[-1].blocks) == 0
+    taking.serve(request(TAKE))
+    assert computed(taking) == len(PROMPT)
+    assert taking.clients[0].tokens == harness.clients[0].tokens
+
+
+def test_an_imported_checkpoint_without_a_slot_is_not_waited_for() -> None:
+    setup = STATE | {"snapshots": 1}
+    taking = taking_from(giving(**setup), **setup)
+    taking.executor._elsewhere.clear()
+    taking.serve(request(TAKE))
+    assert computed(taking) == len(PROMPT), "what is lost is computed"

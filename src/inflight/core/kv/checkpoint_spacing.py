@@ -37,7 +37,7 @@ class CheckpointSpacing:
     min_gap: int = 64
     tail: int = 4
 
-    def ends(self, known: int, branch: int, newest: int, start: int, size: int) -> list[int]:
+    def ends(self, known: int, branch: int, newest: int, start: int, size: int, is_exported: bool = False) -> list[int]:
         """Return the positions of the branch and the end, rising, as far as they are worth a slot.
 
         Args:
@@ -46,11 +46,13 @@ class CheckpointSpacing:
             newest: Position of its last checkpoint.
             start: Where its next chunk begins.
             size: Tokens of a block.
+            is_exported: Whether a peer begins at the end, wherever the branch is.
         """
         last = self._last(known, size)
         if branch <= start or branch - newest < self.min_gap:
             return [last] if last > max(newest, start) else []
-        return [branch, last] if last - branch >= self.min_gap else [branch]  # more sequences come to a branch
+        is_distant = last - branch >= self.min_gap or (is_exported and last > branch)
+        return [branch, last] if is_distant else [branch]  # more sequences come to a branch
 
     def marks(self, ends: list[int], known: int, newest: int, start: int, end: int, size: int) -> list[int]:
         """Return the marks in a chunk of known tokens up to `end`, rising. ends: those beyond the chunk, too."""

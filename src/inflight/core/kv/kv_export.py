@@ -1,7 +1,11 @@
 """KV transfer of prompts between engines: exports computed blocks to peers, and finds what a peer exports.
 
-A transfer holds exported blocks until a peer has fetched them, whatever becomes of the sequence. Blocks that a step is
+A transfer holds exported blocks until a peer has pulled them, whatever becomes of the sequence. Blocks that a step is
 about to compute are sent with its plan, while the sequence holds them.
+
+A peer begins at the export's end: at a block's end, with a token left to compute. It needs all blocks of the first
+group before that, of other groups those that their windows still show there, and the checkpoint of the recurrent state
+there. If one of them is gone before it is exported, the export ends without it, and the peer computes the prompt.
 """
 
 from __future__ import annotations
@@ -12,36 +16,79 @@ from collections.abc import Sequence as Sequences
 from msgspec import Struct, field
 
 from inflight.core.kv.block_pool import BlockPool
+from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.kv.connector import Fingerprint
+from inflight.core.kv.prefix_cache import PrefixCache
+from inflight.core.kv.state_checkpoints import CheckpointSlots
 from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
-from inflight.core.types.kv_blocks import KVChain, SharedRoot, block_hash, root_hash
+from inflight.core.types.kv_blocks import KVChain, SharedRoot, block_hash, first_seen, group_hash, root_hash
 from inflight.core.types.kv_transfer import export_tier
-from inflight.core.types.plan import Chunk, EarlySend
+from inflight.core.types.plan import Capacity, Chunk, EarlySend
 from inflight.core.types.request import Request
 
+Unit = tuple[int, int, int]  # index of the block in the prompt, group, and block or slot
 
-def exported_blocks(request: Request, block_size: int) -> int:
-    """Return how many blocks of a prompt are exported: full ones before its last token, which the next is sampled
-    from."""
-    return (len(request.prompt_token_ids) - 1) // block_size
+
+class ExportLayout(Struct, frozen=True):
+    """Blocks of a prompt that are exported; the same at both peers.
+
+    Attributes:
+        block_size: Tokens of a block.
+        windows: Of each KV group.
+        tail: Tokens at the prompt's end that are not exported: the last, from which the next is sampled, and those that
+            no checkpoint includes.
+        has_state: Whether a checkpoint is exported.
+    """
+
+    block_size: int
+    windows: tuple[int, ...] = (0,)
+    tail: int = 1
+    has_state: bool = False
+
+    @classmethod
+    def of(cls, capacity: Capacity, spacing: CheckpointSpacing | None = None) -> ExportLayout:
+        """Return the layout of a model. spacing: of its checkpoints; None: the default one."""
+        if not capacity.state_snapshots:
+            return cls(capacity.block_size, capacity.windows)
+        tail = (spacing or CheckpointSpacing()).tail
+        return cls(capacity.block_size, capacity.windows, max(1, tail), has_state=True)
+
+    @property
+    def state_group(self) -> int:
+        """Number of the recurrent state among groups, as in `Transfer`."""
+        return len(self.windows)
+
+    def num_blocks(self, request: Request) -> int:
+        """Return how many blocks of a prompt are before the export's end."""
+        return max(0, len(request.prompt_token_ids) - self.tail) // self.block_size
+
+    def first_block(self, group: int, num_blocks: int) -> int:
+        """Return the index of the first block of a group that is exported. num_blocks: before the export's end."""
+        return first_seen(num_blocks * self.block_size, self.windows[group]) // self.block_size if group else 0
+
+    def has(self, num_blocks: int, index: int, group: int) -> bool:
+        """Return whether an export with so many blocks has what a group keeps at a block."""
+        if group == self.state_group:
+            return self.has_state and index == num_blocks - 1
+        return self.first_block(group, num_blocks) <= index < num_blocks
 
 
 class PeerSource:
     """The `KVSource` of the peer that a request names. If the peer lacks the blocks the transfer fails, and they are
     computed."""
 
-    def __init__(self, block_size: int, fingerprint: Fingerprint):
-        self._size, self._fingerprint = block_size, fingerprint
+    def __init__(self, layout: ExportLayout, fingerprint: Fingerprint):
+        self._layout, self._fingerprint = layout, fingerprint
 
     def chain(self, request: Request, root: SharedRoot) -> KVChain | None:
         """Return all exported blocks of the prompt; they are loaded at any cost."""
         if request.kv_transfer is None or request.kv_transfer.take is None:
             return None
-        blocks = exported_blocks(request, self._size)
+        num_blocks, has = self._layout.num_blocks(request), self._layout.has
         hash_before = root_hash(root, self._fingerprint(root.adapter))
         tier = request.kv_transfer.take.tier
-        return KVChain("receive", tier, hash_before, lambda at, group, _: not group and at < blocks, always=True)
+        return KVChain("receive", tier, hash_before, lambda index, group, _: has(num_blocks, index, group), always=True)
 
 
 class _Export(Struct):
@@ -50,7 +97,7 @@ class _Export(Struct):
     Attributes:
         root: Hash before its first block.
         hashes: Of blocks that are computed, or about to be.
-        num_sent: Blocks that are exported.
+        num_sent: Blocks of the prompt that are exported.
         num_sent_early: Blocks that were sent with the plan that computes them, or exported.
         is_complete: Whether the end of the export was sent.
     """
@@ -63,24 +110,47 @@ class _Export(Struct):
 
 
 class _Ready(Struct, frozen=True):
-    """Blocks for the next plan to export, and their hashes; no blocks: the end of the export."""
+    """What the next plan exports. No blocks: the end of the export. The fields are as in `Transfer`."""
 
     export_id: str
-    blocks: tuple[int, ...]
-    hashes: tuple[int, ...]
+    blocks: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
+    hashes: tuple[int, ...] = ()
+
+    def units(self) -> list[tuple[int, int]]:
+        """Return (group, block) of each block."""
+        return list(zip(self.groups, self.blocks, strict=True))
 
 
 class KVExporter:
-    def __init__(self, pool: BlockPool, transfers: Transfers, fingerprint: Fingerprint | None, block_size: int):
-        """Create it without exports. fingerprint: for the hashes of blocks; None: no block is exported."""
-        self._pool, self._transfers, self._fingerprint, self._size = pool, transfers, fingerprint, block_size
+    def __init__(
+        self,
+        pool: BlockPool,
+        prefix: PrefixCache,
+        slots: CheckpointSlots,
+        transfers: Transfers,
+        fingerprint: Fingerprint | None,
+        layout: ExportLayout,
+    ):
+        """Create it without exports.
+
+        Args:
+            pool: Of blocks.
+            prefix: Finds the node of the checkpoint that is exported.
+            slots: Of checkpoints.
+            transfers: Copies the content.
+            fingerprint: For the hashes of blocks; None: no block is exported.
+            layout: Which blocks are exported.
+        """
+        self._pool, self._prefix, self._slots, self._transfers = pool, prefix, slots, transfers
+        self._fingerprint, self._layout, self._size = fingerprint, layout, layout.block_size
         self._exports: dict[int, _Export] = {}  # by number of the sequence
-        self._ready: list[_Ready] = []  # holds its blocks until the next plan
+        self._ready: list[_Ready] = []  # holds its blocks and checkpoints until the next plan
 
     @property
-    def blocks_held(self) -> list[int]:
-        """Blocks that the next plan exports, once for each reference."""
-        return [block for one in self._ready for block in one.blocks]
+    def units_held(self) -> list[tuple[int, int]]:
+        """(group, block) of what the next plan exports, once for each reference."""
+        return [unit for one in self._ready for unit in one.units()]
 
     @property
     def is_waiting(self) -> bool:
@@ -91,7 +161,7 @@ class KVExporter:
         """Return what peers may read of the plan under construction, which computes these chunks."""
         if self._fingerprint is None:
             return ()
-        exported = {one.number: one for one in running if _export_id(one)}
+        exported = {one.number: one for one in running if one.export_id}
         return tuple(
             early
             for chunk in chunks
@@ -101,41 +171,73 @@ class KVExporter:
 
     def chunk_computed(self, sequence: Sequence, end: int) -> None:
         """Export the full blocks of a running sequence, whose first `end` tokens are computed."""
-        export_id = _export_id(sequence)
+        export_id = sequence.export_id
         if self._fingerprint is None or not export_id:
             return
         export, full = self._hashed(sequence, end, self._fingerprint)
-        if full > export.num_sent:
-            new = slice(export.num_sent, full)
-            self._add(export_id, tuple(sequence.blocks[new]), _numbers(export.hashes[new]))
+        if export.is_complete:
+            return
+        last = self._layout.num_blocks(sequence.request)
+        units = self._new_units(sequence, export, full, last)
+        if units is not None and full > export.num_sent:
+            self._add(export_id, export, units)
             export.num_sent = full
-        if export.num_sent == exported_blocks(sequence.request, self._size) and not export.is_complete:
-            self._add(export_id, (), ())
+        if units is None or full == last:
+            self._ready.append(_Ready(export_id))
             export.is_complete = True
 
     def end(self, sequence: Sequence) -> None:
         """End the export of a sequence that has ended; a peer that waits for more is notified."""
         export = self._exports.pop(sequence.number, None)
         if export is not None and not export.is_complete:
-            assert sequence.request.kv_transfer is not None
-            self._add(sequence.request.kv_transfer.give, (), ())
+            self._ready.append(_Ready(sequence.export_id))
 
     def begin_step(self) -> None:
         """Begin the transfers of ready blocks with the plan under construction, before it takes a block."""
         ready, self._ready = self._ready, []
         for one in ready:
-            self._transfers.begin("send", export_tier(one.export_id), one.blocks, one.hashes)
-            self._pool.release(reversed(one.blocks))  # the transfer has references of its own
+            tier = export_tier(one.export_id)
+            self._transfers.begin("send", tier, one.blocks, one.hashes, groups=one.groups)
+            for group, block in reversed(one.units()):  # the transfer has references of its own
+                if group == self._layout.state_group:
+                    self._slots.release(block)
+                else:
+                    self._pool.release((block,))
+
+    def _new_units(self, sequence: Sequence, export: _Export, full: int, last: int) -> list[Unit] | None:
+        """Return what a prompt with `full` full blocks adds to its export, the recurrent state last.
+
+        last: Blocks before the export's end. None: part of it is gone, as a block that a window no longer shows."""
+        units: list[Unit] = []
+        for group, table in enumerate(sequence.block_tables):
+            first = max(export.num_sent, self._layout.first_block(group, last))
+            if first < min(full, sequence.num_freed_blocks[group]):
+                return None
+            units += [(index, group, table[index]) for index in range(first, full)]
+        if self._layout.has_state and export.num_sent < full == last:
+            slot = self._find_checkpoint(sequence, last)
+            if slot is None:
+                return None
+            units.append((last - 1, self._layout.state_group, slot))
+        return units
+
+    def _find_checkpoint(self, sequence: Sequence, num_blocks: int) -> int | None:
+        """Return the slot of the checkpoint behind so many blocks of a running sequence."""
+        node, behind = sequence.node, sequence.num_published_blocks - num_blocks
+        for _ in range(behind):
+            cached = self._prefix.at_node(node) if isinstance(node, int) else None
+            node = None if cached is None else cached.key[0]
+        return self._slots.find(node) if behind >= 0 and isinstance(node, int) else None
 
     def _early_send(self, sequence: Sequence, end: int, fingerprint: Fingerprint) -> EarlySend | None:
         """Return the blocks that become full with a chunk up to `end`; None where none does."""
         export, full = self._hashed(sequence, end, fingerprint)
-        first = max(export.num_sent, export.num_sent_early)
+        first = max(export.num_sent, export.num_sent_early, sequence.num_freed_blocks[0])
         export.num_sent_early = max(full, export.num_sent_early)
-        if full <= first:
+        if full <= first or export.is_complete:
             return None
         hashes = _numbers(export.hashes[first:full])
-        return EarlySend(export_tier(_export_id(sequence)), tuple(sequence.blocks[first:full]), hashes)
+        return EarlySend(export_tier(sequence.export_id), tuple(sequence.blocks[first:full]), hashes)
 
     def _hashed(self, sequence: Sequence, tokens: int, fingerprint: Fingerprint) -> tuple[_Export, int]:
         """Hash the blocks that so many tokens of a prompt fill; return its export and their number."""
@@ -144,20 +246,22 @@ class KVExporter:
         if export is None:
             root = SharedRoot(request.cache_salt, request.adapter)
             export = self._exports[sequence.number] = _Export(root_hash(root, fingerprint(request.adapter)))
-        full = min(tokens // size, exported_blocks(request, size))
+        full = min(tokens // size, self._layout.num_blocks(request))
         _extend(export.hashes, export.root, request.prompt_token_ids, full, size)
         return export, full
 
-    def _add(self, export_id: str, blocks: tuple[int, ...], hashes: tuple[int, ...]) -> None:
-        for block in blocks:
-            self._pool.acquire(block)
-        self._ready.append(_Ready(export_id, blocks, hashes))
-
-
-def _export_id(sequence: Sequence) -> str:
-    """Return the id of a sequence's export; empty: it has none, or the first sample of its request has it."""
-    kv_transfer = sequence.request.kv_transfer
-    return "" if kv_transfer is None or sequence.sample_index else kv_transfer.give
+    def _add(self, export_id: str, export: _Export, units: list[Unit]) -> None:
+        """Hold units until the next plan, which exports them."""
+        numbers: list[int] = []
+        for index, group, block in units:
+            if group == self._layout.state_group:
+                self._slots.hold(block)
+            else:
+                self._pool.acquire(block)
+            of_first = export.hashes[index]
+            numbers.append(int.from_bytes(group_hash(of_first, group) if group else of_first))
+        _, groups, blocks = zip(*units, strict=True)
+        self._ready.append(_Ready(export_id, blocks, groups, tuple(numbers)))
 
 
 def _extend(hashes: list[bytes], root: bytes, token_ids: Sequences[int], blocks: int, size: int) -> None:

@@ -14,7 +14,7 @@ from inflight.core.kv.block_tables import Allocation, BlockTables, TableLayout
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.kv.connector import NO_TIERS, KVTiers, PrefixLoader
 from inflight.core.kv.host_tier import HostTier
-from inflight.core.kv.kv_export import KVExporter
+from inflight.core.kv.kv_export import ExportLayout, KVExporter
 from inflight.core.kv.offload_writer import OffloadWriter
 from inflight.core.kv.prefix_cache import CachedBlock, KVEventQueue, PrefixCache
 from inflight.core.kv.prefix_sharing import PrefixSharing
@@ -106,9 +106,6 @@ class KVCacheManager:
             tiers: Tiers and peers beyond the device and its host.
             host_is_tier: Whether all evicted content moves to the host; otherwise only that of preempted sequences.
             sessions: For eviction by the value of sessions; None: least recently released first.
-
-        Raises:
-            ValueError: Peers cannot exchange all that a sequence of this model begins from.
         """
         self._layout = TableLayout(capacity, allocation, max_chunk_tokens)
         self.block_size = capacity.block_size
@@ -126,11 +123,6 @@ class KVCacheManager:
         self._sessions = sessions
         self._host_is_tier = host_is_tier and self._prefix_caching
         self._tiers = tiers if self._prefix_caching else NO_TIERS
-        if self._tiers.fingerprint is not None and (self.has_windows or self.has_state):
-            raise ValueError(
-                f"peers have blocks of one KV group, and this model has {len(capacity.windows)} KV groups (windows: "
-                f"{capacity.windows}) and {capacity.state_snapshots} checkpoints of recurrent state; leave peers out"
-            )
         self.has_sources = bool(self._tiers.sources)
         self.has_exporter = self._tiers.fingerprint is not None
         self.reset()
@@ -163,7 +155,9 @@ class KVCacheManager:
         self._sharing = PrefixSharing(self._layout, self._pool, self._prefix, states, self._prefix_caching, on_publish)
         shared = (self._pool, self._prefix, self._sharing, slots, self._transfers)
         self._loader = PrefixLoader(*shared, tiers, capacity, self._writer)
-        self._exporter = KVExporter(self._pool, self._transfers, tiers.fingerprint, self.block_size)
+        exported = ExportLayout.of(capacity, self._spacing)
+        parts_of_export = (self._pool, self._prefix, slots, self._transfers)
+        self._exporter = KVExporter(*parts_of_export, tiers.fingerprint, exported)
         self._bind()
 
     def _bind(self) -> None:

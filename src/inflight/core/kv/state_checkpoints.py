@@ -287,7 +287,7 @@ class StateCheckpoints:
             taken = self._taken(state, [(at, self.slots.take(number, CheckpointKind.NEW))])
             state.newest_is_decoded = bool(taken) or state.newest_is_decoded
             return taken
-        ends = spacing.ends(known, state.branch, state.newest, start, size)
+        ends = spacing.ends(known, state.branch, state.newest, start, size, bool(sequence.export_id))
         marks = spacing.marks(ends, known, state.newest, start, end, size)
         taken_ends = [(at, self.slots.take(number, CheckpointKind.NEW)) for at in ends if at <= end]
         for at, slot in taken_ends:

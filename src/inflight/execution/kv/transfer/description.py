@@ -25,7 +25,6 @@ class KVDescription(msgspec.Struct, frozen=True, kw_only=True):
         block_bytes: Bytes of a block.
         tensor_parallel: Degree.
         windows: Of each KV group; 0: none.
-        state_bytes: Bytes of a checkpoint of recurrent state; 0: the model has none.
         adapters: Digests of adapters' files, by adapter name.
     """
 
@@ -40,7 +39,6 @@ class KVDescription(msgspec.Struct, frozen=True, kw_only=True):
     block_bytes: int
     tensor_parallel: int
     windows: Annotated[tuple[int, ...], Meta(max_length=64)] = (0,)
-    state_bytes: int = 0
     adapters: Annotated[dict[Short, Short], Meta(max_length=4096)] = {}
 
 
@@ -72,7 +70,7 @@ def difference(here: KVDescription, there: KVDescription) -> str | None:
         )
     if here.windows != there.windows:
         return _sentence("has KV groups with the windows", here.windows, there.windows, "give both one --max-model-len")
-    if (here.layers, here.block_bytes, here.state_bytes) != (there.layers, there.block_bytes, there.state_bytes):
+    if (here.layers, here.block_bytes) != (there.layers, there.block_bytes):
         return _sentence(
             "has blocks of so many bytes:", here.block_bytes, there.block_bytes, "give both the same settings"
         )
