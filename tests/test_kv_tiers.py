@@ -10,14 +10,11 @@ from models import write_model
 from test_sameness import Case, alone, answer, mix, opened, run
 
 from inflight.build import build_engine, kv_transfer
-from inflight.build.kv_transfer import KVPeerSettings
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.core.kv import manager
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
-from inflight.core.types.kv_transfer import KVTransferOptions
 from inflight.execution.kv.offload.folder_tier import FolderTier
-from inflight.peer_secret import PeerSecret
 
 SHAPES = {
     "as it comes": {},
@@ -205,7 +202,3 @@ def test_what_cannot_be_kept_is_refused_with_a_sentence(folder: Path, tmp_path: 
     assert "--kv-cache-dir" in refused(kv_cache_disk=3.0)
     assert "known are lru, sessions" in refused(kv_eviction="fifo")
     assert "above 0" in refused(kv_cache_dir=str(tmp_path), kv_cache_disk=0.0)
-    with pytest.raises(SettingsError, match="--role prefill transfers blocks of one KV group"):
-        windowed = write_model(tmp_path / "gemma", "gemma2", max_position_embeddings=1024)
-        options = KVTransferOptions(role="prefill")
-        build_engine(EngineSettings(model=str(windowed)), peers=KVPeerSettings(options, PeerSecret(b"a secret" * 4)))

@@ -7,6 +7,7 @@ import random
 import time
 
 import pytest
+from models import write_model
 
 from benchmarks.engine_side import SECRET
 from benchmarks.engine_side import EngineSide as Side
@@ -16,6 +17,9 @@ from inflight.core.types.kv_transfer import KVTransfer, KVTransferOptions
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
+from inflight.execution.kv.transfer.exports import Found, NotHeld, Reading
+from inflight.execution.kv.transfer.transports import Run
+from inflight.execution.kv.transfer.wire import PeerError
 from inflight.peer_secret import PeerSecret
 
 FEW = {"max_num_batched_tokens": 32, "num_blocks": 64, "max_num_seqs": 4}
@@ -24,7 +28,7 @@ FEW = {"max_num_batched_tokens": 32, "num_blocks": 64, "max_num_seqs": 4}
 def asked(name: str, seed: int, handover: KVTransfer | None = None, output: int = 12) -> Request:
     """A prompt of some chunks."""
     drawn = random.Random(seed)
-    prompt = tuple(drawn.randrange(5, 500) for _ in range(drawn.randrange(100, 240)))
+    prompt = tuple(drawn.randrange(5, 380) for _ in range(drawn.randrange(100, 240)))
     params = SamplingParams(temperature=0.9, max_tokens=output, ignore_eos=True)
     return Request(request_id=name, prompt_token_ids=prompt, params=params, seed=seed, kv_transfer=handover)
 
@@ -52,6 +56,72 @@ def test_who_goes_on_is_known_first() -> None:
         handed = prefill.engine.loop.stats().handed_over
         assert handed is not None and handed.taken == sum(blocks(asked("", seed)) for seed in range(6))
         assert decode.engine.loop.stats().handed_over is None
+        settle(prefill, decode)
+
+
+def in_turns(prefill: Side, decode: Side, seeds: range, when: str) -> list[int]:
+    """Transfer prompts, asked for before or after they are computed; compare answers with the prefill engine's own.
+    Returns the cached tokens of each."""
+    cached = []
+    for seed in seeds:
+        name = f"r{seed}"
+        take, give = (
+            asked(name, seed, KVTransfer(take=prefill.place(name))),
+            asked(name, seed, KVTransfer(give=name), 1),
+        )
+        if when == "before":
+            decode.add(take)
+        prefill.add(give)
+        prefill.wait(name)
+        if when == "after":
+            decode.add(take)
+        tokens = decode.wait(name)
+        prefill.add(asked(f"plain {seed}", seed))
+        assert tokens == prefill.wait(f"plain {seed}"), seed
+        cached.append(decode.cached(name))
+    return cached
+
+
+@pytest.fixture(scope="module", params=["gemma2", "gemma4", "mistral", "qwen3_5", "lfm2"])
+def grouped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Settings of a model with windows beside full attention, of every layer, or with recurrent states."""
+    folder = write_model(tmp_path_factory.mktemp(request.param), request.param, max_position_embeddings=1024)
+    return {**FEW, "model": str(folder), "num_blocks": 256}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_all_groups_and_recurrent_states_are_transferred(grouped: dict[str, object], when: str) -> None:
+    with Side("prefill", **grouped) as prefill, Side("decode", **grouped) as decode:
+        capacity = decode.engine.capacity
+        assert capacity.windows != (0,) or capacity.state_snapshots
+        tail = 4 if capacity.state_snapshots else 1
+        lengths = [len(asked("", seed).prompt_token_ids) for seed in range(4)]
+        assert in_turns(prefill, decode, range(4), when) == [(length - tail) // 16 * 16 for length in lengths]
+        assert decode.engine.peer_transfers.counts.failed_pulls == 0  # type: ignore[union-attr]
+        settle(prefill, decode)
+
+
+def test_what_is_lost_of_any_group_is_computed(grouped: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some prompts lose a block of a group, some their checkpoint, some the connection within one."""
+    dice, send, find = random.Random(4), Run.views, Reading.next
+
+    def views(run: Run) -> list[memoryview]:
+        found = send(run)
+        if dice.random() < 0.1:
+            raise PeerError("a fault of the test")
+        return found
+
+    def following(reading: Reading, keys: list[tuple[int, int]], seconds: float) -> Found:
+        if keys[0][0] and dice.random() < 0.2:
+            raise NotHeld("A fault of the test.")
+        return find(reading, keys, seconds)
+
+    monkeypatch.setattr(Run, "views", views)
+    monkeypatch.setattr(Reading, "next", following)
+    with Side("prefill", hold=2.0, **grouped) as prefill, Side("decode", timeout=5.0, **grouped) as decode:
+        in_turns(prefill, decode, range(12), "after")
+        counts = decode.engine.peer_transfers.counts  # type: ignore[union-attr]
+        assert 0 < counts.failed_pulls < counts.pulls
         settle(prefill, decode)
 
 

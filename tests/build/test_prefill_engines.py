@@ -173,8 +173,8 @@ def test_impossible_settings_are_refused(tiny: Path, tmp_path: Path) -> None:
     assert refused(tiny, "one").startswith("prefill_engines is 'one'")
     assert refused(tiny, cpu_list="0").startswith("--cpu-list gives the threads of one engine their CPUs")
     assert refused(tiny, enable_prefix_caching=False).startswith("prefill_engines needs the prefix cache")
-    windowed = write_model(tmp_path / "gemma", "gemma2")
-    assert refused(windowed, max_model_len=400).startswith("prefill_engines transfers blocks of one KV group")
+    encoder = write_model(tmp_path / "bert", "bert")
+    assert refused(encoder).startswith("prefill_engines transfers prefixes, and an encoder-only model caches none")
 
 
 def test_settings_show_them_and_cores_are_shared(tiny: Path) -> None:

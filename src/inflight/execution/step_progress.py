@@ -95,6 +95,8 @@ class LayerProgress:
 def layer_ends(shape: KVShape, bytes_per_block: Callable[[KVShape], int]) -> list[int]:
     """Bytes of a block that are there when each layer is done; none, where a block is more than its layers one behind
     the other."""
+    if shape.groups > 1:
+        return []
     sizes = [0 if one is None else bytes_per_block(replace(shape, layers=(one,))) for one in shape.layers]
     ends = list(accumulate(sizes))
-    return ends if shape.groups == 1 and ends[-1:] == [bytes_per_block(shape)] else []
+    return ends if ends[-1:] == [bytes_per_block(shape)] else []

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from inflight.core.kv.kv_export import ExportLayout, PeerSource
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
+from inflight.core.kv.kv_export import ExportLayout, PeerSource
 from inflight.core.types.kv_blocks import SharedRoot, block_hash
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_tier
 from inflight.core.types.plan import EarlySend, Transfer
