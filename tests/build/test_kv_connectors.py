@@ -35,6 +35,8 @@ def test_encoder_only_models_have_no_connectors(tmp_path: Path) -> None:
         resolve_connectors(asked, None, tmp_path, is_bidirectional=True)
     with pytest.raises(SettingsError, match=r"^--role prefill transfers prefixes, and an encoder-only model caches"):
         resolve_connectors(settings(), peers(), tmp_path, is_bidirectional=True)
+    with pytest.raises(SettingsError, match=r"^prefill_engines transfers prefixes, and an encoder-only model caches"):
+        resolve_connectors(settings(), peers(asked_by="prefill_engines"), tmp_path, is_bidirectional=True)
 
 
 def test_peers_need_the_prefix_cache_and_memory_of_this_machine(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_many_at_once_on_asyncio_and_some_that_leave(tiny: Path, plain: LLM) -> 
     assert asyncio.run(main()) == expected
 
 
-def test_impossible_settings_are_refused(tiny: Path, tmp_path: Path) -> None:
+def test_impossible_settings_are_refused(tiny: Path) -> None:
     def refused(model: Path, count: object = 1, **given: object) -> str:
         with pytest.raises(SettingsError) as refusal:
             build_engines(EngineSettings(model=str(model), **given), prefill_engines=count)  # type: ignore[arg-type]
@@ -173,8 +173,6 @@ def test_impossible_settings_are_refused(tiny: Path, tmp_path: Path) -> None:
     assert refused(tiny, "one").startswith("prefill_engines is 'one'")
     assert refused(tiny, cpu_list="0").startswith("--cpu-list gives the threads of one engine their CPUs")
     assert refused(tiny, enable_prefix_caching=False).startswith("prefill_engines needs the prefix cache")
-    encoder = write_model(tmp_path / "bert", "bert")
-    assert refused(encoder).startswith("prefill_engines transfers prefixes, and an encoder-only model caches none")
 
 
 def test_settings_show_them_and_cores_are_shared(tiny: Path) -> None:

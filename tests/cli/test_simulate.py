@@ -556,7 +556,7 @@ def test_blocks_and_states_of_a_model_with_recurrent_layers_go_to_a_folder_and_n
 ) -> None:
     asked = ("simulate", "--model", str(HYBRID), "--hardware", "h200", "--tensor-parallel", "2", "--rate", "1")
     pools = ("--prefill-replicas", "1", "--decode-replicas", "1")
-    assert "which the engine does not transfer" in said(capsys, *asked, *pools, code=1)[1]
+    assert "which only engines transfer" in said(capsys, *asked, *pools, code=1)[1]
     folder = ("--kv-cache-disk", "9", "--kv-disk-read-gb-per-s", "3", "--kv-disk-write-gb-per-s", "1")
     _, err = said(capsys, *asked, *folder, "--requests", "4", "--turns", "2")
     assert " stored, " in err

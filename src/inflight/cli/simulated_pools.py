@@ -132,7 +132,7 @@ def _check_one_pool(asked: PoolOptions, decode: DecodeOptions, moves: bool) -> N
 
 
 def _check_blocks_move(first: Pool, second: Pool) -> None:
-    """Raise SettingsError where engines with roles would refuse."""
+    """Raise SettingsError where engines with roles would refuse, or transfer more than is simulated."""
     for pool in (first, second):
         if not pool.settings.enable_prefix_caching:
             raise SettingsError(
@@ -141,9 +141,9 @@ def _check_blocks_move(first: Pool, second: Pool) -> None:
             )
         if pool.capacity.windows != (0,) or pool.capacity.state_snapshots:
             raise SettingsError(
-                "Disaggregated prefill and decode transfer keys and values of one KV group, and this model has windows "
+                "Disaggregated prefill and decode are simulated for models of one KV group, and this model has windows "
                 f"{pool.capacity.windows} and {pool.capacity.state_snapshots} checkpoints of recurrent state, which "
-                "the engine does not transfer; leave --prefill-replicas and --decode-replicas out."
+                "only engines transfer; leave --prefill-replicas and --decode-replicas out."
             )
 
 
