@@ -53,6 +53,21 @@ def test_what_was_evicted_comes_back_from_the_folder_in_its_time_unless_it_was_u
     assert simulate(prompts(1, 2, 1), SimulationSetup(kept(SMALL, blocks=24))).observations[2].cached_tokens == 192
 
 
+def test_a_checkpoint_takes_as_long_and_as_much_of_the_folder_as_blocks_of_its_bytes() -> None:
+    """11 of 12 blocks are before a checkpoint, and 17 tokens behind it are computed."""
+
+    def with_states(state_blocks: int, blocks: int = 1000) -> Pool:
+        capacity = structs.replace(SMALL.capacity, state_snapshots=1, state_blocks=state_blocks)
+        return kept(replace(SMALL, capacity=capacity), blocks)
+
+    small, large = (simulate(prompts(1, 2, 1), SimulationSetup(with_states(count))) for count in (1, 51))
+    assert [one.cached_tokens for one in large.observations] == [0, 0, 176]
+    first, again = (run.observations[2].ttft or 0.0 for run in (small, large))
+    assert again - first == pytest.approx(0.050)
+    full = simulate(prompts(1, 2, 1), SimulationSetup(with_states(51, blocks=120)))
+    assert full.observations[2].cached_tokens == 0, "two checkpoints and 24 blocks are more than 120"
+
+
 def test_a_slow_disk_is_left_alone_once_that_is_known() -> None:
     """9 blocks in 9 s, which takes 0.2 s to compute: once steps are known, too, most are computed."""
     run = simulate(prompts(*(1, 2) * 24, gap=30.0), SimulationSetup(kept(SMALL, block_s=1.0)))
