@@ -16,7 +16,7 @@ from inflight.execution.drafters.suffix import IndexKind, SuffixIndex, best_kind
 from inflight.execution.drafters.suffix_reference import (
     DEPTH,
     LEVELS,
-    MAX_PLACES,
+    MAX_MATCHES,
     MIN_CHANCE,
     ReferenceIndex,
     chance_of,
@@ -69,7 +69,7 @@ class TestDrafts:
 
     def test_repetition_goes_on_beyond_the_end(self, kind: IndexKind) -> None:
         token_ids, chances = index_of(kind, [5, 6] * 40).propose(None, 7)
-        assert token_ids == (5, 6, 5, 6, 5, 6, 5) and set(chances) == {chance_of(MAX_PLACES, MAX_PLACES, DEPTH)}
+        assert token_ids == (5, 6, 5, 6, 5, 6, 5) and set(chances) == {chance_of(MAX_MATCHES, MAX_MATCHES, DEPTH)}
 
     def test_drafts_end_where_all_of_them_are_hardly_right(self, kind: IndexKind) -> None:
         index = index_of(kind, [1, *range(10, 40), 1])
@@ -79,9 +79,9 @@ class TestDrafts:
 
     def test_the_newest_places_alone_are_looked_at(self, kind: IndexKind) -> None:
         """8 is by far the most frequent behind 1, but not among them."""
-        newest = MAX_PLACES // 2 + 1
+        newest = MAX_MATCHES // 2 + 1
         index = index_of(kind, [*[1, 8] * 40, *[1, 7] * newest, 3, 1])
-        assert index.propose(None, 1) == ((7,), (chance_of(newest, MAX_PLACES, 1),))
+        assert index.propose(None, 1) == ((7,), (chance_of(newest, MAX_MATCHES, 1),))
 
     def test_other_texts_are_no_context_and_not_drafted_from_beyond_their_end(self, kind: IndexKind) -> None:
         index = index_of(kind, [1, 2, 3], [4, 5, 6], [7, 3])
@@ -125,7 +125,7 @@ def searched(texts: list[list[int]], others: list[list[int]], most: int) -> tupl
         for level in (one for one in reversed(LEVELS) if one <= len(tail)):
             ends = [(text, end) for text in of for end in range(level, len(text) + (text is not tail))]
             if found := [(text, end) for text, end in reversed(ends) if text[end - level : end] == tail[-level:]]:
-                return [(alike(text, end), text, end) for text, end in found[:MAX_PLACES]]
+                return [(alike(text, end), text, end) for text, end in found[:MAX_MATCHES]]
         return []
 
     def alike(text: list[int], end: int) -> int:

@@ -1,13 +1,12 @@
-"""The draft model: a smaller model of the same vocabulary, which drafts what the model will say.
+"""The draft model: a smaller model of the same vocabulary, which drafts inside of the model's steps.
 
-Knows a decoder, its keys and values beside the model's (`draft_kv`), and the passes that make drafts: one that catches
-up with what the model has computed, and yields each row's first draft, then one for each further draft. Prompts are
-computed beside the model, while drafts are asked for at all; what it lacks otherwise it catches up with when a sequence
-is drafted for.
+Its keys and values lie beside the model's (`draft_kv`). Drafts take one pass that catches up with what the model has
+computed and yields each sequence's first draft, then one for each further draft. Prompts are computed beside the model
+while drafts are asked for at all; other missing positions when a sequence is drafted for.
 
 A draft is drawn as the model will draw: from the same slot, so with the request's settings and with the random words of
-that position. Where both models think alike, they therefore say the same, at every temperature. The passes are
-submitted one after the other, and waited for once: what is drawn stands in the slot, where the next pass finds it.
+that position. Where both models agree, they therefore draw the same token, at every temperature. Passes are submitted
+one after the other, and waited for once: a drawn token stands in the slot, where the next pass finds it.
 """
 
 from __future__ import annotations
