@@ -40,7 +40,7 @@ def test_a_host_block_is_free_cached_moving_or_a_sequences() -> None:
 
 
 def test_a_folder_is_cells_for_its_room() -> None:
-    stats = FolderStats(600, 1000, 4, 0, 0, 0, 0, 0, block_bytes=100)
+    stats = FolderStats(600, 1000, 4, 0, 0, 0, 0, 0, block_bytes=100, own_bytes=400)
     part = folder_tier(stats)
     assert part is not None and part.map == [EVICTABLE, 4, OTHERS, 2, FREE, 4]
     assert (part.blocks, part.kept, part.others) == (10, 4, 2)

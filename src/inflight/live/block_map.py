@@ -73,7 +73,7 @@ def folder_tier(folder: FolderStats) -> TierPart | None:
     if not folder.block_bytes:
         return None
     room = max(folder.max_bytes, folder.nbytes) // folder.block_bytes
-    mine = min(folder.blocks, room)
+    mine = min(folder.own_bytes // folder.block_bytes, room)  # a checkpoint takes as much as several blocks
     others = min(room - mine, max(0, folder.nbytes // folder.block_bytes - mine))
     per_cell = max(1, -(-room // MAX_TIER_CELLS))
     cells: list[int] = []

@@ -111,10 +111,11 @@ class FolderStats:
 
     nbytes: int  # bytes of all models
     max_bytes: int  # limit of these
-    blocks: int  # blocks of this model
+    blocks: int  # blocks and checkpoints of this model
     read_bytes: int  # bytes read
     written_bytes: int  # bytes written
     evicted: int  # files removed for others
     damaged: int  # files that were damaged
     write_errors: int  # writes that failed
     block_bytes: int = 0  # bytes of each block; 0: unknown
+    own_bytes: int = 0  # bytes of this model's blocks and checkpoints

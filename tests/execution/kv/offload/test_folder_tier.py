@@ -116,6 +116,14 @@ def test_blocks_of_several_groups_and_checkpoints_come_back(tmp_path: Path) -> N
     numbers, groups = (1, 2, 3), (0, 1, STATE_GROUP)
     assert first.transfer("store", (4, 5, 2), numbers, groups) is None
     assert first.tier.index.nbytes == 2 * file_bytes(BLOCK_BYTES) + file_bytes(STATE_BYTES)
+    other = Engine(tmp_path, b"j" * 16)
+    other.keep()
+    for engine in (first, other):
+        engine.tier.index.scan()
+    sizes = [one.tier.index.own_bytes for one in (first, other)]
+    assert sizes == [2 * file_bytes(BLOCK_BYTES) + file_bytes(STATE_BYTES), 4 * file_bytes(BLOCK_BYTES)]
+    first.tier.index.remove(numbers[2])
+    assert first.tier.stats().own_bytes == 2 * file_bytes(BLOCK_BYTES)
     assert second.transfer("load", (8, 9, 0), numbers, groups) is None
     assert (second.block(8), second.block(9)) == (first.block(4), first.block(5))
     assert second.states[:STATE_BYTES] == first.states[2 * STATE_BYTES :]

@@ -51,7 +51,7 @@ class FolderIndex:
         self.max_bytes = max_bytes
         self._entries: dict[Path, Entry] = {}  # of all models
         self._names: dict[int, Entry] = {}  # of this one
-        self._bytes = 0
+        self._bytes = self._own_bytes = 0
         self._lock = threading.Lock()
         self.num_evicted = 0  # files, since the start
         for own in (self._root, self._mine):
@@ -63,6 +63,11 @@ class FolderIndex:
     def nbytes(self) -> int:
         """Bytes of all models' files."""
         return self._bytes
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of this model's files."""
+        return self._own_bytes
 
     @property
     def num_blocks(self) -> int:
@@ -89,6 +94,7 @@ class FolderIndex:
                     entry.used = max(entry.used, known.used)
             self._entries, self._names = found, mine
             self._bytes = sum(entry.nbytes for entry in found.values())
+            self._own_bytes = sum(entry.nbytes for entry in mine.values())
 
     def touch(self, names: tuple[int, ...]) -> None:
         """Mark blocks as used now, also in their files' times, for other engines and for the next start."""
@@ -111,6 +117,7 @@ class FolderIndex:
             self._forget(path)
             self._entries[path] = self._names[name] = Entry(path, nbytes, time.time())
             self._bytes += nbytes
+            self._own_bytes += nbytes
 
     def remove(self, name: int) -> None:
         """Remove a block whose file is gone, or cannot be used."""
@@ -143,6 +150,7 @@ class FolderIndex:
         if entry is not None:
             self._bytes -= entry.nbytes
             if path.parent.parent == self._mine:
+                self._own_bytes -= entry.nbytes
                 self._names.pop(int(path.stem, 16), None)
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:

@@ -123,6 +123,7 @@ class FolderTier:
             counts.damaged,
             counts.write_errors,
             file_bytes(self._memory.blocks.block_bytes),
+            index.own_bytes,
         )
 
     # -- a source and a store -----------------------------------------------------------------------------------
