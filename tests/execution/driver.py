@@ -122,7 +122,7 @@ class Driver:
         self.adapters.check(files)
         packed = self._backend.pack_adapter(self.adapters.deltas(files))
         assert packed.nbytes > 0
-        self._state.place_adapter(slot, packed)
+        self._state.set_adapter(slot, packed)
 
     def logits(self, places: Sequence[int]) -> np.ndarray:
         """After the tokens at these places of the last step."""

@@ -155,7 +155,7 @@ class AdapterLoader:
     def begin(self, plan: BatchPlan) -> None:
         """Begin a plan's adapter loads."""
         for load in plan.adapter_loads:
-            self._batch.place_adapter(load.slot, None)
+            self._batch.set_adapter(load.slot, None)
             self._loads[load.transfer_id] = load, self._thread.submit(self._packed, load)
 
     def side_by_side(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
@@ -193,7 +193,7 @@ class AdapterLoader:
     def _placed(self, load: AdapterLoad, packed: Future[Adapter]) -> Transferred:
         name = load.adapter.name
         try:
-            self._batch.place_adapter(load.slot, packed.result())
+            self._batch.set_adapter(load.slot, packed.result())
         except ModelError as error:
             return Transferred(load.transfer_id, f"The adapter {name!r} could not be loaded: {error}")
         except Exception as fault:  # no step ends for it

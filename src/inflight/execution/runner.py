@@ -206,18 +206,18 @@ class ModelRunner:
         for number, chunks in enumerate(parts, 1):
             if self._layers is not None:
                 self._layers.begin_pass(is_last=number == len(parts))
-            batch = self._backend.prepare(self._batch, self._kv_cache, chunks)
+            forward = self._backend.prepare(self._batch, self._kv_cache, chunks)
             follows = self._awaits(chunks)
             masks = None if follows else self._masks(chunks)
             if chunks:
-                self._decoder.forward(batch)
+                self._decoder.forward(forward)
             if follows:
-                self._settle()
+                self._await_tokens()
                 masks = self._masks(chunks)
             if self._drafting is not None:
-                self._drafting.computed(batch, chunks)
-            self._take(batch, chunks, masks)
-            flight.passes.append(batch.finish())
+                self._drafting.computed(forward, chunks)
+            self._take(forward, chunks, masks)
+            flight.passes.append(forward.finish())
             if self._drafting is not None:
                 flight.passes += self._drafting.follow(chunks)
 
@@ -229,12 +229,12 @@ class ModelRunner:
         """Begin to fill the masks of a pass's draws; they are filled while it computes."""
         return self._grammars.fill(chunks) if self._grammars else None
 
-    def _settle(self) -> None:
+    def _await_tokens(self) -> None:
         """Wait for the tokens of the steps before this one, while the device computes this one."""
         while self._flights:
             self._flights[0].result()
 
-    def _take(self, batch: Pass, chunks: Sequence[Chunk], masks: PassMasks | None) -> None:
+    def _take(self, forward: Pass, chunks: Sequence[Chunk], masks: PassMasks | None) -> None:
         """Score, draw and pool at the positions of a computed pass that its chunks ask for."""
         starts = list(accumulate((chunk.length for chunk in chunks), initial=0))
         scored = (
@@ -243,11 +243,11 @@ class ModelRunner:
             if chunk.score
         )
         for places in slabs(chain.from_iterable(scored), self._decoder.max_logit_rows):
-            batch.score(self._decoder.logits(batch, places), places)
-        sample(self._decoder, batch, chunks, masks)
+            forward.score(self._decoder.logits(forward, places), places)
+        sample(self._decoder, forward, chunks, masks)
         texts = (range(end - chunk.length, end) for chunk, end in zip(chunks, starts[1:], strict=True) if chunk.pool)
         for pooled in slabs(texts, self._decoder.max_logit_rows):
-            batch.pool(self._decoder.pooled(batch, pooled), [text[-1] for text in pooled])
+            forward.pool(self._decoder.pooled(forward, pooled), [text[-1] for text in pooled])
 
     def _copy_blocks(self, sources: Sequence[int], destinations: Sequence[int]) -> list[PendingCopy]:
         """Begin to copy the model's blocks and a drafter's, and return the copies in flight."""

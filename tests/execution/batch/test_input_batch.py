@@ -205,5 +205,5 @@ def test_a_batch_without_a_mirror_notes_no_changes() -> None:
     batch = InputBatch(CAPACITY, CAPACITY.num_blocks)
     gathered(batch, [])
     batch.update([Chunk(1, 0, 0, 3, (4,), True)], [new_request(0, [1, 2, 3])])
-    batch.place_adapter(0, object())
+    batch.set_adapter(0, object())
     assert not any((batch.changes.started, batch.changes.tokens, batch.changes.blocks, batch.changes.adapters))

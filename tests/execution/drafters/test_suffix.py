@@ -195,8 +195,8 @@ def test_a_worn_out_index_makes_place_for_another(monkeypatch: pytest.MonkeyPatc
 
 
 def held_bytes(drafter: SuffixDrafter) -> int:
-    shelves = {id(shelf): shelf.index for shelf in drafter._answers._order}
-    return sum(index.nbytes for index in (*drafter._read.values(), *shelves.values()))
+    indexes = {id(one): one.index for one in drafter._answers._order}
+    return sum(index.nbytes for index in (*drafter._read.values(), *indexes.values()))
 
 
 STEP = st.tuples(

@@ -153,7 +153,7 @@ class InputBatch:
         self.tokens[list(slots)] = 0
         self.changes.discard(slots)
 
-    def place_adapter(self, slot: int, adapter: Any | None) -> None:
+    def set_adapter(self, slot: int, adapter: Any | None) -> None:
         """Compute sequences that name this adapter slot with a packed adapter from the next pass on; None: with none.
         Passes before may still be in flight."""
         if adapter is None:

@@ -70,7 +70,7 @@ class _Salted:
     count: int = 0
 
 
-class Answers:
+class SuffixCache:
     """Learned answers, by salt."""
 
     def __init__(self, kind: IndexKind):
@@ -125,7 +125,7 @@ class SuffixDrafter:
         self._max_bytes = max_bytes
         self._read: dict[int, SuffixIndex] = {}  # of each running sequence that was drafted for, by number
         self._read_bytes = 0  # at most
-        self._answers = Answers(self._kind)
+        self._answers = SuffixCache(self._kind)
         self._waiting: deque[tuple[str, tuple[int, ...]]] = deque()  # answers to be learned, oldest first, with salts
         self._waiting_tokens = 0
 

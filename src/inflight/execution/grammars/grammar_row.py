@@ -114,7 +114,7 @@ class GrammarRow:
         if not num_drafts:
             self._forced = matcher.compute_ff_tokens()
         self._behind_taken = begun
-        before_end = next((place for place, token_id in enumerate(drafts) if token_id in ends), len(drafts))
+        before_end = next((index for index, token_id in enumerate(drafts) if token_id in ends), len(drafts))
         self._fill_ended(lines[first + before_end + 1 : first + 1 + len(drafts)])
         return Demand(matcher, first, list(drafts[:before_end]))
 
@@ -186,7 +186,7 @@ class GrammarRow:
         if not self._prelude.is_over or not token_ids[before:] or self._has_ended or self._grammar.kind == "none":
             return
         ends = self._compiled.end_token_ids
-        end = next((place for place in range(before, len(token_ids)) if token_ids[place] in ends), None)
+        end = next((index for index in range(before, len(token_ids)) if token_ids[index] in ends), None)
         self._has_ended = end is not None
         if matcher := self._matched():
             self._compiled.consume(matcher, token_ids[before:end], self.is_slow)

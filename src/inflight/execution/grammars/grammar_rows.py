@@ -38,7 +38,7 @@ _CORES = os.cpu_count() or 1
 _IS_PARALLEL = _CORES >= 8  # whether several threads fill the masks of a pass
 
 
-class _Placed(NamedTuple):
+class _RowMasks(NamedTuple):
     """A row whose masks are being filled, from this line on."""
 
     row: GrammarRow
@@ -61,7 +61,7 @@ class PassMasks:
         mask of zeros: the row sits the step out, or nothing can follow."""
         filling, self._filling = self._filling, None
         if filling is not None and not self._owner.wait(filling):
-            for line in chain.from_iterable(one.lines for one in filling.placed):
+            for line in chain.from_iterable(one.lines for one in filling.to_fill):
                 self._masks[line] = np.zeros_like(self._masks[line])
         taken, self._masks = self._masks[:count], self._masks[count:]
         return taken
@@ -71,7 +71,7 @@ class Filling(Struct):
     """Masks that a thread fills. bits: uint32[lines, words]."""
 
     bits: Array
-    placed: list[_Placed]
+    to_fill: list[_RowMasks]
     done: Future[None]
     thread: MaskThread
 
@@ -114,7 +114,7 @@ class GrammarRows:
         num_lines = sum(chunk.sample for chunk, _ in rows)
         # The tokenizer may have tokens that the model has no logits of.
         bits = np.full((num_lines, max(self._words, self._compiled.mask_words)), 0xFFFFFFFF, np.uint32)
-        placed: list[_Placed] = []
+        to_fill: list[_RowMasks] = []
         masks: list[Array | None] = []
         for chunk, row in rows:
             if row is None:
@@ -123,14 +123,14 @@ class GrammarRows:
             row = self._resumed(chunk, row)
             lines = bits[len(masks) : len(masks) + chunk.sample]
             if row.num_tokens == _num_known(chunk):
-                self._place(row, chunk.draft_token_ids, lines, len(masks), placed)
+                self._fill_or_wait(row, chunk.draft_token_ids, lines, len(masks), to_fill)
             elif row.mask is None:
                 masks += [None] * chunk.sample
                 continue
             else:
                 lines[:] = 0  # it follows a draw that waits for its mask
             masks += [line[: self._words] for line in lines]
-        filling = self._begin(bits, placed) if placed else None
+        filling = self._begin(bits, to_fill) if to_fill else None
         return PassMasks(self, masks, filling)
 
     def _resumed(self, chunk: Chunk, row: GrammarRow) -> GrammarRow:
@@ -142,7 +142,9 @@ class GrammarRows:
                 row = self._rows[chunk.row] = waited
         return row
 
-    def _place(self, row: GrammarRow, drafts: tuple[int, ...], lines: Array, first: int, placed: list[_Placed]) -> None:
+    def _fill_or_wait(
+        self, row: GrammarRow, drafts: tuple[int, ...], lines: Array, first: int, to_fill: list[_RowMasks]
+    ) -> None:
         """Have these lines filled: from a slow mask that is done, beside the steps, or with the others of the pass."""
         mask = row.mask
         is_done = mask is not None and mask.done
@@ -152,16 +154,16 @@ class GrammarRows:
         elif row.is_slow or row.lacks_grammar:
             own = np.full_like(lines, 0xFFFFFFFF)
             mask = row.mask = self._slow.begin(row.num_tokens, drafts, own)
-            self._slow.fill(mask, partial(self._fill, own, [_Placed(row, 0, drafts)]))
+            self._slow.fill(mask, partial(self._fill, own, [_RowMasks(row, 0, drafts)]))
             row.sits_out = True
             lines[:] = 0
         else:
             row.mask, row.sits_out = None, False
-            placed.append(_Placed(row, first, drafts))
+            to_fill.append(_RowMasks(row, first, drafts))
 
-    def _begin(self, bits: Array, placed: list[_Placed]) -> Filling:
+    def _begin(self, bits: Array, to_fill: list[_RowMasks]) -> Filling:
         thread = self._thread = self._thread or MaskThread()
-        return Filling(bits, placed, thread.submit(partial(self._fill, bits, placed)), thread)
+        return Filling(bits, to_fill, thread.submit(partial(self._fill, bits, to_fill)), thread)
 
     def sampled(self, plan: BatchPlan, draws: Sequence[Sampled]) -> tuple[Sampled, ...]:
         """Take in what a step has drawn, which its rows go on from. Dead ends are reported in their grammar's words,
@@ -201,9 +203,9 @@ class GrammarRows:
         finally:
             self._compiled.tally.wait_seconds += time.perf_counter() - began
         self._thread = None  # it is busy; the masks of the next pass have another
-        for placed in filling.placed:
-            row, lines = placed.row, filling.bits[placed.lines.start : placed.lines.stop]
-            mask = row.mask = self._slow.begin(row.num_tokens, placed.drafts, lines)
+        for one in filling.to_fill:
+            row, lines = one.row, filling.bits[one.lines.start : one.lines.stop]
+            mask = row.mask = self._slow.begin(row.num_tokens, one.drafts, lines)
             row.sits_out = True
             filling.done.add_done_callback(mask.set_done)
         filling.thread.close()
@@ -221,27 +223,27 @@ class GrammarRows:
             self._thread.close()
         self._compiled.close()
 
-    def _fill(self, bits: Array, placed: Sequence[_Placed]) -> None:
+    def _fill(self, bits: Array, to_fill: Sequence[_RowMasks]) -> None:
         """Fill uint32[lines, words], all bits set; in a thread."""
         began = time.perf_counter()
-        if _IS_PARALLEL and len(placed) > 1 and not self._is_suspicious:
-            self._fill_together(bits, placed)
+        if _IS_PARALLEL and len(to_fill) > 1 and not self._is_suspicious:
+            self._fill_together(bits, to_fill)
             self._is_suspicious = time.perf_counter() - began > SLOW_SECONDS  # then each is timed, once
         else:
-            for one in placed:
+            for one in to_fill:
                 row_began = time.thread_time()
                 self._fill_together(bits, [one])
                 one.row.took(time.thread_time() - row_began)
-            self._is_suspicious &= len(placed) == 1
-        for row, first, _ in placed:
+            self._is_suspicious &= len(to_fill) == 1
+        for row, first, _ in to_fill:
             if row.fault is not None:
                 bits[first] = 0
         self._compiled.tally.masks += len(bits)
         self._compiled.tally.mask_seconds += time.perf_counter() - began
 
-    def _fill_together(self, bits: Array, placed: Sequence[_Placed]) -> None:
+    def _fill_together(self, bits: Array, to_fill: Sequence[_RowMasks]) -> None:
         """One in this thread, several in others. Behind a draft that cannot be drawn lines stay as they are."""
-        asked = [(row, row.demand(bits, first, drafts)) for row, first, drafts in placed]
+        asked = [(row, row.demand(bits, first, drafts)) for row, first, drafts in to_fill]
         demands = [(row, one) for row, one in asked if one is not None]
         plain = [(one.matcher, one.first) for _, one in demands if not one.drafts]
         drafted = [(one.matcher, one.first, one.drafts) for _, one in demands if one.drafts]

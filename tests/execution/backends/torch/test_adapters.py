@@ -147,7 +147,7 @@ def test_ranks_are_filled_up_with_zeros() -> None:
 def test_passes_of_a_bucket_find_their_rows_adapters_at_the_same_addresses() -> None:
     capacity = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50, adapter_slots=SLOTS)
     batch = mirrored(capacity, 64, None, CPU, Upload(CPU), Buckets((1, 2, 4)))
-    batch.place_adapter(1, adapter(a_weight(60, 24), [Part(0, 4, 9)], torch.float32, CPU))
+    batch.set_adapter(1, adapter(a_weight(60, 24), [Part(0, 4, 9)], torch.float32, CPU))
     new = tuple(structs.replace(new_request(row, [1, 2]), adapter_slot=slot) for row, slot in enumerate((-1, 1, 1, 0)))
     batch.update((), new)
     tables_of = {row: (5 + row,) for row in range(4)}

@@ -228,7 +228,7 @@ def test_every_seed_that_is_allowed_keeps_its_bits(seed: int) -> None:
     assert (int(settings.seed[2]) % 2**64, int(settings.sample_index[2])) == (seed % 2**64, 1023)
 
 
-def test_random_plans_against_the_slots_of_the_host() -> None:
+def test_random_plans_against_the_part_of_the_host() -> None:
     chance = random.Random(4)
     batch, host = made(), InputBatch(CAPACITY, PADDING)
     known: dict[int, tuple[int, int, int]] = {}  # row → known tokens, computed, blocks
@@ -259,6 +259,46 @@ def test_random_plans_against_the_slots_of_the_host() -> None:
         host.keep(rows, last, drawn)
         draws = draws_of(batch, rows, last)
         batch.mirror.keep(draws, torch.from_numpy(drawn))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_steps_that_fail_before_or_behind_their_pass_leave_what_the_host_has(seed: int) -> None:
+    """Tokens and tables of every sequence that goes on, and padding in slots that were discarded; drafts among them."""
+    chance, batch = random.Random(seed), made()
+    mirror = batch.mirror
+    running: dict[int, tuple[int, int]] = {}  # slot → known tokens, blocks
+    for _ in range(120):
+        chunks, new, freed = [], [], [slot for slot in running if chance.random() < 0.1]
+        for slot in range(CAPACITY.max_rows):
+            if slot in freed or slot not in running or slot in batch.discarded or running[slot][0] > 80:
+                new.append(new_request(slot, [chance.randrange(50) for _ in range(chance.randrange(1, 40))]))
+                start, known, held = 0, len(new[-1].token_ids), 0
+                drafts: tuple[int, ...] = ()
+            else:
+                start, (known, held) = running[slot][0] - 1, running[slot]
+                drafts = tuple(chance.randrange(50) for _ in range(chance.randrange(3)))
+            end = known + len(drafts)
+            blocks = tuple(chance.randrange(64) for _ in range(-(-end // 16) - held))
+            chunks.append(Chunk(slot, slot, start, end - start, blocks, 1 + len(drafts), draft_token_ids=drafts))
+            running[slot] = (known + 1, held + len(blocks))
+        slots = [chunk.row for chunk in chunks]
+        batch.update(chunks, new, freed)
+        if chance.random() < 0.2:
+            batch.discard(slots)
+            continue
+        begin((start_of := mirror.begin(batch, chunks, 65)).appended, mirror.tokens, start_of.tensors)
+        at = np.array(slots, np.int32)
+        last = np.array([running[slot][0] - 2 for slot in slots], np.int32)
+        drawn = np.array([chance.randrange(50) for _ in slots], np.int32)
+        batch.keep(at, last, drawn)
+        mirror.keep(draws_of(batch, at, last), torch.from_numpy(drawn))
+        if chance.random() < 0.2:
+            batch.discard(lost := slots[: chance.randrange(1, len(slots))])
+            mirror.begin(batch, [], 65)
+            assert not mirror.tokens[lost].any() and (mirror.block_tables[:, lost] == PADDING).all()
+        for slot, (known, held) in running.items():
+            assert mirror.tokens[slot, :known].tolist() == batch.tokens[slot, :known].tolist()
+            assert mirror.block_tables[0, slot, :held].tolist() == batch.block_tables[0, slot, :held].tolist()
 
 
 def test_a_plans_changes_are_sent_once_with_its_first_pass() -> None:
