@@ -29,7 +29,7 @@ from msgspec import Struct
 from benchmarks.gguf_shapes import write_gguf
 from benchmarks.results import table, write_section
 from inflight.counted import counted
-from inflight.execution.checkpoints.checkpoint import resolve_model
+from inflight.execution.checkpoints.hub import resolve_model
 from inflight.models.gguf.gguf_model import gguf_at
 
 _MODELS = ("gemma3-270m", "smollm2")  # of `inflight pull`

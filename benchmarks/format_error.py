@@ -19,8 +19,7 @@ import numpy as np
 from benchmarks.results import table
 from inflight.execution.backends.fp8 import E4M3
 from inflight.execution.backends.matrices import LINEAR_CODES, Array, Int4Matrix, Int8Matrix, ReorderedMatrix
-from inflight.execution.checkpoints.codes import OFFSET_8, Codes
-from inflight.execution.checkpoints.mxfp4 import DOUBLED
+from inflight.execution.checkpoints.codes import MXFP4_CODES, OFFSET_8, Codes
 
 OUTLIERS, LOUDER = 1 / 256, 10.0  # share of inputs, and how much larger their weights are
 _LARGEST_E4M3 = 448.0
@@ -91,9 +90,9 @@ def mxfp4(given: Array) -> Codes:
     scales = np.exp2(powers - 1).astype(np.float32)
     of = np.arange(inputs, dtype=np.int32) // np.int32(32)
     sizes = given / scales[:, of]
-    middles = (DOUBLED[1:8].astype(np.float32) + DOUBLED[:7]) / 2
+    middles = (MXFP4_CODES[1:8].astype(np.float32) + MXFP4_CODES[:7]) / 2
     codes = np.searchsorted(middles, np.abs(sizes)).astype(np.uint8)
-    return Codes(codes + np.where(sizes < 0, np.uint8(8), np.uint8(0)), DOUBLED, scales, None, of)
+    return Codes(codes + np.where(sizes < 0, np.uint8(8), np.uint8(0)), MXFP4_CODES, scales, None, of)
 
 
 def floats(given: Array, high: int, wide: int) -> Codes:

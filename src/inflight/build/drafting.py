@@ -15,7 +15,7 @@ from inflight.config.setting import Resolved
 from inflight.config.speculation import DraftSupport, resolve_speculation
 from inflight.core.speculation.speculation import ExecutorDrafter, Speculation
 from inflight.execution.backends.protocol import KVShape
-from inflight.execution.checkpoints.checkpoint import resolve_model
+from inflight.execution.checkpoints.hub import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
 from inflight.execution.states import states_of
 from inflight.models.errors import ModelError

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from inflight.build.limits import graph_limits
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
-from inflight.execution.checkpoints.checkpoint import resolve_model
+from inflight.execution.checkpoints.hub import resolve_model
 from inflight.execution.checkpoints.packaged.catalogue import is_dequantized
 from inflight.execution.computing import ComputedModel, KernelModel, LoadFormat
 from inflight.execution.graphs import NO_GRAPHS

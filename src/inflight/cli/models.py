@@ -57,7 +57,7 @@ def _families() -> dict[str, list[str]]:
 
 def _located(model: str) -> tuple[str, Path]:
     """Return a model's name and path. Raises ModelError for a model that is not on this machine."""
-    from inflight.execution.checkpoints.checkpoint import resolve_model
+    from inflight.execution.checkpoints.hub import resolve_model
     from inflight.models.errors import ModelError
 
     if Path(model).expanduser().exists():

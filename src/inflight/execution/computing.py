@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from inflight.cpus import ThreadCpus
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Device, DType, Quantization
-from inflight.execution.checkpoints.checkpoint import open_checkpoint
-from inflight.execution.checkpoints.dequantized import Dequantized
+from inflight.execution.checkpoints.checkpoint import Dequantized, ModuleTensors, open_checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
-from inflight.execution.checkpoints.module_tensors import ModuleTensors
 from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.model import Model
 from inflight.execution.packer import Progress, TensorSource

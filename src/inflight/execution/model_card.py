@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from inflight.execution.backends.protocol import Quantization
-from inflight.execution.checkpoints.dequantized import named_spec
+from inflight.execution.checkpoints.packaged.catalogue import is_dequantized
 from inflight.execution.roofline import Machine, decode_ceiling
 from inflight.execution.sizes import kv_bytes_per_token, weight_bytes
 from inflight.models.arithmetic import active_parameters, parameters
@@ -57,7 +59,7 @@ def model_card(
         spec = read_folder(file or path, to_run=True)
     except ModelError as error:
         refusal, spec = str(error), read_model(str(file or path))
-    held = named_spec(spec, name)
+    held = replace(spec, weight_format=None) if is_dequantized(name) else spec
     speeds = {} if refusal is not None else _speeds(held, measured(), quantization)
     return ModelCard(
         name=name,

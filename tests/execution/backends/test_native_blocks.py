@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from inflight.execution.backends.matrices import BlockMatrix, rows_of
 from inflight.execution.backends.native import NativeBackend
-from inflight.execution.checkpoints.gguf.dequantize import readable
-from inflight.execution.checkpoints.gguf.packing import PACKED_HERE, as_they_lie
+from inflight.execution.checkpoints.gguf.blocks import PACKED_HERE, as_they_lie, readable
 
 from .conftest import ISAS
 from .material import held, normal

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.execution.checkpoints.checkpoint import Checkpoint, resolve_model
+from inflight.execution.checkpoints.checkpoint import Checkpoint
+from inflight.execution.checkpoints.hub import resolve_model
 from inflight.models.errors import ModelError
 
 from ..conftest import OracleOf

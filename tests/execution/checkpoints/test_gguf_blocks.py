@@ -8,8 +8,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix
-from inflight.execution.checkpoints.gguf.dequantize import dequantize, readable
-from inflight.execution.checkpoints.gguf.packing import packed
+from inflight.execution.checkpoints.gguf.blocks import dequantize, packed, readable
 from inflight.models.gguf.tensor_types import tensor_type
 
 BLOCKS = {kind: gguf.GGML_QUANT_SIZES[Type[kind]] for kind in readable() if gguf.GGML_QUANT_SIZES[Type[kind]][0] > 1}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inflight.execution.checkpoints.checkpoint import resolve_model
+from inflight.execution.checkpoints.hub import resolve_model
 from inflight.models.errors import ModelError
 
 FILES = [

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from benchmarks.format_error import OUTLIERS, errors
+from inflight.execution.backends.fp8 import E4M3
 from inflight.execution.backends.int8 import quantize_groups
 from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, ReorderedMatrix
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.checkpoints.eight_bits import E4M3
 from inflight.models.errors import ModelError
 
 from .formats import CASES, Tensors, gptq, packed, write_folder

@@ -22,7 +22,7 @@ from inflight.execution.backends.matrices import (
     dequantized,
     in_int8,
 )
-from inflight.execution.checkpoints.gguf.packing import matrix_of
+from inflight.execution.checkpoints.gguf.blocks import matrix_of
 from inflight.execution.parallel.shards import Shard, ShardedTensors, cut_model, kept_whole
 from inflight.models.errors import ModelError
 from inflight.models.mixers.attention import Attention

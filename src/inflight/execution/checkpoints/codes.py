@@ -1,9 +1,4 @@
-"""Decode every quantized format to codes, the numbers that they stand for, and scales.
-
-Knows one equation, and which matrices (`backends.matrices`) hold its numbers: codes of 4 bits and whole numbers of 8
-bits exactly, floats of 8 bits likewise where they are kept. Floats of 8 bits that become whole numbers, and whole
-numbers of 8 bits whose groups are no neighbours, are rounded once more. Does not know names or layouts of tensors.
-"""
+"""Hold a quantized matrix of any format as codes, the numbers that they stand for, and scales."""
 
 from __future__ import annotations
 
@@ -26,13 +21,17 @@ from inflight.execution.backends.matrices import (
 
 WHOLE_8 = np.arange(256).astype(np.uint8).view(np.int8)  # what bytes mean that are whole numbers with a sign
 OFFSET_8 = np.arange(-128, 128).astype(np.int8)  # what bytes mean of which 128 is to be taken
+# The doubles of MXFP4's 0, 0.5, 1, 1.5, 2, 3, 4, 6, and of their negatives.
+MXFP4_CODES: Array = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 _PIECE = 1 << 20  # numbers that are decoded at a time, so that no matrix is in memory in float32 beside its packed form
 
 
 class Codes(Struct, frozen=True):
     """W[n, k] = (meanings[codes[n, k]] - zeros[n // span, groups[k]]) · scales[n // span, groups[k]].
 
-    Codes of 4 bits have G groups of the same number of inputs each, a multiple of 16.
+    Codes of 4 bits have G groups of the same number of inputs each, a multiple of 16. `matrix` keeps codes of 4 bits
+    and whole numbers of 8 bits exactly, and floats of 8 bits where they are kept. Floats of 8 bits that become whole
+    numbers, and whole numbers of 8 bits whose groups are no neighbours, are rounded once more.
     """
 
     codes: Array  # uint8[N, K]
@@ -126,8 +125,11 @@ def _looked_up(meanings: Array, codes: Array) -> Array:
 def unpacked(words: Array, bits: int) -> Array:
     """int32[R, C] → uint8[R, C · 32 / bits]: codes of 4 or 8 bits, those of the lowest bits first."""
     octets = np.ascontiguousarray(words).view(np.uint8)
-    if bits == 8:
-        return octets
+    return octets if bits == 8 else nibbles(octets)
+
+
+def nibbles(octets: Array) -> Array:
+    """uint8[R, C] → uint8[R, 2 · C], the lower four bits first."""
     codes = np.empty((octets.shape[0], 2 * octets.shape[1]), np.uint8)
     np.bitwise_and(octets, 15, out=codes[:, 0::2])
     np.right_shift(octets, 4, out=codes[:, 1::2])

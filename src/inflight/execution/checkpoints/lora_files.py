@@ -14,7 +14,7 @@ import numpy as np
 from inflight.core.types.sampling import MAX_RANK
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import Array
-from inflight.execution.checkpoints.checkpoint import fetch_folder
+from inflight.execution.checkpoints.hub import fetch_folder
 from inflight.execution.checkpoints.safetensors_file import SafetensorsFile
 from inflight.json_file import shown
 from inflight.models.errors import ModelError

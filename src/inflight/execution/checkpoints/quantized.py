@@ -1,25 +1,88 @@
-"""The matrices of a quantized checkpoint, by the names that they have where it is not quantized.
-
-Knows which packed tensors stand for a name, and which reader decodes them. What lies under its own name as plain
-numbers is plain, whatever the config's lists say: norms, biases, tables, and the matrices that a method left out.
-"""
+"""Read the matrices of a quantized checkpoint by the names that they have where it is not quantized."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from inflight.execution.backends.protocol import Array
-from inflight.execution.checkpoints.awq import awq
-from inflight.execution.checkpoints.codes import Codes
-from inflight.execution.checkpoints.compressed_tensors import compressed_tensors
-from inflight.execution.checkpoints.eight_bits import eight_bits
-from inflight.execution.checkpoints.gptq import gptq
-from inflight.execution.checkpoints.mxfp4 import BLOCKS, SCALES, Place, expert_of, mxfp4, place_of
-from inflight.execution.checkpoints.tensors import NUMBERS, Tensors
+from inflight.execution.backends.matrices import Array
+from inflight.execution.checkpoints.codes import MXFP4_CODES, Codes, nibbles
+from inflight.execution.checkpoints.formats import (
+    awq,
+    check_divides,
+    compressed_tensors,
+    eight_bits,
+    equal_groups,
+    gptq,
+)
+from inflight.execution.checkpoints.safetensors_file import NUMBERS, Tensors
 from inflight.models.errors import ModelError
 from inflight.models.spec import WeightFormat
+
+# MXFP4, as gpt-oss has its experts: floats of 4 bits, of which 32 share a power of two (OCP microscaling formats). The
+# E experts of a layer are one stack, `mlp.experts.gate_up_proj` with the outputs of gate and up in turns, and
+# `mlp.experts.down_proj`. Of a stack [E, N, K]: `_blocks` uint8[E, N, K / 32, 16], the lower four bits first, and
+# `_scales` uint8[E, N, K / 32], a byte s for 2^(s - 127). A code is a sign and one of 0, 0.5, 1, 1.5, 2, 3, 4, 6, here
+# its double, a whole number, beside half of the scale. Unquantized, the same stack is [E, K, N]. Each expert's matrices
+# have names of their own, too, `mlp.experts.7.gate_proj.weight`, so that one can be read without the others.
+BLOCKS, SCALES = "_blocks", "_scales"
+_EXPERT = re.compile(r"(.+\.experts)\.(\d{1,6})\.(gate|up|down)_proj")
+_GROUP = 32
+_LARGEST = 252  # 2^125 · 6 is a float32
+
+
+class StackSlice(NamedTuple):
+    """A matrix of one expert in a stack: from the output `first`, every so many."""
+
+    stack: str
+    expert: int
+    first: int
+    every: int
+
+
+def slice_of(module: str) -> StackSlice | None:
+    """Return the slice of an expert's matrix by its name; None where the name is no expert's."""
+    found = _EXPERT.fullmatch(module)
+    if found is None:
+        return None
+    layer, expert, matrix = found[1], int(found[2]), found[3]
+    if matrix == "down":
+        return StackSlice(f"{layer}.down_proj", expert, 0, 1)
+    return StackSlice(f"{layer}.gate_up_proj", expert, int(matrix == "up"), 2)
+
+
+def mxfp4(tensors: Tensors, module: str, shape: tuple[int, int], format: WeightFormat) -> Codes:
+    """Read a matrix of one expert. Raises ModelError for a name of no expert, and as `expert_of`."""
+    at = slice_of(module)
+    if at is None:
+        raise ModelError(f"{module} lies packed, but of a checkpoint quantized by {format.method} only experts are.")
+    held = tensors.shape(at.stack + BLOCKS)
+    return expert_of(tensors, at, (held[0] if held else 0, shape[0] * at.every, shape[1]))
+
+
+def expert_of(tensors: Tensors, at: StackSlice, shape: tuple[int, int, int]) -> Codes:
+    """Read an expert's outputs without touching others. shape: (E, N, K) of the stack. Raises ModelError for an expert
+    that does not exist, and for a tensor that is missing or does not fit the shape."""
+    stack, expert, first, every = at
+    experts, outputs, inputs = shape
+    check_divides("inputs", inputs, _GROUP, stack)
+    count = inputs // _GROUP
+    all_scales = tensors.stored(stack + SCALES, ("U8", "F8_E8M0"), (experts, outputs, count))
+    all_blocks = tensors.stored(stack + BLOCKS, ("U8",), (experts, outputs, count, _GROUP // 2))
+    if expert >= experts:
+        raise ModelError(f"{stack} has {experts} experts, numbered from 0, and none with the number {expert}.")
+    exponents, blocks = all_scales[expert, first::every], all_blocks[expert, first::every]
+    if exponents.max() > _LARGEST:
+        raise ModelError(
+            f"tensor {stack + SCALES!r} holds the exponent {exponents.max()} for expert {expert}, at most {_LARGEST} "
+            "makes finite weights; download the checkpoint again."
+        )
+    scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)
+    return Codes(nibbles(blocks.reshape(len(blocks), -1)), MXFP4_CODES, scales, None, equal_groups(inputs, count))
+
 
 _READERS = {
     "awq": awq,
@@ -39,17 +102,21 @@ _BESIDE = (
 
 
 class Quantized:
-    """The quantized tensors of a folder, and the codes for which they stand."""
+    """The quantized tensors of a folder, and the codes for which they stand.
+
+    A tensor that has its own name and plain numbers is plain, whatever the config's lists say: norms, biases, tables,
+    and the matrices that a method left out.
+    """
 
     def __init__(self, tensors: Tensors, format: WeightFormat | None) -> None:
         self._tensors, self._format = tensors, format
 
     def __contains__(self, name: str) -> bool:
-        """Whether it is packed, and not plain."""
+        """Return whether it is packed, and not plain."""
         return self.is_stack(name) or self._is_module(name)
 
     def is_stack(self, name: str) -> bool:
-        """Whether the experts of a layer lie packed under this name, all in one."""
+        """Return whether this name is a packed stack of a layer's experts."""
         return name + BLOCKS in self._tensors
 
     def parts(self, name: str) -> Iterator[str]:
@@ -58,8 +125,8 @@ class Quantized:
         candidates = [name]
         if module != name:
             candidates += [module + part for part in (*_PACKED, *_BESIDE)]
-            place = place_of(module)
-            stack = name if place is None else place.stack
+            at = slice_of(module)
+            stack = name if at is None else at.stack
         return (one for one in (*candidates, stack + BLOCKS, stack + SCALES) if one in self._tensors)
 
     def codes(self, name: str, shape: Sequence[int]) -> Codes:
@@ -74,7 +141,7 @@ class Quantized:
         return _finite(found, name)
 
     def stack(self, name: str, shape: Sequence[int]) -> Array:
-        """All experts of a layer, float32[E, K, N] as they lie where they are not packed: that is the shape here."""
+        """Return all experts of a layer, float32[E, K, N], as they are where they are not packed."""
         format = self._known_format(name)
         if format.method != "mxfp4" or len(shape) != 3:
             raise ModelError(
@@ -82,19 +149,19 @@ class Quantized:
                 f"the shape {list(shape)}; take the config.json that belongs to this checkpoint."
             )
         experts, inputs, outputs = shape
-        all_of = [Place(name, expert, 0, 1) for expert in range(experts)]
+        all_of = [StackSlice(name, expert, 0, 1) for expert in range(experts)]
         expert_of(self._tensors, all_of[0], (experts, outputs, inputs))  # the checks, before any memory is taken
         found = np.empty((experts, inputs, outputs), np.float32)
-        for place in all_of:
-            found[place.expert] = expert_of(self._tensors, place, (experts, outputs, inputs)).numbers().T
+        for at in all_of:
+            found[at.expert] = expert_of(self._tensors, at, (experts, outputs, inputs)).numbers().T
         return found
 
     def _is_module(self, name: str) -> bool:
         module = name.removesuffix(_WEIGHT)
         if module == name:
             return False
-        place = place_of(module)
-        if place is not None and self.is_stack(place.stack):
+        at = slice_of(module)
+        if at is not None and self.is_stack(at.stack):
             return True
         packed = any(module + part in self._tensors for part in _PACKED)
         dtype = self._tensors.dtype(name)

@@ -1,25 +1,18 @@
-"""One `.safetensors` file, read through a memory map: names, shapes, and views of its tensors.
-
-Knows the format (eight bytes of header length, a JSON header, raw little-endian data) and checks everything that the
-header claims before a byte of data is touched. Does not know which tensors a model needs (`checkpoint`).
-
-Why not the `safetensors` library: numpy has no bfloat16, so its numpy face cannot hand out most of today's weights,
-and it gives no way to return the pages of one tensor to the kernel. Both decide whether a model that fills half of the
-memory can be loaded at all: here a bf16 tensor is a view of its uint16 halves, and `release` drops its pages as soon
-as it is packed, so that the resident memory stays near the packed weights.
-"""
+"""Read safetensors files through a memory map: views of their tensors, each header checked before any data."""
 
 from __future__ import annotations
 
 import math
 import mmap
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from msgspec import Struct
 
+from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import Array
 from inflight.json_file import LONGEST_FILE, JsonFileError, parse_json_object, shown
 from inflight.models.errors import ModelError
@@ -31,6 +24,8 @@ _READABLE = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
 # What packed weights are made of; floats of 8 bits as they lie, since numpy has none.
 _STORED = {**_READABLE, "U8": np.uint8, "I8": np.int8, "F8_E4M3": np.uint8, "F8_E8M0": np.uint8}
 _STORED |= {"I32": np.int32, "I64": np.int64}
+NUMBERS = ("F32", "F16", "BF16")
+_EXPONENT_BIAS = 127  # of F8_E8M0, a byte that stands for 2 to the power of itself less this; 255 is not a number
 _MAX_DIMENSIONS = 16  # a weight has two
 _LARGEST = 2**63  # of a dimension or an offset
 
@@ -45,7 +40,12 @@ class TensorEntry(Struct, frozen=True):
 
 
 class SafetensorsFile:
-    """Read-only tensors of one file. A view stays valid after the file object is gone."""
+    """Read-only tensors of one file; a view stays valid after the file object is gone.
+
+    The `safetensors` library is not used: its arrays for numpy have no bfloat16, and it cannot return the pages of one
+    tensor to the kernel. Here a bf16 tensor is a view of its uint16 halves, and `release` drops its pages as soon as it
+    is packed, so that resident memory stays near the packed weights, and a model of half of the memory can be loaded.
+    """
 
     def __init__(self, path: str | Path) -> None:
         """Map the file and check its header. Raises ModelError for a file that is truncated or not safetensors."""
@@ -167,3 +167,86 @@ def _entry(path: Path, name: str, fields: Any, data_begin: int) -> TensorEntry:
 
 def _is_count(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _LARGEST
+
+
+class Tensors:
+    """Tensors of a folder's files by name, with shapes and types checked; views are read-only, nothing is copied."""
+
+    def __init__(self, folder: Path, files: Mapping[str, SafetensorsFile]) -> None:
+        self.folder, self._files = folder, files
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def dtype(self, name: str) -> str | None:
+        """Return the type as the file names it; None where there is no such tensor."""
+        return self._files[name].entries[name].dtype if name in self._files else None
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._file(name).entries[name].shape
+
+    def plain(self, name: str, shape: Sequence[int]) -> Array:
+        """Return float32, float16 or uint16 (bf16) of exactly this shape. Raises ModelError."""
+        file = self._file(name)
+        array = file.tensor(name)
+        self.check_shape(name, shape)
+        return array
+
+    def stored(self, name: str, dtypes: Sequence[str], shape: Sequence[int]) -> Array:
+        """Return a tensor as the file has it: of one of these dtypes, and exactly this shape. Raises ModelError."""
+        file, found = self._file(name), self.dtype(name)
+        if found not in dtypes:
+            raise ModelError(
+                f"tensor {name!r} in {file.path} is stored as {found}, but the checkpoint's quantization_config means "
+                f"{' or '.join(dtypes)}; take the config.json that belongs to this checkpoint."
+            )
+        self.check_shape(name, shape)
+        return file.stored(name)
+
+    def numbers(self, name: str, shape: Sequence[int], exponents: Sequence[str] = ()) -> Array:
+        """Return scales as a new float32 array of this shape. exponents: dtypes that are read as F8_E8M0, too. Raises
+        ModelError, also for a number that is infinite or none."""
+        held = self.stored(name, (*NUMBERS, *exponents), shape)
+        if held.dtype == np.uint8:
+            powers = held.astype(np.int32) - _EXPONENT_BIAS
+            found = np.where(held == 255, np.nan, np.ldexp(1.0, powers))
+        else:
+            found = from_bf16(held) if held.dtype == np.uint16 else held.astype(np.float32)
+        broken = int(np.count_nonzero(~np.isfinite(found)))
+        if broken:
+            raise ModelError(
+                f"tensor {name!r} in {self._files[name].path} holds {broken:,} scales of {found.size:,} that are no "
+                "finite numbers; download the checkpoint again."
+            )
+        return np.asarray(found, np.float32)
+
+    def whole_numbers(self, name: str, shape: Sequence[int]) -> Array:
+        """Return int64 of exactly this shape. Raises ModelError."""
+        file, found = self._file(name), self.dtype(name)
+        if found not in ("I64", "I32"):
+            raise ModelError(
+                f"tensor {name!r} in {file.path} is stored as {found}, but whole numbers (I64, I32) are wanted; take a "
+                "checkpoint that has them."
+            )
+        self.check_shape(name, shape)
+        return file.stored(name).astype(np.int64)
+
+    def check_shape(self, name: str, shape: Sequence[int]) -> None:
+        found = self.shape(name)
+        if found != tuple(shape):
+            raise ModelError(
+                f"tensor {name!r} in {self._files[name].path} has shape {list(found)}, but config.json asks for "
+                f"{list(shape)}; take the config.json that belongs to this checkpoint."
+            )
+
+    def release(self, name: str) -> None:
+        """Release the memory that reading a tensor took. Its views stay valid."""
+        self._files[name].release(name)
+
+    def _file(self, name: str) -> SafetensorsFile:
+        if name not in self._files:
+            raise ModelError(
+                f"the checkpoint in {self.folder} lacks tensor {name!r}, which its config.json asks for; "
+                "take a complete checkpoint, or the config.json that belongs to it."
+            )
+        return self._files[name]

@@ -1,1 +1,1 @@
-"""Tensors of GGUF files: their names, their blocks as numbers, and their blocks as matrices that a backend packs."""
+"""Read tensors of GGUF files: their names, and their blocks as numbers or as matrices that a backend packs."""

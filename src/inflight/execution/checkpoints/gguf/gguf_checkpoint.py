@@ -16,9 +16,8 @@ import numpy as np
 from inflight.counted import counted
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.matrices import Array, Matrix, Rows, rows_of
-from inflight.execution.checkpoints.gguf.dequantize import dequantize, readable
+from inflight.execution.checkpoints.gguf.blocks import PACKED_HERE, as_they_lie, dequantize, matrix_of, readable
 from inflight.execution.checkpoints.gguf.names import Place, learnt_number, place_of
-from inflight.execution.checkpoints.gguf.packing import PACKED_HERE, as_they_lie, matrix_of
 from inflight.models.errors import ModelError
 from inflight.models.gguf.gguf_file import GGUFFile, TensorEntry
 from inflight.models.gguf.gguf_model import GGUFModel

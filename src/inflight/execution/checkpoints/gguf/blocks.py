@@ -1,25 +1,31 @@
-"""Blocks of GGUF's types as numbers: exactly the values that the format defines, in float32.
+"""Decode blocks of GGUF's types: as numbers, to the last bit as the format defines them, or as matrices to pack.
 
-Knows how each type lays its codes and scales within a block (`ggml-quants.c`). `codes` splits blocks into whole
-numbers, scales and offsets by groups, of which both `dequantize` and the packed forms (`packing`) are made. Does not
-know files or tensors.
+Each type's layout is that of `ggml-quants.c`. A value is code · scale (+ offset), rounded once after the product and
+once after the sum, as the format's own decoder rounds. As a matrix,
 
-A value is code · scale (+ offset), rounded once after the product and once after the sum, as the format's own decoder
-rounds, so that values are the same to the last bit.
+- Q4_0, Q4_1, Q4_K, IQ4_NL, IQ4_XS, MXFP4 have codes of 4 bits in groups of 32;
+- Q8_0, Q5_0, Q5_1, Q5_K have whole numbers of 8 bits in groups of 32, Q6_K in groups of 16;
+- Q2_K, Q3_K have codes of 4 bits in groups of 16.
+
+Their scales and offsets are float32; products round them to 11 bits at most (`backends.grouped`). All but the last are
+packed as they are (`GGUFBlocks`): a backend may read the blocks itself, and `packed` says to which matrix that comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
 
-from inflight.execution.backends.matrices import LINEAR_CODES, Array
+from inflight.execution.backends.matrices import LINEAR_CODES, Array, BlockMatrix, Int4Matrix, Int8Matrix
+from inflight.execution.checkpoints.codes import MXFP4_CODES
 
+PACKED_HERE = ("Q2_K", "Q3_K")  # which kernels do not read as they are
 _PIECE = 2**20  # values that are unpacked at a time: what lies between stays in the cache
 IQ4_MEANINGS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
-MXFP4_MEANINGS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)  # halves, doubled
 UNSIGNED_MEANINGS = np.arange(16, dtype=np.int8)
 _LOW, _TWO_BITS = np.uint8(15), np.uint8(3)
 
@@ -138,7 +144,7 @@ def _mxfp4(blocks: Array) -> Codes:
     """Split blocks of MXFP4. The scale is a power of two (E8M0, bias 127), halved, as the meanings are doubled."""
     exponents = blocks[:, :1].astype(np.int32)
     scales = np.ldexp(np.float32(1), exponents - 128).astype(np.float32)
-    return Codes(_grouped(_nibbles(blocks[:, 1:], 16), 1), scales, None, MXFP4_MEANINGS)
+    return Codes(_grouped(_nibbles(blocks[:, 1:], 16), 1), scales, None, MXFP4_CODES)
 
 
 # -- blocks of 256 with scales of scales -------------------------------------------------------------------------------
@@ -218,3 +224,82 @@ _CODES: dict[str, Callable[[Array], Codes]] = {
     "IQ4_XS": _iq4_xs,
     "MXFP4": _mxfp4,
 }
+
+
+# -- matrices ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class GGUFBlocks(BlockMatrix):
+    """A matrix's blocks as the file has them, which a backend may read."""
+
+    @property
+    def is_int8(self) -> bool:
+        return self._codes_of_type().meanings is None
+
+    @property
+    def group(self) -> int:
+        return int(self._codes_of_type().codes.shape[2])
+
+    @property
+    def has_offsets(self) -> bool:
+        return self._codes_of_type().offsets is not None
+
+    @property
+    def meanings(self) -> Array:
+        found = self._codes_of_type().meanings
+        assert found is not None
+        return found
+
+    def unpacked(self) -> Int4Matrix | Int8Matrix:
+        return packed(self.kind, self._blocks(), self.shape, self.block_values)
+
+    def numbers(self) -> Array:
+        return dequantize(self.kind, self._blocks(), self.block_values).reshape(self.shape)
+
+    def _codes_of_type(self) -> Codes:
+        return _codes_of_type(self.kind, self._blocks().shape[1])
+
+    def _blocks(self) -> Array:
+        return self.rows.reshape(-1, self.rows.shape[1] * self.block_values // self.columns)
+
+
+@lru_cache
+def _codes_of_type(kind: str, nbytes: int) -> Codes:
+    """Split one empty block, for what all blocks of the type share; cached, since it is needed for each expert."""
+    return codes(kind, np.zeros((1, nbytes), np.uint8))
+
+
+def matrix_of(
+    kind: str, blocks: Array, shape: tuple[int, int], block_values: int, pages: Array | None = None
+) -> GGUFBlocks | Int4Matrix | Int8Matrix:
+    """As `packed`, or the blocks themselves where backends may read them as they lie."""
+    if kind in PACKED_HERE:
+        return packed(kind, blocks, shape, block_values)
+    return as_they_lie(kind, blocks, shape, block_values, pages)
+
+
+def as_they_lie(
+    kind: str, blocks: Array, shape: tuple[int, int], block_values: int, pages: Array | None = None
+) -> GGUFBlocks:
+    """Arguments as of `packed`; of any type but those of `PACKED_HERE`. pages: of the map in which the blocks lie."""
+    return GGUFBlocks(kind, blocks.reshape(shape[0], -1), shape[1], block_values, pages)
+
+
+def packed(kind: str, blocks: Array, shape: tuple[int, int], block_values: int) -> Int4Matrix | Int8Matrix:
+    """blocks: uint8 [blocks, bytes of one], row by row of a matrix of `shape` [outputs, inputs]."""
+    first = codes(kind, blocks[:1])
+    _, groups, group = first.codes.shape
+    whole = np.empty((len(blocks), groups, group), first.codes.dtype)
+    scales = np.empty((len(blocks), groups), np.float32)
+    offsets = None if first.offsets is None else np.empty_like(scales)
+    step = max(1, _PIECE // block_values)
+    for start in range(0, len(blocks), step):
+        taken = codes(kind, blocks[start : start + step])
+        end = start + len(taken.codes)
+        whole[start:end], scales[start:end] = taken.codes, taken.scales
+        if offsets is not None:
+            offsets[start:end] = taken.offsets
+    by_row = (shape[0], shape[1] // group)
+    scales, offsets = scales.reshape(by_row), None if offsets is None else offsets.reshape(by_row)
+    if first.meanings is None:
+        return Int8Matrix(whole.reshape(shape), scales, offsets, group)
+    return Int4Matrix(whole.reshape(shape), scales, offsets, group, first.meanings)
