@@ -20,7 +20,7 @@ from inflight.core.kv.prefix_cache import CachedBlock, KVEventQueue, PrefixCache
 from inflight.core.kv.prefix_sharing import PrefixSharing
 from inflight.core.kv.session_eviction import SessionEviction, SessionMatcher
 from inflight.core.kv.sessions import SessionTable
-from inflight.core.kv.state_checkpoints import StateCheckpoints
+from inflight.core.kv.state_checkpoints import CheckpointSlots, StateCheckpoints
 from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_transfer import TierStats
@@ -130,10 +130,7 @@ class KVCacheManager:
     def reset(self) -> None:
         """Free every block and forget all content."""
         capacity, tiers = self._capacity, self._tiers
-        on_store = None if tiers.store is None else self._store_checkpoint
-        state_group = capacity.state_group
-        self._states = StateCheckpoints(capacity.state_snapshots, self.block_size, self._spacing, state_group, on_store)
-        slots = self._states.slots
+        slots, state_group = CheckpointSlots(capacity.state_snapshots), capacity.state_group
         self._prefix = PrefixCache(self.block_size, self._on_drop, self._events)
         self._prefix.clear()  # notifies observers
         self._matcher: SessionMatcher | None = None
@@ -150,8 +147,10 @@ class KVCacheManager:
         self._host = HostTier(capacity.host_blocks, *parts, self._host_is_tier, host_order)
         self._tables = BlockTables(self._layout, self._pool, self._host)
         self._writer = OffloadWriter(self._pool, self._prefix, slots, self._transfers, tiers.store, state_group)
-        states = self._states if self.has_state else None
         on_publish = None if tiers.store is None else self._writer.add_planned
+        on_store = None if tiers.store is None else self._writer.add_checkpoint
+        self._states = StateCheckpoints(slots, self.block_size, self._spacing, state_group, on_store)
+        states = self._states if self.has_state else None
         self._sharing = PrefixSharing(self._layout, self._pool, self._prefix, states, self._prefix_caching, on_publish)
         shared = (self._pool, self._prefix, self._sharing, slots, self._transfers)
         self._loader = PrefixLoader(*shared, tiers, capacity, self._writer)
@@ -354,9 +353,6 @@ class KVCacheManager:
         loader, writer = self._loader, self._writer
         loads = (loader.num_asked, loader.num_loaded, loader.num_failed, loader.num_declined)
         return TierStats(*loads, writer.num_stored, writer.num_failed, writer.num_missed)
-
-    def _store_checkpoint(self, node: int) -> None:
-        self._writer.add_checkpoint(node)
 
     def _on_drop(self, node: int) -> None:
         self._states.slots.drop(node)

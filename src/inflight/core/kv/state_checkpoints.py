@@ -211,7 +211,7 @@ class StateCheckpoints:
 
     def __init__(
         self,
-        slots: int,
+        slots: CheckpointSlots,
         block_size: int,
         spacing: CheckpointSpacing,
         state_group: int = 1,
@@ -220,14 +220,14 @@ class StateCheckpoints:
         """Create it without checkpoints.
 
         Args:
-            slots: Slots of the executor.
+            slots: Slots of the executor, all of them free.
             block_size: Tokens of a block.
             spacing: Where checkpoints are taken.
             state_group: Number of the recurrent state among groups, as in `Transfer`.
             on_store: Called with the node of each checkpoint that is worth keeping beyond the device: those of prompts'
                 ends and branches, and the last one of an answer. None: there is no tier for them.
         """
-        self.slots = CheckpointSlots(slots)
+        self.slots = slots
         self._state_group, self._on_store = state_group, on_store
         self.hits = 0  # rows that began from a checkpoint
         self.missed_tokens = 0  # computed again, though their blocks were cached, for want of a checkpoint
