@@ -42,7 +42,6 @@ _NAME = "inflight_paged"  # of `paged_attention` in the library's registry
 _KINDS = ("full_attention", "sliding_attention")
 _NO_PLACE = ", and a paged cache has no place for that"
 _NO_INTERFACE = f"does not use the library's attention interface{_NO_PLACE}"
-_PIECES = ((7, 19), (8, 1), (5, 3))  # tokens of two texts that the trial computes together
 _MAX_ERROR = 0.05  # of the logits' norm: bf16 errs by a tenth of it
 _library: Any = AutoModelForCausalLM  # which the library does not type
 # (layer, its shape, query [1, H, T, D], key [1, G, T, D], value [1, G, T, M], sinks [H]) → [1, T, H, M]
@@ -178,11 +177,10 @@ class TransformersModel:
         right = self.modules(torch.tensor(texts, device=self.device), use_cache=False).logits.float()
         self.modules.set_attn_implementation(_NAME)
         state = backend.input_batch(Capacity(4, 16, 2, 33, self.spec.vocab_size), 0)
-        cache = backend.kv_cache(kv_shape(self.spec, 16), 4)
         decoder = TransformersDecoder(self.modules, self.spec, backend, 32, 32)
         new = [NewRequest(row, tuple(text), len(text), SamplingParams(), 0, 0) for row, text in enumerate(texts)]
-        errors, starts = [], [0, 0]
-        for counts in _PIECES:
+        cache, errors, starts = backend.kv_cache(kv_shape(self.spec, 16), 4), [], [0, 0]
+        for counts in ((7, 19), (8, 1), (5, 3)):  # tokens of both texts that one pass computes
             chunks = [Chunk(row, row, starts[row], counts[row], (row, row + 2) if new else (), 0) for row in (0, 1)]
             state.update(chunks, new)
             batch = backend.prepare(state, cache, chunks)
