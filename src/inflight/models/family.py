@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.counted import there_are
 from inflight.models.errors import ModelError
@@ -19,10 +20,14 @@ from inflight.models.mlps.dense import Dense
 from inflight.models.mlps.moe import MoE, Router
 from inflight.models.pooler import BASE, CLASSIFIER, GENERATES, of_decoder
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import LayerSpec, LearnedPositions, NormKind, Pooler
+from inflight.models.spec import LayerSpec, LearnedPositions, NormKind, NormPlace, Pooler, TokenInput
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 SOFTMAX = Router()
+SANDWICH: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")
+# Matrices that checkpoints stack: names={**dict.fromkeys(QKV, "self_attn.qkv_proj")}.
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 
 
 class Family(Struct, frozen=True, kw_only=True):
@@ -86,6 +91,19 @@ def rope(
         data = {**data, "rope_scaling": None, "rope_parameters": by_kind[kind]}
     length = fields.size("max_position_embeddings")
     return RopeSettings.from_dict(data, mixer.head_dim, length, partial=partial, interleaved=interleaved)
+
+
+def rotation(
+    *, partial: bool = False, interleaved: bool = False, by_window: bool = False
+) -> Callable[[Fields, Attention, int], RopeSettings]:
+    """Return a family's `rope`, with these arguments of `rope`. by_window: layers with a window and the others have a
+    rope object each."""
+
+    def rope_of(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
+        kind = (SLIDING if mixer.window else FULL) if by_window else None
+        return rope(fields, mixer, partial=partial, interleaved=interleaved, kind=kind)
+
+    return rope_of
 
 
 def attention(
@@ -196,9 +214,59 @@ def experts(
     )
 
 
-def windows_of(fields: Fields, default: Callable[[int], bool]) -> list[int]:
-    """Window of each layer in tokens, 0 for none: by `layer_types`, else where `default` says so of its number."""
-    window = fields.window
+def share_kv(fields: Fields, mixers: Sequence[Attention]) -> list[Attention]:
+    """Let the last `num_kv_shared_layers` layers read keys and values: those of the last layer before them that looks
+    back as far. Raises ModelError where there is none, or its heads are others."""
+    own = len(mixers) - fields.count("num_kv_shared_layers")
+    if own <= 0:
+        raise ModelError(
+            f"num_kv_shared_layers is {len(mixers) - own}, but there are {len(mixers)} layers, of which one must have "
+            "keys and values of its own."
+        )
+    return [*mixers[:own], *(_reading(mixers, own, layer) for layer in range(own, len(mixers)))]
+
+
+def _reading(mixers: Sequence[Attention], own: int, layer: int) -> Attention:
+    mixer = mixers[layer]
+    read = max((index for index in range(own) if mixers[index].window == mixer.window), default=None)
+    if read is None:
+        raise ModelError(
+            f"num_kv_shared_layers leaves {own} layers with keys and values of their own, none of which looks back as "
+            f"far as those that are to share them ({mixer.window or 'all'} tokens)."
+        )
+    other = mixers[read]
+    if (mixer.head_dim, mixer.kv_heads) != (other.head_dim, other.kv_heads):
+        raise ModelError(
+            f"layer {layer} is to share the keys and values of layer {read}, but has {mixer.kv_heads} heads of "
+            f"{mixer.head_dim} numbers and that one {other.kv_heads} of {other.head_dim}; head_dim, "
+            "num_key_value_heads, per_layer_config and sliding_window in config.json must fit each other."
+        )
+    return replace(mixer, kv_layer=read, k_eq_v=False, v_norm=False)
+
+
+def token_input(fields: Fields, act: str) -> TokenInput | None:
+    """Return the per-layer embeddings of `hidden_size_per_layer_input` numbers; None where there are none. act: the
+    activation of their gate."""
+    width = fields.count("hidden_size_per_layer_input")
+    if not width:
+        return None
+    rows, needed = fields.size("vocab_size_per_layer_input"), fields.size("vocab_size")
+    if rows < needed:
+        raise ModelError(
+            f"vocab_size_per_layer_input is {rows}, but a token may be any of {needed}; {rows} rows are too few."
+        )
+    return TokenInput(width=width, vocab_size=rows, activation=act)
+
+
+def positions(fields: Fields, unused: int = 0) -> LearnedPositions:
+    """Return the table of vectors for positions, of `max_position_embeddings` rows."""
+    return LearnedPositions(rows=fields.size("max_position_embeddings"), unused=unused)
+
+
+def windows_of(fields: Fields, default: Callable[[int], bool], tokens: int | None = None) -> list[int]:
+    """Window of each layer in tokens, 0 for none: by `layer_types`, else where `default` says so of its number.
+    tokens: of a window, where no `sliding_window` says it."""
+    window = fields.window if tokens is None else tokens
     types = fields.layer_types((FULL, SLIDING))
     if types is None:
         return [window if default(index) else 0 for index in range(fields.layers)]

@@ -131,6 +131,10 @@ class Fields:
             raise ModelError(f"{key} in config.json must be a number above 0, not {shown(value)}.")
         return float(value)
 
+    def optional(self, key: str) -> float:
+        """Return a finite number above 0; 0 where the field is missing or null. Raises ModelError."""
+        return 0.0 if self.raw(key) is None else self.number(key)
+
     def small(self, key: str, default: float) -> float:
         """Return a norm's epsilon, from 0 to below 1. Raises ModelError."""
         value = self.raw(key) if key in self._data or key in self._defaults else default

@@ -7,12 +7,14 @@ stands there in an encoder, its family's file knows; what a folder of sentence-t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.fields import Fields
-from inflight.models.spec import ModelSpec, NextTokens, Pooler, PoolerLayer, Pooling, ScoreActivation
+from inflight.models.spec import ModelSpec, NextTokens, Pooler, PoolerActivation, PoolerLayer, Pooling, ScoreActivation
 
 CLASSIFIER, BASE, GENERATES = "ForSequenceClassification", "Model", "ForCausalLM"
 _MAX_LABELS = 4096
@@ -67,6 +69,21 @@ def classifier(fields: Fields, before: Pooler, last: str, bias: bool = True) -> 
     return replace(
         before, layers=(*before.layers, layer), normalize=False, labels=labels, activation=_activation(fields, labels)
     )
+
+
+def of_encoder(name: str, scores: str, activation: PoolerActivation = "tanh") -> Callable[[str, Fields], Pooler]:
+    """Return the pooler of an encoder's classes: the first token's vector, and of classifiers a product `name`, an
+    activation function, and the product `scores`."""
+
+    def pooler_of(architecture: str, fields: Fields) -> Pooler:
+        first = Pooler(pooling="cls")
+        if not architecture.endswith(CLASSIFIER):
+            return first
+        hidden = fields.size("hidden_size")
+        layer = PoolerLayer(name=name, inputs=hidden, outputs=hidden, activation=activation)
+        return classifier(fields, replace(first, layers=(layer,)), scores)
+
+    return pooler_of
 
 
 def labels_of(fields: Fields) -> tuple[str, ...]:

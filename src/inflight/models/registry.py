@@ -20,7 +20,6 @@ from inflight.models.arithmetic import parameters
 from inflight.models.errors import ModelError
 from inflight.models.family import Family
 from inflight.models.fields import Fields
-from inflight.models.gguf.config import config_of, generation_of, in_terms_of_file, refuse_more_weights
 from inflight.models.gguf.gguf_model import GGUFModel, gguf_at, model_name
 from inflight.models.pooler import BASE, CLASSIFIER, GENERATES
 from inflight.models.runnable import refuse_what_does_not_run
@@ -119,6 +118,8 @@ def read_folder(folder: str | Path | GGUFModel, *, to_run: bool = False, family:
     folder = Path(folder) if isinstance(folder, str) else folder
     gguf = gguf_at(folder)
     if gguf is not None:
+        from inflight.models.gguf.config import config_of, in_terms_of_file, refuse_more_weights
+
         config = config_of(gguf)
         try:
             spec = read_spec(config, name=model_name(gguf.path), to_run=to_run, family=family)
@@ -142,6 +143,8 @@ def read_generation(folder: Path | GGUFModel) -> Mapping[str, Any] | None:
     """How the model's authors would have it sampled; None where they do not say. Raises ModelError."""
     gguf = gguf_at(folder)
     if gguf is not None:
+        from inflight.models.gguf.config import generation_of
+
         return generation_of(gguf)
     assert isinstance(folder, Path)
     path = folder / "generation_config.json"

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
-from inflight.models.family import Family, attention, dense
+from inflight.models.family import Family, attention, dense, positions
 from inflight.models.fields import Fields
-from inflight.models.pooler import CLASSIFIER, classifier
-from inflight.models.spec import LayerSpec, LearnedPositions, Pooler, PoolerLayer
+from inflight.models.pooler import of_encoder
+from inflight.models.spec import LayerSpec
 
 _TABLES = {
     "model.embed_tokens": "model.embeddings.word_embeddings",
@@ -52,39 +52,10 @@ def _mpnet_layer(fields: Fields) -> LayerSpec:
     return replace(layer, mixer=replace(layer.mixer, relative_buckets=buckets))
 
 
-def _dense(name: str, fields: Fields) -> PoolerLayer:
-    hidden = fields.size("hidden_size")
-    return PoolerLayer(name=name, inputs=hidden, outputs=hidden, activation="tanh")
-
-
-def _bert(architecture: str, fields: Fields) -> Pooler:
-    if not architecture.endswith(CLASSIFIER):
-        return Pooler(pooling="cls")
-    return classifier(fields, Pooler(pooling="cls", layers=(_dense("model.pooler.dense", fields),)), "classifier")
-
-
-def _roberta(architecture: str, fields: Fields) -> Pooler:
-    if not architecture.endswith(CLASSIFIER):
-        return Pooler(pooling="cls")
-    before = Pooler(pooling="cls", layers=(_dense("classifier.dense", fields),))
-    return classifier(fields, before, "classifier.out_proj")
-
-
-def _behind_padding(fields: Fields) -> LearnedPositions:
-    return LearnedPositions(rows=fields.size("max_position_embeddings"), unused=1 + fields.count("pad_token_id"))
-
-
-def _distilbert(architecture: str, fields: Fields) -> Pooler:
-    if not architecture.endswith(CLASSIFIER):
-        return Pooler(pooling="cls")
-    hidden = fields.size("hidden_size")
-    layer = PoolerLayer(name="pre_classifier", inputs=hidden, outputs=hidden, activation="relu")
-    return classifier(fields, Pooler(pooling="cls", layers=(layer,)), "classifier")
-
-
 # What they have in common.
 _FAMILY = partial(
     Family,
+    layers=_layer,
     runs=True,
     norm="layer",
     eps="layer_norm_eps",
@@ -97,11 +68,10 @@ BERT = _FAMILY(
     name="bert",
     architectures=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"),
     model_types=("bert",),
-    layers=_layer,
     defaults=_DEFAULTS,
     names=_NAMES,
-    pooler=_bert,
-    positions=lambda fields: LearnedPositions(rows=fields.size("max_position_embeddings")),
+    pooler=of_encoder("model.pooler.dense", "classifier"),
+    positions=positions,
     token_types=lambda fields: fields.size("type_vocab_size"),
     roots=("", "bert."),
 )
@@ -113,11 +83,10 @@ ROBERTA = _FAMILY(
         *("CamembertModel", "CamembertForMaskedLM", "CamembertForSequenceClassification"),
     ),
     model_types=("roberta", "xlm-roberta", "camembert"),
-    layers=_layer,
     defaults={**_DEFAULTS, "pad_token_id": 1},
     names=_NAMES,
-    pooler=_roberta,
-    positions=_behind_padding,
+    pooler=of_encoder("classifier.dense", "classifier.out_proj"),
+    positions=lambda fields: positions(fields, unused=1 + fields.count("pad_token_id")),
     token_types=lambda fields: fields.size("type_vocab_size"),
     roots=("", "roberta."),
 )
@@ -133,15 +102,14 @@ MPNET = _FAMILY(
         "mixer_sum_norm": "attention.LayerNorm",
         "model.relative_attention_bias": "model.encoder.relative_attention_bias",
     },
-    pooler=_roberta,
-    positions=lambda fields: LearnedPositions(rows=fields.size("max_position_embeddings"), unused=2),
+    pooler=of_encoder("classifier.dense", "classifier.out_proj"),
+    positions=lambda fields: positions(fields, unused=2),
     roots=("", "mpnet."),
 )
 DISTILBERT = _FAMILY(
     name="distilbert",
     architectures=("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
     model_types=("distilbert",),
-    layers=_layer,
     aliases={
         "hidden_size": "dim",
         "num_attention_heads": "n_heads",
@@ -162,7 +130,7 @@ DISTILBERT = _FAMILY(
         "mlp.down_proj": "ffn.lin2",
         "mlp_sum_norm": "output_layer_norm",
     },
-    pooler=_distilbert,
-    positions=lambda fields: LearnedPositions(rows=fields.size("max_position_embeddings")),
+    pooler=of_encoder("pre_classifier", "classifier", "relu"),
+    positions=positions,
     roots=("", "distilbert."),
 )

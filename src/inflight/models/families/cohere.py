@@ -3,7 +3,7 @@ of four a window."""
 
 from __future__ import annotations
 
-from inflight.models.family import Family, attention, dense, rope, windows_of
+from inflight.models.family import Family, attention, dense, rope, rotation, windows_of
 from inflight.models.fields import Fields
 from inflight.models.mixers.attention import Attention, QkNorm
 from inflight.models.rope import RopeSettings
@@ -44,7 +44,7 @@ COHERE = Family(
     norm="layer without bias",
     eps="layer_norm_eps",
     logit_scale=lambda fields: fields.number("logit_scale"),
-    rope=lambda fields, mixer, layer: rope(fields, mixer, interleaved=True),
+    rope=rotation(interleaved=True),
 )
 COHERE2 = Family(
     name="cohere2",

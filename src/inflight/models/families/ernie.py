@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.models.family import Family, attention, dense, experts, rope
+from inflight.models.family import Family, attention, dense, experts, rotation
 from inflight.models.fields import Fields
 from inflight.models.mlps.moe import Router
 from inflight.models.spec import LayerSpec
@@ -46,7 +46,7 @@ ERNIE = Family(
     understands=frozenset(("use_bias",)),
     defaults={**_DEFAULTS, "num_key_value_heads": 2, "head_dim": 128},
     runs=True,
-    rope=lambda fields, mixer, layer: rope(fields, mixer, interleaved=True),
+    rope=rotation(interleaved=True),
 )
 ERNIE_MOE = Family(
     name="ernie4_5_moe",
@@ -56,5 +56,5 @@ ERNIE_MOE = Family(
     understands=frozenset(("moe_num_experts",)),
     defaults={**_DEFAULTS, "moe_k": 6, "moe_num_shared_experts": 2, "moe_layer_start_index": 1},
     runs=True,
-    rope=lambda fields, mixer, layer: rope(fields, mixer, interleaved=True),
+    rope=rotation(interleaved=True),
 )

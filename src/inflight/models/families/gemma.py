@@ -12,15 +12,14 @@ import math
 from msgspec.structs import replace
 
 from inflight.models.errors import ModelError
-from inflight.models.family import FULL, SLIDING, Family, attention, dense, rope, windows_of
+from inflight.models.family import SANDWICH, SLIDING, Family, attention, dense, rope, rotation, windows_of
 from inflight.models.fields import Fields
 from inflight.models.mixers.attention import Attention, QkNorm
 from inflight.models.pooler import of_decoder
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import LayerSpec, NormPlace, Pooler
+from inflight.models.spec import LayerSpec, Pooler
 
 _BOTH_SIDES = "use_bidirectional_attention"
-_FOUR: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")
 
 
 def gemma1(fields: Fields) -> LayerSpec:
@@ -35,7 +34,7 @@ def _windowed(fields: Fields, period: int, qk_norm: QkNorm) -> list[LayerSpec]:
     together."""
     causal = not fields.flag(_BOTH_SIDES)
     mlp = dense(fields, act=fields.text("hidden_activation", "gelu_pytorch_tanh"))
-    scale, soft_cap = fields.number("query_pre_attn_scalar") ** -0.5, _cap(fields, "attn_logit_softcapping")
+    scale, soft_cap = fields.number("query_pre_attn_scalar") ** -0.5, fields.optional("attn_logit_softcapping")
     return [
         LayerSpec(
             attention(
@@ -48,7 +47,7 @@ def _windowed(fields: Fields, period: int, qk_norm: QkNorm) -> list[LayerSpec]:
                 causal=causal,
             ),
             mlp,
-            _FOUR,
+            SANDWICH,
         )
         for window in windows_of(fields, lambda index: (index + 1) % period != 0)
     ]
@@ -58,10 +57,6 @@ def _scale(fields: Fields) -> float:
     return math.sqrt(fields.size("hidden_size"))
 
 
-def _cap(fields: Fields, key: str) -> float:
-    return 0.0 if fields.raw(key) is None else fields.number(key)
-
-
 def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
     """Before `rope_parameters` had an object for each kind, those with a window had one number of their own."""
     by_kind = fields.raw("rope_parameters")
@@ -69,7 +64,7 @@ def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
         theta = fields.number("rope_local_base_freq")
         local = Fields({"rope_theta": theta, "max_position_embeddings": fields.size("max_position_embeddings")}, {})
         return rope(local, mixer)
-    return rope(fields, mixer, kind=SLIDING if mixer.window else FULL)
+    return rotation(by_window=True)(fields, mixer, layer)
 
 
 def _pooler(architecture: str, fields: Fields) -> Pooler | None:
@@ -115,7 +110,7 @@ GEMMA2 = Family(
     runs=True,
     norm_offset=True,
     embedding_scale=_scale,
-    logit_cap=lambda fields: _cap(fields, "final_logit_softcapping"),
+    logit_cap=lambda fields: fields.optional("final_logit_softcapping"),
 )
 GEMMA3 = Family(
     name="gemma3",
@@ -137,7 +132,7 @@ GEMMA3 = Family(
     runs=True,
     norm_offset=True,
     embedding_scale=_scale,
-    logit_cap=lambda fields: _cap(fields, "final_logit_softcapping"),
+    logit_cap=lambda fields: fields.optional("final_logit_softcapping"),
     rope=_rope,
     pooler=_pooler,
     wrappers=("Gemma3ForConditionalGeneration",),

@@ -8,26 +8,35 @@ The factor of embeddings is exact here, as where `transformers` computes in floa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
-from inflight.models.family import FULL, SLIDING, Family, attention, dense, experts, rope, windows_of
+from inflight.models.family import (
+    FULL,
+    SANDWICH,
+    SLIDING,
+    Family,
+    attention,
+    dense,
+    experts,
+    rotation,
+    share_kv,
+    token_input,
+    windows_of,
+)
 from inflight.models.fields import Fields
 from inflight.models.mixers.attention import Attention
-from inflight.models.mlps.dense import Dense
-from inflight.models.mlps.moe import MoE, Router
-from inflight.models.parts import Mixer
-from inflight.models.rope import RopeSettings
-from inflight.models.spec import LayerSpec, NormPlace, TokenInput
+from inflight.models.mlps.moe import Router
+from inflight.models.parts import Mlp
+from inflight.models.spec import LayerSpec
 
-_FOUR: tuple[NormPlace, ...] = ("before mixer", "after mixer", "before mlp", "after mlp")
 _ROUTER = Router(renormalize=True, expert_scale=True, norm=True)
 
 
-def gemma4(fields: Fields) -> list[LayerSpec]:
+def layers(fields: Fields) -> list[LayerSpec]:
     if fields.raw("use_bidirectional_attention") == "all":
         raise ModelError(
             "use_bidirectional_attention is 'all': attention to later tokens, which this decoder does not compute; "
@@ -35,17 +44,10 @@ def gemma4(fields: Fields) -> list[LayerSpec]:
         )
     windows = windows_of(fields, lambda index: (index + 1) % 6 != 0)
     windows[-1] = 0  # whatever is said of the last layer
-    first_shared = fields.layers - _shared_layers(fields)
-    inputs = _token_input(fields)
-    layers: list[LayerSpec] = []
-    for index, window in enumerate(windows):
-        mixer = _attention(fields, index, window)
-        if index >= first_shared:
-            read = _last(windows[:first_shared], window)
-            _refuse_other_heads(index, mixer, read, layers[read].mixer)
-            mixer = replace(mixer, kv_layer=read, k_eq_v=False, v_norm=False)
-        layers.append(LayerSpec(mixer, _mlp(fields, index >= first_shared), _FOUR, inputs, scalar=True))
-    return layers
+    mixers = share_kv(fields, [_attention(fields, index, window) for index, window in enumerate(windows)])
+    act = fields.text("hidden_activation", "gelu_pytorch_tanh")
+    inputs = token_input(fields, act)
+    return [LayerSpec(mixer, _mlp(fields, act, mixer), SANDWICH, inputs, scalar=True) for mixer in mixers]
 
 
 def _attention(fields: Fields, layer: int, window: int) -> Attention:
@@ -73,42 +75,10 @@ def _heads(fields: Fields, layer: int, window: int) -> Mapping[str, object]:
     return found
 
 
-def _shared_layers(fields: Fields) -> int:
-    shared = fields.count("num_kv_shared_layers")
-    if shared >= fields.layers:
-        raise ModelError(
-            f"num_kv_shared_layers is {shared}, but there are {fields.layers} layers, of which one must have keys and "
-            "values of its own."
-        )
-    return shared
-
-
-def _last(windows: Sequence[int], window: int) -> int:
-    """Return the last layer with such a window among those that keep keys and values."""
-    found = [index for index, one in enumerate(windows) if one == window]
-    if not found:
-        raise ModelError(
-            f"num_kv_shared_layers leaves {len(windows)} layers with keys and values of their own, none of which looks "
-            f"back as far as those that are to share them ({window or 'all'} tokens)."
-        )
-    return found[-1]
-
-
-def _refuse_other_heads(layer: int, mixer: Attention, read: int, own: Mixer) -> None:
-    """Raise ModelError unless the heads that share layer `read`'s keys and values have its head width and number."""
-    if isinstance(own, Attention) and (mixer.head_dim, mixer.kv_heads) != (own.head_dim, own.kv_heads):
-        raise ModelError(
-            f"layer {layer} is to share the keys and values of layer {read}, but has {mixer.kv_heads} heads of "
-            f"{mixer.head_dim} numbers and that one {own.kv_heads} of {own.head_dim}; head_dim, num_key_value_heads, "
-            "per_layer_config and sliding_window in config.json must fit each other."
-        )
-
-
-def _mlp(fields: Fields, is_shared: bool) -> Dense | MoE:
-    """is_shared: where keys and values are shared, the MLP may be twice as wide."""
-    act = fields.text("hidden_activation", "gelu_pytorch_tanh")
+def _mlp(fields: Fields, act: str, mixer: Attention) -> Mlp:
+    """Where keys and values are another layer's, the MLP may be twice as wide."""
     mlp = dense(fields, act=act)
-    if is_shared and fields.flag("use_double_wide_mlp"):
+    if mixer.kv_layer is not None and fields.flag("use_double_wide_mlp"):
         mlp = replace(mlp, width=2 * mlp.width)
     if not fields.flag("enable_moe_block"):
         return mlp
@@ -116,27 +86,11 @@ def _mlp(fields: Fields, is_shared: bool) -> Dense | MoE:
     return replace(mixture, separate_shared=True)
 
 
-def _token_input(fields: Fields) -> TokenInput | None:
-    width = fields.count("hidden_size_per_layer_input")
-    if not width:
-        return None
-    rows, needed = fields.size("vocab_size_per_layer_input"), fields.size("vocab_size")
-    if rows < needed:
-        raise ModelError(
-            f"vocab_size_per_layer_input is {rows}, but a token may be any of {needed}; {shown(rows)} rows are too few."
-        )
-    return TokenInput(width=width, vocab_size=rows, activation=fields.text("hidden_activation", "gelu_pytorch_tanh"))
-
-
-def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
-    return rope(fields, mixer, kind=SLIDING if mixer.window else FULL)
-
-
 GEMMA4 = Family(
     name="gemma4",
     architectures=("Gemma4ForCausalLM",),
     model_types=("gemma4", "gemma4_text"),
-    layers=gemma4,
+    layers=layers,
     understands=frozenset(
         (
             "final_logit_softcapping",
@@ -166,19 +120,15 @@ GEMMA4 = Family(
     },
     runs=True,
     embedding_scale=lambda fields: math.sqrt(fields.size("hidden_size")),
-    logit_cap=lambda fields: (
-        0.0 if fields.raw("final_logit_softcapping") is None else fields.number("final_logit_softcapping")
-    ),
-    rope=_rope,
+    logit_cap=lambda fields: fields.optional("final_logit_softcapping"),
+    rope=rotation(by_window=True),
     names={
         "mlp.gate": "router.proj",
         "mlp.gate.scale": "router.scale",
         "mlp.gate.per_expert_scale": "router.per_expert_scale",
         "mlp.experts.gate_up_proj": "experts.gate_up_proj",
         "mlp.experts.down_proj": "experts.down_proj",
-        "mlp.shared_experts.gate_proj": "mlp.gate_proj",
-        "mlp.shared_experts.up_proj": "mlp.up_proj",
-        "mlp.shared_experts.down_proj": "mlp.down_proj",
+        **{f"mlp.shared_experts.{one}_proj": f"mlp.{one}_proj" for one in ("gate", "up", "down")},
     },
     wrappers=("Gemma4ForConditionalGeneration",),
 )

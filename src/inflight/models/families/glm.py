@@ -3,7 +3,7 @@ shared one, and optional norms of queries and keys."""
 
 from __future__ import annotations
 
-from inflight.models.family import Family, attention, dense, experts, rope
+from inflight.models.family import GATE_UP, SANDWICH, Family, attention, dense, experts, rotation
 from inflight.models.fields import Fields
 from inflight.models.mlps.moe import Router
 from inflight.models.spec import LayerSpec
@@ -42,7 +42,7 @@ GLM4 = Family(
     layers=lambda fields: LayerSpec(
         attention(fields, qkv_bias=fields.flag("attention_bias")),
         dense(fields),
-        ("before mixer", "after mixer", "before mlp", "after mlp"),
+        SANDWICH,
     ),
     defaults={
         "num_key_value_heads": 2,
@@ -53,10 +53,9 @@ GLM4 = Family(
         "max_position_embeddings": 131_072,
     },
     runs=True,
-    rope=lambda fields, mixer, layer: rope(fields, mixer, partial=True, interleaved=True),
+    rope=rotation(partial=True, interleaved=True),
     names={
-        "mlp.gate_proj": "mlp.gate_up_proj",
-        "mlp.up_proj": "mlp.gate_up_proj",
+        **dict.fromkeys(GATE_UP, "mlp.gate_up_proj"),
         "post_attention_layernorm": "post_self_attn_layernorm",
         "pre_feedforward_layernorm": "post_attention_layernorm",
         "post_feedforward_layernorm": "post_mlp_layernorm",
@@ -78,5 +77,5 @@ GLM4_MOE = Family(
         "rms_norm_eps": 1e-5,
     },
     runs=True,
-    rope=lambda fields, mixer, layer: rope(fields, mixer, partial=True),
+    rope=rotation(partial=True),
 )

@@ -4,30 +4,23 @@ a window to both sides in two layers of three. Its first layer reads what was no
 from __future__ import annotations
 
 from inflight.models.errors import ModelError
-from inflight.models.family import FULL, SLIDING, Family, attention, dense
+from inflight.models.family import FULL, GATE_UP, QKV, SLIDING, Family, attention, dense, windows_of
 from inflight.models.fields import Fields
 from inflight.models.mixers.attention import Attention
 from inflight.models.pooler import CLASSIFIER, classifier
 from inflight.models.rope import RopeSettings
-from inflight.models.spec import LayerSpec, NormPlace, Pooler, PoolerLayer, Pooling
-
-_NORMS: tuple[NormPlace, ...] = ("before mixer", "before mlp")
+from inflight.models.spec import LayerSpec, Pooler, PoolerLayer, Pooling
 
 
 def layers(fields: Fields) -> list[LayerSpec]:
     if fields.flag("norm_bias"):
         raise ModelError("norm_bias is true, but ModernBERT's layer norms have no biases; take another checkpoint.")
     period, window = fields.size("global_attn_every_n_layers"), fields.size("local_attention") // 2
-    types = fields.layer_types((FULL, SLIDING))
-    slides = (
-        [index % period != 0 for index in range(fields.layers)] if types is None else [one == SLIDING for one in types]
-    )
-    found = []
-    for index, slide in enumerate(slides):
-        mixer = attention(fields, window=window if slide else 0, bias="attention_bias", causal=False)
-        mlp = dense(fields, bias=fields.flag("mlp_bias"), act=fields.text("hidden_activation", "gelu"))
-        found.append(LayerSpec(mixer, mlp, _NORMS if index else ("before mlp",)))
-    return found
+    mlp = dense(fields, bias=fields.flag("mlp_bias"), act=fields.text("hidden_activation", "gelu"))
+    windows = windows_of(fields, lambda index: index % period != 0, window)
+    mixers = [attention(fields, window=one, bias="attention_bias", causal=False) for one in windows]
+    first, *others = mixers
+    return [LayerSpec(first, mlp, ("before mlp",)), *(LayerSpec(mixer, mlp) for mixer in others)]
 
 
 def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
@@ -75,14 +68,11 @@ FAMILY = Family(
     names={
         "model.embed_tokens": "model.embeddings.tok_embeddings",
         "model.embed_norm": "model.embeddings.norm",
-        "self_attn.q_proj": "attn.Wqkv",
-        "self_attn.k_proj": "attn.Wqkv",
-        "self_attn.v_proj": "attn.Wqkv",
+        **dict.fromkeys(QKV, "attn.Wqkv"),
         "self_attn.o_proj": "attn.Wo",
         "input_layernorm": "attn_norm",
         "post_attention_layernorm": "mlp_norm",
-        "mlp.gate_proj": "mlp.Wi",
-        "mlp.up_proj": "mlp.Wi",
+        **dict.fromkeys(GATE_UP, "mlp.Wi"),
         "mlp.down_proj": "mlp.Wo",
         "model.norm": "model.final_norm",
     },

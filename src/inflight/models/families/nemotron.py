@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.models.family import Family, attention, dense, rope
+from inflight.models.family import Family, attention, dense, rotation
 from inflight.models.spec import LayerSpec
 
 FAMILY = Family(
@@ -22,5 +22,5 @@ FAMILY = Family(
     norm="layer",
     norm_offset=True,
     eps="norm_eps",
-    rope=lambda fields, mixer, layer: rope(fields, mixer, partial=True),
+    rope=rotation(partial=True),
 )

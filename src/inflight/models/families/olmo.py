@@ -3,7 +3,7 @@ four a window, and stretches the rotation of the others alone."""
 
 from __future__ import annotations
 
-from inflight.models.family import FULL, SLIDING, Family, attention, dense, rope, windows_of
+from inflight.models.family import Family, attention, dense, rope, rotation, windows_of
 from inflight.models.fields import Fields
 from inflight.models.mixers.attention import Attention
 from inflight.models.rope import RopeSettings
@@ -23,7 +23,7 @@ def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
     """Before `rope_parameters` had an object for each kind, `rope_scaling` was of layers without a window."""
     if mixer.window and fields.raw("rope_scaling"):
         return rope(Fields({**fields.data, "rope_scaling": None}, {}), mixer)
-    return rope(fields, mixer, kind=SLIDING if mixer.window else FULL)
+    return rotation(by_window=True)(fields, mixer, layer)
 
 
 OLMO2 = Family(

@@ -5,7 +5,7 @@ experts that a sparse mixer picks."""
 from __future__ import annotations
 
 from inflight.models.errors import ModelError
-from inflight.models.family import Family, attention, dense, experts, rope
+from inflight.models.family import GATE_UP, QKV, Family, attention, dense, experts, rope, rotation
 from inflight.models.fields import Fields
 from inflight.models.mixers.attention import Attention
 from inflight.models.mlps.moe import Router
@@ -44,7 +44,7 @@ PHI = Family(
     norm="layer",
     eps="layer_norm_eps",
     head_bias=lambda fields: True,
-    rope=lambda fields, mixer, layer: rope(fields, mixer, partial=True),
+    rope=rotation(partial=True),
     names={
         "self_attn.o_proj": "self_attn.dense",
         "mlp.up_proj": "mlp.fc1",
@@ -60,13 +60,7 @@ PHI3 = Family(
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
     runs=True,
     rope=_rope,
-    names={
-        "self_attn.q_proj": "self_attn.qkv_proj",
-        "self_attn.k_proj": "self_attn.qkv_proj",
-        "self_attn.v_proj": "self_attn.qkv_proj",
-        "mlp.gate_proj": "mlp.gate_up_proj",
-        "mlp.up_proj": "mlp.gate_up_proj",
-    },
+    names={**dict.fromkeys(QKV, "self_attn.qkv_proj"), **dict.fromkeys(GATE_UP, "mlp.gate_up_proj")},
 )
 PHI_MOE = Family(
     name="phimoe",

@@ -4,19 +4,19 @@ with a gated shared one."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from inflight.models.families.qwen_moe import EXPERTS, mlps, router
-from inflight.models.family import FULL, Family, attention, dense, experts, rope
+from inflight.models.family import FULL, Family, attention, dense, experts, rotation
 from inflight.models.fields import Fields
-from inflight.models.mixers.attention import Attention
 from inflight.models.mixers.deltanet import LinearAttention
 from inflight.models.parts import Mlp
-from inflight.models.rope import RopeSettings
 from inflight.models.spec import LayerSpec
 
 _LINEAR = "linear_attention"
 _HYBRID = frozenset(("linear_num_value_heads", "attn_output_gate"))
-_DEFAULTS = {
+_DEFAULTS: dict[str, Any] = {
     "num_key_value_heads": 2,
     "head_dim": 256,
     "max_position_embeddings": 32_768,
@@ -29,6 +29,7 @@ _DEFAULTS = {
     "attn_output_gate": True,
     "partial_rotary_factor": 0.25,
 }
+_EXPERT_DEFAULTS = {**_DEFAULTS, "shared_expert_intermediate_size": 512, "norm_topk_prob": True}
 # Queries and their gate are one matrix, head by head (`checkpoints.family_names`).
 _GATE = {"self_attn.gate_proj": "self_attn.q_proj"}
 
@@ -60,52 +61,38 @@ def _layers(fields: Fields, parts: Sequence[Mlp]) -> list[LayerSpec]:
     ]
 
 
-def _rope(fields: Fields, mixer: Attention, layer: int) -> RopeSettings:
-    """Beside images a token has three positions (mrope); in a text they are one."""
-    return rope(fields, mixer, partial=True)
-
-
-QWEN3_NEXT = Family(
+# What they have in common.
+_FAMILY = partial(Family, runs=True, norm_offset=True, rope=rotation(partial=True))
+QWEN3_NEXT = _FAMILY(
     name="qwen3_next",
     architectures=("Qwen3NextForCausalLM",),
     model_types=("qwen3_next",),
     layers=with_experts,
     understands=_HYBRID | EXPERTS,
-    defaults={**_DEFAULTS, "shared_expert_intermediate_size": 512, "norm_topk_prob": True},
-    runs=True,
-    norm_offset=True,
-    rope=_rope,
+    defaults=_EXPERT_DEFAULTS,
     names={
         **_GATE,
-        "linear_attn.in_proj_qkv": "linear_attn.in_proj_qkvz",
-        "linear_attn.in_proj_z": "linear_attn.in_proj_qkvz",
-        "linear_attn.in_proj_b": "linear_attn.in_proj_ba",
-        "linear_attn.in_proj_a": "linear_attn.in_proj_ba",
+        **dict.fromkeys(("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"), "linear_attn.in_proj_qkvz"),
+        **dict.fromkeys(("linear_attn.in_proj_b", "linear_attn.in_proj_a"), "linear_attn.in_proj_ba"),
     },
 )
-QWEN3_5 = Family(
+QWEN3_5 = _FAMILY(
     name="qwen3_5",
     architectures=("Qwen3_5ForCausalLM",),
     model_types=("qwen3_5", "qwen3_5_text"),
     layers=without,
     understands=_HYBRID,
     defaults={**_DEFAULTS, "num_key_value_heads": 4},
-    runs=True,
-    norm_offset=True,
-    rope=_rope,
     names=_GATE,
     wrappers=("Qwen3_5ForConditionalGeneration",),
 )
-QWEN3_5_MOE = Family(
+QWEN3_5_MOE = _FAMILY(
     name="qwen3_5_moe",
     architectures=("Qwen3_5MoeForCausalLM",),
     model_types=("qwen3_5_moe", "qwen3_5_moe_text"),
     layers=with_experts,
     understands=_HYBRID | EXPERTS,
-    defaults={**_DEFAULTS, "shared_expert_intermediate_size": 512, "norm_topk_prob": True},
-    runs=True,
-    norm_offset=True,
-    rope=_rope,
+    defaults=_EXPERT_DEFAULTS,
     names=_GATE,
     wrappers=("Qwen3_5MoeForConditionalGeneration",),
 )

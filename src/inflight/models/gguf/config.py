@@ -15,8 +15,7 @@ from inflight.json_file import shown
 from inflight.models.errors import ModelError
 from inflight.models.gguf.architectures import ARCHITECTURES
 from inflight.models.gguf.gguf_model import GGUFModel
-from inflight.models.gguf.keys import Config, Keys
-from inflight.models.gguf.layer_kinds import SLIDING, by_kind
+from inflight.models.gguf.keys import SLIDING, Config, Keys, by_kind
 from inflight.models.gguf.rope import rope_of
 
 _TOKENS = "tokenizer.ggml.tokens"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from inflight.models.errors import ModelError
-from inflight.models.gguf.keys import Config, Keys
-from inflight.models.gguf.layer_kinds import FULL, layer_types
+from inflight.models.gguf.keys import FULL, Config, Keys, layer_types
 from inflight.models.gguf.rope import rope_of
 
 

@@ -7,8 +7,7 @@ knows where another architecture has it, too.
 from __future__ import annotations
 
 from inflight.models.gguf import dense
-from inflight.models.gguf.keys import Config, Keys
-from inflight.models.gguf.layer_kinds import FULL, SLIDING, by_kind, layer_types
+from inflight.models.gguf.keys import FULL, SLIDING, Config, Keys, by_kind, layer_types
 
 
 def llama(keys: Keys) -> Config:
