@@ -59,8 +59,8 @@ class EngineSide:
         self._thread.join(60)
         self.engine.loop.close()
 
-    def place(self, export_id: str) -> PeerAddress:
-        """Where others find what this side gives."""
+    def address(self, export_id: str) -> PeerAddress:
+        """Return the address of an export of this side."""
         assert self.engine.peer_transfers is not None
         return PeerAddress(*self.engine.peer_transfers.address, export_id)
 
@@ -94,7 +94,7 @@ class EngineSide:
             except queue.Empty:
                 pass
             if loop.idle:
-                loop.advance()  # what is held for others ends, too
+                loop.advance()  # exports expire
                 continue
             try:
                 outcome = loop.advance()

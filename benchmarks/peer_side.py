@@ -20,26 +20,51 @@ _TICK = 5e-4  # seconds between two looks, as an engine has that waits for block
 
 
 class PeerSide:
-    """Memory of so many blocks, and their transfers. description: of the blocks, for peers."""
+    """Memory of blocks and of checkpoints, and their transfers with peers."""
 
-    def __init__(self, options: KVTransferOptions, secret: PeerSecret, description: KVDescription, blocks: int):
+    def __init__(
+        self,
+        options: KVTransferOptions,
+        secret: PeerSecret,
+        description: KVDescription,
+        blocks: int,
+        states: int = 0,
+        state_bytes: int = 1,
+    ):
+        """Open KV transfer.
+
+        Args:
+            options: As of an engine.
+            secret: Of the peers.
+            description: Of the blocks, for peers.
+            blocks: How many there are.
+            states: How many checkpoints there are.
+            state_bytes: Bytes of each.
+        """
         self.bytes = bytearray(os.urandom(description.block_bytes * blocks))
         self.memory = BlockMemory(memoryview(self.bytes), description.block_bytes)
+        self.states = BlockMemory(memoryview(bytearray(os.urandom(states * state_bytes))), state_bytes)
         self.description = description
-        self.peer_transfers = PeerTransfers(options, secret, lambda: self.description, KVMemory(self.memory))
+        memory = KVMemory(self.memory, len(description.windows), self.states if states else None)
+        self.peer_transfers = PeerTransfers(options, secret, lambda: self.description, memory)
         self._transfer_id, self._finished = 0, list[Transferred]()
 
-    def give(self, export_id: str, names: Sequence[int], blocks: Sequence[int]) -> int:
-        return self._begin("send", export_tier(export_id), blocks, names)
+    def export(self, export_id: str, names: Sequence[int], blocks: Sequence[int], groups: Sequence[int] = ()) -> int:
+        return self._begin("send", export_tier(export_id), blocks, names, groups)
 
-    def take(
-        self, peer: PeerSide | tuple[str, int], export_id: str, names: Sequence[int], blocks: Sequence[int]
+    def pull(
+        self,
+        peer: PeerSide | tuple[str, int],
+        export_id: str,
+        names: Sequence[int],
+        blocks: Sequence[int],
+        groups: Sequence[int] = (),
     ) -> int:
         host, port = peer.peer_transfers.address if isinstance(peer, PeerSide) else peer
-        return self._begin("receive", PeerAddress(host, port, export_id).tier, blocks, names)
+        return self._begin("receive", PeerAddress(host, port, export_id).tier, blocks, names, groups)
 
     def ended(self, seconds: float = 10.0) -> Transferred:
-        """The next transfer that ends."""
+        """Return the next transfer that ends."""
         last = time.monotonic() + seconds
         while time.monotonic() < last:
             self._finished += self.peer_transfers.poll() or ()
@@ -51,7 +76,13 @@ class PeerSide:
     def block(self, block: int) -> bytes:
         return bytes(self.memory.views([block])[0])
 
-    def _begin(self, kind: TransferKind, place: str, blocks: Sequence[int], names: Sequence[int]) -> int:
+    def state(self, slot: int) -> bytes:
+        return bytes(self.states.views([slot])[0])
+
+    def _begin(
+        self, kind: TransferKind, tier: str, blocks: Sequence[int], names: Sequence[int], groups: Sequence[int]
+    ) -> int:
         self._transfer_id += 1
-        self.peer_transfers.begin(Transfer(self._transfer_id, kind, place, tuple(blocks), tuple(names)))
+        transfer = Transfer(self._transfer_id, kind, tier, tuple(blocks), tuple(names), tuple(groups))
+        self.peer_transfers.begin(transfer)
         return self._transfer_id

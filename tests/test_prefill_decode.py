@@ -25,25 +25,25 @@ from inflight.peer_secret import PeerSecret
 FEW = {"max_num_batched_tokens": 32, "num_blocks": 64, "max_num_seqs": 4}
 
 
-def asked(name: str, seed: int, handover: KVTransfer | None = None, output: int = 12) -> Request:
+def asked(name: str, seed: int, kv_transfer: KVTransfer | None = None, output: int = 12) -> Request:
     """A prompt of some chunks."""
     drawn = random.Random(seed)
     prompt = tuple(drawn.randrange(5, 380) for _ in range(drawn.randrange(100, 240)))
     params = SamplingParams(temperature=0.9, max_tokens=output, ignore_eos=True)
-    return Request(request_id=name, prompt_token_ids=prompt, params=params, seed=seed, kv_transfer=handover)
+    return Request(request_id=name, prompt_token_ids=prompt, params=params, seed=seed, kv_transfer=kv_transfer)
 
 
 def blocks(request: Request) -> int:
     return (len(request.prompt_token_ids) - 1) // 16
 
 
-def test_who_goes_on_is_known_first() -> None:
+def test_the_decode_engine_is_asked_first() -> None:
     """It waits for the prompt's blocks while they are computed, chunk by chunk, with others beside it."""
     room = {**FEW, "num_blocks": 256}  # for all prompts at once: on a busy machine none may be taken before the last
     with Side("prefill", **room) as prefill, Side("decode", **FEW) as decode:  # type: ignore[arg-type]
         for seed in range(6):
             name = f"r{seed}"
-            decode.add(asked(name, seed, KVTransfer(take=prefill.place(name))))
+            decode.add(asked(name, seed, KVTransfer(take=prefill.address(name))))
             prefill.add(asked(name, seed, KVTransfer(give=name), output=1))
         for seed in range(6):
             tokens, request = decode.wait(f"r{seed}"), asked("", seed)
@@ -56,7 +56,7 @@ def test_who_goes_on_is_known_first() -> None:
         handed = prefill.engine.loop.stats().handed_over
         assert handed is not None and handed.taken == sum(blocks(asked("", seed)) for seed in range(6))
         assert decode.engine.loop.stats().handed_over is None
-        settle(prefill, decode)
+        check_released(prefill, decode)
 
 
 def in_turns(prefill: Side, decode: Side, seeds: range, when: str) -> list[int]:
@@ -65,10 +65,8 @@ def in_turns(prefill: Side, decode: Side, seeds: range, when: str) -> list[int]:
     cached = []
     for seed in seeds:
         name = f"r{seed}"
-        take, give = (
-            asked(name, seed, KVTransfer(take=prefill.place(name))),
-            asked(name, seed, KVTransfer(give=name), 1),
-        )
+        take = asked(name, seed, KVTransfer(take=prefill.address(name)))
+        give = asked(name, seed, KVTransfer(give=name), output=1)
         if when == "before":
             decode.add(take)
         prefill.add(give)
@@ -98,7 +96,7 @@ def test_all_groups_and_recurrent_states_are_transferred(grouped: dict[str, obje
         lengths = [len(asked("", seed).prompt_token_ids) for seed in range(4)]
         assert in_turns(prefill, decode, range(4), when) == [(length - tail) // 16 * 16 for length in lengths]
         assert decode.engine.peer_transfers.counts.failed_pulls == 0  # type: ignore[union-attr]
-        settle(prefill, decode)
+        check_released(prefill, decode)
 
 
 def test_what_is_lost_of_any_group_is_computed(grouped: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +120,7 @@ def test_what_is_lost_of_any_group_is_computed(grouped: dict[str, object], monke
         in_turns(prefill, decode, range(12), "after")
         counts = decode.engine.peer_transfers.counts  # type: ignore[union-attr]
         assert 0 < counts.failed_pulls < counts.pulls
-        settle(prefill, decode)
+        check_released(prefill, decode)
 
 
 def test_an_idle_engine_does_not_count_blocks_as_held_that_are_free() -> None:
@@ -154,19 +152,19 @@ def test_layers_travel_before_their_step_has_ended(monkeypatch: pytest.MonkeyPat
     with Side("prefill", **whole) as prefill, Side("decode", **whole) as decode:
         here, there = prefill.engine.peer_transfers, decode.engine.peer_transfers
         assert here is not None and there is not None
-        have, came = here.have, list[int]()
+        advance, came = here.advance, list[int]()
         sent, received = here._exports._memory.blocks, there._client._memory.blocks.memory
 
         def waits(nbytes: int) -> None:
-            have(nbytes)
+            advance(nbytes)
             block = min(block for one in here._exports._exports.values() for block, _ in one.computing.values())
             content, last = bytes(sent.views([block], 0, nbytes)[0]), time.monotonic() + 10
             while content not in bytes(received) and time.monotonic() < last:
                 time.sleep(0.005)
             came.append(content in bytes(received))
 
-        monkeypatch.setattr(here, "have", waits)
-        decode.add(asked("r", 1, KVTransfer(take=prefill.place("r"))))
+        monkeypatch.setattr(here, "advance", waits)
+        decode.add(asked("r", 1, KVTransfer(take=prefill.address("r"))))
         prefill.add(asked("r", 1, KVTransfer(give="r"), output=1))
         tokens = decode.wait("r")
         assert came == [True] * len(prefill.engine.model.layers)
@@ -177,21 +175,19 @@ def test_layers_travel_before_their_step_has_ended(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("fails_at", [1, 3, 4])
-def test_a_step_that_fails_between_two_layers_hands_nothing_over(
-    monkeypatch: pytest.MonkeyPatch, fails_at: int
-) -> None:
+def test_a_step_that_fails_between_two_layers_transfers_nothing(monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
     with Side("prefill", **FEW) as prefill, Side("decode", **FEW) as decode:
         here = prefill.engine.peer_transfers
         assert here is not None
-        have, calls = here.have, iter(range(1000))
+        advance, calls = here.advance, iter(range(1000))
 
         def broken(nbytes: int) -> None:
-            have(nbytes)
+            advance(nbytes)
             if next(calls) == fails_at:
                 raise RuntimeError("a fault of the test")
 
-        monkeypatch.setattr(here, "have", broken)
-        decode.add(asked("r", 2, KVTransfer(take=prefill.place("r"))))
+        monkeypatch.setattr(here, "advance", broken)
+        decode.add(asked("r", 2, KVTransfer(take=prefill.address("r"))))
         prefill.add(asked("r", 2, KVTransfer(give="r"), output=1))
         prefill.wait("r")
         assert prefill.ended["r"].finishes[0].reason == "error"
@@ -199,7 +195,7 @@ def test_a_step_that_fails_between_two_layers_hands_nothing_over(
         assert decode.cached("r") == 0 and decode.engine.peer_transfers.counts.failed_pulls == 1  # type: ignore[union-attr]
         decode.add(asked("plain", 2))
         assert decode.wait("plain") == tokens
-        settle(prefill, decode)
+        check_released(prefill, decode)
 
 
 def test_what_failed_steps_and_aborted_prompts_have_written_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,22 +205,22 @@ def test_what_failed_steps_and_aborted_prompts_have_written_is_never_used(monkey
     with Side("prefill", hold=4.0, **FEW) as prefill, Side("decode", timeout=5.0, **FEW) as decode:
         here = prefill.engine.peer_transfers
         assert here is not None
-        have, memory = here.have, here._exports._memory.blocks
+        advance, memory = here.advance, here._exports._memory.blocks
 
         def nonsense(nbytes: int) -> None:
             if dice.random() > (0.12 if nbytes == memory.block_bytes else 0.01):
-                return have(nbytes)
+                return advance(nbytes)
             exports = here._exports
             coming = [one for export in exports._exports.values() for one in export.computing.values()]
             for view in memory.views([block for block, step in coming if step is exports._step], 0, nbytes):
                 view[:] = dice.randbytes(len(view))
-            have(nbytes)
+            advance(nbytes)
             time.sleep(0.01)
             raise RuntimeError("a fault of the test")
 
-        monkeypatch.setattr(here, "have", nonsense)
+        monkeypatch.setattr(here, "advance", nonsense)
         for seed in range(count):
-            decode.add(asked(f"r{seed}", seed, KVTransfer(take=prefill.place(f"r{seed}")), output=6))
+            decode.add(asked(f"r{seed}", seed, KVTransfer(take=prefill.address(f"r{seed}")), output=6))
             prefill.add(asked(f"r{seed}", seed, KVTransfer(give=f"r{seed}"), output=1))
             if dice.random() < 0.2:
                 prefill.abort(f"r{seed}")
@@ -236,7 +232,7 @@ def test_what_failed_steps_and_aborted_prompts_have_written_is_never_used(monkey
             prefill.wait(f"r{seed}")
             prefill.add(asked(f"plain {seed}", seed, output=6))
             assert prefill.wait(f"plain {seed}") == answers[seed], seed
-        settle(prefill, decode)
+        check_released(prefill, decode)
 
 
 def test_a_prompt_that_is_cached_is_not_pulled() -> None:
@@ -245,7 +241,7 @@ def test_a_prompt_that_is_cached_is_not_pulled() -> None:
         expected = decode.wait("before")
         prefill.add(asked("r", 1, KVTransfer(give="r"), output=1))
         prefill.wait("r")
-        decode.add(asked("r", 1, KVTransfer(take=prefill.place("r"))))
+        decode.add(asked("r", 1, KVTransfer(take=prefill.address("r"))))
         assert decode.wait("r") == expected
         assert decode.engine.peer_transfers.counts.pulls == 0  # type: ignore[union-attr]
 
@@ -253,24 +249,24 @@ def test_a_prompt_that_is_cached_is_not_pulled() -> None:
 def test_a_peer_that_closes_while_blocks_travel_costs_computing_alone() -> None:
     with Side("decode", **FEW) as decode:
         with Side("prefill", **FEW) as prefill:
-            place = prefill.place("r")
-            decode.add(asked("r", 2, KVTransfer(take=place)))
+            address = prefill.address("r")
+            decode.add(asked("r", 2, KVTransfer(take=address)))
             prefill.add(asked("r", 2, KVTransfer(give="r"), output=1))
             time.sleep(0.02)
         tokens = decode.wait("r")
         decode.add(asked("plain", 2))
         assert decode.wait("plain") == tokens
-        settle(decode)
+        check_released(decode)
 
 
 def test_what_never_comes_is_computed_when_its_time_is_over() -> None:
     """The prefill engine has another prompt, or none."""
     with Side("prefill", hold=0.3, **FEW) as prefill, Side("decode", timeout=1.0, **FEW) as decode:
-        decode.add(asked("never", 3, KVTransfer(take=prefill.place("never"))))
+        decode.add(asked("never", 3, KVTransfer(take=prefill.address("never"))))
         prefill.add(asked("other", 4, KVTransfer(give="other"), output=1))
-        decode.add(asked("other", 3, KVTransfer(take=prefill.place("other"))))
+        decode.add(asked("other", 3, KVTransfer(take=prefill.address("other"))))
         assert decode.wait("never") == decode.wait("other")
-        settle(prefill, decode)
+        check_released(prefill, decode)
 
 
 @pytest.mark.parametrize("other", [{"secret": b"another secret, as long"}, {"dtype": "float32"}, {"block_size": 32}])
@@ -278,7 +274,7 @@ def test_another_engine_is_refused_and_the_prompt_computed(other: dict[str, obje
     with Side("prefill", **{**FEW, **other}) as prefill, Side("decode", **FEW) as decode:  # type: ignore[arg-type]
         prefill.add(asked("r", 5, KVTransfer(give="r"), output=1))
         prefill.wait("r")
-        decode.add(asked("r", 5, KVTransfer(take=prefill.place("r"))))
+        decode.add(asked("r", 5, KVTransfer(take=prefill.address("r"))))
         tokens = decode.wait("r")
         decode.add(asked("plain", 5))
         assert decode.wait("plain") == tokens
@@ -288,7 +284,7 @@ def test_another_engine_is_refused_and_the_prompt_computed(other: dict[str, obje
 def test_an_engine_that_is_interrupted_while_it_plans_holds_nothing_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its accounts begin anew: what it held for a minute is given up at once, and it goes on."""
+    """It resets: exports end at once, and it goes on."""
     with Side("prefill", hold=60, **FEW) as prefill, Side("decode", **FEW) as decode:
         prefill.add(asked("r", 7, KVTransfer(give="r"), output=1))
         first = prefill.wait("r")
@@ -307,24 +303,24 @@ def test_an_engine_that_is_interrupted_while_it_plans_holds_nothing_for_others(
         prefill.wait("doomed")
         assert prefill.ended["doomed"].finishes[0].reason == "error"
         assert time.monotonic() - began < 30
-        decode.add(asked("r", 7, KVTransfer(take=prefill.place("r"))))
+        decode.add(asked("r", 7, KVTransfer(take=prefill.address("r"))))
         assert decode.wait("r")[:1] == first and decode.cached("r") == 0
-        settle(prefill, decode)
+        check_released(prefill, decode)
 
 
-def test_what_nobody_takes_is_given_up() -> None:
+def test_an_export_that_no_peer_takes_ends() -> None:
     with Side("prefill", hold=0.3, **FEW) as prefill:
         prefill.add(asked("r", 6, KVTransfer(give="r"), output=1))
         prefill.wait("r")
-        settle(prefill)
+        check_released(prefill)
 
 
-def settle(*sides: Side, seconds: float = 10.0) -> None:
+def check_released(*sides: Side, seconds: float = 10.0) -> None:
     """No block is held any more. What peers have taken, or did not come for, an engine hears of with its next step."""
     last, tries = time.monotonic() + seconds, 0
     for side in sides:
         while side.engine.loop.stats().held_blocks:
-            assert time.monotonic() < last, "blocks are held for nobody"
+            assert time.monotonic() < last, "blocks are held without a request"
             time.sleep(0.05)
             tries += 1
             side.add(Request(request_id=f"try {tries}", prompt_token_ids=(5,), params=SamplingParams(max_tokens=1)))

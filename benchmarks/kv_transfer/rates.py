@@ -45,7 +45,7 @@ def export(connection: Connection) -> None:
     views = here.memory.views(range(BLOCKS))
     while (asked := connection.recv()) is not None:
         if isinstance(asked, str):
-            here.give(asked, range(BLOCKS), range(BLOCKS))
+            here.export(asked, range(BLOCKS), range(BLOCKS))
             connection.send(True)
             continue
         with socket.create_connection(("127.0.0.1", asked)) as bare:
@@ -71,7 +71,7 @@ def pull_seconds(here: PeerSide, address: tuple[str, int], connection: Connectio
     connection.send(export_id)
     connection.recv()
     began = time.perf_counter()
-    here.take(address, export_id, range(BLOCKS), range(BLOCKS))
+    here.pull(address, export_id, range(BLOCKS), range(BLOCKS))
     ended = here.ended(60)
     seconds = time.perf_counter() - began
     if ended.error is not None:

@@ -97,7 +97,7 @@ def pair(shape: dict[str, object], chunk: int, link: Link) -> Iterator[Pair]:
         }
         prefill = opened.enter_context(EngineSide("prefill", "tcp", timeout=300, hold=300, **settings))
         decode = opened.enter_context(EngineSide("decode", "tcp", timeout=300, hold=300, **settings))
-        address = prefill.place("").host, prefill.place("").port
+        address = prefill.address("").host, prefill.address("").port
         if link.rate is not None:
             address = opened.enter_context(slow_link(address, link.rate))
         yield Pair(prefill, decode, address)
@@ -149,19 +149,19 @@ def _request(name: str, tokens: tuple[int, ...], transfer: KVTransfer) -> Reques
 @contextmanager
 def _without_layers(exchange: PeerTransfers) -> Iterator[None]:
     """Report no step before it has ended: blocks travel only then."""
-    computing = exchange.computing
-    exchange.computing = lambda sends: None  # type: ignore[method-assign]
+    computing = exchange.begin_step
+    exchange.begin_step = lambda sends: None  # type: ignore[method-assign]
     try:
         yield
     finally:
-        exchange.computing = computing  # type: ignore[method-assign]
+        exchange.begin_step = computing  # type: ignore[method-assign]
 
 
 @contextmanager
 def _watched(engines: Pair, chunk: int) -> Iterator[Overlap]:
     """Return what of the last chunk's blocks is computed, as its layers are done, and what is there, as messages
     come."""
-    overlap, have = Overlap(), engines.here.have
+    overlap, have = Overlap(), engines.here.advance
     blocks = handed(chunk)
 
     class Watched(Arrivals):
@@ -173,12 +173,12 @@ def _watched(engines: Pair, chunk: int) -> Iterator[Overlap]:
         overlap.computed.append((time.monotonic(), nbytes * blocks))
         have(nbytes)
 
-    engines.here.have = on_bytes  # type: ignore[method-assign]
+    engines.here.advance = on_bytes  # type: ignore[method-assign]
     try:
         with patch.object(client, "Arrivals", Watched):
             yield overlap
     finally:
-        engines.here.have = have  # type: ignore[method-assign]
+        engines.here.advance = have  # type: ignore[method-assign]
         del overlap.computed[: -len(engines.prefill.engine.model.layers)]
 
 

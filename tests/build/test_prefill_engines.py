@@ -89,7 +89,7 @@ def test_two_of_them_share_the_prompts(tiny: Path, plain: LLM) -> None:
     asked = prompts(3, 12)
     with LLM(str(tiny), prefill_engines=2, **SHAPE) as three:
         assert tokens(three.generate(asked, PARAMS)) == tokens(plain.generate(asked, PARAMS))
-        given = [one._exchange.counts.given_blocks for one in three._prefill._engines]  # type: ignore[attr-defined]
+        given = [one._exchange.counts.served_blocks for one in three._prefill._engines]  # type: ignore[attr-defined]
     assert sum(given) == sum((len(one) - 1) // 16 for one in asked) and min(given) > 0
 
 

@@ -52,13 +52,13 @@ class Reader:
     def __init__(self) -> None:
         self.calls: list[object] = []
 
-    def computing(self, sends: Sequence[EarlySend]) -> None:
+    def begin_step(self, sends: Sequence[EarlySend]) -> None:
         self.calls.append(tuple(sends))
 
-    def have(self, nbytes: int) -> None:
+    def advance(self, nbytes: int) -> None:
         self.calls.append(nbytes)
 
-    def broken_off(self) -> None:
+    def fail_step(self) -> None:
         self.calls.append("broken off")
 
 
@@ -71,7 +71,7 @@ def test_the_last_pass_of_a_step_that_is_read_counts() -> None:
             progress.begin_pass(is_last=is_last)
             progress.layer_done(0)
             progress.layer_done(1)
-        progress.broken_off()
+        progress.fail_step()
     assert reader.calls == [(SEND,), 10, 20, "broken off"]
 
 

@@ -333,7 +333,7 @@ class _LoadedModel(Struct, frozen=True):
             return None
         from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
 
-        reader = next((one for one in transfers if isinstance(one, PeerTransfers) and one.gives), None)
+        reader = next((one for one in transfers if isinstance(one, PeerTransfers) and one.is_producer), None)
         if reader is None or self.backend.depth > 1 or not isinstance(self.decoder, Model):
             return None
         ends = layer_ends(self.settings.shape, self.backend.bytes_per_block)

@@ -130,7 +130,9 @@ class KVConnectors:
 
     def export_stats(self) -> KVExportStats | None:
         return (
-            None if self.peer_transfers is None or not self.peer_transfers.gives else self.peer_transfers.export_stats
+            None
+            if self.peer_transfers is None or not self.peer_transfers.is_producer
+            else self.peer_transfers.export_stats
         )
 
     def abandon(self) -> None:

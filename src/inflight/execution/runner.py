@@ -109,7 +109,7 @@ class ModelRunner:
         except Exception as fault:  # whatever breaks a step must end its requests, not the engine
             flight.fault = fault
             if self._layers is not None:
-                self._layers.broken_off()
+                self._layers.fail_step()
             if not self.is_lost(fault):
                 self.discard(plan)
         if self._grammars is not None:

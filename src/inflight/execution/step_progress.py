@@ -57,13 +57,13 @@ class StepActivity:
 class StepReader(Protocol):
     """Reads blocks while a step computes them. Called on the thread that runs the steps."""
 
-    def computing(self, sends: Sequence[EarlySend]) -> None:
+    def begin_step(self, sends: Sequence[EarlySend]) -> None:
         """Note that the step that begins completes these blocks."""
 
-    def have(self, nbytes: int) -> None:
+    def advance(self, nbytes: int) -> None:
         """Note that the first `nbytes` of each of these blocks are computed."""
 
-    def broken_off(self) -> None:
+    def fail_step(self) -> None:
         """Discard what was read: the step was broken off."""
 
 
@@ -76,7 +76,7 @@ class LayerProgress:
     def begin(self, plan: BatchPlan) -> None:
         self._is_read = bool(plan.early_sends)
         if self._is_read:
-            self._reader.computing(plan.early_sends)
+            self._reader.begin_step(plan.early_sends)
 
     def begin_pass(self, *, is_last: bool) -> None:
         self._counts = self._is_read and is_last
@@ -84,12 +84,12 @@ class LayerProgress:
     def layer_done(self, layer: int) -> None:
         """Report a layer of the current pass as computed."""
         if self._counts:
-            self._reader.have(self._ends[layer])
+            self._reader.advance(self._ends[layer])
 
-    def broken_off(self) -> None:
+    def fail_step(self) -> None:
         """Report that the step begun last was broken off."""
         if self._is_read:
-            self._reader.broken_off()
+            self._reader.fail_step()
 
 
 def layer_ends(shape: KVShape, bytes_per_block: Callable[[KVShape], int]) -> list[int]:

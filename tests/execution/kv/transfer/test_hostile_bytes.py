@@ -45,8 +45,8 @@ def frame(message: msgspec.Struct) -> bytes:
 def works(engine: Engine) -> None:
     """Blocks of the engine's own arrive, by a connection like any other."""
     other = Engine()
-    engine.give("still", [1], [1])
-    other.take(engine, "still", [1], [1])
+    engine.export("still", [1], [1])
+    other.pull(engine, "still", [1], [1])
     assert other.ended().error is None
     other.peer_transfers.close()
     assert engine.ended().error is None
@@ -100,7 +100,7 @@ def test_another_version_of_the_protocol_is_refused_with_a_sentence(engine: Engi
 
 @pytest.mark.parametrize(("names", "groups"), [(0, 0), (1, 2), (2, 1)])
 def test_a_pull_names_a_group_for_each_block(engine: Engine, names: int, groups: int) -> None:
-    engine.give("one", [0, 1], [1, 2])
+    engine.export("one", [0, 1], [1, 2])
     with socket.create_connection(engine.peer_transfers.address, timeout=5) as connected:
         channel = Channel(connected, "the server")
         introduce(channel, PeerSecret(SECRET), DESCRIPTION, "stream")
@@ -138,7 +138,7 @@ def _listener(answer: Answer) -> socket.socket:
 
 
 def _welcomed(then: bytes) -> Answer:
-    """A peer that knows the secret, and goes mad."""
+    """Answer as a peer that knows the secret and sends `then` instead of blocks."""
 
     def answer(connected: socket.socket) -> None:
         def read() -> bytes:
@@ -180,11 +180,11 @@ ANSWERS: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_a_mad_peer_fails_a_pull_and_no_more(engine: Engine, kind: str) -> None:
+def test_a_faulty_peer_fails_a_pull_and_no_more(engine: Engine, kind: str) -> None:
     listener = _listener(ANSWERS[kind])
     beside = engine.block(9)
     with listener:
-        transfer_id = engine.take(listener.getsockname()[:2], "one", [1, 2], [7, 8])
+        transfer_id = engine.pull(listener.getsockname()[:2], "one", [1, 2], [7, 8])
         ended = engine.ended()
     assert (
         ended.transfer_id == transfer_id and ended.error is not None and ended.error.startswith("The peer at 127.0.0.1")

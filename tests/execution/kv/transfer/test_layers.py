@@ -34,7 +34,7 @@ def pair() -> Iterator[Callable[[str], tuple[Engine, Engine]]]:
 
 
 def computing(engine: Engine, export_id: str, names: list[int], blocks: list[int]) -> None:
-    engine.peer_transfers.computing([EarlySend(export_tier(export_id), tuple(blocks), tuple(names))])
+    engine.peer_transfers.begin_step([EarlySend(export_tier(export_id), tuple(blocks), tuple(names))])
 
 
 def eventually(is_so: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -50,50 +50,50 @@ def test_layers_travel_while_the_next_are_computed(
 ) -> None:
     prefill, decode = pair(transport)
     blocks, into = list(range(40)), list(range(60, 20, -1))
-    decode.take(prefill, "one", range(100, 140), into)
+    decode.pull(prefill, "one", range(100, 140), into)
     before = [decode.block(block) for block in into]
     computing(prefill, "one", list(range(100, 140)), blocks)
     for done in (QUARTER, 3 * QUARTER, BLOCK_BYTES):
-        prefill.peer_transfers.have(done)
+        prefill.peer_transfers.advance(done)
         expected = [prefill.block(block)[:done] for block in blocks]
         eventually(lambda done=done, expected=expected: [decode.block(one)[:done] for one in into] == expected)  # type: ignore[misc]
         assert [decode.block(one)[done:] for one in into] == [one[done:] for one in before]
     time.sleep(0.05)
     assert decode.peer_transfers.poll() == (), "the step has not ended"
-    prefill.give("one", range(100, 140), blocks)
+    prefill.export("one", range(100, 140), blocks)
     assert decode.ended().error is None
-    assert decode.peer_transfers.counts.pulled_blocks == prefill.peer_transfers.counts.given_blocks == 40
+    assert decode.peer_transfers.counts.pulled_blocks == prefill.peer_transfers.counts.served_blocks == 40
 
 
 def test_what_is_computed_comes_first_and_another_step_goes_on(pair: Callable[[str], tuple[Engine, Engine]]) -> None:
     prefill, decode = pair("tcp")
-    prefill.give("one", [1, 2], [1, 2])
+    prefill.export("one", [1, 2], [1, 2])
     computing(prefill, "one", [3, 4], [3, 4])
-    prefill.peer_transfers.have(QUARTER)
-    decode.take(prefill, "one", [1, 2, 3, 4, 5], [11, 12, 13, 14, 15])
+    prefill.peer_transfers.advance(QUARTER)
+    decode.pull(prefill, "one", [1, 2, 3, 4, 5], [11, 12, 13, 14, 15])
     eventually(lambda: decode.block(14)[:QUARTER] == prefill.block(4)[:QUARTER])
-    prefill.peer_transfers.have(BLOCK_BYTES)
-    prefill.give("one", [3, 4], [3, 4])
+    prefill.peer_transfers.advance(BLOCK_BYTES)
+    prefill.export("one", [3, 4], [3, 4])
     computing(prefill, "one", [5], [5])
-    prefill.peer_transfers.have(BLOCK_BYTES)
-    prefill.give("one", [5], [5])
+    prefill.peer_transfers.advance(BLOCK_BYTES)
+    prefill.export("one", [5], [5])
     assert decode.ended().error is None
     assert [decode.block(10 + block) for block in range(1, 6)] == [prefill.block(block) for block in range(1, 6)]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_step_that_is_broken_off_hands_nothing_over(
+def test_a_step_that_is_broken_off_transfers_nothing(
     pair: Callable[[str], tuple[Engine, Engine]], transport: str
 ) -> None:
     prefill, decode = pair(transport)
-    decode.take(prefill, "one", [1, 2], [1, 2])
+    decode.pull(prefill, "one", [1, 2], [1, 2])
     computing(prefill, "one", [1, 2], [1, 2])
-    prefill.peer_transfers.have(QUARTER)
+    prefill.peer_transfers.advance(QUARTER)
     eventually(lambda: decode.block(2)[:QUARTER] == prefill.block(2)[:QUARTER])
-    prefill.peer_transfers.broken_off()
+    prefill.peer_transfers.fail_step()
     assert "not computed to its end" in str(decode.ended().error)
-    prefill.give("two", [1], [1])
-    decode.take(prefill, "two", [1], [5])
+    prefill.export("two", [1], [1])
+    decode.pull(prefill, "two", [1], [5])
     assert decode.ended().error is None, "and the connection is as good as before"
 
 
@@ -103,20 +103,20 @@ def test_what_was_read_and_is_not_held_afterwards_counts_for_nothing(
 ) -> None:
     """The request was aborted beside its step, or its blocks are others by now."""
     prefill, decode = pair("tcp")
-    decode.take(prefill, "one", [1, 2], [1, 2])
+    decode.pull(prefill, "one", [1, 2], [1, 2])
     computing(prefill, "one", [1, 2], [1, 2])
-    prefill.peer_transfers.have(BLOCK_BYTES)
+    prefill.peer_transfers.advance(BLOCK_BYTES)
     eventually(lambda: decode.block(2) == prefill.block(2))
     if held:
-        prefill.give("one", **held)
-    prefill.give("one", (), ())
+        prefill.export("one", **held)
+    prefill.export("one", (), ())
     assert "not computed to its end" in str(decode.ended().error)
 
 
 def test_nothing_of_a_step_is_held_by_itself(pair: Callable[[str], tuple[Engine, Engine]]) -> None:
     prefill, _ = pair("tcp")
     computing(prefill, "one", [1], [1])
-    prefill.peer_transfers.have(BLOCK_BYTES)
+    prefill.peer_transfers.advance(BLOCK_BYTES)
     assert prefill.peer_transfers.poll() is None
 
 

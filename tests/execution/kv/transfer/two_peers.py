@@ -13,6 +13,7 @@ from inflight.peer_secret import PeerSecret
 
 SECRET = b"a secret of the tests, no more"
 BLOCK_BYTES, BLOCKS = 4096, 64
+STATE_BYTES = 10_000
 DESCRIPTION = KVDescription(
     release="1.2",
     model="tiny",
@@ -37,10 +38,11 @@ class Engine(PeerSide):
         secret: bytes = SECRET,
         block_bytes: int = BLOCK_BYTES,
         blocks: int = BLOCKS,
+        states: int = 0,
         **described: object,
     ):
         description = msgspec.structs.replace(DESCRIPTION, **{"block_bytes": block_bytes, **described})
-        super().__init__(given or options(), PeerSecret(secret), description, blocks)
+        super().__init__(given or options(), PeerSecret(secret), description, blocks, states, STATE_BYTES)
 
 
 def options(**changed: object) -> KVTransferOptions:

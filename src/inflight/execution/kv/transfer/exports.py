@@ -107,7 +107,7 @@ class Exports:
             self._displace(export)
             self._changed.notify_all()
 
-    def computing(self, sends: Iterable[tuple[str, Sequence[Key], Sequence[int]]]) -> None:
+    def begin_step(self, sends: Iterable[tuple[str, Sequence[Key], Sequence[int]]]) -> None:
         """Note that a step begins. sends: ids of exports, with the blocks that the step completes."""
         with self._changed:
             self._step = step = _Step()
@@ -118,13 +118,13 @@ class Exports:
                 export.computing.update((key, (block, step)) for key, block in zip(keys, blocks, strict=True))
             self._changed.notify_all()
 
-    def have(self, nbytes: int) -> None:
+    def advance(self, nbytes: int) -> None:
         """Note that the first `nbytes` of each of the step's blocks are computed."""
         with self._changed:
             self._step.ready = nbytes
             self._changed.notify_all()
 
-    def broken_off(self) -> None:
+    def fail_step(self) -> None:
         """Discard the blocks of the current step, which failed."""
         with self._changed:
             self._step.is_broken = True

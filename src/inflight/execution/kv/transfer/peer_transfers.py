@@ -33,8 +33,8 @@ class PeerTransferCounts:
     pulls: int
     failed_pulls: int
     pulled_seconds: float
-    given_blocks: int
-    failed_gives: int
+    served_blocks: int
+    failed_serves: int
 
 
 class PeerTransfers:
@@ -60,7 +60,7 @@ class PeerTransfers:
         """
         if options.transport == "shm":
             log.warning("--kv-transport shm means tcp now, which is as fast between processes of one machine.")
-        self.gives = options.is_producer
+        self.is_producer = options.is_producer
         agent = _agent(options, memory)
         self._exports = Exports(options.hold, memory)
         self._server = KVServer(secret, describe, self._exports, agent)
@@ -95,17 +95,17 @@ class PeerTransfers:
         return is_of_peers(tier)
 
     # -- blocks that a step computes, on the thread that runs the steps ---------------------------------------------
-    def computing(self, sends: Sequence[EarlySend]) -> None:
+    def begin_step(self, sends: Sequence[EarlySend]) -> None:
         """Note that a step begins, which completes these blocks."""
-        self._exports.computing((_export_id(one.tier), _keys((), one.remote_blocks), one.blocks) for one in sends)
+        self._exports.begin_step((_export_id(one.tier), _keys((), one.remote_blocks), one.blocks) for one in sends)
 
-    def have(self, nbytes: int) -> None:
+    def advance(self, nbytes: int) -> None:
         """Note that the first `nbytes` of each of the step's blocks are computed."""
-        self._exports.have(nbytes)
+        self._exports.advance(nbytes)
 
-    def broken_off(self) -> None:
+    def fail_step(self) -> None:
         """Discard the blocks of the current step, which failed."""
-        self._exports.broken_off()
+        self._exports.fail_step()
 
     # -- transfers --------------------------------------------------------------------------------------------------
     def begin(self, transfer: Transfer) -> None:
