@@ -19,7 +19,7 @@
 #include "isa/elementary.h"
 #include "isa/float16.h"
 #include "pool/parallel.h"
-#include "rows/norm_rope.h"
+#include "rows/row_loops.h"
 
 namespace inflight::INFLIGHT_ISA {
 

@@ -5,12 +5,10 @@
 #pragma once
 #include "isa/elementary.h"
 #include "pool/parallel.h"
+#include "rows/row_loops.h"
 #include "types.h"
 
 namespace inflight::INFLIGHT_ISA {
-
-// `exp` takes NaN for a small number: here NaN must stay NaN, so that a damaged router is seen.
-INLINE float sigmoid(float x) { return x == x ? 1.0f / (1.0f + exp(-x)) : x; }
 
 INLINE void softmax(const float* logits, std::int64_t count, float* scores) {
   float most = logits[0], sum = 0;
@@ -155,16 +153,6 @@ inline void add_weighted(Pool& pool, const float* x, const std::int32_t* places,
         for (std::int64_t r = 0; r < top_k; ++r) sum += weight[r] * x[at[r] * width + i];
         to[i] += sum;
       }
-    }
-  });
-}
-
-inline void add_gated(Pool& pool, const float* x, const float* gate, std::int64_t tokens, std::int64_t width,
-                      float* out) {
-  parallel_rows(pool, tokens, tokens * width * 8, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t t = first; t < last; ++t) {
-      const float share = sigmoid(gate[t]);
-      for (std::int64_t i = t * width; i < (t + 1) * width; ++i) out[i] += share * x[i];
     }
   });
 }

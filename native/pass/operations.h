@@ -1,11 +1,19 @@
 // The operations of a forward pass: those that a program records, by their names in Python.
 //
-// A new one is a function of a prepared pass and its arguments, in a file of its own, and a line here.
+// A new one is a function of a prepared pass and its arguments, in a file of its own, which is included and listed here.
+// Files in rows/ have its kernel, too, for rows.cpp (rows/operation.h).
 #pragma once
+#include "rows/elementwise.h"
+#include "rows/embed.h"
+#include "rows/gather.h"
+#include "rows/latent.h"
+#include "rows/norm.h"
+#include "rows/rope.h"
+#ifndef INFLIGHT_ISA
 #include "pass/attention.h"
 #include "pass/products.h"
-#include "pass/rows.h"
 #include "pass/states.h"
+#endif
 
 #define INFLIGHT_OPERATIONS(each) \
   each(embed) \

@@ -1,7 +1,7 @@
 // One forward pass as its operations see it: where its tokens lie, the KV cache, the states, how attention is divided.
 //
 // Knows that all of that fits together, since it is checked here once; so an operation in a layer only compares sizes.
-// Nothing of the operations: rows.h, products.h, attention.h and states.h.
+// Nothing of the operations (operations.h).
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -151,5 +151,14 @@ class PreparedPass {
   std::vector<std::unique_ptr<AttentionPlan>> plans_;
   std::vector<std::pair<std::int64_t, std::int64_t>> seen_;  // windows and groups whose blocks are checked
 };
+
+// One of which softmax attention is computed over keys and values of one width.
+inline const KVLayer& with_values(const PreparedPass& pass, std::int64_t layer) {
+  const KVLayer& found = pass.layer_at(layer);
+  if (found.key_dim != found.value_dim)
+    refuse("layer " + std::to_string(layer) + " has keys of " + std::to_string(found.key_dim) + " and values of " +
+           std::to_string(found.value_dim) + " numbers, which must be equally many");
+  return found;
+}
 
 }  // namespace inflight

@@ -1,6 +1,6 @@
 // A model's forward pass as data: operations with the arguments that stay the same, run in one call.
 //
-// An operation is a function over a prepared pass (rows.h and its like); `operations.h` lists them. A program calls
+// An operation is a function over a prepared pass; `operations.h` lists them. A program calls
 // them in the order in which they were recorded, as one turn at the backend: the interpreter lock is released once, and
 // the pool's workers, which spin for a while after each job, find the next one without being woken.
 #pragma once

@@ -9,7 +9,7 @@
 #include "isa/elementary.h"
 #include "isa/float16.h"
 #include "pool/parallel.h"
-#include "rows/norm_rope.h"
+#include "rows/row_loops.h"
 #include "types.h"
 
 namespace inflight::INFLIGHT_ISA {
@@ -23,9 +23,6 @@ INLINE Value held(float x) {
   hold(&to, x);
   return to;
 }
-
-INLINE float read(std::uint16_t x) { return from_bf16(x); }
-INLINE float read(float x) { return x; }
 
 // A layer's part of a live state, and of a snapshot.
 INLINE char* live_state(const StateView& view, std::int64_t chunk) {
@@ -282,17 +279,6 @@ void run_delta_rule(Pool& pool, const StateView& view, const AttentionMetadata& 
       first = last;
     }
   }, metadata.tokens * heads * keys * values < (1 << 15));
-}
-
-// x ← x · sigmoid(gate)
-template <class Value>
-void gate_rows(Pool& pool, const float* gate, std::int64_t tokens, std::int64_t width, Value* x) {
-  const auto sigmoid = [](vf v) { return all(1.0f) / (all(1.0f) + exp(-v)); };
-  map_rows(pool, gate, tokens, width,
-           [&](const float* from, std::int64_t count, float* y) { map_run(from, count, y, sigmoid); },
-           [&](std::int64_t i, std::int64_t count, const float* y) {
-             for (std::int64_t k = 0; k < count; ++k) hold(x + i + k, read(x[i + k]) * y[k]);
-           });
 }
 
 }  // namespace inflight::INFLIGHT_ISA

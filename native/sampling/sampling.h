@@ -243,12 +243,12 @@ void each_row(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabul
   parallel_for(pool, rows, one, rows * vocabulary < 1 << 15);
 }
 
-inline void sample_rows(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling& s) {
+inline void sample(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabulary, const Sampling& s) {
   each_row(pool, logits, rows, vocabulary, [&](Row&& one, std::int64_t row) { one.run(s, row); });
 }
 
-inline void score_rows(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabulary,
-                       const std::int32_t* token_ids, const Logprobs& out) {
+inline void score(Pool& pool, float* logits, std::int64_t rows, std::int64_t vocabulary,
+                  const std::int32_t* token_ids, const Logprobs& out) {
   each_row(pool, logits, rows, vocabulary, [&](Row&& one, std::int64_t row) { one.score(token_ids[row], out, row); });
 }
 
