@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from inflight.execution.backends.native.backend import NativeBackend
 from inflight.execution.backends.native.forward_pass import NativePass, NativeProgram
-from inflight.execution.backends.native.module import InstructionSet, available_isas, instruction_sets
-from inflight.execution.backends.native.probes import peak_flops, read_bandwidth_bytes_per_s
+from inflight.execution.backends.native.machine import (
+    InstructionSet,
+    available_isas,
+    instruction_sets,
+    peak_flops,
+    read_bandwidth_bytes_per_s,
+)
 
 __all__ = [
     "InstructionSet",

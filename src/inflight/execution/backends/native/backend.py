@@ -17,7 +17,6 @@ from inflight.cpus import ANYWHERE, ThreadCpus
 from inflight.execution.backends.host import HostBackend
 from inflight.execution.backends.matrices import Matrix, Rows, alike, in_order
 from inflight.execution.backends.native.forward_pass import NativePass, NativeProgram
-from inflight.execution.backends.native.memory import NativeStates, laid_out, state_sizes
 from inflight.execution.backends.native.packing import pieces, taken_rows
 from inflight.execution.backends.native.recording import RecordedCall, Recording
 from inflight.execution.backends.protocol import (
@@ -37,6 +36,26 @@ from inflight.execution.backends.protocol import (
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
 from inflight.execution.program import Program
+
+
+class NativeStates:
+    """States of recurrent layers in the module's memory, `held`."""
+
+    def __init__(self, kernels: Any, held: Any) -> None:
+        self._kernels, self.held = kernels, held
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.held.nbytes)
+
+    @property
+    def snapshot_memory(self) -> memoryview:
+        held = self.held
+        memory: memoryview = held.memory.cast("B")
+        return memory[int(held.nbytes) // (held.rows + held.snapshots) * held.rows :]
+
+    def begin(self, row: int, snapshot: int) -> None:
+        self._kernels.begin_state(self.held, row, snapshot)
 
 
 class NativeBackend(HostBackend[NativePass]):
@@ -115,10 +134,10 @@ class NativeBackend(HostBackend[NativePass]):
         self._kernels.finish_packing()
 
     def bytes_per_block(self, shape: KVShape) -> int:
-        return int(self._kernels.bytes_per_block(*laid_out(shape)))
+        return int(self._kernels.bytes_per_block(*_laid_out(shape)))
 
     def kv_cache(self, shape: KVShape, num_blocks: int, host_blocks: int = 0) -> Any:
-        cache = self._kernels.kv_cache(*laid_out(shape), num_blocks + host_blocks)
+        cache = self._kernels.kv_cache(*_laid_out(shape), num_blocks + host_blocks)
         cache.shape = shape
         return cache
 
@@ -127,10 +146,10 @@ class NativeBackend(HostBackend[NativePass]):
         return view.cast("B")
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
-        return int(self._kernels.bytes_per_state(state_sizes(layers)))
+        return int(self._kernels.bytes_per_state(_state_sizes(layers)))
 
     def state_cache(self, layers: Sequence[LayerState | None], rows: int, snapshots: int) -> NativeStates:
-        return NativeStates(self._kernels, self._kernels.state_cache(state_sizes(layers), rows, snapshots))
+        return NativeStates(self._kernels, self._kernels.state_cache(_state_sizes(layers), rows, snapshots))
 
     def activation_of(self, array: Array) -> Any:
         return self._module.Activation(array)
@@ -148,7 +167,11 @@ class NativeBackend(HostBackend[NativePass]):
 
     def forward_pass(self, inputs: PassInputs, kv_cache: Any, batch: InputBatch, chunks: Sequence[Chunk]) -> NativePass:
         where, states = inputs.metadata, batch.states
-        self._reach(where.positions)
+        past = int(where.positions.max(initial=-1)) + 1
+        if past > self._reached:
+            for table in self._ropes:
+                table.reach(past)
+            self._reached = past
         of_states: tuple[Any, ...] = ()
         if inputs.states is not None:
             assert isinstance(states, NativeStates)
@@ -170,14 +193,6 @@ class NativeBackend(HostBackend[NativePass]):
             prepared.adapt(firsts, counts, [one.adapter for one in inputs.adapted])
         recorder = None if self._recording is None else self._recording.of_pass(where, kv_cache.shape)
         return NativePass(prepared, self, inputs, batch, chunks, recorder)
-
-    def _reach(self, positions: Array) -> None:
-        """Have the rope tables of these positions computed."""
-        past = int(positions.max(initial=-1)) + 1
-        if past > self._reached:
-            for table in self._ropes:
-                table.reach(past)
-            self._reached = past
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampledBatch:
         rows, vocabulary = logits.shape
@@ -244,3 +259,14 @@ class NativeBackend(HostBackend[NativePass]):
     def peak_flops(self, kind: Literal["bf16", "f32", "int8"], seconds: float = 0.1) -> float:
         """Operations per second (two per multiply-add) of all threads on registers."""
         return float(self._kernels.peak(kind, seconds))
+
+
+def _laid_out(shape: KVShape) -> tuple[int, bool, list[tuple[int, int, int, int]]]:
+    """As the module takes it; a layer without a place has no heads."""
+    layers = [one and (one.group, one.kv_heads, one.key_dim, one.value_dim) for one in shape.layers]
+    return shape.block_size, shape.quantized, [one or (0, 0, 0, 0) for one in layers]
+
+
+def _state_sizes(layers: Sequence[LayerState | None]) -> list[tuple[int, ...]]:
+    found = [one or LayerState(0, 0) for one in layers]
+    return [(one.inputs, one.channels, one.heads, one.key_dim, one.value_dim) for one in found]

@@ -1,10 +1,12 @@
-"""The instruction sets that the compiled module has kernels for."""
+"""The instruction sets that the compiled module has kernels for, and what this machine can do at most by them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from inflight.compiled import module
+from inflight.execution.backends.native.backend import NativeBackend
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +35,13 @@ def instruction_sets() -> list[InstructionSet]:
     """Return all instruction sets of this architecture, best first."""
     known = module().instruction_sets()
     return [InstructionSet(name, tuple(needs.split()), runs, compiled) for name, needs, runs, compiled in known]
+
+
+def read_bandwidth_bytes_per_s(threads: int, isa: str = "auto") -> float:
+    """Measured read bandwidth of `threads` threads."""
+    return NativeBackend("float32", threads, isa).read_bandwidth_bytes_per_s()
+
+
+def peak_flops(kind: Literal["bf16", "f32", "int8"], threads: int, isa: str = "auto") -> float:
+    """Measured peak of multiply-adds, two operations each, of `threads` threads."""
+    return NativeBackend("float32", threads, isa).peak_flops(kind)
