@@ -1,8 +1,4 @@
-"""From a source of tensors to packed weights: takes each by its name, hands it to the backend, lets it go, and counts.
-
-Knows how many of a model's elements are packed. Does not know which tensors a layer has (its own file does), where they
-come from (`checkpoints`), or how they are packed (the backend).
-"""
+"""Pack tensors from a source: take each by its name, give it to the backend, release it, and count."""
 
 from __future__ import annotations
 

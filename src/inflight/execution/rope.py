@@ -1,7 +1,7 @@
-"""Rotary position embedding: the table of cosines and sines that a model's rope settings mean.
+"""Make the table of cosines and sines of a model's rotary position embedding.
 
-Repeats the float32 steps by which `transformers` computes the frequencies of each scaling variant, so that both round
-at the same places. Does not know how a table is applied (the backend does that) or which positions a request will use.
+The table repeats the float32 steps by which `transformers` computes the frequencies of each scaling variant, so that
+both round at the same places.
 
 `dynamic` lets its frequencies follow the current sequence length in `transformers`. A key that is written once into a
 cache, shared between requests and recomputed in chunks cannot do that, so here they are fixed for the longest position

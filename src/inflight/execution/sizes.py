@@ -1,8 +1,7 @@
-"""Sizes of a model in this engine's memory: the parts of its layers, and bytes by data type and quantization.
+"""Count a model's bytes in this engine's memory, by data type and quantization.
 
-Knows which elements are packed in what (matrices in the backend's type, int8 or int4, or as a checkpoint's are
-quantized; norms and biases in float32). The counting is `models.arithmetic`, and which layers keep only their window
-`kv_groups`.
+Matrices are packed in the backend's type, int8 or int4, or as a checkpoint's are quantized; norms and biases in
+float32. `models.arithmetic` counts elements, and `kv_groups` says which layers keep only their window.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A model's weights as the backend holds them: packed once, then only read.
 
-Knows in which order to pack them so that memory never peaks above the packed model, and refuses what this memory cannot
-hold. Which tensors a layer has stands in `layers`, where they come from in `checkpoints`.
+They are packed in an order in which memory never peaks above the packed model, and a model that this memory cannot hold
+is refused. Parts of layers pack their own tensors (`parts`), which come from `checkpoints`.
 """
 
 from __future__ import annotations

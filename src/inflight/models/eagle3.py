@@ -1,6 +1,6 @@
-"""The config.json of an EAGLE-3 head: its one layer, its tokens, and which hidden states of the model it reads.
+"""Read the config.json of an EAGLE-3 head: its one layer, its tokens, and the hidden states of the model that it reads.
 
-Knows what such files say, and whether a head can be of a given model. Not its tensors.
+A head that cannot be of the given model is refused.
 """
 
 from __future__ import annotations

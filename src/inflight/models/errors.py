@@ -1,7 +1,7 @@
 """The one error of model files and what is made of them: a model that cannot be described, or not be served as given.
 
-Knows nothing but its name. Every message is a sentence for the person at the terminal: the cause, the number or name
-that caused it, and the next step.
+Every message is a sentence for the person at the terminal: the cause, the number or name that caused it, and the next
+step.
 """
 
 from __future__ import annotations

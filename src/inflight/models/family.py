@@ -1,7 +1,5 @@
 """A family of models: the names by which its config.json is recognized, what it makes of the fields, and pieces that
-most families share.
-
-Knows attention, MLPs and experts as most config.json files spell them. What differs stands in the family's own file.
+most families share: attention, MLPs, experts, windows and rotations as most config.json files spell them.
 """
 
 from __future__ import annotations
@@ -31,18 +29,26 @@ GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 
 
 class Family(Struct, frozen=True, kw_only=True):
-    """architectures, model_types: names in config.json that mean it. layers: of the fields, one for all layers or each.
-    understands: fields that change the arithmetic (`fields`) and that `layers` reads. defaults: for fields that are
-    left out. runs: whether this engine's decoder computes it. eps: the field's name. head_bias: whether the projection
-    to logits has one; None: no. rope: of the fields and a layer's attention, what rotates it; asked of families that
-    run. names: parts of tensors' names that its checkpoints spell differently, usual → theirs; several that mean one
-    tensor are its rows, one after the other. wrappers: architectures of which it is the text part, beside images and
-    the like.
+    """A family of models: its names, and what it makes of the fields of a config.json.
 
-    aliases: fields that it names otherwise, usual → its own.
-
-    Of families that continue no text: generates is False; pooler: of the architecture's name and the fields, what is
-    pooled from a text; positions, token_types, embedding_norm, final_norm, roots: as `ModelSpec` has them."""
+    Attributes:
+        architectures: Names in config.json that mean it.
+        model_types: The same, of `model_type`.
+        layers: Makes of the fields one layer for all, or each.
+        understands: Fields that change the arithmetic (`fields`) and that `layers` reads.
+        defaults: For fields that are left out.
+        runs: This engine's decoder computes it.
+        eps: Name of the field of the norms' epsilon.
+        head_bias: Whether the projection to logits has a bias; None: no.
+        rope: Makes of the fields, a layer's attention and its number what rotates it; asked of families that run.
+        names: Parts of tensors' names that its checkpoints spell differently, usual → theirs; several that mean one
+            tensor are its rows, one after the other.
+        wrappers: Architectures of which it is the text part, beside images and the like.
+        aliases: Fields that it names otherwise, usual → its own.
+        generates: It continues texts. The fields below are of families that do not.
+        pooler: Makes of the architecture's name and the fields what is pooled from a text.
+        positions: As of `ModelSpec`, as are `token_types`, `embedding_norm`, `final_norm` and `roots`.
+    """
 
     name: str
     architectures: tuple[str, ...]

@@ -1,8 +1,4 @@
-"""The fields of one config.json, read by kind and with bounds; and which of them change a model's arithmetic.
-
-Knows what a size, a flag, a list of layers and a token id may look like, and what fields of all families mean. Does not
-know what a family makes of them.
-"""
+"""Read the fields of one config.json by kind and with bounds, and refuse those that change a family's arithmetic."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Models by name: the well-known ones, whose config.json files lie in `well_known`, and any in a folder or a file.
-
-Knows how people spell a model's name. The files are read as every other config.json, or GGUF file, is.
-"""
+"""Find models by name: well-known ones, whose config.json files lie in `well_known`, and those in a folder or file."""
 
 from __future__ import annotations
 

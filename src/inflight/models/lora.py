@@ -1,6 +1,6 @@
-"""Reads `adapter_config.json` of a low-rank adapter, as PEFT writes it: which modules it changes, and by what factor.
+"""Read `adapter_config.json` of a low-rank adapter, as PEFT writes it: which modules it changes, and by what factor.
 
-Knows PEFT's fields, and refuses by name what would compute something else than W · x + factor · B · A · x; no tensors.
+A field that would compute something else than W · x + factor · B · A · x is refused by its name.
 """
 
 from __future__ import annotations

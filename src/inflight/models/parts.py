@@ -1,8 +1,8 @@
-"""The parts of a layer: what a mixer and an MLP of any kind answer about themselves.
+"""The parts of a layer: the questions that a mixer and an MLP of any kind answer about themselves.
 
-A kind is a frozen struct of sizes, one file in `mixers` or `mlps`, that overrides the answers in which it differs. Who
-counts weights, lays out memory, cuts a model for several devices or reads a checkpoint asks these methods, and knows no
-kind. The file of the same name in `execution` holds the kind's packed weights and its forward pass.
+A kind is a frozen struct of sizes, one file in `mixers` or `mlps`, that overrides the answers in which it differs.
+Counting weights, laying out memory, cutting a model for several devices and reading a checkpoint ask these methods and
+need no list of kinds. The file of the same name in `execution` has the kind's packed weights and its forward pass.
 """
 
 from __future__ import annotations

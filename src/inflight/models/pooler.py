@@ -1,8 +1,6 @@
-"""Poolers: how a model turns a text into a vector or a classifier's scores, by its architecture.
+"""Choose a model's pooler by its architecture: how a text becomes a vector or a classifier's scores.
 
-Knows how config.json files name classes, and what stands on the last hidden states of decoders' classifiers. What
-stands there in an encoder, its family's file knows; what a folder of sentence-transformers says besides,
-`sentence_transformers`.
+Families say which pooler their classes have; `sentence_transformers` reads what a folder adds.
 """
 
 from __future__ import annotations

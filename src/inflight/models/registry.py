@@ -1,8 +1,8 @@
-"""From a config.json to a `ModelSpec`: which family it is of, and what all families have in common.
+"""Make a `ModelSpec` of a config.json: find its family, and read what all families have in common.
 
-Knows where the families' files lie and the fields around the layers: tables, head, lengths, end tokens, the
-checkpoint's format. What is in a layer, the family's file knows. An architecture that no file knows is refused by its
-name, and so is a field that would make the family's arithmetic another one.
+In common are the fields around the layers: tables, head, lengths, end tokens, the checkpoint's format. An architecture
+that no family's file names is refused by its name, and so is a field that would make the family's arithmetic another
+one.
 """
 
 from __future__ import annotations

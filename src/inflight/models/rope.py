@@ -1,7 +1,6 @@
-"""Rotary position embedding: what a config.json says of it, read with bounds.
+"""Read rotary position embedding from a config.json, with bounds.
 
-Knows the scaling variants default, linear, dynamic, llama3, yarn, longrope and proportional, in the old and the new
-spelling. Does not know how frequencies follow from them; who computes does.
+Scaling variants are default, linear, dynamic, llama3, yarn, longrope and proportional, in the old and the new spelling.
 """
 
 from __future__ import annotations

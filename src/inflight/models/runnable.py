@@ -1,7 +1,7 @@
-"""Refuses specs that this engine's decoder does not compute.
+"""Refuse specs that this engine's decoder does not compute.
 
-A family that is marked to run is held to its limits, too: what it would load without complaint and answer nonsense is
-refused.
+A family that is marked to run is held to the decoder's limits, too: a model that would load without complaint and
+answer nonsense is refused.
 """
 
 from __future__ import annotations

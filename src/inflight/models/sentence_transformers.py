@@ -1,7 +1,7 @@
-"""Reads sentence-transformers folders: how a text becomes a vector, its prompts, and the longest text.
+"""Read sentence-transformers folders: how a text becomes a vector, its prompts, and the longest text.
 
-Knows `modules.json` and the files of the modules that it lists. Refuses modules that compute something else, since a
-vector without them would be of another model.
+`modules.json` lists modules with a file each. A module that computes something else is refused, since a vector without
+it would be of another model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A model's shape as data: layers (each a mixer and an MLP), head, lengths, and the checkpoint's weight format.
 
-Knows shapes and kinds alone. Where they are read from is known to `registry` and the families, what follows from them
-to `arithmetic`. Sizes are counts of elements. Equal layers of a model are one object.
+`registry` and the families make it of a config.json; `arithmetic` and `sequence_memory` count with it. Sizes are counts
+of elements. Equal layers of a model are one object.
 """
 
 from __future__ import annotations
@@ -23,9 +23,16 @@ ScoreActivation = Literal["none", "sigmoid", "softmax"]
 
 
 class TokenInput(Struct, frozen=True, kw_only=True):
-    """Per-layer embeddings, a layer's second input beside the residual stream (Gemma 4): `width` numbers
-    from a table of `vocab_size` rows, and as many projected from the embedding. A gate that reads the residual stream
-    weighs them, and they join it behind the MLP, projected and normed."""
+    """Per-layer embeddings, a layer's second input beside the residual stream (Gemma 4).
+
+    They are numbers from a table, and as many projected from the embedding. A gate that reads the residual stream
+    weighs them, and they join it behind the MLP, projected and normed.
+
+    Attributes:
+        width: Numbers of a token in each layer.
+        vocab_size: Rows of the table.
+        activation: Of the gate.
+    """
 
     width: int
     vocab_size: int
@@ -37,7 +44,12 @@ class TokenInput(Struct, frozen=True, kw_only=True):
 
 
 class LayerSpec(Struct, frozen=True):
-    """token_input: None where the layer has none. scalar: all that leaves the layer is times one learnt number."""
+    """One layer: a mixer, an MLP and the places of its norms.
+
+    Attributes:
+        token_input: Its per-layer embeddings; None where the layer has none.
+        scalar: One learnt number multiplies the layer's output.
+    """
 
     mixer: Mixer
     mlp: Mlp
@@ -54,12 +66,16 @@ class LayerSpec(Struct, frozen=True):
 
     @property
     def side_by_side(self) -> bool:
-        """Whether the MLP reads what the mixer reads: where one norm is all that a layer has."""
+        """Return whether the MLP reads what the mixer reads: where one norm is all that a layer has."""
         return self.norms == ("before mixer",)
 
 
 class Norm(Struct, frozen=True):
-    """offset: weights are stored less 1."""
+    """The norms of a model.
+
+    Attributes:
+        offset: Weights are stored less 1.
+    """
 
     kind: NormKind = "rms"
     eps: float = 1e-6
@@ -67,20 +83,29 @@ class Norm(Struct, frozen=True):
 
 
 class LearnedPositions(Struct, frozen=True, kw_only=True):
-    """A vector for each position, added to that of the token: the position's row of a table of `rows` rows, of which
-    the first `unused` stand for no position."""
+    """A vector for each position, added to that of the token.
+
+    Attributes:
+        rows: Of the table.
+        unused: Rows at its beginning that stand for no position.
+    """
 
     rows: int
     unused: int = 0
 
     @property
     def count(self) -> int:
-        """Positions that there are."""
+        """Count the positions."""
         return self.rows - self.unused
 
 
 class NextTokens(Struct, frozen=True):
-    """Two rows of the output projection, one token's less another's. tied, scale: as `Head` has them."""
+    """Two rows of the output projection: one token's less another's.
+
+    Attributes:
+        tied: As of `Head`.
+        scale: As of `Head`.
+    """
 
     token_id: int
     other_id: int
@@ -89,8 +114,13 @@ class NextTokens(Struct, frozen=True):
 
 
 class PoolerLayer(Struct, frozen=True, kw_only=True):
-    """A product over a text's vector, an activation function, and a layer norm where `norm` names one. name, norm: of
-    its tensors, without `.weight`. next_tokens: whose rows the matrix is made of, where it has no tensor of its own."""
+    """A product over a text's vector, an activation function, and a layer norm.
+
+    Attributes:
+        name: Of its tensors, without `.weight`.
+        next_tokens: Tokens whose rows make the matrix, where it has no tensor of its own.
+        norm: Name of the layer norm's tensors, without `.weight`; "" for no norm.
+    """
 
     name: str
     next_tokens: NextTokens | None = None
@@ -103,10 +133,15 @@ class PoolerLayer(Struct, frozen=True, kw_only=True):
 
 
 class Pooler(Struct, frozen=True, kw_only=True):
-    """How the last hidden states of a text's tokens become its vector or scores: the first token's, the last's, or
-    the mean of all; then `layers`, one after the other. labels: the classes of a classifier, whose scores
-    `activation` makes; none: the result is a vector, divided by its length if `normalize`. A request may choose
-    otherwise."""
+    """How the last hidden states of a text's tokens become its vector or scores. A request may choose otherwise.
+
+    Attributes:
+        pooling: The first token's, the last's, or the mean of all.
+        layers: Computed of that, one after the other.
+        normalize: Vectors are divided by their length.
+        labels: Classes of a classifier; none: the result is a vector.
+        activation: Makes a classifier's scores.
+    """
 
     pooling: Pooling
     layers: tuple[PoolerLayer, ...] = ()
@@ -120,8 +155,13 @@ class Pooler(Struct, frozen=True, kw_only=True):
 
 
 class Head(Struct, frozen=True):
-    """The projection to logits. tied: the input table's own weights. scale: that logits are multiplied by. soft_cap c:
-    they become c · tanh(logit / c); 0 leaves them."""
+    """The projection to logits.
+
+    Attributes:
+        tied: Its matrix is the input table.
+        scale: Multiplies logits.
+        soft_cap: Logits become c · tanh(logit / c); 0 leaves them.
+    """
 
     tied: bool = False
     scale: float = 1.0
@@ -132,13 +172,19 @@ class Head(Struct, frozen=True):
 class WeightFormat(Struct, frozen=True):
     """How a quantized checkpoint holds its matrices, by `quantization_config`.
 
-    bits: of a weight, None where it does not say. group_size: weights along an input that share a scale. block: weights
-    [outputs, inputs] that do. What is None has a scale for each output or one in all. symmetric: there are no zero
-    points; None where it does not say. act_order: inputs are grouped by the size of activations, not by their place.
-    layout: how packed tensors lie, by the method's own name for it. static_activations: it brings scales for
-    activations, too (this engine has its own: one for each 32 of a token, as they come). element_bytes: that an element
-    of a layer's matrix takes here on average, where a file mixes formats. head_bytes: that one of the output projection
-    (of a tied model the table) takes here, where that is quantized, too.
+    Without `group_size` and `block` there is a scale for each output, or one in all.
+
+    Attributes:
+        bits: Of a weight; None where the config does not say.
+        group_size: Weights along an input that share a scale.
+        block: Weights [outputs, inputs] that share a scale.
+        symmetric: There are no zero points; None where the config does not say.
+        act_order: Inputs are grouped by the size of activations, not by their index.
+        layout: The method's own name of the order of packed tensors.
+        static_activations: It has scales for activations, too. This engine has its own: one for each 32 numbers of a
+            token, as they come.
+        element_bytes: Bytes of an element of a layer's matrix on average, where a file mixes formats.
+        head_bytes: Bytes of an element of the output projection (of a tied model the table), where that is quantized.
     """
 
     method: str
@@ -154,15 +200,27 @@ class WeightFormat(Struct, frozen=True):
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True):
-    """One model of layers over one stream of tokens. runs: whether this engine can run it; the others are described, to
-    be planned with. head: None where it continues no text. pooler: where it embeds or classifies texts. positions,
-    token_types: what is added to the embedding of a token: a vector for its position, and one of so many for the text
-    of a pair that it is of. embedding_norm, final_norm: norms before the first layer and behind the last. length: of
-    the texts that its authors use it for, in tokens, where that is less than it has positions for. residual_scale: that
-    what a layer adds to the residual stream is multiplied by. names: parts of tensors' names that its checkpoints spell
-    differently, as `Family.names` has them; roots: what they may begin with, instead of the usual."""
+    """One model of layers over one stream of tokens.
 
-    name: str  # of the folder or the well-known name it was read by; "" where there is none
+    Attributes:
+        name: Of the folder or the well-known name it was read by; "" where there is none.
+        runs: This engine can run it; others are described, to be planned with.
+        head: None where it continues no text.
+        bos_token_id: Token before a text.
+        checkpoint_dtype: As config.json names it, e.g. "bfloat16"; None where it does not say.
+        weight_format: None where weights are not quantized.
+        residual_scale: Multiplies what a layer adds to the residual stream.
+        pooler: Where it embeds or classifies texts.
+        positions: Vectors added to the embedding by position.
+        token_types: Vectors of which one is added to the embedding, by the text of a pair.
+        embedding_norm: A norm stands before the first layer.
+        final_norm: A norm stands behind the last layer.
+        length: Tokens of the texts that its authors use it for, where that is less than it has positions for.
+        names: Parts of tensors' names that its checkpoints spell differently, as of `Family.names`.
+        roots: Beginnings of its tensors' names, instead of the usual.
+    """
+
+    name: str
     family: str
     runs: bool
     vocab_size: int
@@ -174,8 +232,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     max_position_embeddings: int
     end_token_ids: tuple[int, ...]
     bos_token_id: int | None
-    checkpoint_dtype: str | None  # as config.json names it, e.g. "bfloat16"; None where it does not say
-    weight_format: WeightFormat | None  # None: not quantized
+    checkpoint_dtype: str | None
+    weight_format: WeightFormat | None
     residual_scale: float = 1.0
     pooler: Pooler | None = None
     positions: LearnedPositions | None = None
@@ -188,7 +246,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def kinds_of_layers(self) -> list[tuple[LayerSpec, int]]:
-        """Each different layer, and how many of it there are."""
+        """List each different layer, and how many of it there are."""
         counts: dict[int, int] = {}
         for layer in self.layers:
             counts[id(layer)] = counts.get(id(layer), 0) + 1
@@ -196,8 +254,8 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def encoder_only(self) -> bool:
-        """Whether tokens see those behind them, so that a text is computed in one step or not at all, and nothing of it
-        is kept for another."""
+        """Return whether tokens see those behind them: a text is then computed in one step or not at all, and nothing
+        of it is cached for another."""
         return any(not layer.mixer.causal for layer in self.layers)
 
     @property
@@ -212,18 +270,19 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def ropes(self) -> tuple[RopeSettings, ...]:
-        """Every rotation that a layer has, once; first that of layers which see all."""
+        """Return every rotation that a layer has, once; first that of layers which see all."""
         mixers = sorted((layer.mixer for layer, _ in self.kinds_of_layers), key=lambda mixer: mixer.window > 0)
         return tuple(dict.fromkeys(mixer.rope for mixer in mixers if mixer.rope is not None))
 
     @property
     def rope(self) -> RopeSettings | None:
-        """The rotation of layers that see all; None where there is none, and of families that are only described."""
+        """Return the rotation of layers that see all; None without one, and of families that are only described."""
         return next(iter(self.ropes), None)
 
     @property
     def longest_model_len(self) -> int:
-        """Tokens: the largest max_model_len that makes sense. Beyond `max_position_embeddings` where rope stretches."""
+        """Return the largest max_model_len that makes sense, in tokens: beyond `max_position_embeddings` where rope
+        stretches."""
         return self.max_position_embeddings if self.rope is None else self.rope.longest
 
     @property

@@ -1,8 +1,7 @@
-"""How a quantized checkpoint holds its matrices: what `quantization_config` says, method by method.
+"""Read `quantization_config`: how a quantized checkpoint holds its matrices, method by method.
 
-Knows the fields of fp8, fbgemm_fp8, mxfp4, AWQ, GPTQ, compressed-tensors, bitsandbytes and modelopt, and which of all
-that can be read. Does not know how packed tensors lie in a file (`execution.checkpoints`), nor which matrices are left
-plain: tensors in the file decide, not the lists of names in the config.
+Methods are fp8, fbgemm_fp8, mxfp4, AWQ, GPTQ, compressed-tensors, bitsandbytes and modelopt, of which some are refused.
+Which matrices are left plain is decided by the tensors in the file, not by the lists of names in the config.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Experts by one kind of name, whatever a checkpoint calls them.
+"""Read experts by one kind of name, whatever a checkpoint calls them.
 
-Knows how published checkpoints spell routers and experts, and how they stack them: one tensor for each expert's matrix
-(Qwen and most others; Mixtral and LFM2 under names of their own), all experts of a layer in one (as `transformers`
-holds them), or that transposed, with outputs of gate and up in turns, and biases (gpt-oss). A layer asks for `mlp.gate`
-and `mlp.experts.E.gate_proj`; of a stack it gets a view, or a copy of one expert's part, so that memory does not peak.
-Other names pass through.
+Published checkpoints have one tensor for each expert's matrix (Qwen and most others; Mixtral and LFM2 under names of
+their own), all experts of a layer in one (as `transformers` holds them), or that transposed, with outputs of gate and
+up in turns, and biases (gpt-oss). A layer asks for `mlp.gate` and `mlp.experts.E.gate_proj`; of a stack it gets a view,
+or a copy of one expert's part, so that memory does not peak. Other names pass through.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A checkpoint under the names that most families share, in the row order that the backends compute in.
+"""Read a checkpoint under the names that most families share, in the row order that the backends compute in.
 
-Knows how a family's checkpoints differ from that: parts of names (`Family.names`), several matrices stacked in one
-tensor, one after the other or head by head, rows of queries and keys whose rotated pairs stand side by side, and the
-prefix of a text part that lies beside others. All of it is a choice of rows, so no number changes. Does not know files,
-nor what is made of a tensor.
+A family's checkpoints may spell parts of names otherwise (`Family.names`), stack several matrices in one tensor, one
+after the other or head by head, hold rotated pairs of queries and keys side by side, and put a prefix before a text
+part that lies beside others. All of it is a choice of rows, so no number changes.
 """
 
 from __future__ import annotations

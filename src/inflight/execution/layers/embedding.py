@@ -1,7 +1,6 @@
-"""Embeds tokens before the first layer: their vectors, those of positions and token types, and a norm.
+"""Embed tokens before the first layer: add up their vectors, those of positions and token types, and norm the sum.
 
-Knows the order in which they are added up. Most models have vectors of tokens alone, and turn queries and keys by their
-positions instead (`attention`).
+Most models have vectors of tokens alone, and rotate queries and keys by their positions instead (`attention`).
 """
 
 from __future__ import annotations

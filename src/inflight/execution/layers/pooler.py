@@ -1,8 +1,4 @@
-"""Pools the last hidden states of texts to vectors or scores: one token's, or the mean of all, through a few
-products.
-
-Knows one text's tokens as a range of the pass's; not what becomes of the numbers (`batch.results`).
-"""
+"""Pool the last hidden states of texts to vectors or scores: one token's, or the mean, through a few products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds per-layer embeddings of tokens to the residual stream (Gemma 4).
+"""Add per-layer embeddings of tokens to the residual stream (Gemma 4).
 
 Before the first layer, for all layers at once: rows of a table, and numbers projected from the embedding and normed
 layer by layer, added up. In each layer, behind its MLP: a gate that reads the residual stream weighs the layer's share,

@@ -1,7 +1,7 @@
-"""The architectures whose GGUF files are read: the class that config.json names, and who knows their own settings.
+"""List the architectures whose GGUF files are read: the class that config.json names, and a reader of their settings.
 
-A new architecture is a line here, and a function in `dense` or `mixtures` where it needs one. The name is what the file
-says in `general.architecture`.
+A new architecture is a line here, and a function in `dense` or `mixtures` where it needs one. The name is that of
+`general.architecture` in the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Which GGUF file is meant: of a folder, or of a hub repository by the name of its quantization.
+"""Choose a GGUF file: of a folder, or of a hub repository by the name of its quantization.
 
-Knows how such files are named (`Model-Q4_K_M.gguf`, parts, encoders of images beside them). Does not know what is in
-them, or how a repository is fetched.
+Names are `Model-Q4_K_M.gguf`, those of parts, and those of encoders of images beside them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From a GGUF file's metadata to the config.json that Hugging Face has of the same model.
+"""Make of a GGUF file's metadata the config.json that Hugging Face has of the same model.
 
-Knows how llama.cpp's converter names the shapes that all architectures have, and what else a folder beside safetensors
-would say: how weights are held, which tokens end an answer, how it is sampled. What follows from a config.json, the
-families know: there is no second reader of shapes.
+This module reads the shapes that all architectures have, by the names of llama.cpp's converter, and what a folder has
+beside safetensors: the weight format, end tokens, sampling defaults. The families read the config.json that it makes,
+so that there is one reader of shapes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Settings of GGUF files of dense architectures that are spelled in their own way, or only in llama.cpp's code.
+"""Read settings of dense architectures that GGUF files spell in their own way, or that only llama.cpp's code has.
 
-Knows of each the settings that are its own, as config.json spells them (Gemma's scale of attention, SmolLM3's layers
-without rotation). What all files have alike, `config` knows; mixtures of experts are in `mixtures`.
+Each function returns fields of config.json (Gemma's scale of attention, SmolLM3's layers without rotation). `config`
+reads what all files have alike, `mixtures` mixtures of experts.
 """
 
 from __future__ import annotations

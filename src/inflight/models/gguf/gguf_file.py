@@ -1,8 +1,7 @@
-"""One `.gguf` file, read through a memory map: its metadata, and where each of its tensors lies.
+"""Read one `.gguf` file through a memory map: its metadata, and where each of its tensors lies.
 
-Knows versions 2 and 3 of the format (header, keys with values, names with shapes and types, aligned data) and checks
-everything that they claim against the file's size before a value is touched or allocated. Does not know what keys and
-tensors mean.
+Versions 2 and 3 of the format are read (header, keys with values, names with shapes and types, aligned data). Every
+claim is checked against the file's size before a value is touched or allocated.
 
 Why not the `gguf` library: it trusts a file's counts and lengths, makes a Python object of every token at once (a
 second for a vocabulary), cannot give the pages of one tensor back to the kernel, and brings four more packages. What it

@@ -1,7 +1,6 @@
 """A whole model in GGUF: one file, or all parts of a split one, whichever of them was named.
 
-Knows how parts are named (`…-00001-of-00003.gguf`) and what each must say of the others. The first part has the
-metadata.
+Parts are named `…-00001-of-00003.gguf`, and each must agree with the others. The first part has the metadata.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The metadata of a GGUF file: keys with values of a type, read when they are asked for.
 
-Knows the value types of the format and where each value lies. Does not know what a key means. A vocabulary has hundreds
-of thousands of strings, which only the tokenizer wants: until then they are bytes of the file.
+A vocabulary has hundreds of thousands of strings, which only the tokenizer reads: until then they are bytes of the
+file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Settings of GGUF files of mixtures of experts that are spelled in their own way, or only in llama.cpp's code.
+"""Read settings of mixtures of experts that GGUF files spell in their own way, or that only llama.cpp's code has.
 
-Knows of each how its experts are counted and picked, as config.json spells it. What is theirs beside experts, `dense`
-knows where another architecture has it, too.
+Each function returns fields of config.json: how experts are counted and picked. `dense` reads the rest where another
+architecture has it, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The rotation of a GGUF file's queries and keys, in the spelling of config.json.
+"""Read the rotation of a GGUF file's queries and keys, in the spelling of config.json.
 
-Knows the keys of rotation, and which tensors are settings in truth: factors of the frequencies. Does not know what
-frequencies follow; `models.rope` reads what stands here as it reads any config.json.
+Some tensors are settings of the rotation: factors of its frequencies. `models.rope` reads the result as it reads any
+config.json.
 """
 
 from __future__ import annotations

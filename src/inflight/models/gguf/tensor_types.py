@@ -1,7 +1,4 @@
-"""The types that tensors of a GGUF file have: their numbers, names, and how many bytes hold how many values.
-
-Knows sizes (`ggml.h`). Does not know what is in a block.
-"""
+"""The types of tensors in a GGUF file: their numbers, names, and how many bytes hold how many values (`ggml.h`)."""
 
 from __future__ import annotations
 

@@ -19,17 +19,25 @@ QkNorm = Literal["none", "head", "all"]
 class Attention(Mixer, frozen=True, kw_only=True):
     """Softmax attention, query heads in groups that share a KV head.
 
-    causal: a token sees those before it alone; else those behind it, too, so that a text is computed whole and nothing
-    is kept of it. window: tokens that a query looks back over, itself included (not causal: over so many to each side,
-    itself not counted); 0 sees all. chunked: the window restarts at its
-    multiples instead of sliding. qk_norm: RMS norms of queries and keys, per head or over all heads at once;
-    qk_norm_last: of what is rotated (per head). sinks: a learnt logit for each head that takes probability and has no
-    value. gate: queries bring a gate of their own width. scale: of scores; 0 is head_dim^-0.5. soft_cap c: scores
-    become c · tanh(score / c); 0 leaves them. rope: None where positions are not rotated, and of families that are only
-    described. v_norm: an RMS norm of each head's values, without a weight. k_eq_v: keys as they are projected are the
-    values, too. kv_layer: the earlier layer whose keys and values it reads; it projects queries alone, and keeps
-    nothing. relative_buckets: of learnt numbers for each head, one of which is added to a score by how far the key is
-    before or behind the query (`backends.position_bias`), the same in all layers; 0: none.
+    Attributes:
+        heads: Query heads.
+        causal: A token sees those before it alone; else those behind it, too, so that a text is computed whole and
+            nothing of it is cached.
+        window: Tokens that a query looks back over, itself included (not causal: to each side, itself not counted); 0
+            sees all.
+        chunked: The window restarts at its multiples instead of sliding.
+        qk_norm: RMS norms of queries and keys, per head or over all heads at once.
+        qk_norm_last: These norms stand behind the rotation (per head).
+        sinks: A learnt logit of each head takes probability and has no value.
+        gate: Queries bring a gate of their own width.
+        scale: Of scores; 0 is head_dim^-0.5.
+        soft_cap: Scores become c · tanh(score / c); 0 leaves them.
+        rope: None where positions are not rotated, and of families that are only described.
+        v_norm: An RMS norm of each head's values, without a weight.
+        k_eq_v: Keys as they are projected are the values, too.
+        kv_layer: The earlier layer whose keys and values it reads; it projects queries alone, and caches nothing.
+        relative_buckets: Learnt numbers of each head, one of which is added to a score by the key's distance from the
+            query (`backends.position_bias`), the same in all layers; 0: none.
     """
 
     module: ClassVar[str] = "self_attn"

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class Mamba(Mixer, frozen=True, kw_only=True):
     """A selective state space of `inner` channels with `state` values each, after a short convolution.
 
-    norms: RMS norms of the step size and of both projections of the state (Jamba).
+    Attributes:
+        norms: RMS norms of the step size and of both projections of the state (Jamba).
     """
 
     module: ClassVar[str] = "mamba"

@@ -14,10 +14,11 @@ _WIDEST = 1024  # keys that the kernels of attention read
 
 
 class LatentAttention(Mixer, frozen=True, kw_only=True):
-    """Attention of which, of a token, one compressed vector and one rotated key are cached for all heads.
+    """Attention that caches of a token one compressed vector and one rotated key for all heads.
 
-    q_lora_rank 0: queries are projected directly. rope: of the rotated key and its part of queries; its score_factor
-    multiplies the scale of scores.
+    Attributes:
+        q_lora_rank: Width of compressed queries; 0: queries are projected directly.
+        rope: Of the rotated key and its part of queries; its `score_factor` multiplies the scale of scores.
     """
 
     module: ClassVar[str] = "self_attn"

@@ -28,7 +28,11 @@ _OF_PAIRS = ("silu", "gelu", "gelu_tanh")
 
 
 class Dense(Mlp, frozen=True, kw_only=True):
-    """One MLP for every token. gated: three matrices, act(gate) · up; else two."""
+    """One MLP for every token.
+
+    Attributes:
+        gated: It has three matrices, act(gate) · up; else two.
+    """
 
     width: int
     activation: str

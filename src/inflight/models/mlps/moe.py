@@ -24,16 +24,19 @@ GATINGS: dict[str, Literal["silu", "gelu_tanh", "clamped_swiglu"]] = {
 
 
 class Router(Struct, frozen=True, kw_only=True):
-    """How a token's logits of the experts become the `top_k` it passes and their weights (DeepSeek-V3 has all of it).
+    """How a token's logits of the experts become the `top_k` it passes and their weights.
 
-    scores: of all experts, from the logits. bias: one value an expert, of the logits. correction: one value an expert
-    that counts where experts are picked and not in their weights. groups: experts in so many equal groups; only those
-    of the `top_groups` with the largest sums of their `group_best` best scores can be picked; 1 is all. renormalize:
-    the weights of the picked are divided by their sum + `sum_offset`; then come all times `scale`. expert_scale: and
-    times one value an expert. norm: the router reads the residual stream through an RMS norm of its own.
-
-    sparsemixer (Phi-3.5-MoE): experts are picked one after the other by their logits, and each is weighed by the
-    softmax over those left whose logits are near its own; `jitter` says how near (`execution.backends.protocol`).
+    Attributes:
+        scores: Of all experts, from the logits. sparsemixer (Phi-3.5-MoE) picks experts one after the other by their
+            logits, and weighs each by the softmax over those left whose logits are near its own.
+        renormalize: The weights of the picked are divided by their sum + `sum_offset`; `scale` then multiplies all.
+        jitter: How near logits are for sparsemixer (`execution.backends.protocol`).
+        bias: One value an expert is added to the logits.
+        correction: One value an expert counts where experts are picked, and not in their weights.
+        groups: Experts are in so many equal groups, of which only the `top_groups` with the largest sums of their
+            `group_best` best scores can be picked; 1 is all.
+        expert_scale: One value an expert multiplies its weight.
+        norm: The router reads the residual stream through an RMS norm of its own.
     """
 
     scores: Scores = "softmax"
@@ -53,10 +56,12 @@ class Router(Struct, frozen=True, kw_only=True):
 class MoE(Mlp, frozen=True, kw_only=True):
     """Gated experts of which a router picks `top_k` for each token.
 
-    shared_width: of the experts that every token passes, together; 0 for none. shared_gate: a learnt gate weighs them.
-    bias: biases within the experts. separate_shared: the shared experts and the routed ones are two MLPs side by side
-    (Gemma 4), each with a norm before it (of the shared one the layer's) and one after it; the norm after both takes
-    their sum.
+    Attributes:
+        bias: Experts have biases.
+        shared_width: Of the experts that every token passes, together; 0 for none.
+        shared_gate: A learnt gate weighs the shared experts.
+        separate_shared: The shared experts and the routed ones are two MLPs side by side (Gemma 4), each with a norm
+            before it (of the shared one the layer's) and one after it; the norm after both takes their sum.
     """
 
     experts: int
