@@ -26,6 +26,7 @@ from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.graphs import CAPTURE_SECONDS, warm_up
 from inflight.execution.kv.block_memory import BlockMemory, KVMemory
 from inflight.execution.kv.block_transfers import TierTransfers
+from inflight.execution.kv.offload.staging import STAGING_BLOCKS, STAGING_STATES, HostStaging
 from inflight.execution.largest_step import LargestStep, largest_step_bytes
 from inflight.execution.memory import (
     GIB,
@@ -51,10 +52,11 @@ if TYPE_CHECKING:
     from inflight.execution.parallel.workers import Workers
 
 
-ConnectorsOpener = Callable[[Callable[[], KVMemory | None], StepActivity], Iterable[TierTransfers]]
+MemoryFinder = Callable[[], KVMemory | HostStaging | None]
+ConnectorsOpener = Callable[[MemoryFinder, StepActivity], Iterable[TierTransfers]]
 
 
-def no_connectors(find_memory: Callable[[], KVMemory | None], steps: StepActivity) -> Iterable[TierTransfers]:
+def no_connectors(find_memory: MemoryFinder, steps: StepActivity) -> Iterable[TierTransfers]:
     """Transfer no blocks."""
     return ()
 
@@ -69,7 +71,8 @@ class ExecutorSettings(Struct, frozen=True):
         drafter: what drafts inside of steps.
         grammars: that outputs may follow.
         open_connectors: called with (function that returns the memory of blocks and checkpoints, activity of steps);
-            returns the transfers beside steps. The memory is None where it is not in one piece of this machine's.
+            returns the transfers beside steps. The memory is the host's by which a device with memory of its own is
+            read and written, and None where there is none.
     """
 
     engine: EngineSettings
@@ -287,17 +290,39 @@ class _LoadedModel(Struct, frozen=True):
             steps,
         )
 
-    def _memory(self, kv_cache: KVCache, states: StateCache | None, capacity: Capacity) -> KVMemory | None:
-        """Return the memory of blocks and checkpoints; None: not all of it is this machine's."""
+    def _memory(
+        self, kv_cache: KVCache, states: StateCache | None, capacity: Capacity
+    ) -> KVMemory | HostStaging | None:
+        """Return the memory of blocks and checkpoints; None: it cannot be read and written."""
+        if self._num_staging:
+            return self._host_staging(kv_cache, states, capacity)
         blocks = self.backend.block_memory(kv_cache)
         snapshots = None if states is None else states.snapshot_memory
         if blocks is None or (states is not None and snapshots is None):
             return None
+        return self._kv_memory(blocks, snapshots, capacity)
+
+    def _kv_memory(self, blocks: memoryview, snapshots: memoryview | None, capacity: Capacity) -> KVMemory:
         return KVMemory(
             BlockMemory(blocks, self.backend.bytes_per_block(self.settings.shape)),
             capacity.state_group,
             None if snapshots is None else BlockMemory(snapshots, self.bytes_per_state),
         )
+
+    @property
+    def _num_staging(self) -> int:
+        """Host blocks by which blocks of a device with memory of its own go to a folder."""
+        return STAGING_BLOCKS if self.settings.engine.kv_cache_dir and self.backend.asynchronous_copies else 0
+
+    def _host_staging(self, kv_cache: KVCache, states: StateCache | None, capacity: Capacity) -> HostStaging | None:
+        host = self.backend.host_memory(kv_cache, states, STAGING_STATES)
+        if host is None:
+            return None
+        block_bytes = self.backend.bytes_per_block(self.settings.shape)
+        memory = self._kv_memory(host.blocks[capacity.host_blocks * block_bytes :], host.snapshots, capacity)
+        first_block = capacity.num_blocks + 1 + capacity.host_blocks
+        copy_blocks = partial(self.backend.copy_blocks, kv_cache)
+        return HostStaging(memory, first_block, capacity.state_snapshots, copy_blocks, host.copy_snapshots)
 
     def _kv_cache(self, size: KVSize, states: StateSize) -> tuple[KVCache, Capacity]:
         backend, settings, limits, spec = self.backend, self.settings, self.settings.limits, self.computed.spec
@@ -307,7 +332,8 @@ class _LoadedModel(Struct, frozen=True):
         if settings.engine.kv_cache_host is not None:
             of_states = self.host_checkpoints * self.bytes_per_state / GIB
             host_blocks += swap_blocks(settings.engine.kv_cache_host - of_states, whole, option="--kv-cache-host")
-        kv_cache = backend.kv_cache(settings.shape, size.num_blocks + 1, host_blocks)  # one more, for padding
+        allocated = size.num_blocks + 1  # one more, for padding
+        kv_cache = backend.kv_cache(settings.shape, allocated, host_blocks + self._num_staging)
         capacity = Capacity(
             num_blocks=size.num_blocks,
             block_size=settings.engine.block_size,

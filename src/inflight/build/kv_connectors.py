@@ -26,6 +26,7 @@ from inflight.models.gguf.gguf_model import GGUFModel
 if TYPE_CHECKING:
     from inflight.build.kv_transfer import KVFolderSettings, KVIdentity, KVPeerSettings
     from inflight.execution.kv.offload.folder_tier import FolderTier
+    from inflight.execution.kv.offload.staging import HostStaging
     from inflight.execution.kv.transfer.description import KVDescription
     from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
 
@@ -80,19 +81,24 @@ class KVConnectors:
         self._tier: FolderTier | None = None
         self.peer_transfers: PeerTransfers | None = None
 
-    def open(self, find_memory: Callable[[], KVMemory | None], steps: StepActivity) -> Iterator[TierTransfers]:
+    def open(
+        self, find_memory: Callable[[], KVMemory | HostStaging | None], steps: StepActivity
+    ) -> Iterator[TierTransfers]:
         """Open them over the engine's blocks. Raises SettingsError, also where the model's files are gone."""
         if self._settings.digest is None:
             return
-        memory = find_memory()
         from inflight.build.kv_transfer import KVIdentity
+        from inflight.execution.kv.offload.staging import HostStaging, StagedTransfers
 
+        memory = find_memory()
+        staging = memory if isinstance(memory, HostStaging) else None
+        direct = None if isinstance(memory, HostStaging) else memory
         self._identity = identity = KVIdentity(self._describe(_result(self._settings.digest)))
         if self._settings.folder is not None:
-            self._tier = self._settings.folder.open(memory, identity, steps)
-            yield self._tier
+            self._tier = self._settings.folder.open(direct if staging is None else staging.memory, identity, steps)
+            yield self._tier if staging is None else StagedTransfers(self._tier, staging)
         if self._settings.peers is not None:
-            self.peer_transfers = self._settings.peers.open(memory, identity)
+            self.peer_transfers = self._settings.peers.open(direct, identity)
             yield self.peer_transfers
 
     def set_adapters(self, adapters: AdapterNames) -> None:

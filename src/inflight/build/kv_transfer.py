@@ -61,7 +61,7 @@ def describe_kv(
         weights=_digest(repr((digest, spec, quantized, length))),
         dtype=backend.dtype,
         kv_format=("fp8" if shape.is_fp8 else _INT8) if shape.quantized else backend.dtype,
-        kernels=backend.name,
+        kernels=_kernels(backend),
         layers=_digest(repr(shape.layers)),
         block_size=shape.block_size,
         block_bytes=backend.bytes_per_block(shape),
@@ -187,6 +187,15 @@ class KVPeerSettings:
             return PeerTransfers(self.options, self.secret, identity.describe, memory)
         except KVTransferError as error:
             raise SettingsError(str(error)) from None
+
+
+def _kernels(backend: Device) -> str:
+    """Return the backend's name, and the size of a device's own memory, by which kinds of devices differ.
+
+    Where the bits of a row depend on its batch, an engine with `--batch-invariant` must not find its blocks."""
+    own = backend.own_memory()
+    found = backend.name if own is None else f"{backend.name}, {own.total} bytes"
+    return found if backend.batch_invariant else f"{found}, by batches"
 
 
 def _digest(text: str) -> str:

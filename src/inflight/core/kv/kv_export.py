@@ -110,7 +110,7 @@ class _Export(Struct):
 
 
 class _Ready(Struct, frozen=True):
-    """What the next plan exports. No blocks: the end of the export. The fields are as in `Transfer`."""
+    """Export of the next plan. No blocks: the end of the export. The fields are as in `Transfer`."""
 
     export_id: str
     blocks: tuple[int, ...] = ()

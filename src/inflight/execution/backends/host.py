@@ -100,6 +100,9 @@ class HostDevice:
         """Return None: blocks do not lie one behind the other."""
         return None
 
+    def host_memory(self, kv_cache: KVCache, states: StateCache | None, snapshots: int) -> None:
+        """Return None: the device's memory is the host's."""
+
     def own_memory(self) -> None:
         """Return None: the memory is the host's."""
 

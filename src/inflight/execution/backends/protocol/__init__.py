@@ -25,7 +25,14 @@ have the same bits whatever other tokens, queries or rows are in the call.
 from __future__ import annotations
 
 from inflight.execution.backends.protocol.adapters import Delta, LowRank
-from inflight.execution.backends.protocol.backend import Backend, Device, DeviceMemory, PendingCopy, WeightPacking
+from inflight.execution.backends.protocol.backend import (
+    Backend,
+    Device,
+    DeviceMemory,
+    HostMemory,
+    PendingCopy,
+    WeightPacking,
+)
 from inflight.execution.backends.protocol.forward_pass import ForwardPass, Pass, PassResult, PendingPass
 from inflight.execution.backends.protocol.handles import (
     Activation,
@@ -63,6 +70,7 @@ __all__ = [
     "Gating",
     "Heads",
     "Hold",
+    "HostMemory",
     "InputBatch",
     "KVCache",
     "KVLayer",

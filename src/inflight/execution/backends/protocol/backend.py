@@ -40,6 +40,20 @@ class PendingCopy(Protocol):
         """Whether all of them are."""
 
 
+class HostMemory(NamedTuple):
+    """Host memory beside a device's own, to which blocks and snapshots of states are copied, and from there.
+
+    Attributes:
+        blocks: Of the KV cache's host blocks, one behind the other.
+        snapshots: Of the host's snapshots, one behind the other; None: the model has no recurrent state.
+        copy_snapshots: As `Device.copy_blocks`, of snapshots; those of the host are numbered behind the device's.
+    """
+
+    blocks: memoryview
+    snapshots: memoryview | None
+    copy_snapshots: Callable[[Sequence[int], Sequence[int]], PendingCopy | None]
+
+
 class DeviceMemory(NamedTuple):
     """Bytes of a device's own memory: in all, those that are free, and those that this process has of it."""
 
@@ -68,6 +82,10 @@ class Device(Protocol):
     def block_memory(self, kv_cache: KVCache) -> memoryview | None:
         """Return the memory of all blocks, one behind the other, to be read and written beside the passes; None where
         this machine's memory does not hold them."""
+
+    def host_memory(self, kv_cache: KVCache, states: StateCache | None, snapshots: int) -> HostMemory | None:
+        """Return the memory of the host's blocks, and allocate so many snapshots of states beside them; None where
+        blocks are not copied while passes compute."""
 
     def own_memory(self) -> DeviceMemory | None:
         """None: it computes in the host's."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from inflight.core.types.plan import Capacity, Chunk
 from inflight.execution.backends.protocol import (
     Array,
     DeviceMemory,
     DType,
+    HostMemory,
     KVCache,
     KVShape,
     LayerState,
@@ -87,6 +90,17 @@ class TorchBackend(WeightPacking):
         assert isinstance(kv_cache, DeviceKVCache)
         return kv_cache.host_memory()
 
+    def host_memory(self, kv_cache: KVCache, states: StateCache | None, snapshots: int) -> HostMemory | None:
+        assert isinstance(kv_cache, DeviceKVCache)
+        if self._copies is None:
+            return None
+        if states is None:
+            return HostMemory(kv_cache.host_blocks_memory(), None, lambda sources, destinations: None)
+        assert isinstance(states, DeviceStates)
+        beside = states.beside(snapshots)
+        copy = partial(self._copy_snapshots, states, beside)
+        return HostMemory(kv_cache.host_blocks_memory(), beside.numpy().data.cast("B"), copy)
+
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
         return memory.bytes_per_state(layers, self._act)
 
@@ -130,6 +144,15 @@ class TorchBackend(WeightPacking):
         self._copies.follow_steps()  # steps in flight may still write what is stored, or read what is loaded over
         for target, source in copies:
             self._copies.copy(target, source)
+        return self._copies.mark()
+
+    def _copy_snapshots(
+        self, states: DeviceStates, beside: Tensor, sources: Sequence[int], destinations: Sequence[int]
+    ) -> PendingCopy:
+        assert self._copies is not None
+        self._copies.follow_steps()  # steps in flight may still write what is stored, or read what is loaded over
+        for source, destination in zip(sources, destinations, strict=True):
+            self._copies.copy(states.snapshot(destination, beside), states.snapshot(source, beside))
         return self._copies.mark()
 
     def wait(self) -> None:

@@ -77,6 +77,10 @@ class DeviceKVCache:
             return None
         return self._memory.numpy().data.cast("B")
 
+    def host_blocks_memory(self) -> memoryview:
+        """Return the memory of the host's blocks."""
+        return self._host.numpy().data.cast("B")
+
     def copies(self, sources: Sequence[int], destinations: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
         """Target and source of each copy of whole blocks, in order: neighbours that go to neighbours in the other
         memory at once."""
@@ -157,6 +161,16 @@ class DeviceStates:
     @property
     def nbytes(self) -> int:
         return int(self._memory.nbytes)
+
+    def beside(self, snapshots: int) -> Tensor:
+        """Allocate uint8[snapshots, bytes of a state] in host memory, pinned where the device has memory of its own."""
+        memory = self._memory
+        return torch.zeros((snapshots, memory.shape[1]), dtype=torch.uint8, pin_memory=memory.device.type == "cuda")
+
+    def snapshot(self, number: int, beside: Tensor) -> Tensor:
+        """Return a snapshot: one of the device, or, numbered behind these, of the host memory `beside`."""
+        at = self.first_snapshot + number
+        return self._memory[at] if at < len(self._memory) else beside[at - len(self._memory)]
 
     @property
     def snapshot_memory(self) -> None:
