@@ -11,7 +11,7 @@ from msgspec import structs
 from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.protocol import AttentionMetadata
-from inflight.execution.batch.input_batch import InputBatch
+from inflight.execution.batch.input_batch import Changes, InputBatch
 
 CAPACITY = Capacity(num_blocks=64, block_size=16, max_rows=4, max_model_len=100, vocab_size=50)
 
@@ -206,4 +206,5 @@ def test_a_batch_without_a_mirror_notes_no_changes() -> None:
     gathered(batch, [])
     batch.update([Chunk(1, 0, 0, 3, (4,), True)], [new_request(0, [1, 2, 3])])
     batch.set_adapter(0, object())
-    assert not any((batch.changes.started, batch.changes.tokens, batch.changes.blocks, batch.changes.adapters))
+    batch.discard([0])
+    assert batch.changes == Changes()

@@ -105,6 +105,7 @@ class InputBatch:
         self.biases: dict[int, TokenBias] = {}
         self.adapters: dict[int, Any] = {}
         self._pooling: dict[int, PoolingParams] = {}
+        self._pairs: set[int] = set()  # slots with a second text
         self._state_positions = np.zeros(slots, np.int32)  # -1: where its snapshot stood
         self._ahead = 0
 
@@ -151,7 +152,8 @@ class InputBatch:
         self.discarded.update(slots)
         self.block_tables[:, list(slots)] = self.padding_block
         self.tokens[list(slots)] = 0
-        self.changes.discard(slots)
+        if self.mirror is not None:
+            self.changes.discard(slots)
 
     def set_adapter(self, slot: int, adapter: Any | None) -> None:
         """Compute sequences that name this adapter slot with a packed adapter from the next pass on; None: with none.
@@ -180,6 +182,8 @@ class InputBatch:
         self.prompt_logprobs[slot] = params.prompt_logprobs or 0
         self.second_text_at[slot] = ONE_TEXT if new.second_text_at is None else new.second_text_at
         self.adapter_slots[slot] = new.adapter_slot
+        if new.second_text_at is not None:
+            self._pairs.add(slot)
         if new.pooling is not None:
             self._pooling[slot] = new.pooling
         if params.needs_history:
@@ -196,6 +200,7 @@ class InputBatch:
     def _free(self, slot: int) -> None:
         self.biases.pop(slot, None)
         self._pooling.pop(slot, None)
+        self._pairs.discard(slot)
         self.histories.discard(slot)
         self.adapter_slots[slot] = -1
 
@@ -228,7 +233,7 @@ class InputBatch:
             self.tokens[layout.row_of, layout.positions + self._ahead],
             AttentionMetadata(layout.positions, layout.query_start, layout.context_len, tables),
             None if self.states is None else self.move_states(chunks, layout),
-            self.second_text_at[layout.rows],
+            self.second_text_at[layout.rows] if self._pairs else None,
             self._adapted(layout) if self.adapters else (),
         )
 

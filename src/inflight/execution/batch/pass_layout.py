@@ -52,7 +52,9 @@ class PassInputs(NamedTuple):
     token_ids: Array  # int32[T]
     metadata: AttentionMetadata
     states: StateMetadata | None = None  # of a model with recurrent layers
-    second_text_at: Array | None = None  # int32[C], the position at which the second text of a pair begins
+    second_text_at: Array | None = (
+        None  # int32[C], positions at which second texts of pairs begin; None: no chunk has one
+    )
     adapted: tuple[AdaptedRows, ...] = ()
 
     def token_types(self) -> Array:
