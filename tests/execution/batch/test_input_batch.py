@@ -85,6 +85,20 @@ def test_settings_of_the_sampled_rows_in_their_order() -> None:
     assert dict(zip(draws.bias_ids.tolist(), draws.bias_values.tolist(), strict=True)) == {7: 2.0, 8: -3.0}
 
 
+def test_settings_are_those_of_the_sequence_that_has_the_slot_now() -> None:
+    batch = InputBatch(CAPACITY, CAPACITY.num_blocks)
+    slots, positions = np.array([0, 1], np.int32), np.array([2, 2], np.int32)
+    batch.update((), [new_request(0, [1, 2, 3], temperature=0.5), new_request(1, [1, 2, 3], temperature=0.7, top_k=4)])
+    first, second = (batch.sampling(slots, positions + step) for step in range(2))
+    assert first.temperature.tolist() == second.temperature.tolist() == np.float32([0.5, 0.7]).tolist()
+    assert (first.draw_index.tolist(), second.draw_index.tolist()) == ([0, 0], [1, 1])
+    batch.update((), [new_request(1, [4, 5], temperature=0.2, logprobs=3)], freed=[1])
+    draws = batch.sampling(slots, positions)
+    assert draws.temperature.tolist() == np.float32([0.5, 0.2]).tolist() and draws.top_k.tolist() == [0, 0]
+    assert draws.want_logprobs.tolist() == [False, True] and second.top_k.tolist() == [0, 4]
+    assert batch.sampling(slots[::-1].copy(), positions).want_logprobs.tolist() == [True, False]
+
+
 def test_end_tokens_are_banned_until_enough_was_said() -> None:
     batch = InputBatch(CAPACITY, CAPACITY.num_blocks)
     batch.update((), [new_request(0, [1], min_tokens=2, logit_bias={4: 1.0, 9: 50.0}, banned=(9, 11))])

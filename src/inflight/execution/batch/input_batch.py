@@ -108,6 +108,8 @@ class InputBatch:
         self._pairs: set[int] = set()  # slots with a second text
         self._state_positions = np.zeros(slots, np.int32)  # -1: where its snapshot stood
         self._ahead = 0
+        self._last_drawn: bytes | None = None  # slots whose settings were gathered last
+        self._last_settings: tuple[Array, ...] = ()
 
     def attach(self, mirror: Any) -> None:
         """Note changes for a mirror from now on."""
@@ -170,6 +172,7 @@ class InputBatch:
         if count > self.max_len:
             raise ValueError(f"row {slot} begins with {count:,} tokens, but a sequence has {self.max_len:,} at most")
         self._free(slot)
+        self._last_drawn = None
         self.discarded.discard(slot)
         self.tokens[slot, :count] = new.token_ids
         self.num_blocks[:, slot] = 0
@@ -286,9 +289,13 @@ class InputBatch:
     def sampling(self, slots: Array, positions: Array, masks: Sequence[Array | None] | None = None) -> SamplingBatch:
         """Gather settings for draws behind positions int32[S] of slots int32[S]; tokens up to there count as known.
         masks: bits of what may be drawn, beside what the settings allow."""
-        numbers = self.numbers.take(slots, axis=1)
-        temperature, top_p, min_p, repetition, presence, frequency = numbers[: len(FLOATS)].view(np.float32)
-        prompt_lengths, top_k, top_logprobs = numbers[len(FLOATS) :]
+        if (key := slots.tobytes()) != self._last_drawn:  # the same slots draw in many steps, one behind the other
+            numbers = self.numbers.take(slots, axis=1)
+            of_slots = self.seed[slots], self.sample_index[slots], self.want_logprobs[slots]
+            self._last_drawn = key
+            self._last_settings = *numbers[: len(FLOATS)].view(np.float32), *numbers[len(FLOATS) :], *of_slots
+        temperature, top_p, min_p, repetition, presence, frequency, *others = self._last_settings
+        prompt_lengths, top_k, top_logprobs, seed, sample_index, want_logprobs = others
         num_tokens = self.num_tokens(positions, prompt_lengths)
         counts = num_tokens - prompt_lengths
         histories: list[Array | None] = [None] * len(slots)
@@ -304,13 +311,13 @@ class InputBatch:
             repetition,
             presence,
             frequency,
-            self.seed[slots],
-            self.sample_index[slots],
+            seed,
+            sample_index,
             counts.astype(np.uint32),
             histories,
             prompt_lengths,
             *self.limits(slots, counts, masks, knows_tokens=True),
-            self.want_logprobs[slots],
+            want_logprobs,
             top_logprobs,
         )
 
