@@ -160,7 +160,7 @@ def test_int8_packs_the_matrices_it_names(oracle_of: OracleOf, variant: str) -> 
         sizes.append(got.nbytes)
         for layer in got.layers:
             mixer, mlp = layer.mixer, layer.mlp
-            matrices = (mixer.qkv, mixer.output, mlp.gate_up.gate, mlp.gate_up.up, mlp.down)
+            matrices = (mixer.qkv, mixer.output, mlp.gate_up.both, mlp.down)
             assert {width(part) for matrix in matrices for part in matrix.parts} == {layers}
         assert width(got.output.parts[0]) == output
         assert width(got.table.weight) == (output if tied else 4)
@@ -231,7 +231,7 @@ def test_matrices_take_what_plans_count(precision: Literal["int8", "int4"]) -> N
     held = 0
     for layer in got.layers:
         mixer, mlp = layer.mixer, layer.mlp
-        matrices = (mixer.qkv, mixer.output, mlp.gate_up.gate, mlp.gate_up.up, mlp.down)
+        matrices = (mixer.qkv, mixer.output, mlp.gate_up.both, mlp.down)
         held += sum(part.nbytes for matrix in matrices for part in matrix.parts)
     others = replace(packed, matrix=0, matrix_scale=0, values=0)
     assert held == arithmetic.weight_bytes(spec, packed) - arithmetic.weight_bytes(spec, others)
