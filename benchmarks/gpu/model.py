@@ -29,10 +29,9 @@ from inflight.execution.backends.torch.opening import graph_buckets
 from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.packing import Packer
 from inflight.execution.graphs import NO_GRAPHS, GraphLimits
-from inflight.execution.memory import MachineMemory, kv_shape
+from inflight.execution.memory import MachineMemory, kv_shape, states_of
 from inflight.execution.model import Model as ForwardPasses
 from inflight.execution.runner import ModelRunner
-from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 

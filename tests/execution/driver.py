@@ -20,10 +20,9 @@ from inflight.execution.backends.protocol import Backend, Quantization
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.checkpoints.lora_files import LoraFiles
-from inflight.execution.memory import kv_shape
+from inflight.execution.memory import kv_shape, states_of
 from inflight.execution.model import Model
 from inflight.execution.parallel.shards import Shard
-from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 

@@ -22,8 +22,8 @@ from inflight import LLM, SamplingParams
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.kv_groups import one_group
+from inflight.execution.memory import states_of
 from inflight.execution.parallel.shards import Shard, cut_model, kept_whole
-from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
 from inflight.models import families
 from inflight.models.arithmetic import layer_flops_per_token, parameters

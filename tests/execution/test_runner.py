@@ -19,10 +19,9 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.backends import open_backend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.memory import kv_shape
+from inflight.execution.memory import kv_shape, states_of
 from inflight.execution.model import Model
 from inflight.execution.runner import ModelRunner
-from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput

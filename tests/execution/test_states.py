@@ -15,11 +15,10 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.null import NullBackend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.memory import kv_shape
+from inflight.execution.memory import kv_shape, states_of
 from inflight.execution.model import Model
 from inflight.execution.passes import passes
 from inflight.execution.runner import ModelRunner
-from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
 from inflight.models.known import known_model, read_model
 from inflight.models.registry import read_folder

@@ -17,7 +17,7 @@ from inflight.core.speculation.speculation import ExecutorDrafter, Speculation
 from inflight.execution.backends.protocol import KVShape
 from inflight.execution.checkpoints.hub import resolve_model
 from inflight.execution.computing import ComputedModel, KernelModel
-from inflight.execution.states import states_of
+from inflight.execution.memory import states_of
 from inflight.models.errors import ModelError
 from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.models.registry import read_folder

@@ -36,13 +36,13 @@ from inflight.execution.memory import (
     StateSize,
     kv_size,
     state_size,
+    states_of,
     swap_blocks,
 )
 from inflight.execution.model import Model
 from inflight.execution.packer import Progress
 from inflight.execution.passes import PassDecoder
 from inflight.execution.runner import ModelRunner, copy_seconds
-from inflight.execution.states import states_of
 from inflight.execution.step_progress import LayerProgress, StepActivity, layer_ends
 from inflight.frontend.adapter_names import AdapterNames
 

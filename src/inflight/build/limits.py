@@ -25,7 +25,7 @@ from inflight.config.threads import resolve_threads
 from inflight.execution.backends.protocol import DType
 from inflight.execution.backends.torch.device import DeviceError, check_fp8, choose
 from inflight.execution.graphs import NO_GRAPHS, GraphLimits
-from inflight.execution.states import states_of
+from inflight.execution.memory import states_of
 from inflight.models.spec import ModelSpec
 
 log = logging.getLogger(__name__)

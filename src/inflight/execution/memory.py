@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from inflight.core.types.kv_blocks import default_checkpoints, max_blocks, max_sequence_tokens
 from inflight.counted import UNBOUNDED
-from inflight.execution.backends.protocol import Device, KVShape
+from inflight.execution.backends.protocol import Device, KVShape, LayerState
 from inflight.execution.kv_groups import KVGroups, kept, one_group
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
@@ -76,6 +77,12 @@ def kv_shape(
     places = zip(model.layers, (groups or one_group(model)).of_layer, strict=True)
     layers = tuple(None if group is None else kept(layer.mixer, group) for layer, group in places)
     return KVShape(block_size, layers, quantized, is_fp8)
+
+
+def states_of(model: ModelSpec) -> tuple[LayerState | None, ...]:
+    """Return the shape of each layer's recurrent state, None for layers without; empty where no layer has one."""
+    states = [layer.mixer.recurrent_state(model.hidden_size) for layer in model.layers]
+    return tuple(None if one is None else LayerState(*astuple(one)) for one in states) if any(states) else ()
 
 
 def kv_size(

@@ -10,10 +10,9 @@ from inflight.execution.computing import KernelModel
 from inflight.execution.drafters.draft_kv import DraftKV
 from inflight.execution.drafters.draft_model import DraftModel
 from inflight.execution.kv_groups import one_group
-from inflight.execution.memory import kv_shape
+from inflight.execution.memory import kv_shape, states_of
 from inflight.execution.packer import Progress
 from inflight.execution.passes import PassDecoder
-from inflight.execution.states import states_of
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
 

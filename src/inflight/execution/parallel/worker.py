@@ -20,11 +20,10 @@ from pathlib import Path
 from inflight.core.types.plan import StepResult
 from inflight.cpus import ANYWHERE
 from inflight.execution.backends.protocol import Backend
-from inflight.execution.memory import memory_of
+from inflight.execution.memory import memory_of, states_of
 from inflight.execution.parallel import messages
 from inflight.execution.parallel.ranks import Ranks
 from inflight.execution.runner import InFlight, ModelRunner, step_failure
-from inflight.execution.states import states_of
 from inflight.models.gguf.gguf_model import gguf_at
 
 Inbox = queue.SimpleQueue[messages.ToWorker]

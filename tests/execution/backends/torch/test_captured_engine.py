@@ -30,10 +30,9 @@ from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder
 from inflight.execution.checkpoints.dummy import DummyWeights
-from inflight.execution.memory import kv_shape
+from inflight.execution.memory import kv_shape, states_of
 from inflight.execution.model import Model
 from inflight.execution.runner import ModelRunner
-from inflight.execution.states import states_of
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
 

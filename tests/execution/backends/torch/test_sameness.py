@@ -21,7 +21,7 @@ from inflight.config.engine import DEFAULT_ROWS
 from inflight.execution import computing
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.torch.buckets import Buckets, row_sizes, token_sizes
-from inflight.execution.states import states_of
+from inflight.execution.memory import states_of
 from inflight.models.registry import read_folder
 
 from .opened import on_device

@@ -17,10 +17,10 @@ from inflight.execution.drafters.heads.head_decoder import HeadDecoder
 from inflight.execution.drafters.heads.head_drafter import HeadDrafter, HeadPasses
 from inflight.execution.drafters.heads.mtp import check_mtp, load_mtp
 from inflight.execution.drafters.heads.recent_hidden import RecentHidden
+from inflight.execution.memory import states_of
 from inflight.execution.model import Model
 from inflight.execution.packer import Progress
 from inflight.execution.passes import Captures, PassDecoder
-from inflight.execution.states import states_of
 from inflight.models.eagle3 import read_eagle3
 from inflight.models.errors import ModelError
 
