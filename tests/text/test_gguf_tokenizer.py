@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 
 from inflight.models.errors import ModelError
 from inflight.text import ChatTemplate, Conversation, Tokenizer, TokenizerError
-from inflight.text.gguf_splits import pre_tokenizer_of
+from inflight.text.gguf_tokenizer import pre_tokenizer_of
 
 from .builders import BYTE_TOKENS, CORPUS, byte_level, gemma, llama2
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from inflight.text import ChatTemplate, ChatTemplateError, Conversation
-from inflight.text.budget import RenderLimits
+from inflight.text.template_budget import RenderLimits
 
 from .test_chat import TEMPLATES, TOOLS, user
 

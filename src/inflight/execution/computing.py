@@ -1,8 +1,4 @@
-"""Ways to compute a model: its shape, a backend, and a decoder over weights.
-
-Knows our own way, by kernels over packed weights; `transformers.model` is the other. Who builds an engine asks both
-alike.
-"""
+"""Compute a model by a backend's kernels over packed weights; `transformers` is the other way."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The largest step there can be, computed once before keys and values get their memory: what it takes is left free.
-
-Knows plans and what a step may hold; what a device takes for it, the device counts (`Device.peak_bytes`). Its rows are
-of no request: they read and write one block of padding, at the last positions that a sequence has, where attention
-takes most memory, and are drawn from with all that a draw can ask for.
-"""
+"""Measure the memory of the largest step there can be, before keys and values get theirs."""
 
 from __future__ import annotations
 

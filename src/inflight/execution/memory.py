@@ -1,9 +1,4 @@
-"""How much memory there is, and how many KV blocks and snapshots of recurrent state to take of it.
-
-Knows what the kernel and a container's limit say, the settings that ask for KV memory, and the sentences for asking
-too little or too much. Does not allocate anything, and does not know what a block holds beyond its bytes (the backend
-says how many).
-"""
+"""Measure memory, and size KV blocks, checkpoints of recurrent state and host blocks by it."""
 
 from __future__ import annotations
 

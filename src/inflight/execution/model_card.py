@@ -1,8 +1,4 @@
-"""Describes a model on disk and what it needs and yields on this machine, before anything of it is loaded.
-
-Knows how to read shapes and weigh files; nothing is fetched. A model that this engine does not run is described as far
-as it is understood, with the reason.
-"""
+"""Describe a model on disk, and what it needs and yields on this machine, before anything of it is loaded."""
 
 from __future__ import annotations
 

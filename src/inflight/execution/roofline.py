@@ -1,8 +1,4 @@
-"""The ceiling: how fast a step of a model can be at best on a machine with this bandwidth and this peak.
-
-Knows sizes and rates, not kernels. A step can be no faster than max(bytes / read bandwidth, FLOPs / peak): weights are
-read once, keys and values of every context once; see Williams et al., "Roofline", 2009.
-"""
+"""Compute how fast a step of a model can be at best, by a machine's memory bandwidth and peak operations."""
 
 from __future__ import annotations
 
@@ -25,7 +21,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Seconds that a decode step takes at best, and its bottleneck."""
+    """Seconds that a step takes at best, and its bottleneck: max(bytes / read bandwidth, FLOPs / peak), where weights
+    are read once, and keys and values of every context once (Williams et al., "Roofline", 2009)."""
 
     memory_seconds: float
     compute_seconds: float

@@ -1,13 +1,4 @@
-"""Make the table of cosines and sines of a model's rotary position embedding.
-
-The table repeats the float32 steps by which `transformers` computes the frequencies of each scaling variant, so that
-both round at the same places.
-
-`dynamic` lets its frequencies follow the current sequence length in `transformers`. A key that is written once into a
-cache, shared between requests and recomputed in chunks cannot do that, so here they are fixed for the longest position
-that the table holds. Up to the model's own length this is the same thing. So it is with `longrope`, whose factors are
-those for long texts where the table holds more positions than the model had before it was stretched.
-"""
+"""Compute the table of cosines and sines that a model's rotary position embedding means."""
 
 from __future__ import annotations
 
@@ -32,8 +23,15 @@ def rope_settings(model: ModelSpec) -> tuple[RopeSettings, ...]:
 
 
 def rope_table(settings: RopeSettings, max_positions: int) -> RopeTable:
-    """Cosines and sines for positions 0 … max_positions - 1, float32[max_positions, head_dim / 2] each. None of them is
-    computed before it is reached: those of 131,072 positions take as long as packing a small model."""
+    """Return cosines and sines for positions 0 … max_positions - 1, float32[max_positions, head_dim / 2] each.
+
+    None of them is computed before it is reached: those of 131,072 positions take as long as packing a small model.
+    Frequencies repeat the float32 steps of `transformers`, so that both round alike. There, those of `dynamic` follow
+    the current sequence length. A key that is cached, shared between requests and recomputed in chunks cannot do that:
+    here they are fixed for the longest position of the table, which up to the model's own length is the same. So it is
+    with `longrope`, whose factors are those for long texts where the table has more positions than the model had before
+    it was stretched.
+    """
     inverse = inverse_frequencies(settings, max_positions)
     cos = np.empty((max_positions, len(inverse)), np.float32)
     sin = np.empty_like(cos)

@@ -1,8 +1,4 @@
-"""Count a model's bytes in this engine's memory, by data type and quantization.
-
-Matrices are packed in the backend's type, int8 or int4, or as a checkpoint's are quantized; norms and biases in
-float32. `models.arithmetic` counts elements, and `kv_groups` says which layers keep only their window.
-"""
+"""Compute sizes of a model in this engine's memory, by data type and quantization."""
 
 from __future__ import annotations
 

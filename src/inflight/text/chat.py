@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from inflight.counted import quoted
 from inflight.models.gguf.gguf_model import GGUFModel
-from inflight.text.budget import RenderLimits
 from inflight.text.errors import ChatTemplateError, TemplateVariableError
+from inflight.text.template_budget import RenderLimits
 from inflight.text.tokenizer_config import FILE_NAME, read_tokenizer_config, special_tokens
 
 if TYPE_CHECKING:

@@ -1,8 +1,4 @@
-"""Encode a conversation as a prompt in which no client's text becomes a control token.
-
-If a client's text could form a control token, the conversation is rendered a second time with its marks hidden. A
-conversation without control strings has the same ids as by transformers' `apply_chat_template`.
-"""
+"""Encode a conversation as a prompt in which no client's text becomes a control token."""
 
 from __future__ import annotations
 
@@ -35,7 +31,11 @@ class EncodedChat(Struct, frozen=True):
 
 
 class ChatEncoder:
-    """One model's template and tokenizer; safe to share between threads."""
+    """One model's template and tokenizer; safe to share between threads.
+
+    If a client's text could form a control token, the conversation is rendered a second time with its marks hidden. A
+    conversation without control strings has the same ids as by transformers' `apply_chat_template`.
+    """
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, parse_control_tokens: bool = False) -> None:
         """Make an encoder. parse_control_tokens: read control tokens that messages spell as tokens, not as text."""

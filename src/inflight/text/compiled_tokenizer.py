@@ -1,9 +1,4 @@
-"""Tokenize with a GGUF file's compiled vocabulary, loaded in a fiftieth of the library's time and memory.
-
-Results equal those of the library's tokenizer of the same file (`gguf_tokenizer`), the reference in the tests. That one
-is loaded only for long texts that are split before merging, and for offsets of tokens. Splitting, composing and
-decoding use the library.
-"""
+"""Tokenize with a GGUF file's compiled vocabulary, loaded in a fiftieth of the library's time and memory."""
 
 from __future__ import annotations
 
@@ -18,13 +13,15 @@ from msgspec import Struct
 from inflight.compiled import module
 from inflight.models.gguf.gguf_model import GGUFModel
 
-from .gguf_splits import IGNORE_MERGES, Splits, pre_tokenizer_of
 from .gguf_tokenizer import (
     BYTES,
+    IGNORE_MERGES,
     KEY,
     SENTENCEPIECE,
+    Splits,
     gguf_backend,
     is_prefixed,
+    pre_tokenizer_of,
     sentencepiece_decoder,
     sentencepiece_normalizer,
     unknown_token,
@@ -67,7 +64,11 @@ class CompiledEncoding:
 
 
 class CompiledTokenizer:
-    """The part of the library's tokenizer interface that is needed: encode, decode, added tokens."""
+    """The part of the library's tokenizer interface that is needed: encode, decode, added tokens.
+
+    Results equal those of the library's tokenizer of the same file (`gguf_tokenizer`), the reference in the tests. That
+    one is loaded only for long texts that are split before merging, and for offsets of tokens.
+    """
 
     def __init__(
         self,

@@ -1,18 +1,4 @@
-"""Find a model's control tokens, and distinguish those that a client wrote from the template's own.
-
-Marks are the signs (`<`, `|`, `[`) of which control tokens are made. If client text could form a control token, its
-marks are hidden: each is replaced by a character of private use that is not in the conversation, so that lengths stay,
-and trimming and joining work as before. If a template removes or changes parts of a text (`replace`, `lower`), any mark
-could become a token's. `separate_encoding` encodes the result.
-
-What counts as control: special tokens; tokens spelled with bars, such as `<|fim_prefix|>`; and other added tokens with
-marks that the template itself writes (`<tool_call>`). Added tokens that are none of these (`<table>`, runs of
-spaces) are words of the vocabulary, and stay so in all texts.
-
-An assistant's message is what the model once wrote. It keeps the markup that the template looks for (`</think>`) and
-the added tokens that are not special, as transformers would read them; all other marks are hidden in it as in any other
-message. A role is the template's word, not content.
-"""
+"""Find a model's control tokens, and distinguish those that a client wrote from the template's own."""
 
 from __future__ import annotations
 
@@ -42,7 +28,14 @@ class AddedToken(Struct, frozen=True):
 
 
 class ControlTokens:
-    """The control tokens of one model."""
+    """The control tokens of one model: special tokens; tokens spelled with bars, such as `<|fim_prefix|>`; and other
+    added tokens with marks (`<`, `|`, `[`) that the template itself writes (`<tool_call>`). Other added tokens
+    (`<table>`, runs of spaces) are words of the vocabulary, and stay so in all texts.
+
+    An assistant's message is what the model once wrote. It keeps the markup that the template looks for (`</think>`)
+    and the added tokens that are not special, as transformers would read them. A role is the template's word, not
+    content.
+    """
 
     def __init__(
         self, added: Iterable[AddedToken], written: str, looked_for: Iterable[str], changes_text: bool = False
@@ -106,7 +99,12 @@ class ControlTokens:
 
 
 class Hiding:
-    """Hide the marks of one conversation, and restore them."""
+    """Hide the marks of one conversation, and restore them.
+
+    Each mark is replaced by a character of private use that is not in the conversation, so that lengths stay, and
+    trimming and joining work as before. If a template removes or changes parts of a text (`replace`, `lower`), any mark
+    could become a token's.
+    """
 
     def __init__(self, tokens: ControlTokens, hidden: Mapping[str, str]) -> None:
         self._tokens = tokens

@@ -1,13 +1,4 @@
-"""Convert token ids to text, one token at a time, as soon as later tokens cannot change the text.
-
-The joined text is what decoding the prompt and the output together adds to decoding the prompt alone. There is one
-deliberate difference from the library: if a run of byte-fallback tokens is not valid UTF-8, the library returns U+FFFD
-for every byte, even for complete characters. Here complete characters stay: a stream has sent them already, and an
-answer cut off within an emoji should not lose the newline before it.
-
-`tokenizers.decoders.DecodeStream` is not used, because it withholds all text that ends in U+FFFD, even if the model
-wrote it; it cannot be flushed at the end; and it repeats the prompt's text if a prompt ends within a character.
-"""
+"""Convert token ids to text, one token at a time, as soon as later tokens cannot change the text."""
 
 from __future__ import annotations
 
@@ -26,7 +17,14 @@ _CONTEXT_TOKENS = 4
 
 
 class IncrementalDetokenizer:
-    """The growing text of one output. The cost of a token does not depend on the length of the output or its lines."""
+    """The growing text of one output: what decoding prompt and output together adds to decoding the prompt alone.
+
+    The cost of a token does not depend on the length of the output. If a run of byte-fallback tokens is not valid
+    UTF-8, the library returns U+FFFD for every byte, even for complete characters; here complete characters stay, since
+    a stream has sent them already. `tokenizers.decoders.DecodeStream` is not used: it withholds all text that ends in
+    U+FFFD, even if the model wrote it, cannot be flushed, and repeats the prompt's text if that ends within a
+    character.
+    """
 
     __slots__ = ("_decoder", "_pieces", "_previous", "_prompt_marks", "_skipped")
 

@@ -1,9 +1,4 @@
-"""Define the errors of a model's text files and of clients' text, and convert the tokenizer library's errors.
-
-The library raises bare Exceptions, and for a panic of its Rust code a `PanicException`, which is no Exception and would
-pass every handler up to the end of the process. Messages can be shown to users: they give cause, file or number, and
-next step.
-"""
+"""Define the errors of a model's text files and of clients' text, and convert the tokenizer library's errors."""
 
 from __future__ import annotations
 
@@ -28,7 +23,9 @@ _LONGEST_CAUSE = 300  # characters of the library's own words
 class LibraryFaults:
     """Convert all errors of the library within the context to TokenizerError.
 
-    A class, because a generator's context costs three times as much and one token is decoded in a microsecond.
+    The library raises bare Exceptions, and for a panic of its Rust code a `PanicException`, which is no Exception and
+    would end the process. This is a class, since a generator's context costs three times as much, and one token is
+    decoded in a microsecond.
     """
 
     __slots__ = ("_doing",)

@@ -1,10 +1,4 @@
-"""Convert a tokenizer for the grammar library, so that an added token is text unless it is special.
-
-llguidance takes every added token spelled `<…>` as special, which no text matches, and yet finds such tokens in the
-texts that a grammar forces. Many are not special: `<tool_call>` and `<think>` of Qwen's models, HTML tags of Gemma's.
-Here these become words of the model's vocabulary, so that a text may be written by their ids or by smaller tokens; and
-special tokens have names that no text holds, so that a text which spells one is written by smaller tokens.
-"""
+"""Convert a tokenizer for the grammar library, so that an added token is text unless it is special."""
 
 from __future__ import annotations
 
@@ -15,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from inflight.text.pieces import TokenPieces, byte_level_alphabet
+from inflight.text.token_bytes import TokenPieces, byte_level_alphabet
 
 if TYPE_CHECKING:
     import tokenizers
@@ -46,7 +40,10 @@ class GrammarTokens(Struct, frozen=True):
 def grammar_tokens(backend: tokenizers.Tokenizer | CompiledTokenizer, pieces: TokenPieces) -> GrammarTokens:
     """Convert the tokenizer; the result is not cached.
 
-    The file's text is changed in two places rather than parsed: it has megabytes.
+    llguidance takes every added token spelled `<…>` as special, which no text matches, and yet finds such tokens in the
+    texts that a grammar forces. Many are not special (`<tool_call>`, `<think>`, HTML tags): these become words of the
+    model's vocabulary, so that a text may be written by their ids or by smaller tokens. Special tokens get names that
+    no text holds. The file's text is changed in two places rather than parsed: it has megabytes.
     """
     source, count = backend.to_str(), backend.get_vocab_size(with_added_tokens=True)
     begin = source.index(_ADDED) + len(_ADDED)

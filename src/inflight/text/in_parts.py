@@ -1,9 +1,4 @@
-"""Tokenize long texts part by part, so that the library's memory is bounded by the part, not by the text.
-
-A text may be cut where the tokens after the cut are the same with all the text before it and with none, or only a few
-characters, of it: the end of a part is tokenized both ways. If there is no such position, as within a word of many
-pages, the part grows.
-"""
+"""Tokenize long texts part by part, so that the library's memory is bounded by the part, not by the text."""
 
 from __future__ import annotations
 
@@ -43,7 +38,12 @@ class _Cut(NamedTuple):
 
 
 def encoded_in_parts(encode: Encode, text: str) -> Iterator[list[int]]:
-    """Yield the token ids of a text, part by part. encode: with offsets, and without tokens around the text."""
+    """Yield the token ids of a text, part by part. encode: with offsets, and without tokens around the text.
+
+    A text may be cut where the tokens after the cut are the same with all the text before it and with none, or only a
+    few characters, of it: the end of a part is tokenized both ways. If there is no such position, as within a word of
+    many pages, the part grows.
+    """
     start, lead, size = 0, 0, PART
     while True:
         is_last = len(text) - start <= size + _TAIL

@@ -1,7 +1,4 @@
-"""Run chat templates in a sandboxed Jinja environment with transformers' filters and functions.
-
-A template comes with the model and is treated as hostile. This imports Jinja, so import it only to compile a template.
-"""
+"""Run chat templates, which may be hostile, in sandboxed Jinja, with transformers' filters and functions."""
 
 from __future__ import annotations
 
@@ -23,7 +20,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from inflight.text.bounds import (
+from inflight.text.errors import ChatTemplateError
+from inflight.text.template_budget import Budget, RenderLimits
+from inflight.text.template_limits import (
     before_call,
     before_case,
     before_filter,
@@ -32,8 +31,6 @@ from inflight.text.bounds import (
     before_operator,
     before_search,
 )
-from inflight.text.budget import Budget, RenderLimits
-from inflight.text.errors import ChatTemplateError
 
 # Names that none can write where a name stands; as a text, for `map`, they do no harm.
 _BUDGET, _SPEND, _MEASURED, _SLICED, _LOOPED, _SEARCHED, _JOINED = (

@@ -1,8 +1,4 @@
-"""Encode text whose control tokens are known; other text that looks like a control token stays plain text.
-
-This uses a second tokenizer, in which control tokens have names that no text contains. It shares the first one's model,
-so it costs no memory. `control` says which tokens are control tokens.
-"""
+"""Encode text whose control tokens are known; other text that looks like a control token stays plain text."""
 
 from __future__ import annotations
 
@@ -21,7 +17,8 @@ _UNKNOWN = "\U0010fffe"  # in no vocabulary
 
 
 class SeparateEncoder:
-    """Encode text and control tokens separately."""
+    """Encode text and control tokens separately, by a second tokenizer, in which control tokens have names that no text
+    contains. It shares the first one's model, so it costs no memory."""
 
     def __init__(self, backend: tokenizers.Tokenizer, control: Collection[str]) -> None:
         """Make an encoder. control: texts of the added tokens that are control tokens."""

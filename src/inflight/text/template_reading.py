@@ -1,7 +1,4 @@
-"""Analyze a chat template's syntax tree: its use of messages, without running it.
-
-This imports Jinja, so import it only to compile a template.
-"""
+"""Analyze a chat template's syntax tree: its use of messages, without running it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Convert text to token ids and back by the model's `tokenizer.json`, or by a GGUF file's metadata.
-
-The `tokenizers` library, or the compiled tokenizer of a GGUF file, splits and merges.
-"""
+"""Convert text to token ids and back by the model's `tokenizer.json`, or by a GGUF file's metadata."""
 
 from __future__ import annotations
 
@@ -16,9 +13,8 @@ from inflight.text.errors import LibraryFaults, TokenizerError, is_fault
 from inflight.text.gguf_tokenizer import gguf_backend
 from inflight.text.grammar_tokens import GrammarTokens, grammar_tokens
 from inflight.text.in_parts import encoded_in_parts
-from inflight.text.longest import longest_token
-from inflight.text.pieces import TokenPieces
 from inflight.text.separate_encoding import CompiledSeparateEncoder, SeparateEncoder, separate_encoder
+from inflight.text.token_bytes import TokenPieces, max_token_characters
 from inflight.text.tokenizer_config import read_tokenizer_config, special_tokens
 
 if TYPE_CHECKING:
@@ -106,8 +102,8 @@ class Tokenizer:
 
     @cached_property
     def longest_token(self) -> int | None:
-        """Highest number of a text's characters that one token stands for; None: no bound (see `longest`)."""
-        return longest_token(self._backend)
+        """Highest number of a text's characters that one token stands for; None: no bound (see `token_bytes`)."""
+        return max_token_characters(self._backend)
 
     @cached_property
     def added_tokens(self) -> tuple[AddedToken, ...]:

@@ -1,9 +1,4 @@
-"""Random weights of any model, without a download: `--load-format dummy`.
-
-Knows the scale that trained weights have (normal, 0.02; norms around 1), makes them fast, and makes codes where the
-model's checkpoint has codes. Does not know the model: it answers whatever name and shape it is asked for. Speed, memory
-and scheduling are those of the real model; what it says is noise.
-"""
+"""Make random weights of any model, without a download: `--load-format dummy`."""
 
 from __future__ import annotations
 
@@ -40,7 +35,11 @@ _POOL_VALUES = 1_048_573
 
 
 class DummyWeights:
-    """Tensors drawn by (seed, name), the same on every machine."""
+    """Tensors drawn by (seed, name), the same on every machine, of any name and shape that is asked for.
+
+    Their scale is that of trained weights (normal, 0.02; norms around 1), with codes where the model's checkpoint has
+    codes. Speed, memory and scheduling are those of the real model; its text is noise.
+    """
 
     def __init__(
         self, dtype: DType = "bfloat16", seed: int = 0, format: WeightFormat | None = None, keep_fp8: bool = False

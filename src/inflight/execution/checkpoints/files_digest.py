@@ -1,9 +1,4 @@
-"""Digests a model's or an adapter's files, over every byte, so that cached blocks of models that differ in one number
-have different names, in folders and at peers.
-
-Reading gigabytes takes seconds, so what is known of a file may be remembered, by where it is, how long it is and when
-it was written; a file that is the same in all of that is not read again. Knows files; not what is in them.
-"""
+"""Digest all bytes of model files and adapters, so that cached blocks of different models have different names."""
 
 from __future__ import annotations
 
@@ -30,7 +25,8 @@ def computed_files(path: Path) -> list[Path]:
 
 def files_digest(files: Sequence[Path], remembered: Path | None = None) -> str:
     """Digest files; the same files in another folder have the same digest. remembered: a folder that stores digests;
-    None: none. Raises OSError for files that cannot be read."""
+    None: none. Reading gigabytes takes seconds: a file of the same path, length and time is not read again. Raises
+    OSError for files that cannot be read."""
     known = {} if remembered is None else _known(remembered / _REMEMBERED)
     digest = blake2b(digest_size=16, person=b"inflight-files")
     found = {}

@@ -1,7 +1,4 @@
-"""A low-rank adapter on disk: the folder that PEFT writes, and its two matrices for each module, by its name.
-
-Knows names and shapes in the file, and how a hub id becomes a folder; not which modules a model has.
-"""
+"""Read a low-rank adapter from the folder that PEFT writes: two matrices for each module, by its name."""
 
 from __future__ import annotations
 

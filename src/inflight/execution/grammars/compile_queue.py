@@ -1,8 +1,4 @@
-"""Grammars that wait to be compiled in processes of their own: in turn by tenant, bounded, and cancelled on demand.
-
-The process (`compile_worker`) is started with the first job, and anew when it was killed; jobs that were lost so are
-sent once more.
-"""
+"""Queue grammars to be compiled in a process of their own: in turn by tenant, bounded, cancelled on demand."""
 
 from __future__ import annotations
 
@@ -53,7 +49,8 @@ class _Job(Struct, eq=False):
 
 
 class CompileQueue:
-    """Its methods may be called in any thread."""
+    """Grammars that wait for the worker process, which starts with the first job, and again where it was killed. Jobs
+    that were lost so are sent once more. Methods may be called in any thread."""
 
     def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
         """vocabulary: asked for whenever a process is started, in a thread."""

@@ -1,11 +1,4 @@
-"""Grammars that are compiled beside the engine, and kept for requests that ask for the same again.
-
-A grammar is compiled before its request is handed to the engine (`engine.bridge` waits for it): first in a limited
-process (`compile_queue`), which refuses what is too slow, too large or too deep; what passed there, in a thread of low
-priority here, since the library cannot hand a compiled grammar to another process. The scheduler has no part in it, so
-that a record replays as it was. Compiled grammars are kept by bytes, the least recently used go first. Where a grammar
-has left before its request's turn comes, it is compiled again beside that step's forward pass.
-"""
+"""Compile grammars beside the engine, and cache them for requests that ask for the same again."""
 
 from __future__ import annotations
 
@@ -104,7 +97,17 @@ class Preparation:
 
 
 class CompiledGrammars:
-    """The engine's `GrammarGate`. end_token_ids: that may end an answer; known from the first grammar on."""
+    """The engine's `GrammarGate`.
+
+    A grammar is compiled before its request enters the engine (`engine.bridge` waits for it): first in a limited
+    process (`compile_queue`), which refuses what is too slow, too large or too deep, then here, in a thread of low
+    priority, since the library cannot send a compiled grammar to another process. The scheduler has no part in it, so
+    that a record replays as it was. Compiled grammars are cached by bytes, and the least recently used are evicted; one
+    that is gone before its request runs is compiled again beside that step's forward pass.
+
+    Attributes:
+        end_token_ids: That may end an answer; known from the first grammar on.
+    """
 
     def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
         """vocabulary: asked for when the first grammar comes, in a thread. Raises GrammarError where there is none."""

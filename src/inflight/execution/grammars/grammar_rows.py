@@ -1,12 +1,4 @@
-"""The rows of a runner whose outputs follow grammars, and the masks of its passes.
-
-Masks depend on tokens that are known before a pass, so that a thread fills them while that computes; the pass waits for
-them before it draws, but no longer than a moment: a row whose mask takes longer sits the step out (`slow_masks`), and
-the others draw. Where steps are submitted ahead, the tokens of the one before are waited for first (`awaits`), while
-the device computes. A runner without such rows does nothing here.
-
-Knows plans, rows and bits; not logits, nor how a grammar is compiled.
-"""
+"""Fill the masks of a pass for the rows whose outputs follow grammars."""
 
 from __future__ import annotations
 
@@ -77,6 +69,14 @@ class Filling(Struct):
 
 
 class GrammarRows:
+    """The rows of a runner that have a grammar; a runner without any does nothing here.
+
+    Masks depend on tokens that are known before a pass, so that a thread fills them while it computes. The pass waits
+    for them before it draws, but no longer than a moment: a row whose mask takes longer sits the step out
+    (`slow_masks`), and the others draw. Where steps are submitted ahead, the tokens of the one before are waited for
+    first (`awaits`), while the device computes.
+    """
+
     def __init__(self, compiled: CompiledGrammars, vocab_size: int, reports_forced: bool = True) -> None:
         """reports_forced: what alone may follow is reported with what was drawn."""
         self._compiled, self._reports_forced = compiled, reports_forced

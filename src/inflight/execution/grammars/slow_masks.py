@@ -1,9 +1,4 @@
-"""Threads that fill masks: one while a pass computes, and others for what takes longer than a pass may wait.
-
-Those have low priority, and work beside the steps. A row whose mask is not there sits the step out: its draw is
-reported as waiting for a transfer_id, and the scheduler plans the row again once `poll` has returned that. These ids
-count from -1 down; those of transfers are positive.
-"""
+"""Fill masks in threads: one while a pass computes, and others for what takes longer than a pass may wait."""
 
 from __future__ import annotations
 
@@ -52,7 +47,11 @@ class SlowMask(Struct, eq=False):
 
 
 class SlowMasks:
-    """The masks that draws wait for, and the threads that fill them. A mask may be filled in any thread."""
+    """The masks that draws wait for, and threads of low priority that fill them beside the steps.
+
+    A row whose mask is missing sits the step out: its draw is reported as waiting for a transfer_id, and the scheduler
+    plans the row again once `poll` has returned that. These ids count down from -1; those of transfers are positive.
+    """
 
     def __init__(self) -> None:
         self._last_transfer_id = 0
@@ -96,7 +95,7 @@ def _lower_priority() -> None:
 
 
 class MaskThread:
-    """The thread that fills masks, and what it has computed for those that it is at."""
+    """The thread that fills the masks of a pass, and the processor time that it has spent on them."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "masks")

@@ -1,8 +1,4 @@
-"""The model's tokens, as grammars see them.
-
-Knows what llguidance reads of a tokenizer; not where it comes from. Nothing of this is kept in a file: of 150,000
-tokens the library makes its view in half a second, from the same file that the tokenizer is read from.
-"""
+"""Describe the model's tokens for llguidance."""
 
 from __future__ import annotations
 

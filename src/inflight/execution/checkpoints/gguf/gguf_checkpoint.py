@@ -1,9 +1,4 @@
-"""The tensors of a GGUF model, by the names that Hugging Face gives them.
-
-Knows where each lies (`names`) and undoes what the converter did to it. Does not know which tensors a model has, or
-what is in a block (`dequantize`, `packing`). `tensor` answers plain numbers; `matrix` what the file holds, in the form
-that backends pack.
-"""
+"""Read the tensors of a GGUF model by the names that Hugging Face gives them, undoing what the converter did."""
 
 from __future__ import annotations
 

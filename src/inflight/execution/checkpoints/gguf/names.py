@@ -1,9 +1,4 @@
-"""From the names that Hugging Face gives tensors to those of GGUF files, and what the converter did to each.
-
-Knows llama.cpp's names (`gguf-py`) and its converter: which rows it moved, which norms it stored with 1 added, what it
-stacked, split and negated. Does not know files or blocks. What is asked for is a name of a config.json's family; what
-is found says where it lies and how to undo what was done.
-"""
+"""Map names that Hugging Face gives tensors to those of GGUF files, and to what llama.cpp's converter did to each."""
 
 from __future__ import annotations
 

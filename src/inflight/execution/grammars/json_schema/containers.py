@@ -1,7 +1,4 @@
-"""Put items of arrays, and names and counts of objects' properties, as the library can follow them.
-
-The library writes declared properties in their order, each once, and others behind them.
-"""
+"""Put items of arrays, and names and counts of objects' properties, as the library can follow them."""
 
 from __future__ import annotations
 
@@ -160,7 +157,10 @@ def _either(one: Schema, other: Schema) -> Schema:
 
 
 def object_members(schema: dict[str, Any], definitions: Mapping[str, Schema]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the ways in which an object may be made, as the library follows them, and the keywords that it leaves."""
+    """Return the ways in which an object may be made, as the library follows them, and the keywords that it leaves.
+
+    The library writes declared properties in their order, each once, and others behind them.
+    """
     left: list[str] = []
     if "propertyNames" in schema:
         names = _followed(schema["propertyNames"], definitions)

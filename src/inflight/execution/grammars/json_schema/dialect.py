@@ -1,9 +1,4 @@
-"""A schema of any draft, in one dialect: draft 2020-12, without annotations, each `$ref` naming one of `$defs`.
-
-A keyword counts where the draft that `$schema` names knows it; without `$schema` all count, in their old forms too. A
-format counts where it is enforced, and is an annotation otherwise. A keyword whose value makes no sense is refused by
-name and place.
-"""
+"""Read a schema of any draft in one dialect: draft 2020-12, without annotations, each `$ref` naming one of `$defs`."""
 
 from __future__ import annotations
 
@@ -47,7 +42,14 @@ _ANCHORS = ("$anchor", "$dynamicAnchor")
 
 
 def in_one_dialect(document: Any) -> dict[str, Any]:
-    """Return the schema `document` in one dialect, its references under `$defs`. Raises GrammarError."""
+    """Return the schema `document` in one dialect, its references under `$defs`.
+
+    A keyword counts where the draft that `$schema` names knows it; without `$schema` all count, in their old forms too.
+    A format counts where it is enforced, and is an annotation otherwise.
+
+    Raises:
+        GrammarError: A keyword's value makes no sense, by name and place, or a part is in another document.
+    """
     if not isinstance(document, dict | bool):
         raise GrammarError(f"is {str(document)[:40]}, which is no schema; give an object")
     return _Dialect(document).whole()

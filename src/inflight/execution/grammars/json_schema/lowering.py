@@ -1,8 +1,4 @@
-"""A JSON schema as the library can follow it: what it takes means the same, or more.
-
-Where it means more, the whole answer is checked at its end under the schema itself. Lowering depends on the schema
-alone; its result is two texts.
-"""
+"""Lower a JSON schema to what the library can follow, which means the same, or more."""
 
 from __future__ import annotations
 
@@ -43,7 +39,7 @@ class Lowered(NamedTuple):
 
 
 def lower(schema: Any, is_wide: bool = False) -> Lowered:
-    """Return a schema as the library can follow it. Raises GrammarError.
+    """Return a schema as the library can follow it, which depends on the schema alone. Raises GrammarError.
 
     Args:
         schema: as a client sent it, read from JSON.
@@ -66,7 +62,7 @@ def lower(schema: Any, is_wide: bool = False) -> Lowered:
 
 
 class _Lowering:
-    """left: keywords that are followed in part or not at all."""
+    """Lower one schema. left: keywords that are followed in part or not at all."""
 
     def __init__(self, definitions: dict[str, Schema], is_wide: bool) -> None:
         self.left: set[str] = set()

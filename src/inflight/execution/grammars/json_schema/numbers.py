@@ -1,8 +1,4 @@
-"""Bounds and steps of numbers, as the library can follow them.
-
-The library's numbers are regular expressions. It writes the bound itself where that is excluded, whole, and in the same
-unit as the other bound; a bound beyond it is given instead. A large step takes an automaton of as many states.
-"""
+"""Put bounds and steps of numbers as the library can follow them."""
 
 from __future__ import annotations
 
@@ -18,7 +14,11 @@ _KEYWORDS = (*_LOWER, *_UPPER, "multipleOf")
 
 
 def bounded(schema: dict[str, Any], types: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the schema with bounds that the library follows, and the keywords that are left to the check."""
+    """Return the schema with bounds that the library follows, and the keywords that are left to the check.
+
+    The library's numbers are regular expressions. It writes the bound itself where that is excluded, whole, and in the
+    same unit as the other bound; a bound beyond it is given instead. A large step takes an automaton of as many states.
+    """
     given = {name: schema[name] for name in _KEYWORDS if name in schema}
     if not given:
         return schema, []

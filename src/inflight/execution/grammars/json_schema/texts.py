@@ -1,8 +1,4 @@
-"""Patterns, formats and lengths of texts, as the library can follow them.
-
-The library knows no look-around, and abandons some patterns together with a length. What it does not take is left
-out step by step, and the whole answer is checked at its end.
-"""
+"""Put patterns, formats and lengths of texts as the library can follow them."""
 
 from __future__ import annotations
 
@@ -27,7 +23,11 @@ MAX_NAMES = 256  # texts of a pattern that are listed
 
 
 def writable(schema: dict[str, Any], types: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the schema with what the library follows of a text, and the keywords that it leaves to the check."""
+    """Return the schema with what the library follows of a text, and the keywords that it leaves to the check.
+
+    The library knows no look-around, and abandons some patterns together with a length. What it does not take is left
+    out step by step.
+    """
     given = {name: schema[name] for name in _KEYWORDS if name in schema}
     if not given:
         return schema, []

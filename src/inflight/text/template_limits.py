@@ -1,8 +1,4 @@
-"""Bound the results of a template's operations (operators, methods of strings, filters) before they are computed.
-
-Each operation that may make a large result of a small input is charged to the rendering's budget first. Operations
-whose size cannot be computed are refused: formats have two plain forms, and types have lists of allowed methods.
-"""
+"""Bound the results of a template's operations (operators, methods of strings, filters) before they are computed."""
 
 from __future__ import annotations
 
@@ -10,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from inflight.text.budget import Budget
 from inflight.text.errors import ChatTemplateError
+from inflight.text.template_budget import Budget
 
 _PERCENT = r"%(?:%|(?:\(\w*\))?[-+ #0]*(\d{0,3})(?:\.(\d{0,3}))?[sdifgerxX])"
 _BRACES = r"\{\{|\}\}|\{\w*(?::(?:[^{}]?[<>=^])?[-+ ]?#?0?(\d{0,3})[,_]?(?:\.(\d{1,3}))?[bcdeEfFgGnosxX%]?)?\}"

@@ -1,31 +1,35 @@
-"""Compute the bytes that each token adds to the text, in UTF-8, by the decoder of `tokenizer.json`.
-
-In byte-level BPE each character of a token is one byte; in byte fallback `<0xE4>` is one byte; in all other cases the
-library decodes the token after the one before.
-
-Why bytes: a character may be spread over several tokens, and only bytes say exactly whether it can still be completed.
-The decoded string cannot: there, half a character and a U+FFFD that the model wrote look the same.
-"""
+"""Compute the bytes that each token adds to the text, and how many characters a token can stand for."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
+from inflight.text.compiled_tokenizer import CompiledTokenizer
 from inflight.text.errors import LibraryFaults, TokenizerError
 
 if TYPE_CHECKING:
     import tokenizers
 
-    from inflight.text.compiled_tokenizer import CompiledTokenizer
+    Backend = tokenizers.Tokenizer | CompiledTokenizer
 
 _UNDECODABLE = "\ufffd"
+# NFC and NFKC put characters together; what they make of several is never of more than four, since the longest
+# canonical decomposition of a character (such as U+1F82) has four.
+COMPOSED = 4
+_COMPOSING = ("NFC", "NFKC")
+_KEEPING = ("NFD", "NFKD", "Prepend", "ByteLevel", "Metaspace", "Digits")
 
 
 class TokenPieces:
-    """The bytes of every token of one tokenizer, computed at first use and cached; safe to share between streams."""
+    """The bytes of every token of one tokenizer, computed at first use and cached; safe to share between streams.
 
-    def __init__(self, backend: tokenizers.Tokenizer | CompiledTokenizer) -> None:
+    In byte-level BPE each character of a token is one byte; in byte fallback `<0xE4>` is one byte; in all other cases
+    the library decodes the token after the one before. Only bytes say exactly whether a character that is spread over
+    tokens can still be completed: in text, half a character and a U+FFFD that the model wrote look the same.
+    """
+
+    def __init__(self, backend: Backend) -> None:
         parts = parts_of(backend.decoder, "decoders")
         kinds = [part["type"] for part in parts]
         self._backend = backend
@@ -148,3 +152,50 @@ def byte_level_alphabet() -> dict[str, int]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+def max_token_characters(backend: Backend) -> int | None:
+    """Return the highest number of a text's characters that one token stands for.
+
+    None: no bound, since a component may drop characters (a normalizer that strips accents, a pre-tokenizer that
+    removes spaces, unknown characters that become one token).
+    """
+    normalizers = parts_of(backend.normalizer, "normalizers")
+    parts = [*normalizers, *parts_of(backend.pre_tokenizer, "pretokenizers")]
+    if not all(_keeps(part) for part in parts):
+        return None
+    if any(token.lstrip or token.rstrip for token in backend.get_added_tokens_decoder().values()):
+        return None  # these take all the spaces beside them
+    if not _has_every_byte(backend, parts):
+        return None
+    composes = any(part["type"] in _COMPOSING for part in normalizers)
+    # Where each character of the name is a byte of the text, it has no fewer of them than the text has characters.
+    return _longest_name(backend) * (COMPOSED if composes else 1)
+
+
+def _longest_name(backend: Backend) -> int:
+    if isinstance(backend, CompiledTokenizer):
+        return backend.longest_name
+    return max(map(len, backend.get_vocab(with_added_tokens=True)))
+
+
+def _keeps(part: dict[str, Any]) -> bool:
+    """Return whether a component keeps every character, composed or not."""
+    if part["type"] == "Split":
+        return str(part["behavior"]) != "Removed"
+    if part["type"] == "Replace":
+        found = part["pattern"].get("String")  # what a regular expression finds may be of any length
+        return found is not None and len(part["content"]) >= len(found)
+    return part["type"] in _KEEPING or part["type"] in _COMPOSING
+
+
+def _has_every_byte(backend: Backend, parts: list[dict[str, Any]]) -> bool:
+    """Return whether no character is unknown: runs of unknown ones may become one token, or none."""
+    from tokenizers import models
+
+    if not isinstance(backend, CompiledTokenizer) and not isinstance(backend.model, models.BPE):
+        return False
+    if any(part["type"] == "ByteLevel" for part in parts):
+        return all(backend.token_to_id(character) is not None for character in byte_level_alphabet())
+    falls_back = isinstance(backend, CompiledTokenizer) or backend.model.byte_fallback
+    return falls_back and all(backend.token_to_id(f"<0x{byte:02X}>") is not None for byte in range(256))

@@ -1,9 +1,4 @@
-"""Limit the work and the text of one rendering of a chat template.
-
-A unit of work is about what takes a microsecond: a call, an operator, a pass through a small loop, a kilobyte of text
-read, half of one of memory taken. The largest values are bounded before they are made, because one operation
-(`'a' * 10**10`) can take all of a machine's memory.
-"""
+"""Limit the work and the text of one rendering of a chat template."""
 
 from __future__ import annotations
 
@@ -36,7 +31,12 @@ class RenderLimits(Struct, frozen=True):
 
 
 class Budget:
-    """The work and text that one rendering has used."""
+    """The work and text that one rendering has used.
+
+    A unit of work is about what takes a microsecond: a call, an operator, a pass through a small loop, a kilobyte of
+    text read, half of one of memory taken. The largest values are bounded before they are made, because one operation
+    (`'a' * 10**10`) can take all of a machine's memory.
+    """
 
     __slots__ = ("_limits", "_work", "_written")
 
