@@ -48,10 +48,12 @@ def test_nothing_at_run_time_loads_torch(program: str) -> None:
     assert "numpy" in names
 
 
-def test_running_a_model_loads_its_family_alone_and_no_other_application() -> None:
+def test_running_a_model_loads_its_family_and_kinds_of_layers_alone_and_no_other_application() -> None:
     names = modules("from inflight.cli import call\nassert call(['run', 'hello', '--max-tokens', '1']) == 0")
     families = {name for name in names if name.startswith("inflight.models.families.")}
     assert families == {"inflight.models.families.llama"}
+    kinds = {name for name in names if name.startswith(("inflight.execution.mixers.", "inflight.execution.mlps."))}
+    assert kinds == {"inflight.execution.mixers.attention", "inflight.execution.mlps.dense"}
     applications = ("api", "bench", "metrics", "planning", "report", "server", "simulate", "workload")
     assert names.isdisjoint({f"inflight.{application}" for application in applications})
 

@@ -19,17 +19,23 @@ from safetensors.numpy import save_file
 from text.builders import byte_level
 
 from inflight import LLM, SamplingParams
+from inflight.execution.backends.protocol import Activation, Linear
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.kv_groups import one_group
+from inflight.execution.layers.norm import Residual
 from inflight.execution.memory import states_of
+from inflight.execution.model import Model
+from inflight.execution.packer import Packer
 from inflight.execution.parallel.shards import Shard, cut_model, kept_whole
+from inflight.execution.parts import PartWeights, computes
+from inflight.execution.program import Program
 from inflight.execution.weights import load_weights
 from inflight.models import families
 from inflight.models.arithmetic import layer_flops_per_token, parameters
 from inflight.models.errors import ModelError
 from inflight.models.mixers.mamba import Mamba
-from inflight.models.parts import Mixer
+from inflight.models.parts import Mixer, Mlp, Weights
 from inflight.models.registry import read_folder, read_spec
 from inflight.models.runnable import refuse_what_does_not_run
 from inflight.models.sequence_memory import kv_bytes_per_token, state_bytes
@@ -142,6 +148,39 @@ def test_what_is_not_computed_is_refused(folder: Path) -> None:
         refuse_what_does_not_run(mamba)
     with pytest.raises(ModelError, match="layers of Mamba are described, but not computed by this decoder"):
         load_weights(mamba, DummyWeights("float32"), ReferenceBackend("float32"), 64)
+
+
+class Plain(Mlp, frozen=True, kw_only=True):
+    """One product of the input with a square matrix."""
+
+    passed_width: int
+
+    def weights(self, hidden: int) -> Weights:
+        return Weights(((hidden, hidden),))
+
+
+@computes(Plain)
+class PlainWeights(PartWeights, frozen=True):
+    product: Linear
+    residual: Residual
+
+    @classmethod
+    def load(cls, packer: Packer, spec: Plain, layer: int, after: str | None) -> PlainWeights:
+        shape = (packer.model.hidden_size, packer.model.hidden_size)
+        return cls(packer.linear([(f"model.layers.{layer}.mlp.proj.weight", shape)]), Residual.load(packer, after))
+
+    def forward(self, program: Program, x: Activation, hidden: Activation) -> None:
+        self.residual.add(program, x, self.product, hidden)
+
+
+def test_an_mlp_is_one_file_too(folder: Path) -> None:
+    spec = read_folder(folder, to_run=True)
+    plain = replace(spec, layers=tuple(replace(layer, mlp=Plain(passed_width=64)) for layer in spec.layers))
+    assert parameters(spec) - parameters(plain) == 3 * (3 * 64 * 96 - 64 * 64)
+    assert kept_whole(plain) == ("layers of Plain",)
+    weights = load_weights(plain, DummyWeights("float32"), ReferenceBackend("float32"), 64)
+    assert [type(layer.mlp) for layer in weights.layers] == [PlainWeights] * 3
+    Model(plain, weights, ReferenceBackend("float32"), 8, 8)  # records its passes
 
 
 def test_the_page_names_every_answer_and_what_it_names_is_there() -> None:
