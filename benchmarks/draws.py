@@ -22,7 +22,7 @@ import torch
 from benchmarks.results import table
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import Array, SamplingBatch
-from inflight.execution.backends.torch import eager
+from inflight.execution.backends.torch.definitions import Definitions
 from inflight.execution.backends.torch.sampling_tensors import Drawn, Draws, DrawSettings
 from inflight.execution.ops.sampling import uniform
 
@@ -174,16 +174,16 @@ def agreement(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", help="cpu: PyTorch's own operations; cuda: the kernels")
+    parser.add_argument("--device", default="cpu", help="cpu: the definitions; cuda: the kernels")
     parser.add_argument("--draws", type=int, default=1_000_000, help="of all kinds together")
     parser.add_argument("--vocabulary", type=int, default=4096)
     args = parser.parse_args()
     device = torch.device(args.device)
-    sample = eager.sample
+    sample: Callable[[torch.Tensor, Draws], Drawn] = Definitions().sample
     if device.type == "cuda":
-        from inflight.execution.backends.torch import kernels
+        from inflight.execution.backends.torch import launcher
 
-        sample = kernels.sample
+        sample = launcher.KernelLauncher().sample
     each = -(-args.draws // len(KINDS) // ROWS) * ROWS
     found = [agreement(sample, device, kind, each, args.vocabulary) for kind in KINDS]
     rows = [[kind.name, f"{one.draws:,}", f"{one.equal:,}", one.ties] for kind, one in zip(KINDS, found, strict=True)]

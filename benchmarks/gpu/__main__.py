@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from benchmarks.results import write_section
 from benchmarks.shapes import GPU_SHAPES, TINY
@@ -17,7 +17,7 @@ from benchmarks.shapes import GPU_SHAPES, TINY
 if TYPE_CHECKING:
     from benchmarks.gpu.device import MeasuredDevice
     from benchmarks.gpu.model import DrawnModel, Limits
-    from inflight.execution.backends.torch.operations import DeviceOperations
+    from inflight.execution.backends.torch.launcher import Launcher
 
 PARTS = ("kernels", "start", "decode", "prefill", "drafts", "speculation", "mixed", "invariance", "gaps", "by-kernel")
 _TINY = {**TINY, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "vocab_size": 2048}
@@ -82,7 +82,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device", default="cuda", help="cuda, cuda:1 …; cpu: a tiny model, to see that all of it runs"
     )
-    parser.add_argument("--plain", action="store_true", help="PyTorch's own operations in the place of kernels")
     parser.add_argument("--batch-invariant", action="store_true", help="forms whose bits do not depend on the batch")
     parser.add_argument("--enforce-eager", action="store_true", help="launch each operation: no graphs")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
@@ -94,7 +93,7 @@ def _sections(device: MeasuredDevice, asked: argparse.Namespace) -> Iterator[str
     yield device.summary()
     parts = PARTS if asked.part == "all" else (asked.part,)
     if "kernels" in parts:
-        yield f"### Kernels beside PyTorch's own operations\n\n{_kernels(device, asked.cases)}"
+        yield f"### Kernels beside the definitions\n\n{_kernels(device, asked.cases)}"
     of_models = [part for part in parts if part != "kernels"]
     names = asked.models if device.is_gpu else ["tiny"]
     for name in names if of_models else []:
@@ -104,32 +103,26 @@ def _sections(device: MeasuredDevice, asked: argparse.Namespace) -> Iterator[str
 def _held(asked: argparse.Namespace) -> str:
     """How the measured models are held and computed."""
     held = "bf16" if asked.quantization == "none" else str(asked.quantization)
-    ways = {"plain": asked.plain, "batch-invariant": asked.batch_invariant, "without graphs": asked.enforce_eager}
+    ways = {"batch-invariant": asked.batch_invariant, "without graphs": asked.enforce_eager}
     return ", ".join([held, *(name for name, is_so in ways.items() if is_so)])
 
 
 def _kernels(device: MeasuredDevice, named: str) -> str:
     from benchmarks.gpu.kernels import compare, comparison
-    from inflight.execution.backends.torch import eager, kernels
 
     if not device.is_gpu:
         from tests.execution.backends.torch.interpreted import mend_interpreter
 
         mend_interpreter()
-    return comparison(compare(device, cast("DeviceOperations", kernels), cast("DeviceOperations", eager), named))
+    return comparison(compare(device, named))
 
 
-def _operations(device: MeasuredDevice, asked: argparse.Namespace) -> DeviceOperations:
-    """As an engine has them. On a CPU PyTorch's own: a model's steps would take the interpreter minutes."""
-    from inflight.execution.backends.torch import eager, kernels
-    from inflight.execution.backends.torch.fallback import WithFallback
-    from inflight.execution.backends.torch.invariant import InvariantOperations
+def _launcher(device: MeasuredDevice) -> Launcher:
+    """Return an engine's. On a CPU it runs the definitions: kernels would take the interpreter minutes."""
+    from inflight.execution.backends.torch.definitions import Definitions
+    from inflight.execution.backends.torch.launcher import KernelLauncher
 
-    if asked.plain or not device.is_gpu:
-        return cast("DeviceOperations", eager)
-    return cast(
-        "DeviceOperations", InvariantOperations(kernels) if asked.batch_invariant else WithFallback(kernels, eager)
-    )
+    return KernelLauncher() if device.is_gpu else Definitions()
 
 
 def _of_model(device: MeasuredDevice, name: str, parts: Sequence[str], asked: argparse.Namespace) -> Iterator[str]:
@@ -142,8 +135,9 @@ def _of_model(device: MeasuredDevice, name: str, parts: Sequence[str], asked: ar
     graphs = CudaGraphs(device.device) if device.is_gpu and not asked.enforce_eager else None
 
     def drawn(shape: dict[str, object]) -> DrawnModel:
-        operations = _operations(device, asked)
-        return DrawnModel(device, operations, shape, _limits(scale), asked.quantization, graphs, asked.batch_invariant)
+        return DrawnModel(
+            device, _launcher(device), shape, _limits(scale), asked.quantization, graphs, asked.batch_invariant
+        )
 
     model = drawn(shape)
     device.wait()

@@ -7,18 +7,20 @@ recurrent layers of Qwen3-Next and the latent attention of DeepSeek-V3.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from inflight.execution import ops
 from inflight.execution.backends.packed_adapter import PackedAdapter
 from inflight.execution.backends.protocol import Delta, LowRank
 from inflight.execution.backends.torch.adapted_matrix import AdapterRows, tiled
 from inflight.execution.backends.torch.adapters import AdapterTables
-from inflight.execution.backends.torch.operations import DeviceOperations
+from inflight.execution.backends.torch.device_pass import DevicePass
+from inflight.execution.backends.torch.launcher import Launcher
 from inflight.execution.backends.torch.packing import Packer
 from inflight.execution.backends.torch.sampling_tensors import Draws, DrawSettings
 from inflight.execution.backends.torch.tensors import LayerKV, LayerStates, PassTensors, RopeTensors, StateTensors
@@ -70,12 +72,12 @@ TINY = Sizes((2,), 20, 40, 64, 4, 2, 16, 96, 300, 4, 2, 32, 2, 4, 16, 2, 32, 16)
 
 
 class Case(NamedTuple):
-    """call(operations, buffers): computes into buffers, or what it returns; all that is compared. read, operations: of
+    """call(launcher, buffers): computes into buffers, or what it returns; all that is compared. read, operations: of
     the device at least. exact: whole numbers that must be the same."""
 
     name: str
     buffers: tuple[Tensor, ...]
-    call: Callable[[DeviceOperations, Sequence[Tensor]], Sequence[Tensor]]
+    call: Callable[[Launcher, Sequence[Tensor]], Sequence[Tensor]]
     read: float
     operations: float
 
@@ -83,17 +85,19 @@ class Case(NamedTuple):
 class Numbers:
     """Random tensors on a device."""
 
-    def __init__(self, device: torch.device, act: torch.dtype) -> None:
+    def __init__(self, device: torch.device, act: torch.dtype, drawn_on_cpu: bool = False) -> None:
+        """drawn_on_cpu: they are the same on every device."""
         self.device, self.act = device, act
-        self._random = torch.Generator(device=device)
+        self._random = torch.Generator(device="cpu" if drawn_on_cpu else device)
         self._random.manual_seed(0)
 
     def normal(self, *shape: int, scale: float = 1.0, kind: torch.dtype = torch.float32) -> Tensor:
-        drawn = torch.empty(shape, dtype=kind, device=self.device)
-        return drawn.normal_(0, scale, generator=self._random)
+        drawn = torch.empty(shape, dtype=kind, device=self._random.device)
+        return drawn.normal_(0, scale, generator=self._random).to(self.device)
 
     def whole(self, below: int, *shape: int, kind: torch.dtype = torch.int32) -> Tensor:
-        return torch.randint(0, below, shape, dtype=kind, device=self.device, generator=self._random)
+        drawn = torch.randint(0, below, shape, dtype=kind, device=self._random.device, generator=self._random)
+        return drawn.to(self.device)
 
     def of(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=self.device)
@@ -120,7 +124,8 @@ class Numbers:
     def chunks(self, rows: int, length: int, context: int) -> PassTensors:
         """rows sequences in separate blocks, of which each computes `length` tokens up to `context`."""
         first, width = context - length, -(-context // BLOCK)
-        order = torch.randperm(rows * width, device=self.device, generator=self._random).to(torch.int32)
+        order = torch.randperm(rows * width, device=self._random.device, generator=self._random)
+        order = order.to(self.device, torch.int32)
         tokens = rows * length
         return PassTensors(
             token_ids=self.whole(100, tokens),
@@ -139,6 +144,25 @@ class Numbers:
         """value_dim 0: values are a part of the keys."""
         keys = self.normal(blocks, BLOCK, heads, key_dim, kind=self.act)
         return LayerKV(0, keys, self.normal(blocks, BLOCK, heads, value_dim, kind=self.act) if value_dim else None)
+
+    def over(
+        self,
+        pass_: PassTensors,
+        layer: LayerKV | None = None,
+        states: LayerStates | None = None,
+        moves: StateTensors | None = None,
+    ) -> DevicePass:
+        """Return a pass whose layers all are these."""
+        kept: Any = (layer, states)
+        return DevicePass(
+            self.act,
+            pass_,
+            lambda number: kept[0],
+            lambda: np.zeros(pass_.num_tokens, np.int32),
+            lambda values: torch.from_numpy(values).to(self.device),
+            lambda number: kept[1],
+            moves,
+        )
 
     def no_snapshots(self, chunks: int) -> StateTensors:
         return StateTensors(self.of([0] * (chunks + 1)), self.of([0] * chunks), self.of([0] * chunks))
@@ -166,26 +190,25 @@ def _of_rows(numbers: Numbers, sizes: Sizes, tokens: int) -> Iterator[Case]:
     x, weight = numbers.normal(tokens, hidden), numbers.normal(hidden)
     out = numbers.zeros(tokens, hidden, kind=numbers.act)
 
-    def rms_norm(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
-        operations.rms_norm(x, weight, 1e-5, buffers[0])
+    on = numbers.over(numbers.chunks(tokens, 1, 1))
+
+    def rms_norm(launcher: Launcher, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
+        launcher.launch(ops.rms_norm, on, (x, weight, 1e-5, buffers[0]))
         return buffers
 
     yield Case(f"RMS norm, {tokens} tokens", (out,), rms_norm, tokens * hidden * (4 + item), 0)
     held = numbers.normal(sizes.vocab, hidden, kind=numbers.act)
-    table, token_ids = (
-        DeviceTable(PlainMatrix(held), sizes.vocab, hidden, held.nbytes),
-        numbers.whole(sizes.vocab, tokens),
-    )
+    table = DeviceTable(PlainMatrix(held), sizes.vocab, hidden, held.nbytes)
 
-    def embed(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
-        operations.embed(table, token_ids, buffers[0])
+    def embed(launcher: Launcher, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
+        launcher.launch(ops.embed, on, (table, buffers[0]))
         return buffers
 
     yield Case(f"embedding, {tokens} tokens", (numbers.zeros(tokens, hidden),), embed, tokens * hidden * (4 + item), 0)
 
 
 def _products(numbers: Numbers, sizes: Sizes, tokens: int) -> Iterator[Case]:
-    hidden, width = sizes.hidden, sizes.width
+    hidden, width, on = sizes.hidden, sizes.width, numbers.over(numbers.chunks(tokens, 1, 1))
     x = numbers.normal(tokens, hidden, kind=numbers.act)
     rounded = ("fp8",) if numbers.act == torch.bfloat16 else ()  # Triton's interpreter does not round to it
     for held in ("bf16", *rounded, "int8", "int8 in groups", "int4"):
@@ -193,10 +216,8 @@ def _products(numbers: Numbers, sizes: Sizes, tokens: int) -> Iterator[Case]:
         nbytes = _nbytes(matrix)
         weight = DeviceLinear((matrix,), hidden, hidden, nbytes)
 
-        def linear(
-            operations: DeviceOperations, buffers: Sequence[Tensor], weight: DeviceLinear = weight
-        ) -> Sequence[Tensor]:
-            operations.linear(x, weight, buffers[0])
+        def linear(launcher: Launcher, buffers: Sequence[Tensor], weight: DeviceLinear = weight) -> Sequence[Tensor]:
+            launcher.launch(ops.linear, on, (x, weight, buffers[0]))
             return buffers
 
         work = 2.0 * tokens * hidden * hidden
@@ -204,8 +225,8 @@ def _products(numbers: Numbers, sizes: Sizes, tokens: int) -> Iterator[Case]:
     both = numbers.matrix(2 * width, hidden)
     pair = DeviceGateUp(DeviceLinear((both,), 2 * width, hidden, both.values.nbytes))
 
-    def gate_up(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
-        operations.gate_up(x, pair, "silu", buffers[0])
+    def gate_up(launcher: Launcher, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
+        launcher.launch(ops.gate_up, on, (x, pair, buffers[0], "silu"))
         return buffers
 
     inner = numbers.zeros(tokens, width, kind=numbers.act)
@@ -214,7 +235,8 @@ def _products(numbers: Numbers, sizes: Sizes, tokens: int) -> Iterator[Case]:
 
 def _adapters(numbers: Numbers, sizes: Sizes, tokens: int) -> Case:
     """Return what they add to a product; the rows have them in turns."""
-    hidden, weight = sizes.hidden, DeviceLinear((), sizes.hidden, sizes.hidden, 0)
+    hidden, matrix = sizes.hidden, numbers.matrix(sizes.hidden, sizes.hidden)
+    weight = DeviceLinear((matrix,), hidden, hidden, int(matrix.values.nbytes))
     adapters: dict[int, PackedAdapter[Tensor]] = {}
     tables = AdapterTables(adapters, ADAPTERS, numbers.device, Upload(numbers.device))
     pack = Packer(numbers.act, numbers.device).plain
@@ -223,17 +245,18 @@ def _adapters(numbers: Numbers, sizes: Sizes, tokens: int) -> Case:
         part = LowRank(0, down.cpu().numpy(), up.cpu().numpy())
         adapters[slot] = PackedAdapter([Delta(weight, (part,))], pack)
     tables.update(adapters)
-    adapted = tables.of(weight)
-    assert adapted is not None
     rows = AdapterRows(*(numbers.of(one.tolist()) for one in tiled(np.arange(tokens) % ADAPTERS, ADAPTERS)))
     x, held = numbers.normal(tokens, hidden, kind=numbers.act), min(tokens, ADAPTERS) * 2 * RANK * hidden
 
-    def add_low_rank(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
-        operations.add_low_rank(x, adapted, rows, buffers[0])
+    on = replace(numbers.over(numbers.chunks(tokens, 1, 1)), adapters=tables.of, adapter_rows=rows)
+
+    def linear(launcher: Launcher, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
+        launcher.launch(ops.linear, on, (x, weight, buffers[0]))
         return buffers
 
-    read, work = float(held * numbers.act.itemsize), 4.0 * tokens * RANK * hidden
-    return Case(f"adapters, {tokens} tokens", (numbers.zeros(tokens, hidden),), add_low_rank, read, work)
+    read = float(held * numbers.act.itemsize + weight.nbytes)
+    work = 2.0 * tokens * hidden * (hidden + 2 * RANK)
+    return Case(f"product with adapters, {tokens} tokens", (numbers.zeros(tokens, hidden),), linear, read, work)
 
 
 def _experts(numbers: Numbers, sizes: Sizes, tokens: int) -> Case:
@@ -244,9 +267,10 @@ def _experts(numbers: Numbers, sizes: Sizes, tokens: int) -> Case:
     nbytes = _nbytes(up) + _nbytes(down)
     weight = DeviceExperts(up, down, None, None, routing, "silu", count, nbytes)
     x, logits = numbers.normal(tokens, hidden, kind=numbers.act), numbers.normal(tokens, count)
+    on = numbers.over(numbers.chunks(tokens, 1, 1))
 
-    def experts(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
-        operations.experts(x, logits, weight, buffers[0])
+    def experts(launcher: Launcher, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
+        launcher.launch(ops.experts, on, (x, logits, weight, buffers[0]))
         return buffers
 
     touched = count * (1 - (1 - top / count) ** tokens)
@@ -259,11 +283,11 @@ def _attention(numbers: Numbers, sizes: Sizes, rows: int, length: int, context: 
     heads, kv_heads, dim, tokens = sizes.heads, sizes.kv_heads, sizes.head_dim, rows * length
     pass_ = numbers.chunks(rows, length, context)
     cached = numbers.cache(pass_.block_tables.numel(), kv_heads, dim, dim)
-    q = numbers.normal(tokens, heads * dim, kind=numbers.act)
+    q, on = numbers.normal(tokens, heads * dim, kind=numbers.act), numbers.over(pass_, cached)
     what = f"{rows} x {context} positions" if length == 1 else f"a prompt of {length}"
 
-    def attention(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
-        operations.attention(q, cached, dim**-0.5, 0, 0.0, None, True, pass_, buffers[0])
+    def attention(launcher: Launcher, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
+        launcher.launch(ops.attention, on, (q, 0, dim**-0.5, 0, buffers[0], 0.0, None, True, None))
         return buffers
 
     pairs = tokens * (2 * context - length + 1) / 2
@@ -275,10 +299,10 @@ def _attention(numbers: Numbers, sizes: Sizes, rows: int, length: int, context: 
     angles = numbers.normal(context, dim // 2)
     rope, norm = RopeTensors(angles.cos(), angles.sin(), None), numbers.normal(dim)
 
-    def write(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
+    def write(launcher: Launcher, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
         keys, values, queries = buffers
-        into = LayerKV(0, keys, values)
-        operations.rope_and_write_kv(qkv, into, rope, norm, norm, None, 1e-6, False, pass_, queries)
+        into = numbers.over(pass_, LayerKV(0, keys, values))
+        launcher.launch(ops.rope_and_write_kv, into, (qkv, 0, rope, norm, norm, 1e-6, queries, False, None))
         return buffers
 
     assert cached.values is not None
@@ -290,10 +314,10 @@ def _latent(numbers: Numbers, sizes: Sizes, rows: int, length: int, context: int
     heads, rank, width = sizes.latent_heads, sizes.rank, sizes.rank + sizes.rotated
     pass_ = numbers.chunks(rows, length, context)
     cached = numbers.cache(pass_.block_tables.numel(), 1, width, 0)
-    q = numbers.normal(rows * length, heads * width, kind=numbers.act)
+    q, on = numbers.normal(rows * length, heads * width, kind=numbers.act), numbers.over(pass_, cached)
 
-    def attention(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
-        operations.attention(q, cached, width**-0.5, 0, 0.0, None, True, pass_, buffers[0])
+    def attention(launcher: Launcher, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
+        launcher.launch(ops.attention, on, (q, 0, width**-0.5, 0, buffers[0], 0.0, None, True, None))
         return buffers
 
     pairs = rows * length * (2 * context - length + 1) / 2
@@ -312,17 +336,18 @@ def _recurrence(numbers: Numbers, sizes: Sizes, rows: int, length: int, context:
     none = numbers.zeros(rows, 0, 0, 0)
     what = f"{rows} rows" if length == 1 else f"a prompt of {length}"
 
-    def convolve(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
-        operations.convolve(x, LayerStates(buffers[0], none), taps, pass_, moves, buffers[1])
+    def convolve(launcher: Launcher, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
+        on = numbers.over(pass_, states=LayerStates(buffers[0], none), moves=moves)
+        launcher.launch(ops.convolve, on, (x, 0, taps, buffers[1]))
         return buffers
 
     yield Case(f"convolution, {what}", (inputs, torch.zeros_like(x)), convolve, 2.0 * x.nbytes, 0)
     z, gates = numbers.normal(tokens, channels + inner), numbers.normal(tokens, 2 * heads)
     decay, bias, norm = -numbers.normal(heads).exp(), numbers.normal(heads), numbers.normal(dim)
 
-    def delta_rule(operations: DeviceOperations, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
-        states = LayerStates(inputs, buffers[0])
-        operations.delta_rule(x, z, gates, states, keys, decay, bias, norm, 1e-6, pass_, moves, buffers[1])
+    def delta_rule(launcher: Launcher, buffers: Sequence[Tensor]) -> Sequence[Tensor]:
+        on = numbers.over(pass_, states=LayerStates(inputs, buffers[0]), moves=moves)
+        launcher.launch(ops.delta_rule, on, (x, z, gates, 0, keys, decay, bias, norm, 1e-6, buffers[1]))
         return buffers
 
     matrices, out = numbers.normal(rows, heads, dim, dim), numbers.zeros(tokens, inner, kind=numbers.act)
@@ -335,9 +360,9 @@ def _draws(numbers: Numbers, sizes: Sizes, rows: int) -> Iterator[Case]:
     for name, temperature, top_p in (("greedy", 0.0, 1.0), ("drawn", 0.8, 1.0), ("top-p", 0.8, 0.9)):
         draws = _plain_draws(numbers, rows, temperature, top_p)
 
-        def sample(operations: DeviceOperations, buffers: Sequence[Tensor], draws: Draws = draws) -> Sequence[Tensor]:
+        def sample(launcher: Launcher, buffers: Sequence[Tensor], draws: Draws = draws) -> Sequence[Tensor]:
             buffers[0].copy_(logits)
-            return [operations.sample(buffers[0], draws).token_ids]
+            return [launcher.sample(buffers[0], draws).token_ids]
 
         yield Case(f"{rows} tokens, {name}", (torch.empty_like(logits),), sample, logits.nbytes, 0)
 

@@ -25,8 +25,8 @@ from inflight.execution.backends.protocol import Array, Quantization
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import Buckets
 from inflight.execution.backends.torch.capture import CapturedDecoder, Graphs
+from inflight.execution.backends.torch.launcher import Launcher
 from inflight.execution.backends.torch.opening import graph_buckets
-from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.packing import Packer
 from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.memory import MachineMemory, kv_shape, states_of
@@ -80,10 +80,10 @@ class DrawingPacker(Packer):
 
 
 class DrawingBackend(TorchBackend):
-    def __init__(self, device: MeasuredDevice, operations: DeviceOperations, buckets: Buckets) -> None:
+    def __init__(self, device: MeasuredDevice, launcher: Launcher, buckets: Buckets, batch_invariant: bool) -> None:
         held = "bfloat16" if device.act == torch.bfloat16 else "float32"
         depth = 2 if device.is_gpu else 1
-        super().__init__(held, device.device, operations, 1, depth, buckets)  # type: ignore[arg-type]
+        super().__init__(held, device.device, launcher, 1, depth, buckets, batch_invariant)  # type: ignore[arg-type]
         self._packer = DrawingPacker(self._act, device.device)
 
 
@@ -93,21 +93,22 @@ class DrawnModel:
     def __init__(
         self,
         device: MeasuredDevice,
-        operations: DeviceOperations,
+        launcher: Launcher,
         shape: dict[str, object],
         limits: Limits,
         quantization: Quantization = "none",
         graphs: Graphs | None = None,
         batch_invariant: bool = False,
     ) -> None:
-        """graphs: how passes are captured; None: they are not. batch_invariant: whether operations are."""
+        """graphs: how passes are captured; None: they are not. batch_invariant: the bits of a row
+        may not depend on the rows beside it."""
         with tempfile.TemporaryDirectory() as folder:
             self.spec = read_folder(Path(write_config(Path(folder) / "shape", shape)), to_run=True)
         self.limits, self.quantization = limits, quantization
         several = 0 if states_of(self.spec) else min(GPU_GRAPH_TOKENS, limits.pass_tokens)
         sizes = NO_GRAPHS if graphs is None else GraphLimits(limits.rows, several)
         buckets = graph_buckets(sizes, batch_invariant)
-        self.backend = DrawingBackend(device, operations, buckets)
+        self.backend = DrawingBackend(device, launcher, buckets, batch_invariant)
         memory = MachineMemory(1 << 62, 1 << 62, "the device")  # what does not fit it says itself
         weights = load_weights(
             self.spec, ShapesAlone(), self.backend, limits.positions, quantization=quantization, memory=memory

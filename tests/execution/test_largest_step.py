@@ -32,7 +32,7 @@ class OwnMemory(TorchBackend):
 
     def __init__(self, free: int = 7 * GIB) -> None:
         plain = on_cpu(depth=2)
-        super().__init__("float32", torch.device("cpu"), plain._operations, depth=2)
+        super().__init__("float32", torch.device("cpu"), plain._launcher, depth=2)
         self.free, self.passes, self.short = free, [], False  # type: list[list[Any]]
         self.counting = False
 

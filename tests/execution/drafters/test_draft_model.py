@@ -127,14 +127,14 @@ def test_on_torch_too(tiny: Path, other: Path) -> None:
 def test_passes_that_are_replayed_draft_the_same(tiny: Path) -> None:
     """As on a GPU: decodes of both models are filled up to a few sizes, whose inputs lie where they lay before."""
     torch = pytest.importorskip("torch")
-    from inflight.execution.backends.torch import eager
     from inflight.execution.backends.torch.backend import TorchBackend
     from inflight.execution.backends.torch.buckets import Buckets
     from inflight.execution.backends.torch.capture import CapturedDecoder
+    from inflight.execution.backends.torch.definitions import Definitions
 
     from ..backends.torch.test_captured_engine import Replays
 
-    backend = TorchBackend("float32", torch.device("cpu"), eager, buckets=Buckets((1, 2, 4, 8), (2, 4, 8, 16)))
+    backend = TorchBackend("float32", torch.device("cpu"), Definitions(), buckets=Buckets((1, 2, 4, 8), (2, 4, 8, 16)))
     rig = Rig(tiny, tiny, backend, blocks=22, logit_rows=8)
     plain, _ = rig.run(requests(max_tokens=20))
     graphs = Replays(), Replays()

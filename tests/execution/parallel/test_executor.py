@@ -20,6 +20,7 @@ from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.plan import BatchPlan
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams as CoreParams
+from inflight.execution import ops
 from inflight.execution.parallel import workers
 from inflight.execution.parallel.executor import ParallelExecutor
 from inflight.execution.parallel.messages import RanksLost
@@ -91,14 +92,14 @@ SHORT = """
 import os, sys
 flag = os.environ["SHORT_OF_MEMORY"]
 if "inflight.execution.parallel.worker" in sys.orig_argv:
-    from inflight.execution.backends.torch import eager
-    attention = eager.attention
+    from inflight.execution import ops
+    attention = ops.attention.definition
     def short(*arguments):
         if os.path.exists(flag):
             os.remove(flag)
             raise MemoryError
         attention(*arguments)
-    eager.attention = short
+    ops.attention.definition = short
 """
 
 
@@ -114,14 +115,13 @@ def short_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         if rank:
             flag.touch()
             return
-        operations = llm._engine.executor._runner._backend._operations  # type: ignore[attr-defined]
-        attention = operations._operations.attention
+        attention = ops.attention.definition
 
         def short(*arguments: Any) -> None:
-            operations.attention = partial(operations._attempt, attention)
+            monkeypatch.setattr(ops.attention, "definition", attention)
             raise MemoryError
 
-        operations.attention = partial(operations._attempt, short)
+        monkeypatch.setattr(ops.attention, "definition", short)
 
     return cause
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import torch
 
 from inflight.execution.backends.protocol import DType
-from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.backends.torch.operations import DeviceOperations
-from inflight.execution.backends.torch.summing import SummingOperations
+from inflight.execution.backends.torch.definitions import Definitions
+from inflight.execution.backends.torch.summing import SummingLauncher
 
 T = TypeVar("T")
 
@@ -28,8 +27,7 @@ class Together:
         self.sums = 0
 
     def backend(self, rank: int, dtype: DType = "float32") -> TorchBackend:
-        operations = SummingOperations(cast(DeviceOperations, eager), _Rank(self, rank))
-        return TorchBackend(dtype, torch.device("cpu"), cast(DeviceOperations, operations))
+        return TorchBackend(dtype, torch.device("cpu"), SummingLauncher(Definitions(), _Rank(self, rank)))
 
     def each(self, run: Callable[[int], T]) -> list[T]:
         """Return `run`'s result on every rank; where one fails none waits for it."""

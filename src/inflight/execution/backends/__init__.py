@@ -33,7 +33,7 @@ def open_backend(
 
     The rest is about the CPU. `threads` None takes those this process may run on. `isa` is "auto" (the best this CPU
     has, unless the environment variable INFLIGHT_ISA names another), one of `native.available_isas()`, "reference"
-    (numpy), "torch" (what runs on a GPU, in PyTorch's own operations), or "null" (computes nothing). `cpus`: where
+    (numpy), "torch" (the backend for GPUs, over numpy definitions), or "null" (computes nothing). `cpus`: where
     threads run.
     """
     if threads is None:

@@ -9,7 +9,7 @@ al., "QuaRot", arXiv 2404.00456).
 A head of D numbers is transformed in runs of n, the largest power of two that divides D. Stage s = 0 … log2(n) - 1
 takes numbers a, b of a run that stand 2^s from each other to a + b, a - b, in float32. Keys are then multiplied by
 2^-⌊log2(n) / 2⌋, queries by 2^-⌈log2(n) / 2⌉: together 1 / n, by which q · k has grown, and exact. The kernels
-(`native/gemm/quantize.h`, `torch/eager/rotation.py`, `torch/kernels/functions.py`) follow it to the last bit. Of
+(`native/gemm/quantize.h`, `torch/kernels/functions.py`) follow it to the last bit. Of
 products weights are mixed as keys are, x as queries.
 """
 

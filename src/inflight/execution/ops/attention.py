@@ -38,30 +38,30 @@ def attention(
     cached, starts = on.kv_cache.layer(layer), on.metadata.query_start
     kv_heads, key_dim = cached.keys.numbers.shape[2:]
     out.rows = q.rows
-    queries = on.load(q).reshape(q.rows, kv_heads, -1, key_dim)  # [T, G, H / G, D]
-    into = out.written.reshape(q.rows, kv_heads, queries.shape[2], -1)  # [T, G, H / G, M]
+    group = q.width // (kv_heads * key_dim)
+    queries = on.load(q).reshape(q.rows, kv_heads, group, key_dim)  # [T, G, H / G, D]
+    into = out.written.reshape(q.rows, kv_heads, group, out.width // (kv_heads * group))  # [T, G, H / G, M]
     of_heads = [None] * kv_heads if sinks is None else sinks.reshape(kv_heads, -1)
-    biases = None if position_bias is None else position_bias.reshape(kv_heads, queries.shape[2], -1)
+    biases = None if position_bias is None else position_bias.reshape(kv_heads, group, -1)
     rounded = np.asarray if cached.keys.scales is not None else on.act.rounded
     for chunk in np.flatnonzero(np.diff(starts)).tolist():
-        keys, values = _of_chunk(on, chunk, cached, into.shape[-1])
-        end = None if causal else keys.shape[1]
+        context = int(on.metadata.context_len[chunk])
+        end = context + int(starts[chunk + 1] - starts[chunk])
+        first = max(0, context - window + 1) if window and causal else 0  # blocks before it may be another sequence's
+        keys, values = _of_chunk(on, chunk, cached, range(first, end), into.shape[-1])
         for t in range(starts[chunk], starts[chunk + 1]):
             position = int(on.metadata.positions[t])
-            seen = seen_from(position, window, end)
+            seen = seen_from(position, window, None if causal else end)
+            at = slice(seen.start - first, seen.stop - first)
             for head, sink in enumerate(of_heads):
                 bias = None if biases is None else biases[head][:, _bias_at(biases.shape[2], position, seen)]
-                found = attend(
-                    queries[t, head], keys[head, seen], values[head, seen], scale, soft_cap, sink, rounded, bias
-                )
+                found = attend(queries[t, head], keys[head, at], values[head, at], scale, soft_cap, sink, rounded, bias)
                 into[t, head] = on.act.store(found)
 
 
-def _of_chunk(on: NumpyPass, chunk: int, cached: CachedLayer, width: int) -> tuple[Array, Array]:
-    """Return keys and values float32[G, P, …] of all positions up to the chunk's last; width: of a value."""
-    starts = on.metadata.query_start
-    end = on.metadata.context_len[chunk] + starts[chunk + 1] - starts[chunk]
-    at = cached.slots(np.arange(end), on.metadata.block_tables[cached.group, chunk])
+def _of_chunk(on: NumpyPass, chunk: int, cached: CachedLayer, positions: range, width: int) -> tuple[Array, Array]:
+    """Return keys and values float32[G, P, …] of positions of a chunk's sequence; width: of a value."""
+    at = cached.slots(np.arange(positions.start, positions.stop), on.metadata.block_tables[cached.group, chunk])
     keys = cached.keys.read(at)
     return keys, keys[:, :, :width] if cached.values is None else cached.values.read(at)
 

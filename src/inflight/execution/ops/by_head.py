@@ -14,6 +14,6 @@ def by_head(on: NumpyPass, x: Activation, weight: Heads, out: Activation) -> Non
     The others stay as they are."""
     out.rows = x.rows
     heads = on.load(x).reshape(x.rows, weight.count, weight.columns)
-    into = out.written.reshape(x.rows, weight.count, -1)
+    into = out.written.reshape(x.rows, weight.count, out.width // weight.count)
     for head, matrix in enumerate(weight.matrices):
         into[:, head, : weight.rows] = on.act.store(product(heads[:, head], matrix, on.act))

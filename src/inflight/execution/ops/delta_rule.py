@@ -39,10 +39,10 @@ def delta_rule(
     · silu(z). Everything before `out` is float32. A chunk that begins at position 0 has S = 0 before it; what S is
     after it, and where snapshots are due, is left as by `convolve`."""
     matrices, tokens = on.recurrent(layer).matrices, qkv.rows
-    _, heads, key_dim, _ = matrices.shape
+    _, heads, key_dim, value_dim = matrices.shape
     parts = np.split(qkv.written, [key_heads * key_dim, 2 * key_heads * key_dim], axis=1)
-    q, k = (_unit(one.reshape(tokens, key_heads, -1)).repeat(heads // key_heads, axis=1) for one in parts[:2])
-    q, v = q * np.float32(key_dim**-0.5), parts[2].reshape(tokens, heads, -1)
+    q, k = (_unit(one.reshape(tokens, key_heads, key_dim)).repeat(heads // key_heads, axis=1) for one in parts[:2])
+    q, v = q * np.float32(key_dim**-0.5), parts[2].reshape(tokens, heads, value_dim)
     b, a = np.split(gates.written, 2, axis=1)
     beta, faded = sigmoid(b), np.exp(decay * _softplus(a + step_bias))
     found = np.empty_like(v)
@@ -54,7 +54,7 @@ def delta_rule(
                 matrices[chunk.due[done]] = state
         matrices[chunk.state] = state
     z = projected.written[:, qkv.width :].reshape(found.shape)
-    on.store((rms_normed(found, norm, eps) * activated(z, "silu")).reshape(tokens, -1), out)
+    on.store((rms_normed(found, norm, eps) * activated(z, "silu")).reshape(tokens, out.width), out)
 
 
 def _steps(state: Array, q: Array, k: Array, v: Array, beta: Array, decay: Array) -> Iterator[tuple[Array, Array]]:

@@ -36,7 +36,7 @@ def rope_and_write_kv(
     cached, positions = on.kv_cache.layer(layer), on.metadata.positions
     kv_heads, dim = cached.keys.numbers.shape[2:]
     queries = q_out.width // dim
-    q, k, v = np.split(qkv.written.reshape(qkv.rows, -1, dim), [queries, queries + kv_heads], axis=1)
+    q, k, v = np.split(qkv.written.reshape(qkv.rows, qkv.width // dim, dim), [queries, queries + kv_heads], axis=1)
     v = v if v.size else k
     if v_norm is not None:
         v = rms_normed(v, v_norm, eps)
@@ -50,7 +50,7 @@ def rope_and_write_kv(
         q, k = parts_normed(q, q_norm, eps), parts_normed(k, k_norm, eps)
     if cached.keys.numbers.dtype == np.int8:
         q, k = mixed_channels(q, is_query=True), mixed_channels(k, is_query=False)
-    on.store(q.reshape(qkv.rows, -1), q_out)
+    on.store(q.reshape(qkv.rows, q_out.width), q_out)
     if k.size:
         _write(on, cached, cached.keys, k)
         _write(on, cached, cached.values, v)
@@ -78,10 +78,11 @@ def rope_and_write_latent(
     cached = on.kv_cache.layer(layer)
     _write(on, cached, cached.keys, kept)
     heads = q_out.width // (rank + width)
-    nope, rest = np.split(q.written.reshape(q.rows, heads, -1), [nope_out.width // heads], axis=2)
-    on.store(nope.reshape(q.rows, -1), nope_out)
+    of_heads = q.written.reshape(q.rows, heads, q.width // heads)
+    nope, rest = np.split(of_heads, [nope_out.width // heads], axis=2)
+    on.store(nope.reshape(q.rows, nope_out.width), nope_out)
     q_out.rows = q.rows
-    q_out.written.reshape(q.rows, heads, -1)[:, :, rank:] = on.act.store(_rotated(rest, rope, positions))
+    q_out.written.reshape(q.rows, heads, rank + width)[:, :, rank:] = on.act.store(_rotated(rest, rope, positions))
 
 
 def _rotated(heads: Array, rope: RopeTable, positions: Array) -> Array:

@@ -91,13 +91,12 @@ def stacked(matrices: Sequence[HeldMatrix]) -> HeldMatrix:
 
 
 def moved(thing: Any, device: torch.device) -> Any:
-    """Weights with their tensors on that device."""
+    """Weights, or named tensors, with their tensors on that device."""
     if isinstance(thing, torch.Tensor):
         return thing.to(device)
-    if isinstance(thing, RoutingTensors):
-        return RoutingTensors(*(moved(one, device) for one in thing))
     if isinstance(thing, tuple):
-        return tuple(moved(one, device) for one in thing)
+        made = [moved(one, device) for one in thing]
+        return type(thing)(*made) if hasattr(thing, "_fields") else tuple(made)
     if is_dataclass(thing):
         return type(thing)(**{one.name: moved(getattr(thing, one.name), device) for one in fields(thing)})
     return thing

@@ -1,33 +1,31 @@
-"""A recurrent layer whose states are tensors: what `recurrent.Layer` is to backends, to a module of operations.
-
-Runs the same chunks over the same numbers, so that both can be compared.
-"""
+"""A recurrent layer whose states are tensors, and its operations: by kernels or by definitions, of the same chunks and
+numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from inflight.execution import ops
 from inflight.execution.backends.protocol import LayerState
 from inflight.execution.backends.torch.tensors import LayerStates, PassTensors, StateTensors
 
 from ..material import normal
 from ..recurrent import KEY_HEADS, ROWS, SNAPSHOTS, Run
+from .launched import LAYER, Given
 
 
 class TensorLayer:
-    """operations: a module of `torch.operations.RecurrentOperations`. States begin as NaN: no zero is there by chance.
-
-    Arrays come and go as float32; what is held in `act` is read so."""
+    """by: `launch` or `define`. States begin as NaN: no zero is there by chance. Arrays come and go as float32."""
 
     def __init__(
-        self, operations: Any, state: LayerState, act: torch.dtype, device: str | torch.device = "cpu"
+        self, by: Callable[..., None], state: LayerState, act: torch.dtype, device: str | torch.device = "cpu"
     ) -> None:
-        self._operations, self.state, self._act, self._device = operations, state, act, device
+        self._by, self.state, self._act, self._device = by, state, act, device
         count = ROWS + 1 + SNAPSHOTS
         self.states = LayerStates(
             torch.full((count, state.inputs, state.channels), torch.nan, dtype=act, device=device),
@@ -40,13 +38,13 @@ class TensorLayer:
 
     def convolve(self, runs: Sequence[Run], x: np.ndarray, **more: Any) -> np.ndarray:
         out = self._garbage(len(x), self.state.channels, torch.float32)
-        self._operations.convolve(self._on(x), self.states, self._weight, *self._pass(runs, **more), out)
+        self._by(ops.convolve, self._pass(runs, **more), self._on(x), LAYER, self._weight, out)
         return _read(out)
 
     def convolve_gated(self, runs: Sequence[Run], x: np.ndarray, bias: bool = True, **more: Any) -> np.ndarray:
         out = self._garbage(len(x), self.state.channels, self._act)
         added = self._on(normal(8, self.state.channels)) if bias else None
-        self._operations.convolve_gated(self._on(x), self.states, self._weight, added, *self._pass(runs, **more), out)
+        self._by(ops.convolve_gated, self._pass(runs, **more), self._on(x), LAYER, self._weight, added, out)
         return _read(out)
 
     def delta(self, runs: Sequence[Run], x: np.ndarray, **more: Any) -> np.ndarray:
@@ -55,17 +53,15 @@ class TensorLayer:
         qkv, projected, gates = map(self._on, np.split(x, np.cumsum([state.channels, state.channels + inner]), axis=1))
         out = self._garbage(len(x), inner, self._act)
         vectors = -np.exp(normal(1, heads)), normal(2, heads), 1 + 0.1 * normal(3, state.value_dim)
-        of_layer = self.states, KEY_HEADS[state], *map(self._on, vectors), 1e-6
-        self._operations.delta_rule(qkv, projected, gates, *of_layer, *self._pass(runs, **more), out)
+        of_layer = LAYER, KEY_HEADS[state], *map(self._on, vectors), 1e-6
+        self._by(ops.delta_rule, self._pass(runs, **more), qkv, projected, gates, *of_layer, out)
         return _read(out)
 
     @property
     def _weight(self) -> Tensor:
         return self._on(normal(7, 4 * self.state.channels)[: (self.state.inputs + 1) * self.state.channels])
 
-    def _pass(
-        self, runs: Sequence[Run], snapshots: Sequence[Sequence[tuple[int, int]]] = ()
-    ) -> tuple[PassTensors, StateTensors]:
+    def _pass(self, runs: Sequence[Run], snapshots: Sequence[Sequence[tuple[int, int]]] = ()) -> Given:
         """snapshots: (position, slot) of each run."""
         due = [list(one) for one in snapshots] or [[] for _ in runs]
         entries = [entry for one in due for entry in one]
@@ -76,16 +72,17 @@ class TensorLayer:
             rows=self._whole([row for row, _, _ in runs]),
             query_start=self._whole(np.cumsum([0, *(count for _, _, count in runs)])),
             context_len=self._whole([start for _, start, _ in runs]),
-            block_tables=self._whole([[[0]]]),
+            block_tables=self._whole(np.zeros((1, ROWS + 1, 1))),
             block_size=16,
             longest_chunk=max(count for _, _, count in runs),
             longest_context=max(start + count for _, start, count in runs),
         )
-        return pass_, StateTensors(
+        moves = StateTensors(
             self._whole(np.cumsum([0, *map(len, due)])),
             self._whole([position for position, _ in entries]),
             self._whole([ROWS + 1 + slot for _, slot in entries]),
         )
+        return Given(pass_, states=self.states, moves=moves, act=self._act)
 
     def _garbage(self, rows: int, width: int, kind: torch.dtype) -> Tensor:
         return torch.full((rows, width), torch.nan, dtype=kind, device=self._device)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from inflight.execution import ops
 from inflight.execution.backends import int4, int8
 from inflight.execution.backends.bf16 import to_bf16
 from inflight.execution.backends.grouped import HeldMatrix
 from inflight.execution.backends.matrices import Matrix, by_output, dequantized, in_int8, in_order
 from inflight.execution.backends.protocol import Hold, KVLayer, KVShape, LayerState, Routing
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.backends.torch import eager, weights
-from inflight.execution.backends.torch import int4 as device_int4
-from inflight.execution.backends.torch.eager.products import widened
+from inflight.execution.backends.torch import quantizing, weights
+from inflight.execution.backends.torch.definitions import widened
 from inflight.execution.backends.torch.packing import MAX_INT8_COLUMNS
 from inflight.execution.backends.torch.weights import DeviceLinear
 
 from ..material import normal
 from ..test_int4 import MXFP4, matrix, out_of_order
 from ..test_native_blocks import blocks
+from .launched import Given, define, one_token
 from .opened import on_cpu
 
 ROWS, COLUMNS = 24, 88  # of groups of 16 and 32 the last is shorter
@@ -44,10 +45,15 @@ SOURCES: dict[str, Callable[[], Matrix]] = {
 }
 
 
+def looked_up(token_ids: Iterable[int]) -> Given:
+    """Make a pass over these tokens."""
+    return Given(one_token("cpu")._replace(token_ids=torch.tensor(list(token_ids), dtype=torch.int32)))
+
+
 def meant(linear: DeviceLinear) -> np.ndarray:
     """float32[N, K] that it multiplies by: an identity is whole numbers to every way to hold one."""
     x, out = torch.eye(linear.columns), torch.empty(linear.columns, linear.rows)
-    eager.linear(x, linear, out)
+    define(ops.linear, Given(), x, linear, out)
     return out.numpy().T
 
 
@@ -97,12 +103,12 @@ def test_plain_numbers_are_held_in_int4_by_the_rule_to_the_bit(group: int) -> No
     source = normal(1, ROWS, 3 * group - 8)
     source[3, :group], source[4, 5], source[5, group] = 0, np.nan, np.inf
     want = int4.quantize(source, group)
-    codes, scales, offsets = device_int4.quantize(torch.from_numpy(source), group)
+    codes, scales, offsets = quantizing.quantize_int4(torch.from_numpy(source), group)
     assert np.array_equal(codes[:, : source.shape[1]], want.codes)
     assert np.array_equal(scales, want.scales, equal_nan=True) and np.array_equal(offsets, want.offsets)
     (held,) = on_cpu().pack_linear([source], hold="int4", group=group).parts
     assert isinstance(held, weights.GroupedMatrix) and held.group == group
-    found = widened(held, source.shape[1], torch.float32)
+    found = widened(held, source.shape[1])
     np.testing.assert_allclose(found, want.dequantized(), atol=1e-6)
 
 
@@ -162,7 +168,7 @@ def test_experts_whose_offsets_are_left_out_stand_beside_those_that_have_them(bi
     assert experts.count == 2 and isinstance(experts.gate_up, weights.GroupedMatrix)
     assert experts.gate_up.bits == bits
     for place, source in enumerate(sources):
-        found = widened(eager.products.one_of(experts.gate_up, place), COLUMNS, torch.float32)  # type: ignore[arg-type]
+        found = widened(weights.one_of(experts.gate_up, place), COLUMNS)  # type: ignore[arg-type]
         np.testing.assert_allclose(found, np.concatenate([dequantized(source)] * 2), rtol=1e-5, atol=1e-6)
 
 
@@ -187,7 +193,7 @@ def test_rows_of_a_tied_table_are_those_of_its_projection(name: str, hold: Hold)
     source = SOURCES[name]()
     table = on_cpu().pack_table(source, hold)
     out = torch.empty(3, COLUMNS)
-    eager.embed(table, torch.tensor([5, 0, 5], dtype=torch.int32), out)
+    define(ops.embed, looked_up([5, 0, 5]), table, out)
     assert table.linear is not None and (table.rows, table.columns) == (ROWS, COLUMNS)
     want = dequantized(in_order(source))
     np.testing.assert_allclose(out, meant(table.linear)[[5, 0, 5]], rtol=1e-5, atol=1e-6)
@@ -200,7 +206,7 @@ def test_rows_of_a_table_come_in_pieces(share: int) -> None:
     table = on_cpu().pack_rows(iter([values[:7], values[7:20], values[20:]]), ROWS, COLUMNS, share)
     reference = ReferenceBackend("float32").pack_rows([values], ROWS, COLUMNS, share)
     out = torch.empty(ROWS, COLUMNS)
-    eager.embed(table, torch.arange(ROWS, dtype=torch.int32), out)
+    define(ops.embed, looked_up(range(ROWS)), table, out)
     held: Any = reference.weight
     want = held if not share else (held.values * held.scales).reshape(ROWS, COLUMNS)
     np.testing.assert_array_equal(out, want)

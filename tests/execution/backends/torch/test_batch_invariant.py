@@ -13,17 +13,14 @@ from breadth import first_of
 pytest.importorskip("triton")
 from adapters import write_adapter
 from models import write_model
-from triton.errors import TritonError
 
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
-from inflight.config.setting import SettingsError
 from inflight.core.types.events import TokensEvent
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.backends.torch import kernels
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.backends.torch.invariant import InvariantOperations
+from inflight.execution.backends.torch.launcher import KernelLauncher
 
 from .opened import on_device
 from .test_engine import opened
@@ -37,7 +34,7 @@ def answer(
 ) -> list[tuple[int, float]]:
     """The first request's tokens, and the log-probability of each, where so many others run beside it. names: of
     adapters, which requests have in turns."""
-    backend = TorchBackend("float32", device, InvariantOperations(kernels), depth=2, batch_invariant=True)
+    backend = TorchBackend("float32", device, KernelLauncher(), depth=2, batch_invariant=True)
     engine = opened(folder, backend, **shape)
     assert engine.settings["batch_invariant"].value is True
     params, said = SamplingParams(max_tokens=3, temperature=0.7, logprobs=1), []
@@ -92,15 +89,10 @@ def test_an_answer_has_the_same_bits_beside_any_adapters(
     assert answer(tiny, device, 3, ("a", "b", None), lora=lora) == adapted
 
 
-def test_pytorchs_own_operations_are_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INFLIGHT_ISA", "torch")
-    with pytest.raises(SettingsError, match=r"--batch-invariant asks for kernels of a GPU.*leave INFLIGHT_ISA=torch"):
-        build_engine(EngineSettings(model=str(tiny), batch_invariant=True))
-
-
+@pytest.mark.parametrize("isa", ["reference", "torch"])
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_cpus_kernels_always_are_so(tiny: Path, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INFLIGHT_ISA", "reference")
+def test_a_cpu_always_is_so(tiny: Path, asked: bool, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFLIGHT_ISA", isa)
     engine = build_engine(EngineSettings(model=str(tiny), batch_invariant=asked))
     setting = engine.settings["batch_invariant"]
     assert setting.value is True and "a CPU's kernels" in setting.reason
@@ -109,15 +101,3 @@ def test_a_cpus_kernels_always_are_so(tiny: Path, asked: bool, monkeypatch: pyte
 def test_an_engine_that_is_not_so_says_why(tiny: Path) -> None:
     setting = opened(tiny, on_device()).settings["batch_invariant"]
     assert setting.value is False and ("PyTorch's products" in setting.reason or "cuBLAS's" in setting.reason)
-
-
-def test_no_fallback_takes_the_place_of_a_kernel() -> None:
-    class Module:
-        __all__ = ("add",)
-
-        @staticmethod
-        def add(value: int) -> None:
-            raise TritonError("too many\nregisters")
-
-    with pytest.raises(RuntimeError, match=r"kernel of add does not run on this GPU .*too many.*leave it out"):
-        InvariantOperations(Module()).add(1)  # type: ignore[arg-type, attr-defined]

@@ -7,7 +7,7 @@ the addresses and sizes of then, whatever they are now: so each is looked at, to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,16 @@ from inflight.core.types.sampling import Adapter, SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.adapters import AdapterMatrices
-from inflight.execution.backends.torch import eager
-from inflight.execution.backends.torch.adapted_matrix import AdaptedMatrix, AdapterRows
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder
+from inflight.execution.backends.torch.definitions import Definitions
+from inflight.execution.backends.torch.device_pass import DevicePass
+from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceLinear
 from inflight.execution.checkpoints.checkpoint import Checkpoint
 from inflight.execution.memory import kv_shape
 from inflight.execution.model import Model
+from inflight.execution.program import Operation
 from inflight.execution.runner import ModelRunner
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
@@ -42,36 +44,36 @@ ROWS, BLOCKS, POSITIONS, SLOTS = 6, 40, 128, 2
 RANKS = {"a": 4, "b": 3, "c": 20}  # the last changes more than the others
 
 
-class WatchedOperations:
-    """Operations of `eager`. calls: the addresses and sizes of adapters in each call."""
+class WatchedDefinitions(Definitions):
+    """calls: the addresses and sizes of adapters in each launch."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: list[tuple[Any, ...]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(eager, name)
-
-    def add_low_rank(self, x: torch.Tensor, adapted: AdaptedMatrix, rows: AdapterRows, out: torch.Tensor) -> None:
-        places = adapted.table.data_ptr(), rows.rows.data_ptr(), rows.slots.data_ptr()
-        self.calls.append((*places, adapted.table.shape, adapted.extent, len(rows.slots), x.shape, out.shape))
-        eager.add_low_rank(x, adapted, rows, out)
+    def launch(self, operation: Operation[...], on: DevicePass, arguments: Sequence[Any]) -> None:
+        weights = [one for one in arguments if isinstance(one, DeviceLinear | DeviceGateUp)]
+        for matrix, rows in filter(None, map(on.adapted, weights)):
+            addresses = matrix.table.data_ptr(), rows.rows.data_ptr(), rows.slots.data_ptr()
+            self.calls.append((*addresses, matrix.table.shape, matrix.extent, len(rows.slots), arguments[0].shape))
+        super().launch(operation, on, arguments)
 
 
 class WatchedReplays:
-    """Graphs of passes of the operations. adapted: how many replays had adapters."""
+    """Graphs of passes that a launcher computes. adapted: how many replays had adapters."""
 
-    def __init__(self, operations: WatchedOperations) -> None:
-        self._operations, self.made, self.adapted = operations, 0, 0
+    def __init__(self, launcher: WatchedDefinitions) -> None:
+        self._launcher, self.made, self.adapted = launcher, 0, 0
 
     def capture(self, run: Callable[[], None]) -> WatchedReplay:
         self.made += 1
         return WatchedReplay(self, run, self.of(run))
 
     def of(self, run: Callable[[], None]) -> list[tuple[Any, ...]]:
-        """Return the operations' arguments while it runs."""
-        self._operations.calls.clear()
+        """Return the calls while it runs."""
+        self._launcher.calls.clear()
         run()
-        return list(self._operations.calls)
+        return list(self._launcher.calls)
 
 
 class WatchedReplay:
@@ -94,13 +96,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answers(folder: Path, captures: bool) -> tuple[list[list[int]], WatchedReplays]:
     """Make requests with every adapter and with none, more of them than slots."""
-    spec, operations = read_folder(folder / "model", to_run=True), WatchedOperations()
+    spec, launcher = read_folder(folder / "model", to_run=True), WatchedDefinitions()
     buckets = Buckets(row_sizes(ROWS), row_sizes(24)) if captures else NO_BUCKETS
-    backend = TorchBackend("float32", torch.device("cpu"), operations, buckets=buckets)
+    backend = TorchBackend("float32", torch.device("cpu"), launcher, buckets=buckets)
     weights = load_weights(spec, Checkpoint(folder / "model", True), backend, POSITIONS)
     decoder: Any = Model(spec, weights, backend, 64, ROWS)
     capacity = Capacity(BLOCKS, 16, ROWS, POSITIONS, spec.vocab_size, adapter_slots=SLOTS)
-    graphs = WatchedReplays(operations)
+    graphs = WatchedReplays(launcher)
     runner = ModelRunner(
         CapturedDecoder(decoder, graphs, buckets) if captures else decoder,
         backend,

@@ -25,10 +25,10 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
-from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes
 from inflight.execution.backends.torch.capture import CapturedDecoder
+from inflight.execution.backends.torch.definitions import Definitions
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.memory import kv_shape, states_of
 from inflight.execution.model import Model
@@ -81,7 +81,7 @@ class Replays:
 def answers(shape: dict[str, Any], folder: Path, graphs: Replays | None, buckets: Buckets) -> list[list[int]]:
     """Run ten requests, and some that go on from their outputs, whose states were kept on the way."""
     spec = read_folder(write_config(folder / "shape", shape), to_run=True)
-    backend = TorchBackend("float32", torch.device("cpu"), eager, buckets=buckets)
+    backend = TorchBackend("float32", torch.device("cpu"), Definitions(), buckets=buckets)
     weights = load_weights(spec, DummyWeights("float32"), backend, POSITIONS)
     decoder: Any = Model(spec, weights, backend, 64, ROWS)
     kinds = states_of(spec)

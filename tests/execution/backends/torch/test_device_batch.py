@@ -12,8 +12,8 @@ from msgspec import structs
 from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets
+from inflight.execution.backends.torch.definitions import Definitions
 from inflight.execution.backends.torch.device_batch import PassStart, mirrored
-from inflight.execution.backends.torch.eager import begin
 from inflight.execution.backends.torch.sampling_tensors import Draws
 from inflight.execution.backends.torch.upload import Upload, bits
 from inflight.execution.batch.input_batch import InputBatch
@@ -33,7 +33,7 @@ def made(capacity: Capacity = CAPACITY, buckets: Buckets = NO_BUCKETS) -> InputB
 def prepared(batch: InputBatch, *chunks: Chunk, new: tuple[NewRequest, ...] = ()) -> PassStart:
     batch.update(chunks, new)
     start: PassStart = batch.mirror.begin(batch, chunks, CAPACITY.num_blocks + 1)
-    begin(start.appended, batch.mirror.tokens, start.tensors)
+    Definitions().begin(start.appended, batch.mirror.tokens, start.tensors)
     return start
 
 

@@ -15,6 +15,7 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
+from inflight.execution import ops
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.device_faults import DeviceLost
 
@@ -25,29 +26,29 @@ ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might
 
 
 class _Broken:
-    """Operations of a device that fails at its `left`th product, and whatever is asked of it from then on."""
+    """A launcher of a device that fails at its `left`th product, and whatever is asked of it from then on."""
 
-    def __init__(self, operations: Any, left: int) -> None:
-        self._operations, self.left = operations, left
+    def __init__(self, launcher: Any, left: int) -> None:
+        self._launcher, self.left = launcher, left
 
     def __getattr__(self, name: str) -> Any:
         self.check()
-        return getattr(self._operations, name)
+        return getattr(self._launcher, name)
 
     def check(self) -> None:
         if self.left <= 0:
             raise RuntimeError(ECC)
 
-    def linear(self, *given: Any) -> None:
-        self.left -= 1
+    def launch(self, operation: Any, *given: Any) -> None:
+        self.left -= operation is ops.linear
         self.check()
-        self._operations.linear(*given)
+        self._launcher.launch(operation, *given)
 
 
 def broken(folder: Path, depth: int, left: int = 100) -> Engine:
     backend = on_device(depth=depth)
     engine = opened(folder, backend)
-    device: Any = _Broken(backend._operations, left)
+    device: Any = _Broken(backend._launcher, left)
     batch = engine.executor._batch  # type: ignore[attr-defined]
     discard = batch.discard
 
@@ -55,7 +56,7 @@ def broken(folder: Path, depth: int, left: int = 100) -> Engine:
         device.check()
         discard(*given)
 
-    backend._operations, backend.wait, batch.discard = device, device.check, discarded  # type: ignore[method-assign]
+    backend._launcher, backend.wait, batch.discard = device, device.check, discarded  # type: ignore[method-assign]
     return engine
 
 
@@ -100,8 +101,8 @@ def test_a_device_that_goes_on_is_not_lost(tiny: Path) -> None:
     backend: TorchBackend = on_device(depth=2)
     engine = opened(tiny, backend)
     assert backend.failure() is None
-    device: Any = _Broken(backend._operations, 50)
-    backend._operations = device
+    device: Any = _Broken(backend._launcher, 50)
+    backend._launcher = device
     engine.loop.add(asked(1))
     ends = [one for event in engine.loop.run() if isinstance(event, FinishedEvent) for one in event.finishes]
     assert [one.reason for one in ends] == ["error"] and "Step" in str(ends[0].detail)

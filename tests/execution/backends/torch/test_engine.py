@@ -21,7 +21,7 @@ from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.events import PooledEvent, PromptScoredEvent, TokensEvent
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import NO_SAMPLING, PoolingParams, SamplingParams
-from inflight.execution import computing
+from inflight.execution import computing, ops
 from inflight.execution.backends.protocol import Backend
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.torch.buckets import Buckets, row_sizes, token_sizes
@@ -160,28 +160,28 @@ def test_a_step_that_breaks_ends_its_requests_and_no_others(tiny: Path) -> None:
     """The one behind it has been submitted; who comes later says what he would have said."""
     backend = on_device(depth=2)
     want = run(opened(tiny, on_device()), requests(2))
-    engine, failing = opened(tiny, backend), _Failing(backend._operations, 40)
-    backend._operations = failing  # type: ignore[assignment]
+    engine, failing = opened(tiny, backend), _Failing(backend._launcher, 40)
+    backend._launcher = failing  # type: ignore[assignment]
     said = run(engine, requests(1))
     assert failing.left == 0 and any(end == "error" for _, end in said.values())
     assert run(engine, requests(2)) == want
 
 
 class _Failing:
-    """Operations of which the last of `left` products fails."""
+    """A launcher of which the last of `left` products fails."""
 
-    def __init__(self, operations: Any, left: int) -> None:
-        self._operations, self.left = operations, left
+    def __init__(self, launcher: Any, left: int) -> None:
+        self._launcher, self.left = launcher, left
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._operations, name)
+        return getattr(self._launcher, name)
 
-    def linear(self, *given: Any) -> None:
-        if self.left:
+    def launch(self, operation: Any, *given: Any) -> None:
+        if self.left and operation is ops.linear:
             self.left -= 1
             if not self.left:
                 raise RuntimeError("out of memory")
-        self._operations.linear(*given)
+        self._launcher.launch(operation, *given)
 
 
 def _numbers(engine: Engine, asked: Sequence[Request]) -> dict[str, tuple[list[int], list[float]]]:

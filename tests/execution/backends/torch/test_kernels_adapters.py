@@ -1,5 +1,4 @@
-"""Kernels of adapters against their reference, the same bits in every company, and what they take of a
-GPU."""
+"""Kernels of adapters against the definition, the same bits in every company, and what they take of a GPU."""
 
 from __future__ import annotations
 
@@ -10,14 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from inflight.execution.backends.torch import eager
+from inflight.execution import ops
 from inflight.execution.backends.torch.adapted_matrix import FIELDS, TILE, AdaptedMatrix, AdapterRows, Extent, max_tiles
-from inflight.execution.backends.torch.kernels import add_low_rank, gate_both, gate_up, linear
-from inflight.execution.backends.torch.weights import DeviceGateUp
+from inflight.execution.backends.torch.kernels.adapters import add_low_rank
+from inflight.execution.backends.torch.kernels.products import gate_both
+from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceLinear, PlainMatrix
+from inflight.execution.ops.formulas import gated
 
 from . import matrices
 from .adapter_tensors import Part, a_weight, in_slots, rows_of
 from .compiled import Compiler
+from .launched import Given, define, launch
 from .matrices import moved
 from .test_kernels_products import COLUMNS, ROWS, assert_close, held, on
 
@@ -31,12 +33,20 @@ SLOTS = (
 )
 
 
-def added(x: torch.Tensor, adapted: AdaptedMatrix, slots: Sequence[int], module: object = None) -> torch.Tensor:
-    """Add to ones; by the kernels, or by the reference."""
+def added(x: torch.Tensor, adapted: AdaptedMatrix, slots: Sequence[int]) -> torch.Tensor:
+    """Add to ones by the kernels."""
     out = torch.ones(len(x), WIDTH, device=x.device)
-    operation = add_low_rank if module is None else eager.add_low_rank
-    operation(x, adapted, rows_of(slots, len(SLOTS), x.device), out)
+    add_low_rank(x, adapted, rows_of(slots, len(SLOTS), x.device), out)
     return out
+
+
+def defined(x: torch.Tensor, adapted: AdaptedMatrix, slots: Sequence[int]) -> torch.Tensor:
+    """Add to ones by the definition: of a product with zeros whose biases are ones."""
+    zeros, out = torch.zeros(WIDTH, x.shape[1], dtype=x.dtype, device=x.device), torch.empty(len(x), WIDTH)
+    weight = DeviceLinear((PlainMatrix(zeros),), WIDTH, x.shape[1], 0, torch.ones(WIDTH, device=x.device))
+    given = Given(adapted=adapted, rows=rows_of(slots, len(SLOTS), x.device), act=x.dtype)
+    define(ops.linear, given, x, weight, out)
+    return out.to(x.device)
 
 
 def close(found: torch.Tensor, want: torch.Tensor, act: torch.dtype) -> None:
@@ -56,7 +66,7 @@ def test_adapters_add_the_numbers_of_their_reference(
     columns: int, slots: Sequence[int], act: torch.dtype, device: torch.device
 ) -> None:
     x, adapted = on(device, 1, len(slots), columns, act=act), in_slots(a_weight(WIDTH, columns), SLOTS, act, device)
-    found, want = added(x, adapted, slots), added(x, adapted, slots, eager)
+    found, want = added(x, adapted, slots), defined(x, adapted, slots)
     assert (found[[slot < 0 for slot in slots]] == 1).all()
     if max(slots) >= 0:
         close(found, want, act)
@@ -64,9 +74,9 @@ def test_adapters_add_the_numbers_of_their_reference(
         assert (found[:, :200] == 1).all() and (found[:, 250:] == 1).all()
 
 
-def test_the_reference_is_the_definition(device: torch.device) -> None:
+def test_the_definition_is_a_product_of_low_rank(device: torch.device) -> None:
     x, adapted = on(device, 1, 3, 200), in_slots(a_weight(WIDTH, 200), SLOTS, torch.float32, device)
-    found = added(x, adapted, (2, -1, 0), eager)
+    found = defined(x, adapted, (2, -1, 0))
     for row, slot in ((0, 2), (2, 0)):
         want = torch.ones(WIDTH, device=device, dtype=torch.float64)
         for part in adapted.parts(slot):
@@ -100,13 +110,13 @@ def test_gates_that_meet_ups_later_have_the_same_bits(
     weight = moved(DeviceGateUp(matrices.linear([held(kind, ROWS, COLUMNS, act)], COLUMNS)), device)
     x = on(device, 1, 5, COLUMNS, act=act) / 4
     at_once, later = torch.full((2, 5, ROWS // 2), torch.nan, device=device, dtype=act)
-    gate_up(x, weight, activation, at_once, invariant=True)  # type: ignore[arg-type]
+    given = Given(act=act, invariant=True)
+    launch(ops.gate_up, given, x, weight, at_once, activation)
     both = torch.empty(5, ROWS, device=device)
-    linear(x, weight.both, both, invariant=True)
+    launch(ops.linear, given, x, weight.both, both)
     gate_both(both, weight, activation, later)  # type: ignore[arg-type]
     assert torch.equal(at_once, later)
-    want = torch.empty_like(later)
-    eager.gate_both(both, weight, activation, want)  # type: ignore[arg-type]
+    want = torch.from_numpy(gated(both.cpu().numpy(), activation)).to(device, act)  # type: ignore[arg-type]
     assert_close(later, want, act)
 
 

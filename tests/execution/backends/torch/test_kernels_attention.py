@@ -1,4 +1,4 @@
-"""Kernels of attention against PyTorch, the sameness of their bits, and what they take of a GPU.
+"""Kernels of attention against the definition, the sameness of their bits, and what they take of a GPU.
 
 Tolerances: products and sums differ in the order of additions; over numbers in 8 bits a weight is rounded to `act` with
 its value's scale, on the other side not at all.
@@ -7,7 +7,6 @@ its value's scale, on the other side not at all.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -17,14 +16,14 @@ import triton.language as tl
 from breadth import first_of, usual_of
 from torch import Tensor
 
-from inflight.execution.backends.torch import eager
+from inflight.execution import ops
 from inflight.execution.backends.torch.kernels import attention_decode, attention_prefill
-from inflight.execution.backends.torch.kernels.attention import attention
 from inflight.execution.backends.torch.tensors import LayerKV, PassTensors
 
 from ..material import normal, position_bias
 from .cached_tensors import CachedTensors, Chunk, Held
 from .compiled import ARCHS, Compiler
+from .launched import LAYER, Given, define, launch
 from .launches import launches
 
 PADDING: Chunk = (-1, 0, 1)
@@ -45,22 +44,24 @@ def attended(
     window: int = 0,
     soft_cap: float = 0,
     sinks: bool = False,
-    operation: Callable[..., None] = attention,
+    by: Callable[..., None] = launch,
     longest_context: int = 0,
     causal: bool = True,
     distances: bool = False,
+    invariant: bool = False,
 ) -> Tensor:
     bias = torch.from_numpy(position_bias(heads, max(case.lengths))).to(case.device) if distances else None
     own = torch.from_numpy(3 * normal(8, heads)).to(case.device) if sinks else None
-    q, pass_ = case.queries(chunks, heads), case.over(chunks, longest_context)
+    q = case.queries(chunks, heads)
+    given = Given(case.over(chunks, longest_context), case.layer, act=case.act, invariant=invariant)
     out = torch.full((len(q), heads * (case.value_dim or case.key_dim - 6)), torch.nan, dtype=case.act).to(case.device)
-    operation(q, case.layer, 0.3, window, soft_cap, own, causal, pass_, out, bias)
+    by(ops.attention, given, q, LAYER, 0.3, window, out, soft_cap, own, causal, bias)
     return out.cpu()
 
 
 def close(case: CachedTensors, chunks: list[Chunk], heads: int, **settings: object) -> Tensor:
     found = attended(case, chunks, heads, **settings)
-    want = attended(case, chunks, heads, operation=eager.attention, **settings)
+    want = attended(case, chunks, heads, by=define, **settings)
     bound = dict(atol=4e-6, rtol=2e-5) if case.act == torch.float32 else dict(atol=4e-3, rtol=4e-3)
     real = [at for at, (i, _, count) in enumerate(chunks) for _ in range(count) if i >= 0]
     np.testing.assert_allclose(found[real].float(), want[real].float(), **bound)
@@ -190,7 +191,7 @@ def test_a_decode_may_have_the_bits_of_a_prompt(device: torch.device) -> None:
     case = CachedTensors([60, 40], 1, device=device)
     whole = attended(case, [(0, 0, 60)], 4)
     chunks = [(0, 59, 1), (1, 3, 9)]
-    alone = attended(case, chunks, 4, operation=partial(attention, invariant=True))
+    alone = attended(case, chunks, 4, invariant=True)
     assert torch.equal(alone[:1], whole[-1:])
 
 
@@ -206,7 +207,8 @@ def test_garbage_beside_what_is_seen_changes_no_bit(device: torch.device, count:
     found = []
     for case in (long, short):
         found.append(torch.full_like(q, torch.nan))
-        attention(q, case.layer, 0.3, 0, 0.0, None, True, case.over([(0, 21 - count, count)]), found[-1])
+        given = Given(case.over([(0, 21 - count, count)]), case.layer)
+        launch(ops.attention, given, q, LAYER, 0.3, 0, found[-1])
     assert torch.equal(*found)
 
 
@@ -242,7 +244,8 @@ def call_of(
     q, out = (empty(tokens, query_heads * dim, kind=torch.bfloat16) for dim in (dims[0], dims[1] or 512))
     of_heads = empty(query_heads, kind=torch.float32) if sinks else None
     bias = empty(query_heads * (2 * longest + 63), kind=torch.float32) if distances else None
-    return lambda: attention(q, layer, 0.1, window, soft_cap, of_heads, causal, pass_, out, bias)
+    given = Given(pass_, layer, act=torch.bfloat16)
+    return lambda: launch(ops.attention, given, q, LAYER, 0.1, window, out, soft_cap, of_heads, causal, bias)
 
 
 # Heads and their widths, how they are held, window, soft cap, sinks; of a decode, registers (168 let three programs of

@@ -1,4 +1,4 @@
-"""Kernels of routing and experts against their references, in every company, and what they take of a GPU."""
+"""Kernels of routing and experts against the definition, in every company, and what they take of a GPU."""
 
 from __future__ import annotations
 
@@ -10,22 +10,37 @@ import pytest
 import torch
 from breadth import first_of
 
+from inflight.execution import ops
 from inflight.execution.backends.protocol import Routing
-from inflight.execution.backends.torch import eager
-from inflight.execution.backends.torch.eager.routing import route as plainly_routed
-from inflight.execution.backends.torch.kernels import experts
 from inflight.execution.backends.torch.kernels.routing import route
 from inflight.execution.backends.torch.weights import DeviceExperts, GroupedMatrix, RoutingTensors
+from inflight.execution.ops.experts import route as defined
 
 from ..material import normal
 from ..test_native_experts import ROUTINGS
 from .compiled import Compiler
+from .launched import Given, define, launch
 from .matrices import moved, plain, routing_tensors, stacked
-from .test_eager_experts import COUNT, HIDDEN, both
 from .test_kernels_products import assert_close, held, on
 
 TILE = 16
+COUNT, HIDDEN, WIDTH = 12, 48, 20
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter's numpy
+
+
+def picked_by(logits: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.Tensor]:
+    """Route each token by the definition: experts int64[T, top_k], and weights float32[T, top_k]."""
+    found = [defined(one, routing) for one in logits.cpu().numpy()]
+    return tuple(torch.from_numpy(np.stack(one)).to(logits.device) for one in zip(*found, strict=True))  # type: ignore[return-value]
+
+
+def made(kind: str, gating: Any, biased: bool, device: torch.device) -> DeviceExperts:
+    """Make experts of random matrices, of which a token passes three."""
+    gate_up = stacked([held(kind, 2 * WIDTH, HIDDEN, torch.float32, 2 * e) for e in range(COUNT)])
+    down = stacked([held(kind, HIDDEN, WIDTH, torch.float32, 2 * e + 1) for e in range(COUNT)])
+    biases = [torch.from_numpy(normal(50 + n, COUNT, n)) if biased else None for n in (2 * WIDTH, HIDDEN)]
+    routing = routing_tensors(Routing(top_k=3, renormalize=True))
+    return moved(DeviceExperts(gate_up, down, *biases, routing, gating, COUNT, 0), device)
 
 
 def assert_sorted(picked: torch.Tensor, rows: torch.Tensor, of_tiles: torch.Tensor) -> None:
@@ -44,7 +59,7 @@ def test_routing_is_its_reference(name: str, tokens: int, device: torch.device) 
     logits, routing = on(device, 1, tokens, COUNT), moved(routing_tensors(ROUTINGS[name]), device)
     logits[0] = 1  # a tie
     weights, places = route(logits, routing, TILE)
-    picked, want = plainly_routed(logits, routing)
+    picked, want = picked_by(logits, ROUTINGS[name])
     torch.testing.assert_close(weights, want, rtol=1e-5, atol=0)
     assert_sorted(picked, places.rows, places.experts)
 
@@ -61,7 +76,7 @@ def test_broken_logits_pick_some_expert(scores: Any, device: torch.device) -> No
 def test_tiles_are_enough_when_every_expert_has_one_that_is_not_full(device: torch.device) -> None:
     """And no more than that many."""
     logits = torch.eye(COUNT, device=device).repeat(TILE + 1, 1) * 9
-    picked, _ = plainly_routed(logits, routing_tensors(Routing(top_k=1)))
+    picked, _ = picked_by(logits, Routing(top_k=1))
     _, places = route(logits, routing_tensors(Routing(top_k=1)), TILE)
     assert_sorted(picked, places.rows, places.experts)
     assert len(places.experts) <= 2 * COUNT + 1 and int((places.experts > 0).sum()) == 2 * COUNT
@@ -78,12 +93,11 @@ def test_tiles_are_enough_when_every_expert_has_one_that_is_not_full(device: tor
 )
 @pytest.mark.parametrize("tokens", [1, 9])
 def test_experts_are_their_reference(hold: str, gating: str, biased: bool, tokens: int, device: torch.device) -> None:
-    _, weight = both(hold, gating, biased, Routing(top_k=3, renormalize=True))
-    weight = moved(weight, device)
+    weight = made(hold, gating, biased, device)
     x, logits = on(device, 1, tokens, HIDDEN), on(device, 2, tokens, COUNT)
     found, want = torch.ones(2, tokens, HIDDEN, device=device)
-    experts(x, logits, weight, found)
-    eager.experts(x, logits, weight, want)
+    for by, out in ((launch, found), (define, want)):
+        by(ops.experts, Given(), x, logits, weight, out)
     if hold == "int8":  # a gate that is a step of rounding aside is a code aside
         assert float((found - want).abs().max()) < 1e-3 * float(want.abs().max())
     else:
@@ -107,18 +121,17 @@ def in_codes(kind: str, device: torch.device) -> DeviceExperts:
 def test_experts_in_codes_are_their_reference(kind: str, device: torch.device) -> None:
     weight, x, logits = in_codes(kind, device), on(device, 1, 5, 64), on(device, 2, 5, COUNT)
     found, want = torch.ones(2, 5, 64, device=device)
-    experts(x, logits, weight, found)
-    eager.experts(x, logits, weight, want)
+    for by, out in ((launch, found), (define, want)):
+        by(ops.experts, Given(), x, logits, weight, out)
     assert_close(found, want)
 
 
 def test_a_token_has_the_same_bits_among_any_others(device: torch.device) -> None:
-    _, weight = both("plain", "silu", False, Routing(top_k=3, renormalize=True))
-    weight, x, logits = moved(weight, device), on(device, 1, 80, HIDDEN), on(device, 2, 80, COUNT)
+    weight, x, logits = made("plain", "silu", False, device), on(device, 1, 80, HIDDEN), on(device, 2, 80, COUNT)
     found = {}
     for tokens in (1, 8, 80):
         found[tokens] = torch.zeros(tokens, HIDDEN, device=device)
-        experts(x[:tokens], logits[:tokens], weight, found[tokens], invariant=True)
+        launch(ops.experts, Given(invariant=True), x[:tokens], logits[:tokens], weight, found[tokens])
     assert all(torch.equal(one, found[80][: len(one)]) for one in found.values())
 
 
@@ -133,8 +146,8 @@ def test_half_precision_experts_are_their_reference(device: torch.device) -> Non
     weight = moved(weight, device)
     x, logits = on(device, 1, 6, HIDDEN, act=torch.float16), on(device, 2, 6, COUNT)
     found, want = torch.zeros(2, 6, HIDDEN, device=device)
-    experts(x, logits, weight, found)
-    eager.experts(x, logits, weight, want)
+    for by, out in ((launch, found), (define, want)):
+        by(ops.experts, Given(act=torch.float16), x, logits, weight, out)
     assert_close(found, want, torch.float16)
 
 
@@ -165,4 +178,8 @@ def test_what_experts_take(kind: str, tokens: int, compiler: Compiler) -> None:
     weight = nowhere(kind, 128, 2048, 768, 8)
     x = torch.empty(tokens, 2048, dtype=torch.bfloat16, device="meta")
     logits, out = torch.empty(tokens, 128, device="meta"), torch.empty(tokens, 2048, device="meta")
-    compiler.fits(lambda: experts(x, logits, weight, out), registers=128 if tokens < 16 else 255, shared=73 << 10)
+    compiler.fits(
+        lambda: launch(ops.experts, Given(), x, logits, weight, out),
+        registers=128 if tokens < 16 else 255,
+        shared=73 << 10,
+    )

@@ -1,4 +1,4 @@
-"""Kernels of products against their references, the same bits in every company, and what they take of a GPU."""
+"""Kernels of products against the definitions, the same bits in every company, and what they take of a GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import pytest
 import torch
 from breadth import first_of
 
-from inflight.execution.backends import int8
-from inflight.execution.backends.torch.eager import products as eager
-from inflight.execution.backends.torch.kernels import by_head, gate_up, linear, linear_residual, tiles
+from inflight.execution import ops
+from inflight.execution.backends import fp8, int8
+from inflight.execution.backends.torch.definitions import widened
+from inflight.execution.backends.torch.kernels import tiles
 from inflight.execution.backends.torch.kernels.quantized_products import quantize_rows
 from inflight.execution.backends.torch.kernels.tiles import INVARIANT, parts_for, tiles_for
 from inflight.execution.backends.torch.kernels.widening import widen
@@ -28,6 +29,7 @@ from ..material import normal
 from ..test_int4 import MXFP4, matrix, out_of_order
 from . import matrices
 from .compiled import Compiler
+from .launched import Given, define, launch
 from .matrices import eight_bits, in_fp8, in_groups, in_int4, in_int8, moved, plain, stacked
 
 ROWS, COLUMNS = 50, 200  # neither fills a tile
@@ -71,8 +73,8 @@ def test_a_product_is_its_reference(kind: str, tokens: int, act: torch.dtype, de
     x = on(device, 1, tokens, COLUMNS, act=act)
     weight = moved(matrices.linear([held(kind, ROWS, COLUMNS, act)], COLUMNS, normal(3, ROWS)), device)
     found, want = torch.full((2, tokens, ROWS), torch.nan, device=device)
-    linear(x, weight, found)
-    eager.linear(x, weight, want)
+    for by, out in ((launch, found), (define, want)):
+        by(ops.linear, Given(act=act), x, weight, out)
     if kind == "int8" and device.type == "cpu":
         assert torch.equal(found, want)
     elif kind == "int8":  # a GPU adds the bias to the scaled sum at once
@@ -89,8 +91,8 @@ def test_codes_of_fp8_are_multiplied_with_float32_sums(device: torch.device) -> 
     x[:, 0] = 448
     weight = moved(matrices.linear([held("fp8", ROWS, COLUMNS, torch.float32)], COLUMNS), device)
     found, want = torch.full((2, 5, ROWS), torch.nan, device=device)
-    linear(x, weight, found)
-    eager.linear(x, weight, want)
+    for by, out in ((launch, found), (define, want)):
+        by(ops.linear, Given(), x, weight, out)
     assert_close(found, want)
 
 
@@ -111,9 +113,11 @@ def test_rows_in_fp8_are_its_reference(device: torch.device) -> None:
     x[:, 0] = 448
     x *= torch.tensor([1, 0, 2.0**-20, 2.0**30, 0.5, 1], device=device)[:, None]
     x[5, 3] = torch.nan
-    (codes, scales), (want, want_scales) = quantize_rows(x, torch.float8_e4m3fn), eager.quantize_fp8(x)
-    assert torch.equal(scales.nan_to_num(-1), want_scales.nan_to_num(-1))
-    assert torch.equal(codes.float(), want.float()) and codes[2].float().abs().max() == 448
+    codes, scales = quantize_rows(x, torch.float8_e4m3fn)
+    want, want_scales = fp8.quantize(x.cpu().numpy())
+    np.testing.assert_array_equal(scales.cpu().numpy(), want_scales)
+    np.testing.assert_array_equal(codes.float().cpu().numpy(), fp8.E4M3[want])
+    assert codes[2].float().abs().max() == 448
 
 
 @pytest.mark.parametrize("kind", ["plain", "int8", "int8 in groups", "int4"])
@@ -123,8 +127,8 @@ def test_a_long_sum_is_shared_by_programs_and_added_up(kind: str, device: torch.
     weight = moved(matrices.linear([held(kind, 20, columns, torch.float32)], columns, bias), device)
     assert parts_for(weight.parts[0], tiles_for(weight.parts[0], x.dtype, 3, False), 3, 20, columns, False).number > 1
     found, want = torch.ones(2, 3, 20, device=device)
-    linear_residual(x, weight, found)
-    eager.linear_residual(x, weight, want)
+    for by, out in ((launch, found), (define, want)):
+        by(ops.linear_residual, Given(), x, weight, out)
     assert_close(found, want)
     assert kind != "int8" or torch.equal(found, want)
 
@@ -133,8 +137,8 @@ def test_parts_lie_beside_each_other_and_are_added_to_what_is_there(device: torc
     parts = [held("plain", 7, COLUMNS, torch.float32), held("int8", 9, COLUMNS, torch.float32, seed=5)]
     weight = moved(matrices.linear(parts, COLUMNS, normal(3, 16)), device)
     x, found, want = on(device, 1, 3, COLUMNS), torch.ones(3, 16, device=device), torch.ones(3, 16, device=device)
-    linear_residual(x, weight, found)
-    eager.linear_residual(x, weight, want)
+    for by, out in ((launch, found), (define, want)):
+        by(ops.linear_residual, Given(), x, weight, out)
     assert_close(found, want)
 
 
@@ -150,8 +154,8 @@ def test_gates_meet_ups_where_they_are_summed(
     weight = moved(DeviceGateUp(matrices.linear(parts, COLUMNS, normal(3, ROWS))), device)
     x = on(device, 1, 5, COLUMNS, act=act) / 4
     found, want = torch.full((2, 5, ROWS // 2), torch.nan, device=device, dtype=act)
-    gate_up(x, weight, activation, found)  # type: ignore[arg-type]
-    eager.gate_up(x, weight, activation, want)  # type: ignore[arg-type]
+    for by, out in ((launch, found), (define, want)):
+        by(ops.gate_up, Given(act=act), x, weight, out, activation)
     assert_close(found, want, act)
 
 
@@ -161,15 +165,15 @@ def test_each_head_has_its_matrix_and_writes_no_more_than_its_numbers(kind: str,
     stack = stacked([held(kind, rows, columns, torch.float32, seed) for seed in range(heads)])
     weight = moved(DeviceHeads(stack, heads, rows, columns, 0), device)
     x, (found, want) = on(device, 9, 4, heads * columns), torch.full((2, 4, heads * (rows + 2)), 7.0, device=device)
-    by_head(x, weight, found)
-    eager.by_head(x, weight, want)
+    for by, out in ((launch, found), (define, want)):
+        by(ops.by_head, Given(), x, weight, out)
     assert_close(found, want)
     assert (found.view(4, heads, -1)[..., rows:] == 7).all()
 
 
 def test_nothing_is_launched_for_no_rows(device: torch.device) -> None:
     weight = moved(matrices.linear([held("int8", ROWS, COLUMNS, torch.float32)], COLUMNS), device)
-    linear(torch.empty(0, COLUMNS, device=device), weight, torch.empty(0, ROWS, device=device))
+    launch(ops.linear, Given(), torch.empty(0, COLUMNS, device=device), weight, torch.empty(0, ROWS, device=device))
 
 
 @pytest.mark.parametrize("kind", ["plain", "int8", *GROUPS_OF_INT8, "int4", "offsets"])
@@ -179,7 +183,7 @@ def test_a_row_has_the_same_bits_among_any_others(kind: str, act: torch.dtype, d
     found = {}
     for tokens in (1, 8, 64, 70):
         found[tokens] = torch.full((tokens, ROWS), torch.nan, device=device)
-        linear(x[:tokens], weight, found[tokens], invariant=True)
+        launch(ops.linear, Given(act=act, invariant=True), x[:tokens], weight, found[tokens])
     assert all(torch.equal(one, found[70][: len(one)]) for one in found.values())
 
 
@@ -196,7 +200,7 @@ def test_parts_of_inputs_are_added_up_alike_by_one_program_and_by_many(
         parts = parts_for(matrix, tiles_for(matrix, act, 5, True), 5, 20, columns, True)
         assert parts.number > 1 and parts.separate == (programs > 0)
         found.append(torch.full((5, 20), torch.nan, device=device))
-        linear(x, weight, found[-1], invariant=True)
+        launch(ops.linear, Given(act=act, invariant=True), x, weight, found[-1])
     assert torch.equal(*found)
 
 
@@ -204,7 +208,8 @@ def test_parts_of_inputs_are_added_up_alike_by_one_program_and_by_many(
 def test_a_matrix_is_widened_as_its_reference_is(kind: str, act: torch.dtype, device: torch.device) -> None:
     matrix = held(kind, ROWS, COLUMNS, act)
     moved_there = moved(matrices.linear([matrix], COLUMNS), device).parts[0]
-    assert torch.equal(widen(moved_there, COLUMNS, act), eager.widened(matrix, COLUMNS, act).to(device))
+    want = torch.from_numpy(widened(matrix, COLUMNS)).to(act)
+    assert torch.equal(widen(moved_there, COLUMNS, act).cpu(), want)
 
 
 def test_tiles_that_may_meet_the_same_row_add_up_alike() -> None:
@@ -261,7 +266,7 @@ def test_what_a_product_takes(kind: str, bounds: tuple[int, int, int], compiler:
     weight = nowhere(kind, 8192, 4096)
 
     def call() -> None:
-        linear_residual(x, weight, out, invariant=tokens > 4)
+        launch(ops.linear_residual, Given(invariant=tokens > 4), x, weight, out)
 
     spilled = 128 if kind in ("offsets", "int8 in 16s") and tokens > 4 else 0  # on sm_100
     compiler.fits(call, registers, shared, (90, 100), spilled)
@@ -276,7 +281,7 @@ def test_wide_tiles_have_one_sum(compiler: Compiler, monkeypatch: pytest.MonkeyP
     x, weight, out = empty(tokens, 4096), nowhere("plain", 4096, 4096), empty(tokens, 4096, dtype=torch.float32)
 
     def call() -> None:
-        linear_residual(x, weight, out, invariant=True)
+        launch(ops.linear_residual, Given(invariant=True), x, weight, out)
 
     compiler.fits(call, 255, 160 << 10, (90, 100))
     if compiler.arch == 90:
@@ -286,8 +291,12 @@ def test_wide_tiles_have_one_sum(compiler: Compiler, monkeypatch: pytest.MonkeyP
 def test_what_heads_and_shared_sums_take(compiler: Compiler) -> None:
     """Take few outputs, whose inputs several programs share: another kernel adds up."""
     heads = DeviceHeads(PlainMatrix(empty(16, 512, 128)), 16, 512, 128, 0)
-    compiler.fits(lambda: by_head(empty(4, 16 * 128), heads, empty(4, 16 * 576)), registers=72, shared=64 << 10)
+    compiler.fits(
+        lambda: launch(ops.by_head, Given(), empty(4, 16 * 128), heads, empty(4, 16 * 576)),
+        registers=72,
+        shared=64 << 10,
+    )
     x, weight, out = empty(4, 4096), nowhere("int8", 1024, 4096), empty(4, 1024, dtype=torch.float32)
-    compiler.fits(lambda: linear(x, weight, out), registers=72, shared=64 << 10)
-    names = [one.name for one in compiler.compile(lambda: linear(x, weight, out))]
+    compiler.fits(lambda: launch(ops.linear, Given(), x, weight, out), registers=72, shared=64 << 10)
+    names = [one.name for one in compiler.compile(lambda: launch(ops.linear, Given(), x, weight, out))]
     assert names == ["quantize_kernel", "multiply", "finish"]

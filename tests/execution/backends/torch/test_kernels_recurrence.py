@@ -1,4 +1,4 @@
-"""Kernels on states: against PyTorch's own operations, the same bits however tokens come, what they take of a GPU."""
+"""Kernels on states: against the definitions, the same bits however tokens come, what they take of a GPU."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 import torch
 from breadth import first_of
 
+from inflight.execution import ops
 from inflight.execution.backends.protocol import LayerState
-from inflight.execution.backends.torch.eager import recurrence as eager
-from inflight.execution.backends.torch.kernels import recurrence as kernels
 from inflight.execution.backends.torch.tensors import LayerStates, PassTensors, StateTensors
 
 from ..recurrent import HEADS, WIDE, numbers
 from .compiled import Compiler
+from .launched import LAYER, Given, define, launch
 from .recurrent_tensors import TensorLayer
 
 CASES = [("convolve", WIDE), ("convolve_gated", WIDE), *(("delta", one) for one in HEADS)]
@@ -34,7 +34,7 @@ STEPS = [
     ],
 )
 def test_the_implementations_agree(operation: str, state: LayerState, act: torch.dtype, device: torch.device) -> None:
-    ours, theirs = (TensorLayer(one, state, act, device) for one in (kernels, eager))
+    ours, theirs = (TensorLayer(one, state, act, device) for one in (launch, define))
     tolerance = 1e-5 if act == torch.float32 else 1e-3
     for at, (runs, snapshots) in enumerate(STEPS):
         x = numbers(state, operation, 10 + at, sum(count for _, _, count in runs))
@@ -52,8 +52,8 @@ def test_bits_do_not_depend_on_chunks_company_or_snapshots(
     operation: str, state: LayerState, act: torch.dtype, device: torch.device
 ) -> None:
     x, others = numbers(state, operation, 5, 12), numbers(state, operation, 6, 3)
-    whole = getattr(TensorLayer(kernels, state, act, device), operation)([(1, 0, 12)], x)
-    layer, at = TensorLayer(kernels, state, act, device), 0
+    whole = getattr(TensorLayer(launch, state, act, device), operation)([(1, 0, 12)], x)
+    layer, at = TensorLayer(launch, state, act, device), 0
     for count in (1, 5, 2, 1, 3):
         mixed = np.concatenate([others[:1], x[at : at + count], others[1:]])
         due = [[], [(at + count, 1)], []]
@@ -67,7 +67,7 @@ def test_bits_do_not_depend_on_chunks_company_or_snapshots(
 def test_no_token_is_no_work(device: torch.device) -> None:
     for operation, state in CASES:
         x = numbers(state, operation, 1, 0)
-        assert not getattr(TensorLayer(kernels, state, torch.float32, device), operation)([(0, 0, 0)], x).size
+        assert not getattr(TensorLayer(launch, state, torch.float32, device), operation)([(0, 0, 0)], x).size
 
 
 @pytest.mark.parametrize("tokens", first_of([8, 200]), ids=["decode", "chunks"])
@@ -76,16 +76,17 @@ def test_what_they_take_of_a_gpu(compiler: Compiler, tokens: int) -> None:
     heads, channels, inner = 32, 2 * 16 * 128 + 32 * 128, 32 * 128
     states = LayerStates(_meta(9, 3, channels, kind=torch.bfloat16), _meta(9, heads, 128, 128))
     pass_, moves = _pass(tokens, chunks=8)
+    given = Given(pass_, states=states, moves=moves, act=torch.bfloat16)
     x, taps = _meta(tokens, channels), _meta(4 * channels)
-    compiler.fits(lambda: kernels.convolve(x, states, taps, pass_, moves, x), registers=48, shared=0)
+    compiler.fits(lambda: launch(ops.convolve, given, x, LAYER, taps, x), registers=48, shared=0)
     wide, gated = _meta(tokens, 3 * channels), _meta(tokens, channels, kind=torch.bfloat16)
-    compiler.fits(lambda: kernels.convolve_gated(wide, states, taps, None, pass_, moves, gated), registers=72, shared=0)
+    compiler.fits(lambda: launch(ops.convolve_gated, given, wide, LAYER, taps, None, gated), registers=72, shared=0)
     inputs = x, _meta(tokens, channels + inner), _meta(tokens, 2 * heads)
     of_layer, out = (
-        (states, 16, _meta(heads), _meta(heads), _meta(128), 1e-6),
+        (LAYER, 16, _meta(heads), _meta(heads), _meta(128), 1e-6),
         _meta(tokens, inner, kind=torch.bfloat16),
     )
-    compiler.fits(lambda: kernels.delta_rule(*inputs, *of_layer, pass_, moves, out), registers=192, shared=1024)
+    compiler.fits(lambda: launch(ops.delta_rule, given, *inputs, *of_layer, out), registers=192, shared=1024)
 
 
 def _meta(*shape: int, kind: torch.dtype = torch.float32) -> torch.Tensor:

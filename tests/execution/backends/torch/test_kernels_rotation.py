@@ -1,19 +1,20 @@
-"""Rotations as kernels against PyTorch's operations, and all that they leave in the KV cache."""
+"""Rotations as kernels against the definitions, and all that they leave in the KV cache."""
 
 from __future__ import annotations
-
-from importlib import import_module
 
 import pytest
 import torch
 from torch import Tensor
 
-from inflight.execution.backends.torch import eager, kernels
-from inflight.execution.backends.torch.kernels import rotation
-from inflight.execution.backends.torch.tensors import LayerKV
+from inflight.execution import ops
+from inflight.execution.backends.torch.definitions import Definitions
+from inflight.execution.backends.torch.kernels import begin
+from inflight.execution.backends.torch.tensors import LayerKV, PassTensors
 
 from ..material import normal
 from .compiled import Compiler
+from .launched import LAYER, Given, define, launch
+from .matrices import moved
 from .rotations import EPS, ROTATIONS, Rotation, layer_on, metadata, on, pass_on, rope_on, rope_table
 
 META = torch.device("meta")
@@ -52,10 +53,10 @@ def test_rope_and_write_kv(device: torch.device, case: Rotation, act: torch.dtyp
         qkv, rope, norms = on(device, case.qkv(where.num_tokens)), rope_on(device, case.table), case.norms
         layers = [layer_on(device, act, held, case.kv_heads, case.width, case.width) for _ in range(2)]
         outs = [torch.full((len(qkv), case.heads * case.width), torch.nan, dtype=act, device=device) for _ in range(2)]
-        for module, layer, out in zip((rotation, eager), layers, outs, strict=True):
-            module.rope_and_write_kv(
-                qkv, layer, rope, *(on(device, norm) for norm in norms), EPS, case.norms_last, where, out
-            )
+        q_norm, k_norm, v_norm = (on(device, norm) for norm in norms)
+        for by, layer, out in zip((launch, define), layers, outs, strict=True):
+            given = Given(where, layer, act=act)
+            by(ops.rope_and_write_kv, given, qkv, LAYER, rope, q_norm, k_norm, EPS, out, case.norms_last, v_norm)
         same(*outs)
         cached_alike(*layers)
 
@@ -74,8 +75,8 @@ def test_rope_and_write_latent(
         [torch.full((len(q), heads * width), -7, dtype=act, device=device) for _ in range(2)]
         for width in (nope, rank + rotated)
     )
-    for module, layer, nope_out, q_out in zip((rotation, eager), layers, nopes, outs, strict=True):
-        module.rope_and_write_latent(q, kv, layer, rope, norm, EPS, where, nope_out, q_out)
+    for by, layer, nope_out, q_out in zip((launch, define), layers, nopes, outs, strict=True):
+        by(ops.rope_and_write_latent, Given(where, layer, act=act), q, kv, LAYER, rope, norm, EPS, nope_out, q_out)
     same(*nopes)
     same(*outs)
     assert (outs[0].view(-1, heads, rank + rotated)[..., :rank] == -7).all()
@@ -89,7 +90,7 @@ def test_what_is_broken_is_seen_in_its_scale(device: torch.device) -> None:
     qkv[0, 4 * 16], qkv[1, 4 * 16], qkv[2, 4 * 16 : 5 * 16] = torch.nan, -torch.inf, 2.0**-104  # 2⁻¹⁰² when mixed
     for held in ("int8", "fp8"):
         layer, q_out = layer_on(device, torch.float32, held, 2, 16, 16), torch.empty(len(qkv), 64, device=device)
-        rotation.rope_and_write_kv(qkv, layer, None, None, None, None, EPS, False, where, q_out)
+        launch(ops.rope_and_write_kv, Given(where, layer), qkv, LAYER, None, None, None, EPS, q_out)
         scales = layer.key_scales
         assert scales[3, 14:16, 0].isnan().all() and scales.isnan().sum() == 2
         assert scales[8, 0, 0] == 0 and not layer.keys[8, 0, 0].float().any()
@@ -97,19 +98,20 @@ def test_what_is_broken_is_seen_in_its_scale(device: torch.device) -> None:
 
 def test_begin(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many blocks as tokens, more, fewer, and none of either; by several programs."""
-    monkeypatch.setattr(import_module(kernels.begin.__module__), "ENTRIES", 4)
+    monkeypatch.setattr(begin, "ENTRIES", 4)
     tokens = torch.arange(8 * 200, dtype=torch.int32, device=device).view(8, 200)
     for chunks, blocks in [(3, 5), (3, 1), (1, 11), (3, 0), (0, 2), (0, 0)]:
         both = [pass_on(device, metadata(chunks)) for _ in range(2)]
         entries = [[at % 2, at // 2 % 2, at // 4, 100 + at] for at in range(blocks)]
         appended = torch.tensor(entries, dtype=torch.int32, device=device).view(blocks, 4)
-        for module, where in zip((kernels, eager), both, strict=True):
-            module.begin(appended, tokens, where)
-        assert torch.equal(both[0].block_tables, both[1].block_tables)
-        assert torch.equal(both[0].token_ids, both[1].token_ids)
+        begin.begin(appended, tokens, both[0])
+        want = moved(both[1], torch.device("cpu"))
+        Definitions().begin(appended.cpu(), tokens.cpu(), want)
+        assert torch.equal(both[0].block_tables.cpu(), want.block_tables)
+        assert torch.equal(both[0].token_ids.cpu(), want.token_ids)
 
 
-def meta_pass() -> object:
+def meta_pass() -> PassTensors:
     where = pass_on(torch.device("cpu"), metadata())
     return where._replace(**{n: t.to(META) for n, t in where._asdict().items() if isinstance(t, Tensor)})
 
@@ -126,9 +128,10 @@ def test_what_it_takes(compiler: Compiler, case: Rotation, held: str) -> None:
     layer = layer_on(META, torch.bfloat16, held, case.kv_heads, case.width, case.width)
     qkv = torch.empty(5, (case.heads + 2 * case.kv_heads) * case.width, device=META)
     q_out = torch.empty(5, case.heads * case.width, dtype=torch.bfloat16, device=META)
-    norms, rope, where = [on(META, norm) for norm in case.norms], rope_on(META, case.table), meta_pass()
+    norms, rope = [on(META, norm) for norm in case.norms], rope_on(META, case.table)
+    given = Given(meta_pass(), layer, act=torch.bfloat16)
     compiler.fits(
-        lambda: rotation.rope_and_write_kv(qkv, layer, rope, *norms, EPS, False, where, q_out),
+        lambda: launch(ops.rope_and_write_kv, given, qkv, LAYER, rope, *norms[:2], EPS, q_out, False, norms[2]),
         registers=104,
         shared=32768 if held == "int8" else 16384,  # channels are mixed across threads
     )
@@ -141,9 +144,10 @@ def test_what_latent_attention_takes(compiler: Compiler, held: str) -> None:
     layer = layer_on(META, torch.bfloat16, held, 1, rank + rotated, 0)
     q, kv = (torch.empty(5, width, device=META) for width in (heads * (nope + rotated), rank + rotated))
     outs = [torch.empty(5, heads * width, dtype=torch.bfloat16, device=META) for width in (nope, rank + rotated)]
-    rope, norm, where = rope_on(META, rope_table(rotated)), torch.empty(rank, device=META), meta_pass()
+    rope, norm = rope_on(META, rope_table(rotated)), torch.empty(rank, device=META)
+    given = Given(meta_pass(), layer, act=torch.bfloat16)
     compiler.fits(
-        lambda: rotation.rope_and_write_latent(q, kv, layer, rope, norm, EPS, where, *outs),
+        lambda: launch(ops.rope_and_write_latent, given, q, kv, LAYER, rope, norm, EPS, *outs),
         registers=96,
         shared=4096,
     )
@@ -151,4 +155,4 @@ def test_what_latent_attention_takes(compiler: Compiler, held: str) -> None:
 
 def test_what_a_beginning_takes(compiler: Compiler) -> None:
     whole, where = torch.empty(8, 200, dtype=torch.int32, device=META), meta_pass()
-    compiler.fits(lambda: kernels.begin(whole[:, :4], whole, where), registers=64, shared=0)
+    compiler.fits(lambda: begin.begin(whole[:, :4], whole, where), registers=64, shared=0)

@@ -27,8 +27,8 @@ from inflight.execution.backends.torch.capture import Graphs
 from inflight.execution.backends.torch.device import first_line, gpu_memory, gpu_peak_bytes
 from inflight.execution.backends.torch.device_batch import mirrored
 from inflight.execution.backends.torch.forward_pass import TorchPass
+from inflight.execution.backends.torch.launcher import Launcher, TensorCall, compiled
 from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache, DeviceStates
-from inflight.execution.backends.torch.operations import DeviceOperations
 from inflight.execution.backends.torch.packing import Packer, WeightPacking
 from inflight.execution.backends.torch.staging import Staging
 from inflight.execution.backends.torch.streams import CopyStream
@@ -44,7 +44,7 @@ class TorchBackend(WeightPacking):
         self,
         dtype: DType,
         device: torch.device,
-        operations: DeviceOperations,
+        launcher: Launcher,
         threads: int = 1,
         depth: int = 1,
         buckets: Buckets = NO_BUCKETS,
@@ -52,9 +52,14 @@ class TorchBackend(WeightPacking):
         packs_fp8: bool = True,
         copies: CopyStream | None = None,
     ) -> None:
-        """buckets: sizes that passes are filled up to, for graphs of them.
-        batch_invariant: whether `operations` are. packs_fp8: whether the device multiplies such numbers. copies: on
-        which weights and blocks come and go beside the passes; None: on their stream, as a CPU has only that."""
+        """
+        Args:
+            launcher: Of operations.
+            buckets: Sizes that passes are filled up to, for graphs of them.
+            batch_invariant: The bits of a row may not depend on the rows beside it.
+            packs_fp8: Whether the device multiplies such numbers.
+            copies: The stream of weights and blocks that are copied beside the passes. None: the passes' own.
+        """
         if dtype not in ("bfloat16", "float32"):
             raise ValueError(f"dtype must be bfloat16 or float32, not {dtype!r}")
         self.name = f"torch {torch.__version__} on {device}"
@@ -62,7 +67,7 @@ class TorchBackend(WeightPacking):
         self.threads = threads
         self.depth, self.batch_invariant = depth, batch_invariant
         self.packs_fp8 = packs_fp8
-        self.device, self.buckets, self._operations = device, buckets, operations
+        self.device, self.buckets, self._launcher = device, buckets, launcher
         self.graphs: Graphs | None = None  # captures passes; set when a decoder first needs it
         self._act = torch.bfloat16 if dtype == "bfloat16" else torch.float32
         self._copies, self.asynchronous_copies = copies, copies is not None
@@ -111,9 +116,8 @@ class TorchBackend(WeightPacking):
         dtype = self._act if kind == "act" else torch.float32
         return DeviceActivation(torch.empty((rows, width), dtype=dtype, device=self.device))
 
-    def compile(self, program: Program) -> Program:
-        """Return the program as it is."""
-        return program
+    def compile(self, program: Program) -> tuple[TensorCall, ...]:
+        return compiled(program)
 
     def move_rows(self, source: Any, rows: Array, target: Any, places: Array) -> None:
         of, to = self._upload.send([rows, places])
@@ -177,4 +181,4 @@ class TorchBackend(WeightPacking):
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # of this thread: kernels are launched on it
         start = batch.mirror.begin(batch, chunks, kv_cache.device_blocks)
-        return TorchPass(self._operations, start, kv_cache, batch, chunks, self._upload)
+        return TorchPass(self._launcher, start, kv_cache, batch, chunks, self._upload, self._act, self.batch_invariant)

@@ -1,13 +1,8 @@
-"""A pass on a device: its operations by kind, and its results.
-
-Passes each kind its tensors of the pass, of the batch and of memory; the operations compute (`operations`). Nothing
-here waits for the device.
-"""
+"""A pass on a device: it launches programs, and fetches results. Nothing here waits for the device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,67 +10,60 @@ import torch
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.protocol import Array
 from inflight.execution.backends.torch.device_batch import DeviceBatch, PassStart
+from inflight.execution.backends.torch.device_pass import DevicePass
+from inflight.execution.backends.torch.launcher import Launcher, TensorCall
 from inflight.execution.backends.torch.memory import DeviceActivation, DeviceKVCache
-from inflight.execution.backends.torch.operations import DeviceOperations
-from inflight.execution.backends.torch.pass_adapters import AdaptedProducts
-from inflight.execution.backends.torch.pass_attention import AttentionOperations
-from inflight.execution.backends.torch.pass_products import ProductOperations
-from inflight.execution.backends.torch.pass_rows import RowOperations
-from inflight.execution.backends.torch.pass_states import RecurrentOperations
 from inflight.execution.backends.torch.results import DeviceOutcome, fetched, fetched_scores
 from inflight.execution.backends.torch.upload import Upload
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.results import DrawnRows, PassOutcome, PooledRows, ScoredRows
-from inflight.execution.program import Program, run_by_name
 
 
 class TorchPass:
     def __init__(
         self,
-        operations: DeviceOperations,
+        launcher: Launcher,
         start: PassStart,
         kv_cache: DeviceKVCache,
         batch: InputBatch,
         chunks: Sequence[Chunk],
         upload: Upload,
+        act: torch.dtype,
+        invariant: bool,
     ):
+        """invariant: the bits of a row may not depend on the rows beside it."""
         mirror: DeviceBatch = batch.mirror
-        self._operations, self._batch, self._mirror, self._layout = operations, batch, mirror, start.layout
-        tables, adapted = mirror.adapters, start.adapted
+        self._launcher, self._batch, self._mirror, self._layout = launcher, batch, mirror, start.layout
         self.token_ids, self.positions = start.tensors.token_ids, start.tensors.positions
         self.num_tokens, self.bucket = len(start.layout.positions), start.bucket
-        self.adapters = 0 if adapted is None else tables.shape
+        self.adapters = 0 if start.adapted is None else mirror.adapters.shape
         self._outcome = DeviceOutcome(chunks, mirror.tokens.device)
-        operations.begin(start.appended, mirror.tokens[:, batch.ahead :], start.tensors)
-        # Any: they take activations of this backend, where the protocol says that anybody's may come.
-        rows: Any = RowOperations(operations, start.tensors, self.num_tokens, upload, self._token_types)
-        self.embed, self.gather, self.clear, self.to_act = rows.embed, rows.gather, rows.clear, rows.to_act
-        self.add_positions, self.add_token_types, self.mean = rows.add_positions, rows.add_token_types, rows.mean
-        self.rms_norm, self.layer_norm, self.add = rows.rms_norm, rows.layer_norm, rows.add
-        self.layer_norm_sum = rows.layer_norm_sum
-        self.scale, self.soft_cap, self.activate = rows.scale, rows.soft_cap, rows.activate
-        self.add_gated, self.gate = rows.add_gated, rows.gate
-        plain = ProductOperations(operations)
-        products: Any = plain if adapted is None else AdaptedProducts(operations, tables, adapted)
-        self.linear, self.linear_residual = products.linear, products.linear_residual
-        self.linear_act = products.linear_act
-        self.gate_up, self.experts, self.by_head = products.gate_up, products.experts, products.by_head
-        cached: Any = AttentionOperations(operations, start.tensors, kv_cache)
-        self.rope_and_write_kv, self.rope_and_write_latent = cached.rope_and_write_kv, cached.rope_and_write_latent
-        self.attention = cached.attention
-        recurrent: Any = RecurrentOperations(operations, start.tensors, mirror.states, start.states)
-        self.convolve, self.convolve_gated = recurrent.convolve, recurrent.convolve_gated
-        self.delta_rule = recurrent.delta_rule
+        self._on = DevicePass(
+            act=act,
+            tensors=start.tensors,
+            cached=kv_cache.layer,
+            token_types=self._token_types,
+            send=lambda values: upload.send([values])[0],
+            states=None if mirror.states is None else mirror.states.layer,
+            state_tensors=start.states,
+            adapters=mirror.adapters.of,
+            adapter_rows=start.adapted,
+            invariant=invariant,
+        )
+        launcher.begin(start.appended, mirror.tokens[:, batch.ahead :], start.tensors)
 
-    def run(self, program: Program, places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
-        run_by_name(self, program, places, texts)
+    def run(self, program: Sequence[TensorCall], places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
+        self._on.places, self._on.texts = places, texts
+        counts = {"tokens": self.num_tokens, "places": len(places), "texts": len(texts)}
+        for call in program:
+            self._launcher.launch(call.operation, self._on, call.tensors(counts))
 
     def sample(
         self, logits: DeviceActivation, places: Sequence[int], allowed: Sequence[Array | None] | None = None
     ) -> None:
         of, slots, positions = self._placed(places)
         draws = self._mirror.draws(self._batch, slots, positions, allowed)
-        drawn = self._operations.sample(logits.tensor[: len(places)], draws)
+        drawn = self._launcher.sample(logits.tensor[: len(places)], draws)
         self._mirror.keep(draws, drawn.token_ids)
         was_banned = fetched(drawn.was_banned)
         self._outcome.drawn.append(
@@ -95,7 +83,7 @@ class TorchPass:
         of, slots, positions = self._placed(places)
         token_ids, wanted = self._mirror.following(slots, positions), self._batch.prompt_logprobs[slots]
         top = min(int(wanted.max(initial=0)), logits.width)
-        scores = self._operations.score(logits.tensor[: len(places)], token_ids, top)
+        scores = self._launcher.score(logits.tensor[: len(places)], token_ids, top)
         on_host = fetched_scores(scores)
         assert on_host is not None
         self._outcome.scored.append(ScoredRows(of, positions, wanted, fetched(token_ids), on_host))

@@ -1,17 +1,12 @@
-"""The backend of a device: with kernels of our own on a GPU, with PyTorch's operations on a CPU.
-
-Knows who computes where, how many steps are worth having in flight, and which passes become graphs; not how anything is
-computed.
-"""
+"""Opens the backend of a device: over kernels on a GPU, over the operations' numpy definitions on a CPU."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 
 from inflight.execution.backends.protocol import DType
-from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.backend import TorchBackend
 from inflight.execution.backends.torch.buckets import NO_BUCKETS, Buckets, row_sizes, token_sizes
 from inflight.execution.backends.torch.capture import (
@@ -21,10 +16,11 @@ from inflight.execution.backends.torch.capture import (
     Graphs,
     Passes,
 )
+from inflight.execution.backends.torch.definitions import Definitions
 from inflight.execution.backends.torch.device import has_fp8
-from inflight.execution.backends.torch.operations import DeviceOperations
+from inflight.execution.backends.torch.launcher import KernelLauncher, Launcher
 from inflight.execution.backends.torch.streams import CudaCopyStream
-from inflight.execution.backends.torch.summing import Summing, SummingOperations
+from inflight.execution.backends.torch.summing import Summing, SummingLauncher
 from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 
 if TYPE_CHECKING:
@@ -40,25 +36,15 @@ def open_device(
     batch_invariant: bool = False,
 ) -> TorchBackend:
     """device: "cpu", or the name of a GPU that is there. ranks: of devices that compute a model together. Other
-    arguments as of `backends.open_backend`. Raises ValueError for operations that are not to be had."""
+    arguments as of `backends.open_backend`; definitions always are batch invariant."""
     if device == "cpu":
-        if batch_invariant:
-            raise ValueError(
-                "--batch-invariant asks for kernels of a GPU, and PyTorch's operations on a CPU add up in another "
-                "order for another number of rows; leave INFLIGHT_ISA=torch out, and the bits are the same in any batch"
-            )
         torch.set_num_threads(threads)
-        return TorchBackend(dtype, torch.device(device), _summing(cast(DeviceOperations, eager), ranks), threads)
-    from inflight.execution.backends.torch import kernels
-    from inflight.execution.backends.torch.fallback import WithFallback
-    from inflight.execution.backends.torch.invariant import InvariantOperations
-
+        launcher = _summing(Definitions(), ranks)
+        return TorchBackend(dtype, torch.device(device), launcher, threads, batch_invariant=True)
     torch.cuda.set_device(device)
-    ours = InvariantOperations(kernels) if batch_invariant else WithFallback(kernels, eager)
-    gpu = torch.device(device)
-    operations = _summing(cast(DeviceOperations, ours), ranks)
+    gpu, launcher = torch.device(device), _summing(KernelLauncher(), ranks)
     buckets = graph_buckets(graphs, batch_invariant)
-    return TorchBackend(dtype, gpu, operations, threads, 2, buckets, batch_invariant, has_fp8(gpu), CudaCopyStream(gpu))
+    return TorchBackend(dtype, gpu, launcher, threads, 2, buckets, batch_invariant, has_fp8(gpu), CudaCopyStream(gpu))
 
 
 def graph_buckets(limits: GraphLimits, batch_invariant: bool) -> Buckets:
@@ -70,8 +56,8 @@ def graph_buckets(limits: GraphLimits, batch_invariant: bool) -> Buckets:
     return Buckets((), tokens) if batch_invariant and tokens else Buckets(rows, tokens[1:])
 
 
-def _summing(operations: DeviceOperations, ranks: Summing | None) -> DeviceOperations:
-    return operations if ranks is None else cast(DeviceOperations, SummingOperations(operations, ranks))
+def _summing(launcher: Launcher, ranks: Summing | None) -> Launcher:
+    return launcher if ranks is None else SummingLauncher(launcher, ranks)
 
 
 def captured(decoder: CapturedPassDecoder, backend: Backend) -> CapturedDecoder:

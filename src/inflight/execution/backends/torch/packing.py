@@ -27,9 +27,8 @@ from inflight.execution.backends.matrices import (
 )
 from inflight.execution.backends.packed_adapter import PackedAdapter
 from inflight.execution.backends.protocol import Array, Delta, Gating, Hold, RopeTable, Routing
-from inflight.execution.backends.torch import int4
 from inflight.execution.backends.torch.adapters import filled_up
-from inflight.execution.backends.torch.eager.products import quantize_fp8, quantize_int8
+from inflight.execution.backends.torch.quantizing import quantize_fp8, quantize_int4, quantize_int8, two_to_a_byte
 from inflight.execution.backends.torch.staging import Staging
 from inflight.execution.backends.torch.tensors import RopeTensors
 from inflight.execution.backends.torch.weights import (
@@ -101,8 +100,8 @@ class Packer:
             return GroupedMatrix(codes, scales, None, INT8_GROUP)
         if hold == "fp8":
             return Fp8Matrix(*self._in_pieces(matrix, quantize_fp8))
-        codes, scales, offsets = self._in_pieces(matrix, lambda rows: int4.quantize(rows, group))
-        return GroupedMatrix(int4.two_to_a_byte(codes, group), scales, offsets - 8 * scales, group)
+        codes, scales, offsets = self._in_pieces(matrix, lambda rows: quantize_int4(rows, group))
+        return GroupedMatrix(two_to_a_byte(codes, group), scales, offsets - 8 * scales, group)
 
     def _grouped(self, matrix: matrices.Int4Matrix | matrices.Int8Matrix) -> GroupedMatrix:
         of_codes = matrix.codes if isinstance(matrix, matrices.Int4Matrix) else matrix.values
@@ -116,7 +115,7 @@ class Packer:
             meanings = self.tensor(meant.astype(np.float32), self.act)
         elif offsets is not None or meant[0] != -8:  # on a line: code · scale + offset
             offsets = int(meant[0]) * scales + (0 if offsets is None else offsets)
-        codes, is_e2m1 = int4.two_to_a_byte(codes, matrix.group), np.array_equal(meant, _E2M1)
+        codes, is_e2m1 = two_to_a_byte(codes, matrix.group), np.array_equal(meant, _E2M1)
         return GroupedMatrix(codes, scales, offsets, matrix.group, None, meanings, is_e2m1)
 
     def _in_pieces(self, values: Array, rule: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

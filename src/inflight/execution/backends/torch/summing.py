@@ -1,7 +1,4 @@
-"""Operations of a device that computes with others: products that are parts of a sum are added up over all of them.
-
-Knows which operations have such products, and what is written where; how tensors are added up over devices is known to
-`Summing`, everything else to the operations that are wrapped.
+"""A device that computes with others: products that are parts of a sum are added up over all of them.
 
 Where memory is short for an operation, what it should have written stays as it was, and the pass goes on with that:
 the others would wait for this device's part of each sum that is to come. The results of such a pass are discarded
@@ -10,18 +7,17 @@ the others would wait for this device's part of each sum that is to come. The re
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from inflight.execution.backends.torch.operations import DeviceOperations
-from inflight.execution.backends.torch.weights import DeviceExperts, DeviceLinear
+from inflight.execution import ops
+from inflight.execution.backends.torch.device_pass import DevicePass
+from inflight.execution.backends.torch.launcher import Launcher
 from inflight.execution.device_faults import is_out_of_memory
-
-YIELDING = ("begin", "sample", "score")  # behind the last sum of a pass, or before the first
+from inflight.execution.program import Operation
 
 
 class Summing(Protocol):
@@ -38,43 +34,32 @@ class Summing(Protocol):
         """Another one is gone: what this one waits for it with ends."""
 
 
-class SummingOperations:
-    """The wrapped ones, but for what has partial products; what all devices hold is not added up."""
+class SummingLauncher:
+    """Launches work by another launcher, and adds up the products that are parts of a sum."""
 
-    def __init__(self, operations: DeviceOperations, ranks: Summing) -> None:
-        self._operations, self.ranks = operations, ranks
+    def __init__(self, launcher: Launcher, ranks: Summing) -> None:
+        self._launcher, self.ranks = launcher, ranks
+        self.begin, self.sample, self.score = launcher.begin, launcher.sample, launcher.score
 
-    def __getattr__(self, name: str) -> Any:
-        operation = getattr(self._operations, name)
-        if name not in YIELDING:
-            operation = partial(self._attempt, operation)
-        setattr(self, name, operation)
-        return operation
+    def launch(self, operation: Operation[...], on: DevicePass, arguments: Sequence[Any]) -> None:
+        if not any(getattr(one, "is_partial", False) for one in arguments):
+            self._attempt(operation, on, arguments)
+            return
+        *given, out = arguments  # so have all operations with partial products
+        if operation is ops.linear:
+            self._attempt(operation, on, arguments)
+            out.copy_(self.ranks.sum_of(out))
+            return
+        is_linear = operation is ops.linear_residual
+        part = torch.empty_like(out) if is_linear else torch.zeros_like(out)  # of what is added to `out`
+        self._attempt(ops.linear if is_linear else operation, on, (*given, part))
+        out += self.ranks.sum_of(part)
 
-    def _attempt(self, operation: Callable[..., None], *arguments: Any) -> None:
+    def _attempt(self, operation: Operation[...], on: DevicePass, arguments: Sequence[Any]) -> None:
         try:
-            operation(*arguments)
+            self._launcher.launch(operation, on, arguments)
         except Exception as fault:
             capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
             if capturing or not is_out_of_memory(fault):
                 raise
             self.ranks.lacks(fault.with_traceback(None))  # whose frames hold tensors
-
-    def linear(self, x: Tensor, weight: DeviceLinear, out: Tensor) -> None:
-        self._attempt(self._operations.linear, x, weight, out)
-        if weight.is_partial:
-            out.copy_(self.ranks.sum_of(out))
-
-    def linear_residual(self, x: Tensor, weight: DeviceLinear, out: Tensor) -> None:
-        if not weight.is_partial:
-            return self._attempt(self._operations.linear_residual, x, weight, out)
-        part = torch.empty_like(out)
-        self._attempt(self._operations.linear, x, weight, part)
-        out += self.ranks.sum_of(part)
-
-    def experts(self, x: Tensor, logits: Tensor, weight: DeviceExperts, out: Tensor) -> None:
-        if not weight.is_partial:
-            return self._attempt(self._operations.experts, x, logits, weight, out)
-        part = torch.zeros_like(out)
-        self._attempt(self._operations.experts, x, logits, weight, part)
-        out += self.ranks.sum_of(part)

@@ -70,6 +70,30 @@ class GroupedMatrix:
 HeldMatrix = PlainMatrix | Int8Matrix | Fp8Matrix | GroupedMatrix
 
 
+def one_of(stack: HeldMatrix, index: int) -> HeldMatrix:
+    """Return one matrix of a stack, whose tensors have matrices before their other dimensions."""
+    if isinstance(stack, PlainMatrix):
+        return PlainMatrix(stack.values[index])
+    if isinstance(stack, Int8Matrix):
+        return Int8Matrix(stack.codes[index], stack.scales[index])
+    if isinstance(stack, Fp8Matrix):
+        return Fp8Matrix(stack.codes[index], stack.scales[index])
+    return GroupedMatrix(
+        stack.codes[index],
+        stack.scales[index],
+        None if stack.offsets is None else stack.offsets[index],
+        stack.group,
+        None if stack.permutation is None else stack.permutation[index],
+        stack.meanings,
+        stack.is_e2m1,
+    )
+
+
+def outputs_of(matrix: HeldMatrix) -> int:
+    """Return N of one matrix, or of each of a stack."""
+    return (matrix.values if isinstance(matrix, PlainMatrix) else matrix.codes).shape[-2]
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceLinear:
     """parts: stacked along N; one where all are held alike. is_partial: other devices have the matrix's other columns,

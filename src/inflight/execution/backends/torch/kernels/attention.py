@@ -13,30 +13,28 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from inflight.execution.backends.torch.device_pass import DevicePass
 from inflight.execution.backends.torch.kernels.attention_call import AttentionCall
 from inflight.execution.backends.torch.kernels.attention_decode import attend_short, short_tokens
 from inflight.execution.backends.torch.kernels.attention_prefill import attend_long
-from inflight.execution.backends.torch.tensors import LayerKV, PassTensors
 
 
 def attention(
+    on: DevicePass,
     q: Tensor,
-    cached: LayerKV,
+    layer: int,
     scale: float,
     window: int,
-    soft_cap: float,
-    sinks: Tensor | None,
-    causal: bool,
-    pass_: PassTensors,
     out: Tensor,
+    soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    causal: bool = True,
     position_bias: Tensor | None = None,
-    *,
-    invariant: bool = False,
 ) -> None:
-    """invariant: a token's bits do not depend on its chunk. Long decodes take much longer."""
-    call = AttentionCall(q, cached, scale, window, soft_cap, sinks, causal, pass_, out, position_bias)
+    """Where a token's bits may not depend on its chunk, long decodes take much longer."""
+    call = AttentionCall(q, on.cached(layer), scale, window, soft_cap, sinks, causal, on.tensors, out, position_bias)
     # Encoder-only input takes one form: one token may see as many positions as another.
-    short, longest = 0 if invariant or not causal else short_tokens(call.group), pass_.longest_chunk
+    short, longest = 0 if on.invariant or not causal else short_tokens(call.group), on.tensors.longest_chunk
     if short and (longest <= short or call.chunks > 1):
         attend_short(call)
     if longest > short:

@@ -9,14 +9,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from inflight.execution.backends.torch.device_pass import DevicePass
 from inflight.execution.backends.torch.kernels.codes import coding_of, halves_of
 from inflight.execution.backends.torch.weights import DeviceTable, GroupedMatrix, PlainMatrix
 
 COLUMNS = 512  # of a row in one program
 
 
-def embed(table: DeviceTable, token_ids: Tensor, out: Tensor) -> None:
-    matrix, (rows, width) = table.matrix, out.shape
+def embed(on: DevicePass, table: DeviceTable, out: Tensor) -> None:
+    token_ids, matrix, (rows, width) = on.tensors.token_ids, table.matrix, out.shape
     grid = (rows, triton.cdiv(width, COLUMNS))
     if isinstance(matrix, PlainMatrix):
         _embed[grid](matrix.values, None, token_ids, out, width, width, 1, COLUMNS)

@@ -11,16 +11,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inflight.execution.backends.torch.eager.products import outputs_of
+from inflight.execution.backends.torch.device_pass import DevicePass
 from inflight.execution.backends.torch.kernels.launching import Ending, Shape, launch, operands
 from inflight.execution.backends.torch.kernels.routing import route
 from inflight.execution.backends.torch.kernels.tiles import tiles_for
-from inflight.execution.backends.torch.weights import DeviceExperts
+from inflight.execution.backends.torch.weights import DeviceExperts, outputs_of
 
 _SUMMED = 1024  # numbers of a token that one program adds up
 
 
-def experts(x: Tensor, logits: Tensor, weight: DeviceExperts, out: Tensor, *, invariant: bool = False) -> None:
+def experts(on: DevicePass, x: Tensor, logits: Tensor, weight: DeviceExperts, out: Tensor) -> None:
     """x act[T, E], logits float32[T, X] → out float32[T, E] plus, in order of rank, the sum of weight · expert(x)."""
     tokens, hidden = x.shape
     if not tokens:
@@ -28,7 +28,7 @@ def experts(x: Tensor, logits: Tensor, weight: DeviceExperts, out: Tensor, *, in
     ranks, width = weight.routing.top_k, outputs_of(weight.gate_up) // 2
     pairs = tokens * ranks
     average = triton.cdiv(pairs, weight.count)
-    up, down = (tiles_for(one, x.dtype, average, invariant) for one in (weight.gate_up, weight.down))
+    up, down = (tiles_for(one, x.dtype, average, on.invariant) for one in (weight.gate_up, weight.down))
     up, down = up._replace(rows=min(up.rows, down.rows)), down._replace(rows=min(up.rows, down.rows))
     weights, sorted_rows = route(logits, weight.routing, up.rows)
     places = len(sorted_rows.rows)

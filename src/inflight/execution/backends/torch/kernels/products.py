@@ -1,8 +1,7 @@
 """Products with packed weights, as kernels: x · Wᵀ.
 
-Knows how the parts of a matrix lie in `out`, and what becomes of their products. invariant, everywhere: a row has the
-same bits among any other rows (`tiles`); else the products of many rows are cuBLAS's, by `eager`, with weights that are
-plain or are widened to that.
+invariant, everywhere: a row has the same bits among any other rows (`tiles`); else the products of many rows are
+cuBLAS's, with weights that are plain or are widened to that.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ import triton
 from torch import Tensor
 
 from inflight.execution.backends.protocol import Nonlinearity
-from inflight.execution.backends.torch.eager import products as eager
+from inflight.execution.backends.torch.device_pass import DevicePass
+from inflight.execution.backends.torch.kernels.adapters import add_low_rank
 from inflight.execution.backends.torch.kernels.gemm import gate_kernel
 from inflight.execution.backends.torch.kernels.launching import Ending, Shape, launch, operands
 from inflight.execution.backends.torch.kernels.rows import activate
@@ -28,39 +28,41 @@ from inflight.execution.backends.torch.weights import (
     HeldMatrix,
     Int8Matrix,
     PlainMatrix,
+    outputs_of,
 )
 
 _GATED = 1024  # outputs of one program that gates
 
 
-def linear(x: Tensor, weight: DeviceLinear, out: Tensor, *, invariant: bool = False) -> None:
+def linear(on: DevicePass, x: Tensor, weight: DeviceLinear, out: Tensor) -> None:
     """x act[S, K] → out float32[S, N] = x · Wᵀ + bias."""
-    _of_parts(x, weight, out, False, invariant)
+    _of_parts(on, x, weight, out, False)
+    _add_adapters(on, x, weight, out)
 
 
-def linear_residual(x: Tensor, weight: DeviceLinear, out: Tensor, *, invariant: bool = False) -> None:
+def linear_residual(on: DevicePass, x: Tensor, weight: DeviceLinear, out: Tensor) -> None:
     """x act[S, K] → out float32[S, N] plus x · Wᵀ + bias."""
-    _of_parts(x, weight, out, True, invariant)
+    _of_parts(on, x, weight, out, True)
+    _add_adapters(on, x, weight, out)
 
 
-def linear_act(
-    x: Tensor, weight: DeviceLinear, activation: Nonlinearity, out: Tensor, *, invariant: bool = False
-) -> None:
+def linear_act(on: DevicePass, x: Tensor, weight: DeviceLinear, activation: Nonlinearity, out: Tensor) -> None:
     """x act[S, K] → out act[S, N] = activation(x · Wᵀ + bias)."""
     sums = torch.empty(out.shape, dtype=torch.float32, device=out.device)
-    linear(x, weight, sums, invariant=invariant)
-    activate(sums, activation, None, None, out)
+    linear(on, x, weight, sums)
+    activate(on, sums, activation, out)
 
 
-def gate_up(x: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out: Tensor, *, invariant: bool = False) -> None:
+def gate_up(on: DevicePass, x: Tensor, weight: DeviceGateUp, out: Tensor, activation: Nonlinearity = "silu") -> None:
     """x act[S, E] → out act[S, F] = activation(x · gateᵀ) · (x · upᵀ)."""
     assert activation in ("silu", "gelu", "gelu_tanh"), activation
-    (matrix, *others) = weight.both.parts
-    if not others and not _is_cublas(matrix, x, invariant):
-        product(x, matrix, out, Ending(weight.both.bias, activation), 2 * weight.rows, invariant)
+    adapted, (matrix, *others) = on.adapted(weight), weight.both.parts
+    if adapted is None and not others and not _is_cublas(matrix, x, on.invariant):
+        product(x, matrix, out, Ending(weight.both.bias, activation), 2 * weight.rows, on.invariant)
         return
     both = torch.empty(len(x), 2 * weight.rows, dtype=torch.float32, device=x.device)
-    linear(x, weight.both, both, invariant=invariant)
+    _of_parts(on, x, weight.both, both, False)
+    _add_adapters(on, x, weight, both)
     gate_both(both, weight, activation, out)
 
 
@@ -74,9 +76,9 @@ def gate_both(both: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out:
         gate_kernel[grid](both, out, weight.rows, GATING=activation, BLOCK=_GATED, enable_fp_fusion=not is_exact)
 
 
-def by_head(x: Tensor, weight: DeviceHeads, out: Tensor, *, invariant: bool = False) -> None:
+def by_head(on: DevicePass, x: Tensor, weight: DeviceHeads, out: Tensor) -> None:
     """x act[T, H·K] → out act[T, H·M], M ≥ N: the first N numbers of each head are x of the head · Wᵀ of the head."""
-    tiles = tiles_for(weight.matrix, x.dtype, len(x), invariant)
+    tiles = tiles_for(weight.matrix, x.dtype, len(x), on.invariant)
     width = out.shape[1] // weight.count
     shape = Shape(len(x), weight.rows, weight.columns, x.shape[1], out.shape[1], width, weight.count)
     launch(operands(x, weight.matrix, weight.columns), out, shape, tiles, Ending(), weight.matrix)
@@ -91,19 +93,36 @@ def product(x: Tensor, matrix: HeldMatrix, out: Tensor, ending: Ending, outputs:
     launch(operands(x, matrix, columns), out, shape, tiles, ending, matrix, parts=parts)
 
 
-def _of_parts(x: Tensor, weight: DeviceLinear, out: Tensor, add: bool, invariant: bool) -> None:
-    first = 0
+def _add_adapters(on: DevicePass, x: Tensor, weight: DeviceLinear | DeviceGateUp, sums: Tensor) -> None:
+    """Add to the sums float32[S, N] of x what each row's adapter makes of it."""
+    if (adapted := on.adapted(weight)) is not None:
+        add_low_rank(x, *adapted, sums)
+
+
+def _of_parts(on: DevicePass, x: Tensor, weight: DeviceLinear, out: Tensor, add: bool) -> None:
+    first, invariant = 0, on.invariant
     for part in weight.parts:
-        past = weight.rows if len(weight.parts) == 1 else first + eager.outputs_of(part)
+        past = weight.rows if len(weight.parts) == 1 else first + outputs_of(part)
         bias, into = None if weight.bias is None else weight.bias[first:past], out[:, first:past]
         if _is_cublas(part, x, invariant):
             values = widen(part, x.shape[1], x.dtype) if isinstance(part, GroupedMatrix) else part.values
-            eager.multiply(x, values, into, add)
+            _multiply(x, values, into, add)
             if bias is not None:
                 into += bias
         else:
             product(x, part, into, Ending(bias, add=add), past - first, invariant)
         first = past
+
+
+def _multiply(x: Tensor, values: Tensor, out: Tensor, add: bool) -> None:
+    """x act[S, K] by values act[N, K] → out float32[S, N], to what is there or in its place, with float32 sums."""
+    if not x.is_cuda:  # PyTorch has such products on GPUs alone
+        found = x.float() @ values.float().T
+        out.copy_(out + found if add else found)
+    elif add:
+        torch.addmm(out, x, values.T, out_dtype=torch.float32, out=out)
+    else:
+        torch.mm(x, values.T, out_dtype=torch.float32, out=out)
 
 
 def _is_cublas(matrix: HeldMatrix, x: Tensor, invariant: bool) -> TypeGuard[PlainMatrix | GroupedMatrix]:

@@ -1,7 +1,7 @@
 """Operations on the states of recurrent layers, as kernels: short convolutions and the gated delta rule.
 
-Knows how tokens, chunks and states lie, and how work is divided; `protocol.RecurrentOperations` has the meanings,
-`eager` the plain form. A convolution is computed token by token side by side, and its states are written when all
+Knows how tokens, chunks and states lie, and how work is divided; `execution.ops`
+has the definitions. A convolution is computed token by token side by side, and its states are written when all
 tokens have read them. Of the delta rule, a program keeps some columns of one head's state in registers over a whole
 chunk: memory is read and written once, whatever the chunk's length, and no sum depends on which other chunks there are.
 Products and sums are fused, which each launch says: what Triton does by itself differs from version to version.
@@ -14,45 +14,36 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from inflight.execution.backends.torch.tensors import LayerStates, PassTensors, StateTensors
+from inflight.execution.backends.torch.device_pass import DevicePass
+from inflight.execution.backends.torch.tensors import PassTensors, StateTensors
 
 CHANNELS = 256  # of a convolution in one program
 COLUMNS = 16  # of a head's state in one program
 HEADS = 8  # of one token or several, that one program norms
 
 
-def convolve(
-    x: Tensor, states: LayerStates, weight: Tensor, pass_: PassTensors, moves: StateTensors, out: Tensor
-) -> None:
-    _convolve(x, states.inputs, weight, None, pass_, moves, out)
+def convolve(on: DevicePass, x: Tensor, layer: int, weight: Tensor, out: Tensor) -> None:
+    _convolve(on, x, layer, weight, None, out)
 
 
-def convolve_gated(
-    x: Tensor,
-    states: LayerStates,
-    weight: Tensor,
-    bias: Tensor | None,
-    pass_: PassTensors,
-    moves: StateTensors,
-    out: Tensor,
-) -> None:
-    _convolve(x, states.inputs, weight, bias, pass_, moves, out, gated=True)
+def convolve_gated(on: DevicePass, x: Tensor, layer: int, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    _convolve(on, x, layer, weight, bias, out, gated=True)
 
 
 def delta_rule(
+    on: DevicePass,
     qkv: Tensor,
     projected: Tensor,
     gates: Tensor,
-    states: LayerStates,
+    layer: int,
     key_heads: int,
     decay: Tensor,
     step_bias: Tensor,
     norm: Tensor,
     eps: float,
-    pass_: PassTensors,
-    moves: StateTensors,
     out: Tensor,
 ) -> None:
+    (states, moves), pass_ = on.recurrent(layer), on.tensors
     tokens, matrices = len(qkv), states.matrices
     _, heads, key_dim, value_dim = matrices.shape
     if not tokens:
@@ -72,16 +63,10 @@ def delta_rule(
 
 
 def _convolve(
-    x: Tensor,
-    states: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    pass_: PassTensors,
-    moves: StateTensors,
-    out: Tensor,
-    gated: bool = False,
+    on: DevicePass, x: Tensor, layer: int, weight: Tensor, bias: Tensor | None, out: Tensor, gated: bool = False
 ) -> None:
     """Where every chunk is one token, what computes it leaves its state behind; else a second kernel does."""
+    ((states, _), moves), pass_ = on.recurrent(layer), on.tensors
     tokens, chunks, (_, kept, channels) = len(x), len(pass_.rows), states.shape
     if not tokens:
         return

@@ -12,25 +12,27 @@ import triton.language as tl
 from torch import Tensor
 
 from inflight.execution.backends.channel_mixing import mixing_factor, run_length
+from inflight.execution.backends.torch.device_pass import DevicePass
 from inflight.execution.backends.torch.kernels.functions import mixed_channels
 from inflight.execution.backends.torch.kernels.heads import block_of, heads_of, places, write
-from inflight.execution.backends.torch.tensors import LayerKV, PassTensors, RopeTensors
+from inflight.execution.backends.torch.tensors import PassTensors, RopeTensors
 
 NUMBERS = 1024  # of one program, unless all heads have one norm
 
 
 def rope_and_write_kv(
+    on: DevicePass,
     qkv: Tensor,
-    cached: LayerKV,
+    layer: int,
     rope: RopeTensors | None,
     q_norm: Tensor | None,
     k_norm: Tensor | None,
-    v_norm: Tensor | None,
     eps: float,
-    norms_last: bool,
-    pass_: PassTensors,
     q_out: Tensor,
+    norms_last: bool = False,
+    v_norm: Tensor | None = None,
 ) -> None:
+    pass_, cached = on.tensors, on.cached(layer)
     kv_heads, width = cached.keys.shape[2:]
     queries = q_out.shape[1] // width
     written = qkv.shape[1] // width - queries  # heads of keys, and of values where these are separate
@@ -70,16 +72,17 @@ def rope_and_write_kv(
 
 
 def rope_and_write_latent(
+    on: DevicePass,
     q: Tensor,
     kv: Tensor,
-    cached: LayerKV,
+    layer: int,
     rope: RopeTensors,
     kv_norm: Tensor,
     eps: float,
-    pass_: PassTensors,
     nope_out: Tensor,
     q_out: Tensor,
 ) -> None:
+    pass_, cached = on.tensors, on.cached(layer)
     rank, width = len(kv_norm), cached.keys.shape[3]
     queries = q_out.shape[1] // width
     nope = nope_out.shape[1] // queries

@@ -2,7 +2,7 @@
 
 Knows how rows are shared out among programs; formulas are in `functions`, tokens are looked up in `embedding`. A norm
 has a program for each row (or part of one), which keeps it in registers: it is read once, and its sum depends on no
-other row. Products and sums are not fused, so that what is only moved and added has the bits of `eager`.
+other row. Products and sums are not fused: numbers that are only moved and added have the bits of the definition.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ import triton.language as tl
 from torch import Tensor
 
 from inflight.execution.backends.protocol import Nonlinearity
+from inflight.execution.backends.torch.device_pass import DevicePass
 from inflight.execution.backends.torch.kernels.functions import activated, times_sigmoid
 
 COLUMNS = 1024  # of a row in one program, where columns do not know of each other
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+def rms_norm(on: DevicePass, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     _rms_norm[(rows,)](x, weight, out, eps, 1.0, width, False, block, num_warps=warps_of(block), enable_fp_fusion=False)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
+def layer_norm(on: DevicePass, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
     rows, width = x.shape
     block = triton.next_power_of_2(width)
     _layer_norm[(rows,)](x, weight, bias, out, eps, width, block, num_warps=warps_of(block), enable_fp_fusion=False)
 
 
-def layer_norm_sum(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
-    layer_norm(x, weight, bias, eps, x)
+def layer_norm_sum(on: DevicePass, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
+    layer_norm(on, x, weight, bias, eps, x)
     out.copy_(x)
 
 
-def add(x: Tensor, norm: Tensor | None, eps: float, factor: float, out: Tensor) -> None:
+def add(on: DevicePass, x: Tensor, norm: Tensor | None, eps: float, factor: float, out: Tensor) -> None:
     if norm is None:
         rows, width = x.shape
         _add[_tiles(rows, width)](x, out, factor, width, COLUMNS, enable_fp_fusion=False)
@@ -47,18 +48,28 @@ def add(x: Tensor, norm: Tensor | None, eps: float, factor: float, out: Tensor) 
         )
 
 
-def activate(x: Tensor, activation: Nonlinearity, parameters: Tensor | None, by: Tensor | None, out: Tensor) -> None:
+def activate(
+    on: DevicePass,
+    x: Tensor,
+    activation: Nonlinearity,
+    out: Tensor,
+    parameters: Tensor | None = None,
+    by: Tensor | None = None,
+    first: int = 0,
+) -> None:
     rows, width = x.shape
-    stride = 0 if by is None else by.stride(0)
-    _activate[_tiles(rows, width)](x, parameters, by, out, stride, width, activation, COLUMNS, enable_fp_fusion=False)
+    factors, stride = (None, 0) if by is None else (by[:, first : first + width], by.stride(0))
+    _activate[_tiles(rows, width)](
+        x, parameters, factors, out, stride, width, activation, COLUMNS, enable_fp_fusion=False
+    )
 
 
-def add_gated(x: Tensor, gate: Tensor, out: Tensor) -> None:
+def add_gated(on: DevicePass, x: Tensor, gate: Tensor, out: Tensor) -> None:
     rows, width = x.shape
     _add_gated[_tiles(rows, width)](x, gate, out, width, COLUMNS, enable_fp_fusion=False)
 
 
-def gate(gate: Tensor, x: Tensor) -> None:
+def gate(on: DevicePass, gate: Tensor, x: Tensor) -> None:
     rows, width = x.shape
     _gate[_tiles(rows, width)](gate, x, width, COLUMNS, enable_fp_fusion=False)
 

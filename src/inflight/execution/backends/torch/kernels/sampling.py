@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from inflight.execution.backends.torch.eager.penalties import add_biases
+from inflight.execution.backends.torch.kernels.biases import add_biases
 from inflight.execution.backends.torch.kernels.candidates import draw_filtered
 from inflight.execution.backends.torch.kernels.drawing import choose
 from inflight.execution.backends.torch.kernels.logit_blocks import read_for_draw, read_untouched

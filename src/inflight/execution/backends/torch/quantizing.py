@@ -1,7 +1,6 @@
-"""int4 on a device: plain numbers become codes by the rule of `backends.int4`, and codes are laid out two to a byte.
+"""Quantizes plain numbers on a device: to int8, fp8 and int4, by the rules of `backends.int8`, `fp8` and `int4`.
 
-Knows whole groups of inputs; not where matrices come from. The rule is computed in float32, one operation at a time, so
-that a device finds the very codes that the host would.
+The rules are computed in float32, one operation at a time, so that a device finds the codes that the host would.
 """
 
 from __future__ import annotations
@@ -9,11 +8,41 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_SMALLEST = 2.0**-100  # as in `int4.py`: what is smaller counts as 0
+_SMALLEST = 2.0**-100  # a smaller number counts as 0
+_LARGEST_FP8 = 448.0  # of float8_e4m3fn
 _STEPS = torch.arange(14, 16.01, 0.25).tolist()
 
 
-def quantize(rows: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
+def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """float32[S, K] → int8[S, K] and float32[S], each row by the rule of `int8.quantize`."""
+    largest, used, scaled = _scaled(x, 127.0)
+    return torch.where(used, torch.round(scaled), 0.0).to(torch.int8), _scales(largest, 127.0)
+
+
+def quantize_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """float32[S, K] → float8_e4m3fn[S, K] and float32[S], each row by the rule of `fp8.quantize`."""
+    largest, used, scaled = _scaled(x, _LARGEST_FP8)
+    codes = torch.where(used, scaled.clamp(-_LARGEST_FP8, _LARGEST_FP8), 0.0)
+    return codes.to(torch.float8_e4m3fn), _scales(largest, _LARGEST_FP8)
+
+
+def _scaled(x: Tensor, largest_code: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the largest magnitude of each row, whether it can be scaled, and its numbers times largest_code / that,
+    rounded once: PyTorch multiplies a number of Python's with 1 / the magnitude."""
+    rows = x.float()
+    largest = rows.abs().amax(dim=1)
+    used = torch.isfinite(largest) & (largest >= _SMALLEST)
+    safe = torch.where(used, largest, 1.0)
+    return largest, used[:, None], rows * (torch.full_like(safe, largest_code) / safe)[:, None]
+
+
+def _scales(largest: Tensor, largest_code: float) -> Tensor:
+    """Return scales of rows with these largest magnitudes: 0 where all is (nearly) 0, NaN where one is not finite."""
+    scales = torch.where(largest >= _SMALLEST, largest / largest_code, 0.0)
+    return torch.where(torch.isfinite(largest), scales, torch.nan)
+
+
+def quantize_int4(rows: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
     """float32[N, K] → codes uint8[N, K filled up to whole groups], each 8 more than it means, scales and offsets
     float32[N, groups]. As `int4.quantize`, whose steps these are."""
     whole = rows.shape[1] // group * group
