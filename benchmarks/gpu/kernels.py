@@ -22,8 +22,8 @@ _SAME_TOKENS = 0.95  # of drawn ones: sums in another order move a boundary now 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """failure: the sentence of a kernel that could not be run. error: of its kind at small sizes, the largest divided by
-    the bound."""
+    """failure: the sentence of a kernel that could not be run. error: of its kind at small sizes, the largest, divided
+    by the bound."""
 
     case: str
     seconds: float

@@ -44,6 +44,17 @@ def test_the_operation_of_the_page_keeps_its_contract(page: dict[str, Any]) -> N
     assert OPERATIONS["clip"].gpu == "rows"
 
 
+def test_so_does_the_function_that_launches_it(page: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+
+    def launched(x: np.ndarray, limit: float) -> np.ndarray:
+        tensor = torch.from_numpy(x.copy())
+        page["launch_clip"](None, tensor, limit)
+        return np.asarray(tensor)
+
+    page["check"](on_arrays(ReferenceBackend("float32")), launched)
+
+
 def test_a_kernel_that_looks_at_its_neighbours_is_found_out(page: dict[str, Any]) -> None:
     run = on_arrays(ReferenceBackend("float32"))
     with pytest.raises(AssertionError):

@@ -9,7 +9,7 @@ positions and block tables, the states of recurrent layers, and the rows that `g
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec
 
 P = ParamSpec("P")
@@ -48,17 +48,6 @@ class Program:
 
     def __iter__(self) -> Iterator[Call]:
         return iter(self.calls)
-
-
-def run_by_name(batch: Any, program: Program, places: Sequence[int], texts: Sequence[range]) -> None:
-    """Call a pass's method of each operation's name, in order."""
-    for one, arguments in program.calls:
-        if one.name == "gather":
-            batch.gather(arguments[0], places, arguments[1])
-        elif one.name == "mean":
-            batch.mean(arguments[0], texts, arguments[1])
-        else:
-            getattr(batch, one.name)(*arguments)
 
 
 class Operation(Generic[P]):

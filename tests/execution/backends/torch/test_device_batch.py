@@ -286,7 +286,7 @@ def test_steps_that_fail_before_or_behind_their_pass_leave_what_the_host_has(see
         if chance.random() < 0.2:
             batch.discard(slots)
             continue
-        begin((start_of := mirror.begin(batch, chunks, 65)).appended, mirror.tokens, start_of.tensors)
+        Definitions().begin((start_of := mirror.begin(batch, chunks, 65)).appended, mirror.tokens, start_of.tensors)
         at = np.array(slots, np.int32)
         last = np.array([running[slot][0] - 2 for slot in slots], np.int32)
         drawn = np.array([chance.randrange(50) for _ in slots], np.int32)

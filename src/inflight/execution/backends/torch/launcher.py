@@ -109,8 +109,8 @@ class KernelLauncher:
             if not _is_of_compiling(error):
                 raise
             raise RuntimeError(
-                f"The kernel of {name} does not compile for this GPU ({first_line(error)}); a newer driver or Triton may "
-                "take it, or run on --device cpu."
+                f"The kernel of {name} does not compile for this GPU ({first_line(error)}); a newer driver or Triton "
+                "may take it, or run on --device cpu."
             ) from error
 
 
