@@ -1,11 +1,12 @@
 """A prefill and a decode server under `kill -9` and `SIGSTOP`, at random moments and for long: what becomes of answers.
 
-    python -m benchmarks.peer_kills [--minutes 20] [--write]
+    python -m benchmarks.peer_kills [--minutes 20] [--model FOLDER] [--write]
 
 Clients do what a router between such servers does: ask the prefill server, then the decode server with what it
 answered; where the prefill server does not answer, the decode server alone; where that is gone, again when it is back.
 Every answer is compared with that of one engine. A stopped server is a slow peer and a network that is cut: it goes on
-after some seconds. In the end no block may be held at either side.
+after some seconds. In the end no block may be held at either side. The model is the built-in one, or of a folder, as
+one with windows or recurrent layers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +41,15 @@ ASKED = {"do_remote_decode": True, "do_remote_prefill": False}
 class Pair:
     """The two servers, as they are now. Written by the thread that kills."""
 
-    def __init__(self, secret: Path):
-        self._secret = secret
+    def __init__(self, secret: Path, model: Sequence[str]):
+        """model: the argument of the servers; none: the built-in one."""
+        self._secret, self._model = secret, model
         self.servers = {role: self._start(role) for role in ("prefill", "decode")}
 
     def _start(self, role: str) -> Server:
         more = ["--kv-transfer-hold", str(HOLD)] if role == "prefill" else []
         secret = ["--kv-peer-secret-file", str(self._secret), "--kv-transfer-timeout", str(TIMEOUT)]
-        return Server("--role", role, "--threads", "1", "--num-blocks", "256", *secret, *more)
+        return Server(*self._model, "--role", role, "--threads", "1", "--num-blocks", "256", *secret, *more)
 
     def kill(self, role: str) -> None:
         self.servers[role].process.send_signal(signal.SIGKILL)
@@ -129,7 +132,7 @@ class Clients:
             return False
         right = answer["choices"][0]["token_ids"] == self._expected[number]
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-        self._count("right" if right else "wrong", "taken over" if cached else "computed where it is decoded")
+        self._count("right" if right else "wrong", "transferred" if cached else "computed where it is decoded")
         return True
 
 
@@ -161,14 +164,16 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--minutes", type=float, default=20)
     arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--model", help="folder of a model; the built-in one if not given")
     arguments.add_argument("--write", action="store_true", help="write the section of docs/results.md")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         secret = Path(folder) / "secret"
         secret.write_text("a secret of the benchmark")
-        with Server("--threads", "1") as alone:
+        model = [] if given.model is None else [given.model]
+        with Server(*model, "--threads", "1") as alone:
             expected = [post(alone, body(number), 60)["choices"][0]["token_ids"] for number in range(PROMPTS)]
-        pair = Pair(secret)
+        pair = Pair(secret, model)
         clients = Clients(pair, expected)
         try:
             done = faults(pair, given.minutes, given.seed)
