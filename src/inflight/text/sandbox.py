@@ -33,39 +33,16 @@ from inflight.text.template_limits import (
 )
 
 # Names that none can write where a name stands; as a text, for `map`, they do no harm.
-_BUDGET, _SPEND, _MEASURED, _SLICED, _LOOPED, _SEARCHED, _JOINED = (
-    " budget",
-    " spend",
-    " measured",
-    " sliced",
-    " looped",
-    " searched",
-    " joined",
-)
+_BUDGET, _SPEND, _MEASURED, _SLICED = " budget", " spend", " measured", " sliced"
+_LOOPED, _SEARCHED, _JOINED = " looped", " searched", " joined"
 # Nothing for a prompt, and much of little: lists of lists, random or endless text, slow searches.
 _TAKEN_AWAY = (
     *("batch", "slice", "groupby", "random", "urlize", "xmlattr", "pprint", "striptags", "wordwrap"),
     *("wordcount", "filesizeformat", "forceescape", "urlencode"),
 )
 _COMPARING = (
-    "lower",
-    "upper",
-    "eq",
-    "equalto",
-    "==",
-    "ne",
-    "!=",
-    "in",
-    "lt",
-    "lessthan",
-    "<",
-    "le",
-    "<=",
-    "gt",
-    "greaterthan",
-    ">",
-    "ge",
-    ">=",
+    *("lower", "upper", "in", "eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<", "le", "<="),
+    *("gt", "greaterthan", ">", "ge", ">="),
 )
 _MADE_TYPES = (str, int, list, tuple, dict)
 _NODES_A_UNIT, _CHARACTERS_A_UNIT = 16, 64  # of a template, run once

@@ -6,10 +6,9 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 
-_PIECE = 1 << 22
 _REMEMBERED = "digests.json"
 _SUFFIXES = (".safetensors", ".gguf", ".json")
 _NOT_OF_WEIGHTS = ("tokenizer", "generation_config", "special_tokens", "vocab", "merges", "chat_template")
@@ -41,11 +40,8 @@ def files_digest(files: Sequence[Path], remembered: Path | None = None) -> str:
 
 
 def _digest(file: Path) -> str:
-    digest, piece = blake2b(digest_size=16), memoryview(bytearray(_PIECE))
     with file.open("rb", buffering=0) as opened:
-        while read := opened.readinto(piece):
-            digest.update(piece[:read])
-    return digest.hexdigest()
+        return file_digest(opened, lambda: blake2b(digest_size=16)).hexdigest()
 
 
 def _known(path: Path) -> dict[str, str]:

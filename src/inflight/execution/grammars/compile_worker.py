@@ -33,6 +33,7 @@ from inflight.execution.grammars.compiling import (
     decode_order,
     encode,
     is_unsatisfiable,
+    lower_priority,
 )
 from inflight.execution.grammars.grammar_source import GrammarSource, explained, grammar_source
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
@@ -89,8 +90,7 @@ def _write_verdict(known: _Known, job: CompileJob, verdict: int) -> None:
     thread.start()
     thread.join(SMALL_SECONDS)
     if thread.is_alive() and thread.native_id is not None:
-        with contextlib.suppress(AttributeError, OSError):  # where threads of a process do not differ in that
-            os.setpriority(os.PRIO_PROCESS, thread.native_id, LARGE_NICE)
+        lower_priority(LARGE_NICE, thread.native_id)
     thread.join()
     with os.fdopen(verdict, "wb", closefd=False) as pipe:
         pipe.write(encode(outcome[0]))

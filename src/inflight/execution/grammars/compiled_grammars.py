@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from inflight.core.types.request import RequestRefused
 from inflight.core.types.sampling import Grammar, GrammarStats
 from inflight.execution.grammars.compile_queue import CompileQueue
-from inflight.execution.grammars.compiling import NICE, STACK_BYTES, GrammarError, GrammarNotNow, Verdict, compiled
+from inflight.execution.grammars.compiling import (
+    NICE,
+    STACK_BYTES,
+    GrammarError,
+    GrammarNotNow,
+    Verdict,
+    compiled,
+    lower_priority,
+)
 from inflight.execution.grammars.json_schema.answer_check import AnswerChecks
 from inflight.execution.grammars.vocabulary import Vocabulary
 
@@ -376,9 +383,8 @@ def _end() -> None:
 
 
 def _run(work: SimpleQueue[Callable[[], None]]) -> None:
-    """Low priority, where the system lets threads differ in that: steps come first."""
-    with contextlib.suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+    """Do work at low priority: steps come first."""
+    lower_priority(NICE, threading.get_native_id())
     with contextlib.suppress(_Ended):
         while True:
             work.get()()

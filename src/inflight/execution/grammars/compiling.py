@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,12 @@ _LONGEST = 300  # characters
 _WITHIN = re.compile(r"^at \d+\(\d+\): failed to compile JSON schema: ")  # of a grammar that a client has not seen
 ALLOWS_NOTHING = "it allows no text that ends: it refers to itself without end, or contradicts itself"
 _TOO_MANY = "more can follow at one place than is kept track of (2,000 items; an optional property takes 4); give less"
+
+
+def lower_priority(nice: int, thread: int) -> None:
+    """Lower a thread's priority by its system id, where the system lets threads of a process differ in that."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.setpriority(os.PRIO_PROCESS, thread, nice)
 
 
 class GrammarError(ValueError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from msgspec import Struct
 
 from inflight.execution.backends.protocol import Array
+from inflight.execution.grammars.compiling import lower_priority
 
 SLOW_SECONDS = 0.005  # of processor time, from which on a mask is filled beside the steps; usual ones take 0.00003
 PATIENCE_SECONDS = 0.02  # of processor time of the thread that fills the masks of a pass, for which that waits
@@ -65,7 +65,9 @@ class SlowMasks:
 
     def fill(self, mask: SlowMask, work: Callable[[], None]) -> None:
         """Fill it in a thread of low priority: steps come first."""
-        self._pool = self._pool or ThreadPoolExecutor(_THREADS, "slow-masks", _lower_priority)
+        self._pool = self._pool or ThreadPoolExecutor(
+            _THREADS, "slow-masks", lambda: lower_priority(_NICE, threading.get_native_id())
+        )
         self._pool.submit(work).add_done_callback(mask.set_done)
 
     def report(self, mask: SlowMask) -> None:
@@ -86,12 +88,6 @@ class SlowMasks:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _lower_priority() -> None:
-    """Where the system lets threads differ in that."""
-    with contextlib.suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 class MaskThread:

@@ -32,10 +32,8 @@ _PAIRED = frozenset(("llama", "smollm3", "granite", "granitemoe", "arcee", "mist
 _ADDED_ONE = frozenset(("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe", "nemotron"))
 # Where the norm before the MLP bears the name of one after attention.
 _POST_ATTENTION = frozenset(
-    (
-        *("gemma2", "gemma3", "gemma4", "olmo2", "gpt-oss", "glm4moe", "qwen3next", "qwen35", "qwen35moe"),
-        *("exaone4", "seed_oss"),
-    )
+    {"gemma2", "gemma3", "gemma4", "olmo2", "gpt-oss", "glm4moe", "qwen3next", "qwen35", "qwen35moe"}
+    | {"exaone4", "seed_oss"}
 )
 _TOP = {
     "model.embed_tokens": "token_embd",
@@ -47,79 +45,57 @@ _TOP = {
     "model.per_layer_model_projection": "per_layer_model_proj",
     "model.per_layer_projection_norm": "per_layer_proj_norm",
 }
+# GGUF's names of a layer's tensors, and what Hugging Face calls each.
 _LEAVES = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-    "attention_layernorm": "attn_norm",
-    "feedforward_layernorm": "ffn_norm",
-    "post_self_attn_layernorm": "post_attention_norm",
-    "post_mlp_layernorm": "post_ffw_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.qkv_proj": "attn_qkv",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "self_attn.query_layernorm": "attn_q_norm",
-    "self_attn.key_layernorm": "attn_k_norm",
-    "self_attn.dense": "attn_output",
-    "self_attn.q_a_proj": "attn_q_a",
-    "self_attn.q_b_proj": "attn_q_b",
-    "self_attn.q_a_layernorm": "attn_q_a_norm",
-    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
-    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
-    "self_attn.kv_b_proj": "attn_kv_b",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "mlp.gate_up_proj": "ffn_up",
-    "mlp.fc1": "ffn_up",
-    "mlp.fc2": "ffn_down",
-    "mlp.c_fc": "ffn_up",
-    "mlp.c_proj": "ffn_down",
-    "mlp.gate": "ffn_gate_inp",
-    "mlp.gate.wg": "ffn_gate_inp",
-    "mlp.router": "ffn_gate_inp",
-    "block_sparse_moe.gate": "ffn_gate_inp",
-    "block_sparse_moe.router.layer": "ffn_gate_inp",
-    "feed_forward.gate": "ffn_gate_inp",
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    **{
-        f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp"
-        for shared in ("shared_expert", "shared_experts", "shared_mlp")
-        for part in ("gate", "up", "down")
-    },
-    "shared_mlp.output_linear": "ffn_down_shexp",
-    "linear_attn.in_proj_qkv": "attn_qkv",
-    "linear_attn.in_proj_z": "attn_gate",
-    "linear_attn.in_proj_qkvz": "ssm_in",
-    "linear_attn.in_proj_ba": "ssm_ba",
-    "linear_attn.in_proj_a": "ssm_alpha",
-    "linear_attn.in_proj_b": "ssm_beta",
-    "linear_attn.conv1d": "ssm_conv1d",
-    "linear_attn.norm": "ssm_norm",
-    "linear_attn.out_proj": "ssm_out",
-    "operator_norm": "attn_norm",
-    "ffn_norm": "ffn_norm",
-    "self_attn.out_proj": "attn_output",
-    "self_attn.q_layernorm": "attn_q_norm",
-    "self_attn.k_layernorm": "attn_k_norm",
-    "feed_forward.w1": "ffn_gate",
-    "feed_forward.w3": "ffn_up",
-    "feed_forward.w2": "ffn_down",
-    "conv.in_proj": "shortconv.in_proj",
-    "conv.out_proj": "shortconv.out_proj",
-    "conv.conv": "shortconv.conv",
-    "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
-    "post_feedforward_layernorm_1": "post_ffw_norm_1",
-    "post_feedforward_layernorm_2": "post_ffw_norm_2",
-    "router.proj": "ffn_gate_inp",
-    "per_layer_input_gate": "inp_gate",
-    "per_layer_projection": "proj",
-    "post_per_layer_input_norm": "post_norm",
+    name: leaf
+    for leaf, names in {
+        "attn_norm": "input_layernorm attention_layernorm operator_norm",
+        "ffn_norm": "post_attention_layernorm pre_feedforward_layernorm feedforward_layernorm ffn_norm",
+        "post_ffw_norm": "post_feedforward_layernorm post_mlp_layernorm",
+        "post_attention_norm": "post_self_attn_layernorm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj self_attn.dense self_attn.out_proj",
+        "attn_qkv": "self_attn.qkv_proj linear_attn.in_proj_qkv",
+        "attn_q_norm": "self_attn.q_norm self_attn.query_layernorm self_attn.q_layernorm",
+        "attn_k_norm": "self_attn.k_norm self_attn.key_layernorm self_attn.k_layernorm",
+        "attn_q_a": "self_attn.q_a_proj",
+        "attn_q_b": "self_attn.q_b_proj",
+        "attn_q_a_norm": "self_attn.q_a_layernorm",
+        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+        "attn_kv_b": "self_attn.kv_b_proj",
+        "ffn_gate": "mlp.gate_proj feed_forward.w1",
+        "ffn_up": "mlp.up_proj mlp.gate_up_proj mlp.fc1 mlp.c_fc feed_forward.w3",
+        "ffn_down": "mlp.down_proj mlp.fc2 mlp.c_proj feed_forward.w2",
+        "ffn_gate_inp": "mlp.gate mlp.gate.wg mlp.router block_sparse_moe.gate block_sparse_moe.router.layer "
+        "feed_forward.gate router.proj",
+        "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+        "ffn_down_shexp": "shared_mlp.output_linear",
+        "attn_gate": "linear_attn.in_proj_z",
+        "ssm_in": "linear_attn.in_proj_qkvz",
+        "ssm_ba": "linear_attn.in_proj_ba",
+        "ssm_alpha": "linear_attn.in_proj_a",
+        "ssm_beta": "linear_attn.in_proj_b",
+        "ssm_conv1d": "linear_attn.conv1d",
+        "ssm_norm": "linear_attn.norm",
+        "ssm_out": "linear_attn.out_proj",
+        "shortconv.in_proj": "conv.in_proj",
+        "shortconv.out_proj": "conv.out_proj",
+        "shortconv.conv": "conv.conv",
+        "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+        "post_ffw_norm_1": "post_feedforward_layernorm_1",
+        "post_ffw_norm_2": "post_feedforward_layernorm_2",
+        "inp_gate": "per_layer_input_gate",
+        "proj": "per_layer_projection",
+        "post_norm": "post_per_layer_input_norm",
+    }.items()
+    for name in names.split()
+} | {
+    f"mlp.{shared}.{part}_proj": f"ffn_{part}_shexp"
+    for shared in ("shared_expert", "shared_experts", "shared_mlp")
+    for part in ("gate", "up", "down")
 }
 # Whole names, which have no .weight or .bias in Hugging Face, or another one.
 _WHOLE = {

@@ -9,28 +9,12 @@ from inflight.execution.grammars.json_schema.dialect import Schema, both
 from inflight.execution.grammars.json_schema.texts import LENGTHS, is_followed, listed, without_look_around
 
 ARRAY_KEYWORDS = frozenset(
-    [
-        "items",
-        "prefixItems",
-        "minItems",
-        "maxItems",
-        "uniqueItems",
-        "contains",
-        "minContains",
-        "maxContains",
-        "unevaluatedItems",
-    ]
+    {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "unevaluatedItems"}
+    | {"contains", "minContains", "maxContains"}
 )
 OBJECT_KEYWORDS = frozenset(
-    [
-        "properties",
-        "patternProperties",
-        "additionalProperties",
-        "required",
-        "minProperties",
-        "maxProperties",
-        "propertyNames",
-    ]
+    {"properties", "patternProperties", "additionalProperties", "propertyNames", "required"}
+    | {"minProperties", "maxProperties"}
 )
 MAX_ITEMS = 1_000  # as the library writes one behind the other
 MAX_REFERENCES = 20  # one behind the other

@@ -58,8 +58,11 @@ def in_one_dialect(document: Any) -> dict[str, Any]:
 class _Dialect:
     def __init__(self, document: dict[str, Any] | bool) -> None:
         self._document = document
-        self._draft = _draft(document)
-        self._references = References(document, old_ids=self._draft <= 4 or not _names_draft(document))
+        named = document.get("$schema") if isinstance(document, dict) else None
+        found = _DRAFT.match(named) if isinstance(named, str) else None
+        self._draft = max(int(found.group(1)), 4) if found else _NEWEST
+        has_none = not isinstance(document, dict) or "$schema" not in document
+        self._references = References(document, old_ids=self._draft <= 4 or has_none)
         self._names: dict[int, str] = {}  # of definitions, by the identity of what they define
         self._left: list[tuple[str, Any, str]] = []  # definitions that are not read yet
 
@@ -166,17 +169,6 @@ def _settled(read: dict[str, Any]) -> dict[str, Any]:
     return read
 
 
-def _draft(document: Any) -> int:
-    """Return the number of the draft that the document names, the newest where it names none."""
-    named = document.get("$schema") if isinstance(document, dict) else None
-    found = _DRAFT.match(named) if isinstance(named, str) else None
-    return max(int(found.group(1)), 4) if found else _NEWEST
-
-
-def _names_draft(document: Any) -> bool:
-    return isinstance(document, dict) and "$schema" in document
-
-
 def _read_types(read: dict[str, Any], name: str, value: Any, place: str) -> None:
     types = [value] if isinstance(value, str) else value
     if not isinstance(types, list) or not all(isinstance(one, str) for one in types):
@@ -189,12 +181,6 @@ def _read_types(read: dict[str, Any], name: str, value: Any, place: str) -> None
     read[name] = types[0] if len(types) == 1 else list(dict.fromkeys(types))
 
 
-def _read_enum(read: dict[str, Any], name: str, value: Any, place: str) -> None:
-    if not isinstance(value, list):
-        raise _wrong(name, value, place, "a list of values")
-    read[name] = value
-
-
 def _read_const(read: dict[str, Any], name: str, value: Any, place: str) -> None:
     read[name] = value
 
@@ -204,17 +190,14 @@ def _read_required(read: dict[str, Any], name: str, value: Any, place: str) -> N
         read[name] = _texts(name, value, place)
 
 
-def _read_text(read: dict[str, Any], name: str, value: Any, place: str) -> None:
-    if not isinstance(value, str):
-        raise _wrong(name, value, place, "a text")
-    if name != "format" or value in FORMATS:
-        read[name] = value
+def _reader_of(kind: type, wanted: str) -> Callable[[dict[str, Any], str, Any, str], None]:
+    def reader(read: dict[str, Any], name: str, value: Any, place: str) -> None:
+        if not isinstance(value, kind):
+            raise _wrong(name, value, place, wanted)
+        if name != "format" or value in FORMATS:
+            read[name] = value
 
-
-def _read_flag(read: dict[str, Any], name: str, value: Any, place: str) -> None:
-    if not isinstance(value, bool):
-        raise _wrong(name, value, place, "true or false")
-    read[name] = value
+    return reader
 
 
 def _read_dependent(read: dict[str, Any], name: str, value: Any, place: str) -> None:
@@ -225,12 +208,12 @@ def _read_dependent(read: dict[str, Any], name: str, value: Any, place: str) -> 
 
 _VALUES: dict[str, Callable[[dict[str, Any], str, Any, str], None]] = {
     "type": _read_types,
-    "enum": _read_enum,
+    "enum": _reader_of(list, "a list of values"),
     "const": _read_const,
     "required": _read_required,
-    "pattern": _read_text,
-    "format": _read_text,
-    "uniqueItems": _read_flag,
+    "pattern": _reader_of(str, "a text"),
+    "format": _reader_of(str, "a text"),
+    "uniqueItems": _reader_of(bool, "true or false"),
     "dependentRequired": _read_dependent,
 }
 
@@ -301,7 +284,8 @@ class References:
                 "$defs and refer to it as #/$defs/…"
             )
         fragment = unquote(fragment)
-        found = self._at_pointer(self._resources[url], fragment) if _is_pointer(fragment) else None
+        is_pointer = not fragment or fragment.startswith("/")
+        found = self._at_pointer(self._resources[url], fragment) if is_pointer else None
         if found is None:
             found = self._anchors.get((url, fragment))
         if found is None:
@@ -361,7 +345,3 @@ def _without_fragment(address: str) -> tuple[str, str]:
     except ValueError:
         before, _, fragment = address.partition("#")
     return before, fragment
-
-
-def _is_pointer(fragment: str) -> bool:
-    return not fragment or fragment.startswith("/")
