@@ -172,7 +172,9 @@ class ModelRunner:
         """Take a step's draws in; results are taken in the order in which steps were submitted."""
         if flight in self._flights:
             self._flights.remove(flight)
-        return self._grammars.sampled(flight.plan, sampled) if self._grammars else sampled
+        if self._grammars is None or not self._grammars.rows:
+            return sampled
+        return self._grammars.sampled(flight.plan, sampled)
 
     def _run(self, plan: BatchPlan, flight: InFlight) -> None:
         self._steps.began(bool(plan.chunks))
@@ -195,7 +197,7 @@ class ModelRunner:
         if self._drafting is not None:
             planned = self._drafting.drafted(plan)
             flight.draft_seconds, flight.undrafted = self._drafting.seconds, self._drafting.undrafted
-        if self._grammars is not None:
+        if self._grammars is not None and (plan.freed_rows or plan.new_requests):
             self._grammars.start(plan.freed_rows, plan.new_requests)
         if self._adapters is not None:
             in_order, planned = planned, tuple(self._adapters.side_by_side(planned))
@@ -223,11 +225,11 @@ class ModelRunner:
 
     def _awaits(self, chunks: Sequence[Chunk]) -> bool:
         """Return whether a pass's masks depend on tokens of a step that is still in flight."""
-        return self._grammars is not None and bool(self._grammars) and self._grammars.awaits(chunks)
+        return self._grammars is not None and bool(self._grammars.rows) and self._grammars.awaits(chunks)
 
     def _masks(self, chunks: Sequence[Chunk]) -> PassMasks | None:
         """Begin to fill the masks of a pass's draws; they are filled while it computes."""
-        return self._grammars.fill(chunks) if self._grammars else None
+        return self._grammars.fill(chunks) if self._grammars is not None and self._grammars.rows else None
 
     def _await_tokens(self) -> None:
         """Wait for the tokens of the steps before this one, while the device computes this one."""

@@ -242,10 +242,10 @@ def test_a_budget_of_reasoning_limits_no_output_that_has_none(compiled: Compiled
 def test_rows_without_a_grammar_are_not_asked_for(compiled: CompiledGrammars) -> None:
     rows = GrammarRows(compiled, SIZE)
     rows.start((), [NewRequest(1, PROMPT, 3, SamplingParams(), 0, 0)])
-    assert not rows and rows.fill([Chunk(1, 1, 0, 3, (), 1)]) is None
+    assert not rows.rows and rows.fill([Chunk(1, 1, 0, 3, (), 1)]) is None
     scripted = NewRequest(2, PROMPT, 3, SamplingParams(), 0, 0, forced_token_ids=(7,), grammar=Grammar("json_object"))
     rows.start((), [scripted])
-    assert not rows
+    assert not rows.rows
 
 
 def test_what_a_step_drew_late_is_not_taken_for_its_rows_next_owners(compiled: CompiledGrammars) -> None:
@@ -433,7 +433,7 @@ def test_a_row_that_comes_back_before_its_mask_is_filled_waits_for_the_same_mask
     (expected,) = row.allowed()
     fillings: list[tuple[SlowMask, Callable[[], None]]] = []
     monkeypatch.setattr(row.rows._slow, "fill", lambda *given: fillings.append(given))
-    monkeypatch.setattr(row.rows._rows[4], "is_slow", True)
+    monkeypatch.setattr(row.rows.rows[4], "is_slow", True)
     transfer_id = waits(row)
     row.rows.start(
         (4,), [NewRequest(4, PROMPT, len(PROMPT), SamplingParams(), 0, 0, grammar=Grammar("regex", "[ab]{30}"))]

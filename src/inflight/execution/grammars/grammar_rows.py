@@ -75,40 +75,38 @@ class GrammarRows:
     for them before it draws, but no longer than a moment: a row whose mask takes longer sits the step out
     (`slow_masks`), and the others draw. Where steps are submitted ahead, the tokens of the one before are waited for
     first (`awaits`), while the device computes.
+
+    rows: those that have a grammar.
     """
 
     def __init__(self, compiled: CompiledGrammars, vocab_size: int, reports_forced: bool = True) -> None:
         """reports_forced: what alone may follow is reported with what was drawn."""
         self._compiled, self._reports_forced = compiled, reports_forced
         self._words = -(-vocab_size // 32)
-        self._rows: dict[int, GrammarRow] = {}
+        self.rows: dict[int, GrammarRow] = {}
         self._waiting: OrderedDict[int, GrammarRow] = OrderedDict()  # that sat out, by sequence: they may be preempted
         self._slow = SlowMasks()
         self._thread: MaskThread | None = None
         self._is_suspicious = False
 
-    def __bool__(self) -> bool:
-        """Whether any row has a grammar."""
-        return bool(self._rows)
-
     def start(self, freed: Sequence[int], new_requests: Sequence[NewRequest]) -> None:
         """Rows are given up, then taken. What a script forces follows the script."""
         for row in freed:
-            self._rows.pop(row, None)
+            self.rows.pop(row, None)
         for new in new_requests:
-            self._rows.pop(new.row, None)
+            self.rows.pop(new.row, None)
             if new.grammar is not None and not new.forced_token_ids:
-                self._rows[new.row] = GrammarRow(new.grammar, self._compiled, new.prompt_length, new.token_ids)
+                self.rows[new.row] = GrammarRow(new.grammar, self._compiled, new.prompt_length, new.token_ids)
 
     def awaits(self, chunks: Sequence[Chunk]) -> bool:
         """Whether a draw of these follows tokens that are not known yet."""
-        rows = self._rows
+        rows = self.rows
         return any(one.sample and one.row in rows and rows[one.row].num_tokens < _num_known(one) for one in chunks)
 
     def fill(self, chunks: Sequence[Chunk]) -> PassMasks | None:
         """Begin to fill the masks of a pass of these chunks; None where all its draws are free. What follows tokens
         that never came is free, too: nothing of it counts."""
-        rows = [(chunk, self._rows.get(chunk.row)) for chunk in chunks if chunk.sample]
+        rows = [(chunk, self.rows.get(chunk.row)) for chunk in chunks if chunk.sample]
         if all(row is None or (row.mask is None and row.num_tokens != _num_known(chunk)) for chunk, row in rows):
             return None
         num_lines = sum(chunk.sample for chunk, _ in rows)
@@ -139,7 +137,7 @@ class GrammarRows:
             row.sequence_id = chunk.sequence_id
             waited = self._waiting.pop(chunk.sequence_id, None)
             if waited is not None and waited.num_tokens == row.num_tokens:
-                row = self._rows[chunk.row] = waited
+                row = self.rows[chunk.row] = waited
         return row
 
     def _fill_or_wait(
@@ -169,7 +167,7 @@ class GrammarRows:
         """Take in what a step has drawn, which its rows go on from. Dead ends are reported in their grammar's words,
         and draws of rows that sit out as waiting. A step that no call waited for may be reported late, when its rows
         are others'."""
-        rows = (self._rows.get(one.row) for one in plan.chunks if one.sample)
+        rows = (self.rows.get(one.row) for one in plan.chunks if one.sample)
         row_of = {row.sequence_id: row for row in rows if row is not None}
         return tuple(self._taken_in(row_of.get(one.sequence_id), one) for one in draws)
 
@@ -216,7 +214,7 @@ class GrammarRows:
         return self._slow.poll()
 
     def close(self) -> None:
-        self._rows.clear()
+        self.rows.clear()
         self._waiting.clear()
         self._slow.close()
         if self._thread is not None:

@@ -58,6 +58,9 @@ class NativeStates:
         self._kernels.begin_state(self.held, row, snapshot)
 
 
+_ROPE_POSITIONS = 256  # that tables of cosines are continued by
+
+
 class NativeBackend(HostBackend[NativePass]):
     """Backend over the compiled kernels, with threads of its own."""
 
@@ -169,9 +172,9 @@ class NativeBackend(HostBackend[NativePass]):
         where, states = inputs.metadata, batch.states
         past = int(where.positions.max(initial=-1)) + 1
         if past > self._reached:
+            self._reached = -(-past // _ROPE_POSITIONS) * _ROPE_POSITIONS
             for table in self._ropes:
-                table.reach(past)
-            self._reached = past
+                table.reach(self._reached)
         of_states: tuple[Any, ...] = ()
         if inputs.states is not None:
             assert isinstance(states, NativeStates)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 
 class KVLayer(Struct, frozen=True):
@@ -47,6 +48,11 @@ class KVShape(Struct, frozen=True):
     layers: tuple[KVLayer | None, ...]
     quantized: bool = False
     is_fp8: bool = False
+    groups: int = 0  # KV groups, counted from the layers
+
+    def __post_init__(self) -> None:
+        groups = 1 + max((one.group for one in self.layers if one is not None), default=0)
+        force_setattr(self, "groups", groups)
 
     @classmethod
     def uniform(
@@ -64,10 +70,6 @@ class KVShape(Struct, frozen=True):
             tuple(KVLayer(group, kv_heads, head_dim, head_dim) for group in groups or [0] * layers),
             quantized,
         )
-
-    @property
-    def groups(self) -> int:
-        return 1 + max((one.group for one in self.layers if one is not None), default=0)
 
     def of(self, layer: int) -> KVLayer:
         """Return a layer's keys and values. Raises ValueError for a layer that has none in blocks."""
