@@ -244,6 +244,7 @@ class PrefixLoader:
         load = _Load(source.tier, now, self._moved(missing), [], 0)
         if missing[-1][1] == self._state_group:
             load.slot = self._slots.take_to_load()
+            assert load.slot is not None, "there is room"
             missing = missing[:-1]
         blocks = self._pool.allocate(len(missing))
         nodes = [one.node for one in chain]
