@@ -109,10 +109,10 @@ def test_what_is_lost_of_any_group_is_computed(grouped: dict[str, object], monke
             raise PeerError("a fault of the test")
         return found
 
-    def following(reading: Reading, keys: list[tuple[int, int]], seconds: float) -> Found:
-        if keys[0][0] and dice.random() < 0.2:
+    def following(reading: Reading, keys: list[tuple[int, int]], first: int, seconds: float) -> Found:
+        if keys[first][0] and dice.random() < 0.2:
             raise NotHeld("A fault of the test.")
-        return find(reading, keys, seconds)
+        return find(reading, keys, first, seconds)
 
     monkeypatch.setattr(Run, "views", views)
     monkeypatch.setattr(Reading, "next", following)

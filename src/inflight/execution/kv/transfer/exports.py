@@ -254,22 +254,27 @@ class Reading:
     def __init__(self, exports: Exports, export_id: str, export: _Export):
         self._exports, self._id, self._export = exports, export_id, export
 
-    def next(self, keys: Sequence[Key], seconds: float) -> Found:
+    def next(self, keys: Sequence[Key], first: int, seconds: float) -> Found:
         """Return the blocks that the pull wants next, as many as are available, or as one step computes; wait for one.
+
+        Args:
+            keys: Of the whole pull.
+            first: Index of the next one.
+            seconds: For which to wait.
 
         Raises:
             NotHeld: It does not come.
         """
-        export, key = self._export, keys[0]
+        export, key = self._export, keys[first]
         with self._exports._changed:
             self._wait(lambda: key in export.blocks or key in export.computing, seconds)
             if key in export.blocks:
-                held = itertools.takewhile(export.blocks.__contains__, self._of_one_memory(keys))
+                held = itertools.takewhile(export.blocks.__contains__, self._of_one_memory(keys, first))
                 return self._found(key, [export.blocks[one] for one in held], None)
             if key in export.computing:
                 step = export.computing[key][1]
                 same = itertools.takewhile(
-                    lambda one: export.computing.get(one, (0, None))[1] is step, self._of_one_memory(keys)
+                    lambda one: export.computing.get(one, (0, None))[1] is step, self._of_one_memory(keys, first)
                 )
                 return self._found(key, [export.computing[one][0] for one in same], step)
             if not export.is_whole:
@@ -306,10 +311,12 @@ class Reading:
             self._exports._end(self._id, self._export, "cached", num_blocks)
             return was_held
 
-    def _of_one_memory(self, keys: Sequence[Key]) -> Iterator[Key]:
+    def _of_one_memory(self, keys: Sequence[Key], first: int) -> Iterator[Key]:
+        """Yield keys from `first` on, as long as their blocks are in one memory."""
         state_group = self._exports._memory.state_group
-        is_state = keys[0][0] == state_group
-        return itertools.takewhile(lambda key: (key[0] == state_group) == is_state, keys)
+        is_state = keys[first][0] == state_group
+        following = (keys[index] for index in range(first, len(keys)))
+        return itertools.takewhile(lambda key: (key[0] == state_group) == is_state, following)
 
     def _found(self, key: Key, blocks: list[int], step: _Step | None) -> Found:
         return Found(self._exports._memory.of(key[0]), blocks, step)

@@ -161,7 +161,7 @@ def _send_all(sender: Sender, reading: Reading, keys: list[Key], deadline: float
     """Send blocks as they are computed, layer by layer; return when a transfer holds all of them."""
     sent: list[int] = []
     while len(sent) < len(keys):
-        found, done = reading.next(keys[len(sent) :], deadline - time.monotonic()), 0
+        found, done = reading.next(keys, len(sent), deadline - time.monotonic()), 0
         while done < found.memory.block_bytes:
             ready = reading.wait_ready(found, done, deadline - time.monotonic())
             sender.send(Run(found.memory, found.blocks, len(sent), done, ready))
