@@ -30,7 +30,7 @@ from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.memory import kv_shape, swap_blocks
 from inflight.execution.model import Model as ForwardPasses
-from inflight.execution.packer import WeightPlace
+from inflight.execution.packer import WeightSlice
 from inflight.execution.runner import ModelRunner, copy_seconds
 from inflight.execution.weights import load_weights
 from inflight.models.registry import read_folder
@@ -78,9 +78,9 @@ class Model:
         return self.config.vocab_size
 
     @property
-    def places(self) -> Mapping[str, WeightPlace]:
+    def weight_slices(self) -> Mapping[str, WeightSlice]:
         """Return where its matrices are, by name."""
-        return self._weights.places
+        return self._weights.weight_slices
 
     def copy_seconds(self) -> float:
         """Return the seconds of copying one block, either way."""
@@ -130,7 +130,7 @@ class Model:
         decoder = ForwardPasses(self.config, self._weights, self._backend, tokens, LOGIT_ROWS)
         # Steps are compared that compute a token a row; what a grammar forces would put several into some.
         grammars = None if compiled is None else GrammarRows(compiled, capacity.vocab_size, reports_forced=False)
-        adapters = AdapterMatrices(self.config, self.places) if adapter_slots else None
+        adapters = AdapterMatrices(self.config, self.weight_slices) if adapter_slots else None
         return ModelRunner(decoder, self._backend, self._kv_cache, capacity, grammars=grammars, adapters=adapters)
 
 

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     most = {"steps": asked.legs * steps.LEG, "cold": asked.legs * cold.LONGEST, "slots": 256}[asked.part] + 64
     model = Model("qwen", max(2048, blocks(asked.rows, most)), context(most))
     with tempfile.TemporaryDirectory() as folder:
-        adapters = write_adapters(Path(folder), model.places, max(COUNTS), asked.rank)
+        adapters = write_adapters(Path(folder), model.weight_slices, max(COUNTS), asked.rank)
         if asked.part == "steps":
             body = steps.report(model, asked.rows, asked.legs, adapters, COUNTS, asked.rank)
         elif asked.part == "cold":

@@ -10,19 +10,19 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from inflight.core.types.sampling import Adapter
-from inflight.execution.packer import WeightPlace
+from inflight.execution.packer import WeightSlice
 
 
-def write_adapters(folder: Path, places: Mapping[str, WeightPlace], count: int, rank: int) -> list[Adapter]:
+def write_adapters(folder: Path, slices: Mapping[str, WeightSlice], count: int, rank: int) -> list[Adapter]:
     """For every matrix that there is, in half precision."""
     made = []
     for number in range(count):
         random, path = np.random.default_rng(number), folder / f"adapter-{number}"
         path.mkdir(parents=True, exist_ok=True)
         tensors = {}
-        for name, place in places.items():
+        for name, one in slices.items():
             module = f"base_model.model.{name.removesuffix('.weight')}"
-            for which, shape in (("A", (rank, place.columns)), ("B", (place.rows, rank))):
+            for which, shape in (("A", (rank, one.columns)), ("B", (one.rows, rank))):
                 tensors[f"{module}.lora_{which}.weight"] = (0.01 * random.standard_normal(shape)).astype(np.float16)
         save_file(tensors, path / "adapter_model.safetensors")
         config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank}

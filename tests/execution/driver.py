@@ -62,7 +62,7 @@ class Driver:
         )
         weights = weights if shard is None else weights.with_partial_sums()
         self.decoder = Model(self.config, weights, backend, max_tokens, max_logit_rows=max_tokens)
-        self.adapters = AdapterMatrices(whole, weights.places)
+        self.adapters = AdapterMatrices(whole, weights.weight_slices)
         self._backend = backend
         self._cache = backend.kv_cache(kv_shape(self.config, BLOCK, quantized_kv, is_fp8=fp8_kv), num_blocks)
         capacity = Capacity(

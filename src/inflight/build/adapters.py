@@ -59,7 +59,7 @@ def matrices_of(plan: AdapterPlan, decoder: PassDecoder, model: ModelSpec) -> Ad
     """
     if not plan.num_slots:
         return None
-    weights = decoder.places
+    weights = decoder.weight_slices
     if not weights:
         raise SettingsError("--max-loras: what computes this model takes no adapters; leave --backend out.")
     matrices = AdapterMatrices(model, weights)

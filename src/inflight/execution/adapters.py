@@ -17,7 +17,7 @@ from inflight.execution.backends.protocol import Adapter, Array, Backend, Delta,
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.checkpoints.family_names import LAYERS, FamilyTensors
 from inflight.execution.checkpoints.lora_files import LoraFiles
-from inflight.execution.packer import WeightPlace
+from inflight.execution.packer import WeightSlice
 from inflight.execution.step_progress import StepActivity
 from inflight.json_file import shown
 from inflight.models.errors import ModelError
@@ -35,15 +35,15 @@ class _Found(NamedTuple):
     """A part of a packed matrix, and the module that changes it."""
 
     name: str
-    place: WeightPlace
+    slice: WeightSlice
     module: str
 
 
 class AdapterMatrices:
     """Find the packed matrices that an adapter changes, by a family's names, and the rows of B in a matrix's order."""
 
-    def __init__(self, model: ModelSpec, places: Mapping[str, WeightPlace]) -> None:
-        self._model, self._places = model, places
+    def __init__(self, model: ModelSpec, slices: Mapping[str, WeightSlice]) -> None:
+        self._model, self._slices = model, slices
 
     def check(self, files: LoraFiles) -> None:
         """Raise ModelError for an adapter that this model cannot be computed with. Reads no matrix."""
@@ -66,17 +66,17 @@ class AdapterMatrices:
         """Yield changes one by one, as they are read. Raises ModelError as `check` does."""
         ups = _Ups(files, reads=True)
         named = self._named(ups, files)
-        for _, alike in groupby(self._found(named, files), key=lambda found: id(found.place.weight)):
+        for _, alike in groupby(self._found(named, files), key=lambda found: id(found.slice.weight)):
             parts = list(alike)
             yield Delta(
-                parts[0].place.weight,
-                tuple(LowRank(one.place.first, files.down(one.module), self._rows(named, one, files)) for one in parts),
+                parts[0].slice.weight,
+                tuple(LowRank(one.slice.first, files.down(one.module), self._rows(named, one, files)) for one in parts),
             )
 
     def max_bytes(self, rank: int, item: int) -> int:
         """Return the bytes of an adapter of this rank for every matrix, the largest there is. item: bytes of a
         number."""
-        by_weight = groupby(self._places.values(), key=lambda place: id(place.weight))
+        by_weight = groupby(self._slices.values(), key=lambda one: id(one.weight))
         numbers, rank = 0, -(-rank // _RANKS) * _RANKS
         for _, alike in by_weight:
             parts = list(alike)
@@ -89,20 +89,20 @@ class AdapterMatrices:
         return FamilyTensors(self._model, ups, shown_by=f"{layers}.")
 
     def _found(self, named: FamilyTensors, files: LoraFiles) -> Iterable[_Found]:
-        for name, place in self._places.items():
+        for name, one in self._slices.items():
             if name in named:
-                yield _Found(name, place, named.stored(name).removesuffix(".weight"))
+                yield _Found(name, one, named.stored(name).removesuffix(".weight"))
 
     def _rows(self, named: FamilyTensors, found: _Found, files: LoraFiles) -> Array:
         """B's rows of a part, [rows, rank]."""
-        shape, place = files.modules[found.module], found.place
-        if shape.columns != place.columns:
-            raise _of_another_model(files, found.module, f"{shape.columns:,} inputs", place.columns)
-        return np.ascontiguousarray(named.tensor(found.name, (place.rows, shape.rank)))
+        shape, matrix = files.modules[found.module], found.slice
+        if shape.columns != matrix.columns:
+            raise _of_another_model(files, found.module, f"{shape.columns:,} inputs", matrix.columns)
+        return np.ascontiguousarray(named.tensor(found.name, (matrix.rows, shape.rank)))
 
 
 class _Ups:
-    """A checkpoint's tensors, with an adapter's B in place of each matrix."""
+    """A checkpoint's tensors, with an adapter's B instead of each matrix."""
 
     def __init__(self, files: LoraFiles, reads: bool) -> None:
         """Hold an adapter's files. reads: whether matrices are read; else all are zeros."""

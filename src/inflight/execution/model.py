@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from inflight.execution import ops
 from inflight.execution.backends.protocol import Activation, Backend, ForwardPass
 from inflight.execution.layers.norm import NormWeights
-from inflight.execution.packer import WeightPlace
+from inflight.execution.packer import WeightSlice
 from inflight.execution.program import Program, Workspace
 from inflight.execution.weights import LayerWeights, ModelWeights
 from inflight.models.spec import ModelSpec
@@ -146,8 +146,8 @@ class Model:
         self._layer_done = done
 
     @property
-    def places(self) -> Mapping[str, WeightPlace]:
-        return self.weights.places
+    def weight_slices(self) -> Mapping[str, WeightSlice]:
+        return self.weights.weight_slices
 
     @property
     def nbytes(self) -> int:

@@ -57,7 +57,7 @@ class TensorSource(Protocol):
         """Release the memory of a tensor that has been packed."""
 
 
-class WeightPlace(NamedTuple):
+class WeightSlice(NamedTuple):
     """Where the outputs of a tensor lie in what a pass multiplies by: from `first` on, of gate and up those of gate
     first."""
 
@@ -68,7 +68,12 @@ class WeightPlace(NamedTuple):
 
 
 class Packer:
-    """nbytes: of all that it has packed. places: of matrices that passes multiply all of their tokens by, by name."""
+    """Packs a model's tensors by their names.
+
+    Attributes:
+        nbytes: Of all that it has packed.
+        weight_slices: Of the matrices that passes multiply all of their tokens by, by name.
+    """
 
     def __init__(
         self,
@@ -83,7 +88,7 @@ class Packer:
         """group_size: inputs that share a scale where plain matrices become int4. ropes: the model's rotations."""
         self.model = model
         self.nbytes = 0
-        self.places: dict[str, WeightPlace] = {}
+        self.weight_slices: dict[str, WeightSlice] = {}
         self._source, self._backend, self._progress = source, backend, progress
         self._quantization = quantization
         self._layers, self._output = holds(quantization)
@@ -97,7 +102,7 @@ class Packer:
         model, backend, source = self.model, self._backend, self._source
         shape = (model.vocab_size, model.hidden_size)
         if model.head is None:
-            return self.place_table(_TABLE, model.vocab_size), None
+            return self.vectors(_TABLE, model.vocab_size), None
         name = self._output_name(model.head.tied)
         if model.head.tied and (name == _TABLE or _TABLE not in source):
             table = backend.pack_table(source.matrix(name, shape), self._output, self._group_size)
@@ -131,7 +136,7 @@ class Packer:
         self._done(packed.nbytes, (name, (1, width)))
         return packed
 
-    def place_table(self, name: str, rows: int) -> Table:
+    def vectors(self, name: str, rows: int) -> Table:
         """Pack a table of vectors of tokens, positions or token types, act[rows, E], of which only rows are read."""
         shape = (rows, self.model.hidden_size)
         table = self._backend.pack_rows(self._source.pieces(name, shape), *shape)
@@ -142,9 +147,9 @@ class Packer:
         """Pack a norm's weight, float32[length]; adds the 1 that some checkpoints leave out."""
         return self._packed_vector(self.array(name, length) + np.float32(1 if self.model.norm.offset else 0))
 
-    def vector(self, name: str, length: int) -> Vector:
-        """float32[length], as it is."""
-        return self._packed_vector(self.array(name, length))
+    def vector(self, name: str, length: int, factor: float = 1.0) -> Vector:
+        """Pack float32[length], times a factor."""
+        return self._packed_vector(self.array(name, length) * np.float32(factor))
 
     def xielu(self, name: str) -> Vector:
         """float32[2], the p and n of the activation function, of which the inverse of softplus is stored, of n less
@@ -162,10 +167,6 @@ class Packer:
         channels], the oldest input of all channels first."""
         weight = self._floats(name, (channels, 1, kernel))
         return self._packed_vector(np.ascontiguousarray(weight[:, 0].T).ravel())
-
-    def scaled(self, name: str, length: int, factor: float) -> Vector:
-        """float32[length], times a factor."""
-        return self._packed_vector(self.array(name, length) * np.float32(factor))
 
     def ones(self, length: int) -> Vector:
         """Pack ones, float32[length]: the weight of a norm that has none."""
@@ -196,12 +197,8 @@ class Packer:
             self._source.matrix(*gate), self._source.matrix(*up), self._layers, self._group_size, bias
         )
         self._done(packed.nbytes, gate, up)
-        self._place(packed, gate, up)
+        self._note(packed, gate, up)
         return packed
-
-    def router(self, weight: tuple[str, tuple[int, int]], bias: str | None = None) -> Linear:
-        """Pack a layer's matrix that is never quantized. bias: the name of its bias."""
-        return self.plain([weight], [] if bias is None else [(bias, weight[1][0])])
 
     def plain(self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]] = ()) -> Linear:
         """As `linear`, of one that is never quantized."""
@@ -251,21 +248,17 @@ class Packer:
         self, parts: Sequence[tuple[str, tuple[int, int]]], biases: Sequence[tuple[str, int]], hold: Hold
     ) -> Linear:
         bias = np.concatenate([self.array(name, length) for name, length in biases]) if biases else None
-        matrices = [self._held_first(name, self._source.matrix(name, shape), hold) for name, shape in parts]
+        matrices = [_held_first(name, self._source.matrix(name, shape), hold) for name, shape in parts]
         packed = self._backend.pack_linear(matrices, bias, hold, self._group_size)
         self._done(packed.nbytes, *parts)
-        self._place(packed, *parts)
+        self._note(packed, *parts)
         return packed
 
-    def _held_first(self, name: str, matrix: Matrix, hold: Hold) -> Matrix:
-        """Return a matrix that is held otherwise than what it is stacked with as it is held; any other as it is."""
-        return in_int8(matrix) if isinstance(matrix, np.ndarray) and hold_of(name, hold) != hold else matrix
-
-    def _place(self, packed: Linear | GateUp, *parts: tuple[str, tuple[int, int]]) -> None:
+    def _note(self, packed: Linear | GateUp, *parts: tuple[str, tuple[int, int]]) -> None:
         first = 0
         for name, (rows, columns) in parts:
             if _OF_EXPERTS not in name:  # those are multiplied with some tokens each
-                self.places[name] = WeightPlace(packed, first, rows, columns)
+                self.weight_slices[name] = WeightSlice(packed, first, rows, columns)
             first += rows
 
     def _done(self, nbytes: int, *tensors: tuple[str, tuple[int, ...]]) -> None:
@@ -281,19 +274,26 @@ class Packer:
         if not tied or (_TABLE not in self._source and _HEAD in self._source):
             return _HEAD
         shape = (self.model.vocab_size, self.model.hidden_size)
-        return _HEAD if _HEAD in self._source and self._heads_differ(shape) else _TABLE
+        return _HEAD if _HEAD in self._source and _heads_differ(self._source, shape) else _TABLE
 
-    def _heads_differ(self, shape: tuple[int, int]) -> bool:
-        """Whether a checkpoint that should be tied holds two different tables; then, as in transformers, it is not."""
-        table, head = self._source.tensor(_TABLE, shape), self._source.tensor(_HEAD, shape)
-        starts = range(0, shape[0], _COMPARED_ROWS)
-        differ = any(
-            not np.array_equal(table[start : start + _COMPARED_ROWS], head[start : start + _COMPARED_ROWS])
-            for start in starts
-        )
-        self._source.release(_TABLE)
-        self._source.release(_HEAD)
-        return differ
+
+def _held_first(name: str, matrix: Matrix, hold: Hold) -> Matrix:
+    """Return a matrix that is held otherwise than what it is stacked with as it is held; any other as it is."""
+    return in_int8(matrix) if isinstance(matrix, np.ndarray) and hold_of(name, hold) != hold else matrix
+
+
+def _heads_differ(source: TensorSource, shape: tuple[int, int]) -> bool:
+    """Return whether a checkpoint that should be tied holds two different tables; then, as in transformers, it is
+    not."""
+    table, head = source.tensor(_TABLE, shape), source.tensor(_HEAD, shape)
+    starts = range(0, shape[0], _COMPARED_ROWS)
+    differ = any(
+        not np.array_equal(table[start : start + _COMPARED_ROWS], head[start : start + _COMPARED_ROWS])
+        for start in starts
+    )
+    source.release(_TABLE)
+    source.release(_HEAD)
+    return differ
 
 
 def _floats_of(rows: Matrix) -> Array:

@@ -27,9 +27,9 @@ class PassDecoder(LogitDecoder, Protocol):
     max_tokens: int
 
     @property
-    def places(self) -> Mapping[str, Any]:
-        """`WeightPlace`s: where layers' matrices are, by their usual names, for what changes them; empty where nothing
-        does."""
+    def weight_slices(self) -> Mapping[str, Any]:
+        """Return the `WeightSlice`s of layers' matrices, by their usual names, for adapters; none where no adapter is
+        computed."""
 
     def forward(self, batch: Any) -> None: ...
 

@@ -31,7 +31,7 @@ from inflight.execution.backends.torch.device import first_line, gpu_memory
 from inflight.execution.backends.torch.memory import DeviceActivation
 from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.memory import gib, kv_shape, machine_memory
-from inflight.execution.packer import Progress, WeightPlace
+from inflight.execution.packer import Progress, WeightSlice
 from inflight.execution.program import Program, Workspace
 from inflight.models.errors import ModelError
 from inflight.models.mixers.attention import Attention
@@ -76,7 +76,7 @@ class TransformersDecoder:
     """Decoder over a causal language model of the library. The modules are called once for all tokens of a pass, side
     by side as one text, then for the logits, over a base model that answers with the wanted rows of the first call."""
 
-    places: Mapping[str, WeightPlace] = {}  # weights are the modules' own
+    weight_slices: Mapping[str, WeightSlice] = {}  # weights are the modules' own
 
     def __init__(self, modules: Any, spec: ModelSpec, backend: Backend, max_tokens: int, max_logit_rows: int) -> None:
         self.max_tokens, self.max_logit_rows = max_tokens, max_logit_rows

@@ -17,7 +17,7 @@ from inflight.execution.layers.norm import NormWeights
 from inflight.execution.layers.pooler import PoolerWeights
 from inflight.execution.layers.token_input import TokenInputTable, TokenInputWeights
 from inflight.execution.memory import MachineMemory, gib, memory_of
-from inflight.execution.packer import Packer, Progress, TensorSource, WeightPlace
+from inflight.execution.packer import Packer, Progress, TensorSource, WeightSlice
 from inflight.execution.parallel.shards import Shard, ShardedTensors
 from inflight.execution.parts import PartWeights, load_part
 from inflight.execution.rope import rope_settings, rope_table
@@ -65,7 +65,7 @@ class ModelWeights(Struct, frozen=True):
     pooler: PoolerWeights | None
     ropes: dict[RopeSettings, Rope]
     nbytes: int  # of everything above
-    places: dict[str, WeightPlace]  # of layers' matrices, by their usual names
+    weight_slices: dict[str, WeightSlice]  # of layers' matrices, by their usual names
 
     def with_partial_sums(self) -> ModelWeights:
         """Return the weights of one device among several, with the products marked that are parts of a sum."""
@@ -117,8 +117,8 @@ def load_weights(
     pooler = None if model.pooler is None else PoolerWeights.load(packer, model.pooler, final_norm)
     backend.finish_packing()
     nbytes = packer.nbytes + sum(one.cos.nbytes + one.sin.nbytes for one in tables.values())
-    places = {name: place for name, place in packer.places.items() if name.startswith("model.layers.")}
-    return ModelWeights(embedding, token_inputs, layers, final_norm, output, pooler, ropes, nbytes, places)
+    slices = {name: one for name, one in packer.weight_slices.items() if name.startswith("model.layers.")}
+    return ModelWeights(embedding, token_inputs, layers, final_norm, output, pooler, ropes, nbytes, slices)
 
 
 def load_layer(packer: Packer, index: int) -> LayerWeights:

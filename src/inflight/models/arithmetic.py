@@ -81,7 +81,7 @@ def table_parameters(spec: ModelSpec) -> int:
     return spec.vocab_size * spec.hidden_size
 
 
-def place_table_parameters(spec: ModelSpec) -> int:
+def position_table_parameters(spec: ModelSpec) -> int:
     """Elements of the tables of positions and of token types."""
     return ((0 if spec.positions is None else spec.positions.rows) + spec.token_types) * spec.hidden_size
 
@@ -102,7 +102,7 @@ def token_table_parameters(spec: ModelSpec) -> int:
 def parameters(spec: ModelSpec) -> int:
     """Elements of all weights; a tied table counts once."""
     own_head = spec.head is not None and not spec.head.tied
-    tables = table_parameters(spec) * (1 + own_head) + token_table_parameters(spec) + place_table_parameters(spec)
+    tables = table_parameters(spec) * (1 + own_head) + token_table_parameters(spec) + position_table_parameters(spec)
     return matrix_parameters(spec) + other_parameters(spec) + tables + _pooler(spec).elements
 
 
@@ -126,7 +126,7 @@ def weight_bytes(spec: ModelSpec, packing: Packing) -> float:
     of_inputs = token_table_parameters(spec) * (packing.table if packing.token_table is None else packing.token_table)
     tied = spec.head is not None and spec.head.tied
     of_tokens = 0 if tied else table_parameters(spec) * packing.table
-    return step_weight_bytes(spec, packing) + of_inputs + of_tokens + place_table_parameters(spec) * packing.table
+    return step_weight_bytes(spec, packing) + of_inputs + of_tokens + position_table_parameters(spec) * packing.table
 
 
 def step_weight_bytes(spec: ModelSpec, packing: Packing, tokens: float | None = None) -> float:

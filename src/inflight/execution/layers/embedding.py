@@ -33,9 +33,9 @@ class EmbeddingWeights(Struct, frozen=True):
         return cls(
             tokens=tokens,
             scale=model.embedding_scale,
-            positions=None if positions is None else packer.place_table(f"{at}positions.weight", positions.rows),
+            positions=None if positions is None else packer.vectors(f"{at}positions.weight", positions.rows),
             first_position=0 if positions is None else positions.unused,
-            types=packer.place_table(f"{at}types.weight", model.token_types) if model.token_types else None,
+            types=packer.vectors(f"{at}types.weight", model.token_types) if model.token_types else None,
             norm=NormWeights.load(packer, f"{at}norm") if model.embedding_norm else None,
         )
 

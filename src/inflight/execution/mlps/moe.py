@@ -34,12 +34,13 @@ class MoEWeights(PartWeights, frozen=True):
         shared = Dense(width=spec.shared_width, activation=spec.activation) if spec.shared_width else None
         return cls(
             spec=spec,
-            router=packer.router(
-                (at + "gate.weight", (spec.experts, hidden)), at + "gate.bias" if spec.router.bias else None
+            router=packer.plain(
+                [(at + "gate.weight", (spec.experts, hidden))],
+                [(at + "gate.bias", spec.experts)] if spec.router.bias else [],
             ),
             experts=_experts(packer, spec, at),
             shared=DenseWeights.load(packer, shared, layer, None, "mlp.shared_experts") if shared else None,
-            shared_gate=packer.router((at + "shared_expert_gate.weight", (1, hidden))) if spec.shared_gate else None,
+            shared_gate=packer.plain([(at + "shared_expert_gate.weight", (1, hidden))]) if spec.shared_gate else None,
             separate_norms=SeparateNorms.load(packer, layer, after)
             if spec.separate_shared and after is not None
             else None,
@@ -104,7 +105,7 @@ class SeparateNorms(Struct, frozen=True):
         at, hidden = f"model.layers.{layer}.", packer.model.hidden_size
         return cls(
             after_shared=packer.norm(at + "post_feedforward_layernorm_1.weight", hidden),
-            before_router=packer.scaled(at + "mlp.gate.scale", hidden, hidden**-0.5),
+            before_router=packer.vector(at + "mlp.gate.scale", hidden, hidden**-0.5),
             before_experts=packer.norm(at + "pre_feedforward_layernorm_2.weight", hidden),
             after_experts=packer.norm(at + "post_feedforward_layernorm_2.weight", hidden),
             after=packer.norm(after + ".weight", hidden),

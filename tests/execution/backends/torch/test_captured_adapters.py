@@ -108,7 +108,7 @@ def answers(folder: Path, captures: bool) -> tuple[list[list[int]], WatchedRepla
         backend,
         backend.kv_cache(kv_shape(spec, 16), BLOCKS + 1),
         capacity,
-        adapters=AdapterMatrices(spec, weights.places),
+        adapters=AdapterMatrices(spec, weights.weight_slices),
     )
     settings = EngineSettings(max_num_seqs=ROWS, max_num_batched_tokens=64, max_model_len=POSITIONS)
     loop = EngineLoop(scheduler_for(capacity, settings, SchedulingSettings()), runner, MonotonicClock())

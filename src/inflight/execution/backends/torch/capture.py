@@ -56,7 +56,7 @@ class CapturedPassDecoder(Passes, Protocol):
     """The same, as a runner asks for it."""
 
     @property
-    def places(self) -> Any: ...
+    def weight_slices(self) -> Any: ...
 
     def pooled(self, batch: Any, texts: Sequence[range]) -> Any: ...
 
@@ -184,9 +184,9 @@ class CapturedDecoder(CapturedPasses):
         self._decoder = decoder
 
     @property
-    def places(self) -> Any:
+    def weight_slices(self) -> Any:
         """As of the decoder."""
-        return self._decoder.places
+        return self._decoder.weight_slices
 
     @property
     def uncaptured(self) -> CapturedPassDecoder:
