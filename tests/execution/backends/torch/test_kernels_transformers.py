@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
 
-from inflight.execution.backends.torch import kernels
 from inflight.execution.backends.torch.backend import TorchBackend
-from inflight.execution.backends.torch.operations import DeviceOperations
+from inflight.execution.backends.torch.launcher import KernelLauncher
 from inflight.execution.transformers import load
 
 from ...test_transformers import RUN, saved
@@ -20,5 +18,5 @@ from ...test_transformers import RUN, saved
 def test_a_trial(tmp_path: Path, device: torch.device, name: str) -> None:
     saved(tmp_path, *RUN[name])
     model = load(tmp_path, "float32", False, 0, str(device))
-    backend = TorchBackend("float32", device, cast(DeviceOperations, kernels))
+    backend = TorchBackend("float32", device, KernelLauncher())
     assert model.difference(backend) < 1e-4
