@@ -12,6 +12,7 @@ from random import Random
 import msgspec
 import pytest
 
+from inflight.execution.kv.transfer import transports
 from inflight.execution.kv.transfer.handshake import introduce
 from inflight.execution.kv.transfer.wire import (
     PROTOCOL,
@@ -107,6 +108,32 @@ def test_a_pull_names_a_group_for_each_block(engine: Engine, names: int, groups:
         channel.send(Pull("one", [bytes(16)] * names, [0] * groups, 100), 5.0)
         with pytest.raises(PeerError, match="closed"):
             channel.receive(5.0)
+    works(engine)
+
+
+def test_a_transport_that_the_server_lacks_is_refused(engine: Engine) -> None:
+    with socket.create_connection(engine.peer_transfers.address, timeout=5) as connected:
+        channel = Channel(connected, "the server")
+        with pytest.raises(PeerError, match="closed"):
+            introduce(channel, PeerSecret(SECRET), DESCRIPTION, "shared memory")
+    works(engine)
+
+
+def test_a_peer_that_stops_within_a_block_is_too_slow(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transports, "PROGRESS", 0.2)
+    over = threading.Event()
+    half = _welcomed(frame(Blocks(1, 0, 0, BLOCK_BYTES)) + bytes(100))
+
+    def stops(connected: socket.socket) -> None:
+        half(connected)
+        over.wait(20)
+
+    with _listener(stops) as listener:
+        engine.pull(listener.getsockname()[:2], "one", [1], [7])
+        ended = engine.ended()
+        over.set()
+    assert "took too long" in str(ended.error)
+    monkeypatch.undo()
     works(engine)
 
 

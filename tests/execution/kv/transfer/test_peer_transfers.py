@@ -11,7 +11,7 @@ import pytest
 
 from inflight.core.types.kv_transfer import KVExportStats
 from inflight.core.types.plan import Transferred
-from inflight.execution.kv.transfer import nixl
+from inflight.execution.kv.transfer import nixl, peer_transfers
 from inflight.execution.kv.transfer.description import KVDescription
 from inflight.execution.kv.transfer.peer_transfers import KVTransferError
 
@@ -288,6 +288,19 @@ def test_large_blocks_take_several_messages(make: Make, transport: str, size: in
     decode.pull(prefill, "large", range(count), range(count))
     assert decode.ended(30).error is None
     assert decode.bytes[: count * size] == prefill.bytes[: count * size]
+
+
+def test_the_best_transport_of_both_ends_is_taken(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client has NIXL, and the server has not."""
+    prefill = make()
+    monkeypatch.setattr(peer_transfers, "_agent", lambda *given: object())
+    decode, alone = make(options(transport="auto")), make(options(transport="nixl"))
+    prefill.export("one", [1], [1])
+    alone.pull(prefill, "one", [1], [2])
+    assert "has no NIXL; install it there, too" in str(alone.ended().error)
+    decode.pull(prefill, "one", [1], [2])
+    assert decode.ended().error is None
+    assert decode.block(2) == prefill.block(1)
 
 
 def test_shared_memory_of_earlier_versions_means_tcp(make: Make, caplog: pytest.LogCaptureFixture) -> None:
