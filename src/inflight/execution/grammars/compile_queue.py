@@ -12,6 +12,7 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -191,15 +192,13 @@ class _Process:
             except OSError:
                 self._socket.close()
                 raise
-        self._orders = deque[bytes]()
-        self._has_orders = threading.Semaphore(0)
+        self._orders = SimpleQueue[bytes | None]()  # None: the thread that writes ends
         for work in (self._read, self._write):
             threading.Thread(target=work, name="grammar-compiles", daemon=True).start()
 
     def send(self, order: CompileJob | CancelJob) -> None:
         """Queue an order; a process that has ended is noticed by the thread that reads."""
-        self._orders.append(encode(order))
-        self._has_orders.release()
+        self._orders.put(encode(order))
 
     @property
     def exit_code(self) -> int | None:
@@ -212,15 +211,15 @@ class _Process:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-        self._has_orders.release()
+        self._orders.put(None)
 
     def _write(self) -> None:
         """In a thread of its own: the process loads for a while, and a socket holds little. Whatever breaks it ends the
         process, which is started anew for what it had at work."""
         try:
             send(self._socket, pickle.dumps(self._vocabulary()))
-            while self._has_orders.acquire() and self._orders:
-                send(self._socket, self._orders.popleft())
+            while (order := self._orders.get()) is not None:
+                send(self._socket, order)
         except OSError:
             pass
         finally:
@@ -235,7 +234,7 @@ class _Process:
         finally:
             self._shut_down()
             self._process.wait()
-            self._has_orders.release()  # the thread that writes ends, too
+            self._orders.put(None)
             self._ended(self)
             self._socket.close()
 

@@ -1,9 +1,9 @@
-"""The process in which grammars are compiled first: `python -m inflight.execution.grammars.compile_worker FD`.
+"""Compile grammars first in limited children of a process: `python -m inflight.execution.grammars.compile_worker FD`.
 
-It makes the library's view of the tokenizer once, then forks a child for each grammar. A child bounds its own processor
-time, memory and stack, compiles the grammar and fills its first mask. A grammar that exceeds a bound, or makes the
-library crash, ends its child alone, and this process reports why. The library cannot hand a compiled grammar to another
-process, so that the engine compiles again, in a thread with four times the stack, whatever passed here.
+The process makes the library's view of the tokenizer once, then forks a child for each grammar. A child bounds its own
+processor time, memory and stack, compiles the grammar and fills its first mask. A grammar that exceeds a bound, or
+makes the library crash, ends its child alone, and the process reports why. The engine compiles again what passed here,
+in a thread with four times the stack, since the library cannot send a compiled grammar to another process.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ class _Known(NamedTuple):
     tokenizer: LLTokenizer
 
 
-# -- the child -------------------------------------------------------------------------------------------------------
-
-
+# -- the child
 def _compile(known: _Known, job: CompileJob, verdict: int, others: list[int]) -> None:
     """Write the verdict of one job to a pipe, and end this process, whatever happens: an error that went on from here
     would end the children beside it. others: descriptors of the process that forked it."""
@@ -97,23 +95,24 @@ def _write_verdict(known: _Known, job: CompileJob, verdict: int) -> None:
 
 
 def _verdict(known: _Known, job: CompileJob) -> Verdict:
-    before, began = _allocated_bytes(), time.process_time()
+    before, began, error = _allocated_bytes(), time.process_time(), None
+    memory, source = 0, GrammarSource("")
     try:
         source, *kept = _followed(known, Grammar(job.kind, job.source))
         memory = max(0, _allocated_bytes() - before)
         del kept
-    except GrammarError as error:
-        return Verdict(job.number, error=str(error), seconds=time.process_time() - began)
+        error = TOO_LARGE if memory > MEMORY_BYTES else None
+    except GrammarError as fault:
+        error = str(fault)
     except MemoryError:
-        return Verdict(job.number, error=TOO_LARGE, seconds=time.process_time() - began)
+        error = TOO_LARGE
     except RecursionError:
-        return Verdict(job.number, error=TOO_DEEP, seconds=time.process_time() - began)
-    except BaseException as error:  # what the library panics with is no Exception
-        sentence = f"cannot be compiled: {type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
-        return Verdict(job.number, error=sentence, seconds=time.process_time() - began)
+        error = TOO_DEEP
+    except BaseException as fault:  # what the library panics with is no Exception
+        error = f"cannot be compiled: {type(fault).__name__}: {fault}"[:MAX_ERROR_CHARACTERS]
     seconds = time.process_time() - began
-    if memory > MEMORY_BYTES:
-        return Verdict(job.number, error=TOO_LARGE, seconds=seconds)
+    if error is not None:
+        return Verdict(job.number, error=error, seconds=seconds)
     return Verdict(job.number, source.text, dict(source.checks), memory_bytes=memory, seconds=seconds)
 
 
@@ -138,14 +137,15 @@ def _compiled_source(known: _Known, grammar: Grammar, is_wide: bool) -> tuple[Gr
     return source, compiled(known.tokenizer, source.text), AnswerChecks(source.checks)
 
 
-_BEFORE, _BEHIND = ("arena", "ordblks", "smblks", "hblks"), ("fordblks", "keepcost")
-
-
 class _MallocInfo(ctypes.Structure):
     """glibc's `struct mallinfo2`."""
 
     _fields_ = tuple(
-        (name, ctypes.c_size_t) for name in (*_BEFORE, "hblkhd", "usmblks", "fsmblks", "uordblks", *_BEHIND)
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks"),
+            "keepcost",
+        )
     )
 
 
@@ -159,9 +159,7 @@ def _allocated_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-# -- the process that forks them -------------------------------------------------------------------------------------
-
-
+# -- the process that forks them
 @dataclass(slots=True)
 class _Child:
     """A job at work. verdict: what has come of it."""
@@ -184,26 +182,22 @@ class _Children:
         return list(self._children)
 
     def start(self, job: CompileJob) -> None:
-        """Fork a child for this job."""
+        """Fork a child for this job; report where the system lets no child start."""
+        pipe: tuple[int, ...] = ()
         try:
-            theirs, mine = os.pipe()
-        except OSError as error:
-            return self._refuse(job, error)
-        try:
+            theirs, mine = pipe = os.pipe()
             pid = os.fork()
         except OSError as error:
-            os.close(theirs)
-            os.close(mine)
-            return self._refuse(job, error)
+            for one in pipe:
+                os.close(one)
+            sentence = (
+                f"cannot be compiled now, since the system starts no process ({error.strerror}); try again in 1 s"
+            )
+            return send(self._engine, encode(Verdict(job.number, error=sentence, passes=True)))
         if not pid:
             _compile(self._known, job, mine, [self._engine.fileno(), theirs, *self._children])
         os.close(mine)
         self._children[theirs] = _Child(job.number, pid)
-
-    def _refuse(self, job: CompileJob, error: OSError) -> None:
-        """Report that the system lets no child start."""
-        sentence = f"cannot be compiled now, since the system starts no process ({error.strerror}); try again in 1 s"
-        send(self._engine, encode(Verdict(job.number, error=sentence, passes=True)))
 
     def cancel(self, number: int) -> None:
         """Kill the child of this job, if it is at work."""

@@ -120,7 +120,7 @@ class CompiledGrammars:
         """vocabulary: asked for when the first grammar comes, in a thread. Raises GrammarError where there is none."""
         self._vocabulary = vocabulary
         self._queue = CompileQueue(vocabulary)
-        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._has_threads = False
         self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()  # by kind and source
         self._cached_bytes = 0
@@ -226,10 +226,9 @@ class CompiledGrammars:
         for entry in waiting:
             self._refuse(entry, GrammarNotNow("cannot be compiled: the engine was closed"))
         for _ in range(threads):
-            self._work.put(_end)
+            self._work.put(None)
 
-    # -- entries -----------------------------------------------------------------------------------------------------
-
+    # -- entries
     def _found(self, grammar: Grammar) -> _Entry | None:
         return self._entries.get((grammar.kind, grammar.source))
 
@@ -337,8 +336,7 @@ class CompiledGrammars:
             else:
                 self._evict()
 
-    # -- threads -----------------------------------------------------------------------------------------------------
-
+    # -- threads
     def _load(self) -> None:
         """Make the tokenizer's view, and have the process make its own. Raises GrammarError."""
         with self._making:
@@ -374,20 +372,11 @@ def _refusal(grammar: Grammar, error: GrammarError) -> RequestRefused:
     return RequestRefused(sentence, field="grammar", code="invalid_grammar")
 
 
-class _Ended(Exception):
-    """A thread is to end."""
-
-
-def _end() -> None:
-    raise _Ended
-
-
-def _run(work: SimpleQueue[Callable[[], None]]) -> None:
-    """Do work at low priority: steps come first."""
+def _run(work: SimpleQueue[Callable[[], None] | None]) -> None:
+    """Do work at low priority, as steps come first, until there is None."""
     lower_priority(NICE, threading.get_native_id())
-    with contextlib.suppress(_Ended):
-        while True:
-            work.get()()
+    while (one := work.get()) is not None:
+        one()
 
 
 def _when_done(outcomes: list[Future[Compiled]], then: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from copy import copy
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -97,7 +97,7 @@ class GrammarRow:
         self._forced, self._fault_ahead = [], None
         drafts, begun, num_drafts = list(drafts), tuple[int, ...](), len(drafts)
         if not self._prelude.is_over:
-            prelude = self._prelude.copy()
+            prelude = copy(self._prelude)
             while not prelude.is_over:
                 self._fill_before(lines[first], prelude)
                 if not drafts:
@@ -168,8 +168,7 @@ class GrammarRow:
         if checks.has_whole and matcher.is_accepting():
             fault = checks.fault("", self._compiled.text(taken))
             if fault is not None:
-                for end in self._compiled.end_token_ids:
-                    line[end >> 5] &= ~(np.uint32(1) << np.uint32(end & 31))
+                self._exclude_ends(line)
         if fault is None or line.any():
             return None, num_checked + len(captures)
         return f"The JSON text is whole and its schema does not allow it: {fault}. Ask again, or ask for less.", 0
@@ -194,7 +193,8 @@ class GrammarRow:
                 self._taken += token_ids[before:end]
 
     def _behind(self, begun: tuple[int, ...]) -> LLMatcher | None:
-        """Where the output stands, or behind drafts that it would begin with. None: they cannot be drawn."""
+        """Return the matcher at the output's end, or behind drafts that it would begin with. None: they cannot be
+        drawn."""
         matcher = self._matched()
         if not begun or matcher is None:
             return matcher
@@ -218,7 +218,7 @@ class GrammarRow:
         """Behind an end that is ignored nothing but ends may come."""
         lines[:] = 0
         for end in self._compiled.end_token_ids:
-            lines[:, end >> 5] |= np.uint32(1) << np.uint32(end & 31)
+            _allow(lines, end)
 
     def _fill_before(self, line: Array, prelude: Prelude) -> None:
         """Before the grammar begins an answer does not end: it would lack what was asked for."""
@@ -229,8 +229,11 @@ class GrammarRow:
             line[:] = 0
             _allow(line, prelude.forced)
         elif self._grammar.kind != "none":
-            for end in self._compiled.end_token_ids:
-                line[end >> 5] &= ~(np.uint32(1) << np.uint32(end & 31))
+            self._exclude_ends(line)
+
+    def _exclude_ends(self, line: Array) -> None:
+        for end in self._compiled.end_token_ids:
+            line[end >> 5] &= ~(np.uint32(1) << np.uint32(end & 31))
 
     def _fill_begun(self, line: Array, begun: tuple[int, ...]) -> None:
         """By the grammar's word alone, which may let nothing follow here: an opening does all the same."""
@@ -241,8 +244,9 @@ class GrammarRow:
             matcher.unsafe_compute_mask_ptr(line.ctypes.data, line.nbytes)
 
 
-def _allow(line: Array, token_id: int) -> None:
-    line[token_id >> 5] |= np.uint32(1) << np.uint32(token_id & 31)
+def _allow(lines: Array, token_id: int) -> None:
+    """Allow a token in one line, or in several."""
+    lines[..., token_id >> 5] |= np.uint32(1) << np.uint32(token_id & 31)
 
 
 class Prelude:
@@ -251,11 +255,8 @@ class Prelude:
 
     def __init__(self, grammar: Grammar) -> None:
         """Begin; it is over at once where no tokens are known that end it."""
-        self._opening, self._end, self._most = (
-            grammar.opening_token_ids,
-            grammar.after_token_ids,
-            grammar.max_tokens_before,
-        )
+        self._opening, self._end = grammar.opening_token_ids, grammar.after_token_ids
+        self._max_tokens = grammar.max_tokens_before
         self._matched = 0  # leading tokens of `end` that the output ends with
         self._taken = 0
         self.begun: tuple[int, ...] = ()
@@ -285,11 +286,8 @@ class Prelude:
     @property
     def forced(self) -> int | None:
         """The token that must come next; None: any may."""
-        is_spent = self._most is not None and self._taken >= self._most
+        is_spent = self._max_tokens is not None and self._taken >= self._max_tokens
         return self._end[self._matched] if is_spent and not self.is_over and self.opening is None else None
-
-    def copy(self) -> Self:
-        return copy(self)
 
     def _shorter(self, matched: int) -> int:
         """Return the next shorter beginning of the end that so many of its tokens end with."""

@@ -12,7 +12,7 @@ from inflight.counted import counted
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.matrices import Array, Matrix, Rows, rows_of
 from inflight.execution.checkpoints.gguf.blocks import PACKED_HERE, as_they_lie, dequantize, matrix_of, readable
-from inflight.execution.checkpoints.gguf.names import Place, learnt_number, place_of
+from inflight.execution.checkpoints.gguf.names import StoredTensor, learnt_number, stored_tensor
 from inflight.models.errors import ModelError
 from inflight.models.gguf.gguf_file import GGUFFile, TensorEntry
 from inflight.models.gguf.gguf_model import GGUFModel
@@ -30,7 +30,7 @@ class GGUFCheckpoint:
         ModelError, also for types of tensors that are not read."""
         self._model = model if isinstance(model, GGUFModel) else GGUFModel(model)
         self._architecture = self._model.architecture
-        self._places: dict[str, Place | None] = {}  # a tensor is asked for four times on its way through a start
+        self._stored: dict[str, StoredTensor | None] = {}  # a tensor is asked for four times on its way through a start
         unread = {entry.type.name for _, entry in self._model.tensors.values()} - set(readable())
         if unread:
             raise ModelError(
@@ -46,18 +46,18 @@ class GGUFCheckpoint:
         learnt = self._learnt(name)
         if learnt is not None:
             return np.array(learnt, np.float32).reshape(tuple(shape))
-        place, file, entry = self._place(name, tuple(shape))
-        if place.undo == "separate":
-            return self._joined(place, tuple(shape))
-        return self._undone(place, self._values(place, file, entry).reshape(tuple(shape)))
+        stored, file, entry = self._checked(name, tuple(shape))
+        if stored.undo == "separate":
+            return self._joined(stored, tuple(shape))
+        return self._undone(stored, self._values(stored, file, entry).reshape(tuple(shape)))
 
     def pieces(self, name: str, shape: tuple[int, int]) -> Iterator[Rows]:
         """Yield the rows of `tensor`, some at a time, or the blocks that stand for them."""
-        place, file, entry = self._place(name, shape)
-        if entry.type.is_plain or place.undo != "none":
+        stored, file, entry = self._checked(name, shape)
+        if entry.type.is_plain or stored.undo != "none":
             yield self.tensor(name, shape)
             return
-        raw, row_blocks = self._raw(place, file, entry), shape[1] // entry.type.values
+        raw, row_blocks = self._raw(stored, file, entry), shape[1] // entry.type.values
         if entry.type.name not in PACKED_HERE:
             yield as_they_lie(entry.type.name, raw, shape, entry.type.values)
             return
@@ -67,15 +67,15 @@ class GGUFCheckpoint:
             yield piece.reshape(-1, shape[1])
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
-        """Return a matrix [outputs, inputs] as stored, or rounded to a form that is packed (`packing`). Errors as
+        """Return a matrix [outputs, inputs] as stored, or rounded to a form that is packed (`blocks`). Errors as
         above."""
-        place, file, entry = self._place(name, shape)
-        if entry.type.is_plain or place.undo not in ("none", "rotated pairs", "value heads"):
+        stored, file, entry = self._checked(name, shape)
+        if entry.type.is_plain or stored.undo not in ("none", "rotated pairs", "value heads"):
             return self.tensor(name, shape)
         # All of a stack up to this expert: reading the next one maps pages that were given back with those before.
-        pages = np.frombuffer(file.map, np.uint8, _span(place, entry)[1] - entry.begin, entry.begin)
-        held = matrix_of(entry.type.name, self._raw(place, file, entry), shape, entry.type.values, pages)
-        order = self._row_order(place, shape[0])
+        pages = np.frombuffer(file.map, np.uint8, _span(stored, entry)[1] - entry.begin, entry.begin)
+        held = matrix_of(entry.type.name, self._raw(stored, file, entry), shape, entry.type.values, pages)
+        order = self._row_order(stored, shape[0])
         return held if order is None else rows_of(held, order)
 
     def release(self, name: str) -> None:
@@ -86,11 +86,11 @@ class GGUFCheckpoint:
             file.release(*_span(found, entry))
 
     # -- finding ----------------------------------------------------------------------------------------------------
-    def _find(self, name: str) -> Place | None:
-        if name not in self._places:
-            place = place_of(name, self._architecture, self._model.tensors)
-            self._places[name] = place if place is not None and place.name in self._model.tensors else None
-        return self._places[name]
+    def _find(self, name: str) -> StoredTensor | None:
+        if name not in self._stored:
+            stored = stored_tensor(name, self._architecture, self._model.tensors)
+            self._stored[name] = stored if stored is not None and stored.name in self._model.tensors else None
+        return self._stored[name]
 
     def _learnt(self, name: str) -> float | None:
         """Return a layer's learnt number that the metadata hold."""
@@ -98,51 +98,51 @@ class GGUFCheckpoint:
         numbers = self._model.metadata.numbers(key) if key else ()
         return numbers[layer] if layer < len(numbers) else None
 
-    def _place(self, name: str, shape: tuple[int, ...]) -> tuple[Place, GGUFFile, TensorEntry]:
-        place = self._find(name)
-        if place is None:
-            known = place_of(name, self._architecture, self._model.tensors)
+    def _checked(self, name: str, shape: tuple[int, ...]) -> tuple[StoredTensor, GGUFFile, TensorEntry]:
+        stored = self._find(name)
+        if stored is None:
+            known = stored_tensor(name, self._architecture, self._model.tensors)
             called = "" if known is None else f" ({known.name} there)"
             raise ModelError(
                 f"{self._model.path} lacks tensor {name!r}{called}, which its metadata ask for; convert the model "
                 "again, or take a complete file."
             )
-        file, entry = self._model.tensors[place.name]
-        if place.undo == "separate":  # whose shape follows from both
-            return place, file, entry
-        held = entry.shape if place.expert is None else entry.shape[1:]
-        if place.half is not None and held[0] % 2 == 0:
+        file, entry = self._model.tensors[stored.name]
+        if stored.undo == "separate":  # whose shape follows from both
+            return stored, file, entry
+        held = entry.shape if stored.expert is None else entry.shape[1:]
+        if stored.half is not None and held[0] % 2 == 0:
             held = (held[0] // 2, *held[1:])
-        if place.expert is not None and place.expert >= entry.shape[0]:
+        if stored.expert is not None and stored.expert >= entry.shape[0]:
             raise ModelError(
-                f"{place.name} in {file.path} stacks {counted(entry.shape[0], 'expert')}, and not {place.expert + 1}."
+                f"{stored.name} in {file.path} stacks {counted(entry.shape[0], 'expert')}, and not {stored.expert + 1}."
             )
         if _essential(held) != _essential(shape):
             raise ModelError(
-                f"tensor {place.name!r} in {file.path} has shape {list(held)}, but the metadata ask for {list(shape)} "
+                f"tensor {stored.name!r} in {file.path} has shape {list(held)}, but the metadata ask for {list(shape)} "
                 f"({name}); convert the model again."
             )
-        return place, file, entry
+        return stored, file, entry
 
-    def _values(self, place: Place, file: GGUFFile, entry: TensorEntry) -> Array:
-        raw = self._raw(place, file, entry)
+    def _values(self, stored: StoredTensor, file: GGUFFile, entry: TensorEntry) -> Array:
+        raw = self._raw(stored, file, entry)
         if entry.type.is_plain:
             return raw.view(_PLAIN[entry.type.name])
         return dequantize(entry.type.name, raw, entry.type.values)
 
-    def _raw(self, place: Place, file: GGUFFile, entry: TensorEntry) -> Array:
+    def _raw(self, stored: StoredTensor, file: GGUFFile, entry: TensorEntry) -> Array:
         """Return the tensor's bytes, or those of one expert, or of half its rows: uint8 [blocks, bytes of one]."""
-        begin, end = _span(place, entry)
+        begin, end = _span(stored, entry)
         return np.frombuffer(file.map, np.uint8, end - begin, begin).reshape(-1, entry.type.nbytes)
 
     # -- what the converter did -------------------------------------------------------------------------------------
-    def _joined(self, place: Place, shape: tuple[int, ...]) -> Array:
+    def _joined(self, stored: StoredTensor, shape: tuple[int, ...]) -> Array:
         """Keys and values of latent attention, head by head: [heads · (keys + values), compressed]."""
-        beside = Place(place.name.replace("attn_k_b", "attn_v_b"))
+        beside = StoredTensor(stored.name.replace("attn_k_b", "attn_v_b"))
         parts = []
-        for one in (place, beside):
+        for one in (stored, beside):
             if one.name not in self._model.tensors:
-                raise ModelError(f"{self._model.path} has {place.name}, but no {one.name}; take a complete file.")
+                raise ModelError(f"{self._model.path} has {stored.name}, but no {one.name}; take a complete file.")
             file, entry = self._model.tensors[one.name]
             parts.append(_float32(self._values(one, file, entry)).reshape(entry.shape))
         keys, values = parts[0].swapaxes(-1, -2) if parts[0].ndim > 1 else parts[0], parts[1]
@@ -152,35 +152,35 @@ class GGUFCheckpoint:
             or (keys.shape[0] * (keys.shape[1] + values.shape[1]), keys.shape[2]) != shape
         ):
             raise ModelError(
-                f"{place.name} and {beside.name} in {self._model.path} have shapes {list(parts[0].shape)} and "
+                f"{stored.name} and {beside.name} in {self._model.path} have shapes {list(parts[0].shape)} and "
                 f"{list(values.shape)}, but the metadata ask for {list(shape)} of both; convert the model again."
             )
         return np.concatenate((keys, values), axis=1).reshape(shape)
 
-    def _undone(self, place: Place, values: Array) -> Array:
-        if place.undo == "none":
+    def _undone(self, stored: StoredTensor, values: Array) -> Array:
+        if stored.undo == "none":
             return values
-        if place.undo == "added one":
+        if stored.undo == "added one":
             return np.asarray(_float32(values) - np.float32(1))
-        if place.undo == "log of negated":
+        if stored.undo == "log of negated":
             with np.errstate(invalid="ignore", divide="ignore"):  # a damaged file's may be no negated exponentials
                 values = np.log(-_float32(values))
-        if place.undo == "value columns":
+        if stored.undo == "value columns":
             order = self._value_order(values.shape[1], 0)
             return np.ascontiguousarray(values[:, order])
-        rows = self._row_order(place, values.shape[0])
+        rows = self._row_order(stored, values.shape[0])
         return values if rows is None else np.ascontiguousarray(values[rows])
 
-    def _row_order(self, place: Place, rows: int) -> Array | None:
+    def _row_order(self, stored: StoredTensor, rows: int) -> Array | None:
         """Which of the file's rows comes where; None where they are in order."""
-        if place.undo == "rotated pairs":
+        if stored.undo == "rotated pairs":
             keys = Keys(self._model)
-            heads = keys.one("attention.head_count_kv" if ".attn_k." in place.name else "attention.head_count")
+            heads = keys.one("attention.head_count_kv" if ".attn_k." in stored.name else "attention.head_count")
             if heads < 1 or rows % (2 * heads):
-                raise ModelError(f"{place.name} in {self._model.path} has {rows} rows, which are no {heads} heads.")
+                raise ModelError(f"{stored.name} in {self._model.path} has {rows} rows, which are no {heads} heads.")
             return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
-        if place.undo in ("value heads", "log of negated") and self._architecture in ("qwen35", "qwen35moe"):
-            fused = any(f".{leaf}." in place.name for leaf in ("attn_qkv", "ssm_conv1d"))
+        if stored.undo in ("value heads", "log of negated") and self._architecture in ("qwen35", "qwen35moe"):
+            fused = any(f".{leaf}." in stored.name for leaf in ("attn_qkv", "ssm_conv1d"))
             keys = Keys(self._model)
             before = 2 * keys.size("ssm.state_size") * keys.size("ssm.group_count") if fused else 0
             return self._value_order(rows, before)
@@ -205,15 +205,15 @@ class GGUFCheckpoint:
         return np.concatenate((np.arange(before), before + tiled.swapaxes(0, 1).ravel()))
 
 
-def _span(place: Place, entry: TensorEntry) -> tuple[int, int]:
+def _span(stored: StoredTensor, entry: TensorEntry) -> tuple[int, int]:
     """Bytes of the file that hold the tensor, or one expert of it, or half its rows: first, and behind the last."""
     begin, size = entry.begin, math.prod(entry.shape) // entry.type.values * entry.type.nbytes
-    if place.expert is not None:
+    if stored.expert is not None:
         size //= entry.shape[0]
-        begin += place.expert * size
-    if place.half is not None:
+        begin += stored.expert * size
+    if stored.half is not None:
         size //= 2
-        begin += place.half * size
+        begin += stored.half * size
     return begin, begin + size
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 Undo = Literal["rotated pairs", "added one", "log of negated", "value heads", "value columns", "separate", "none"]
 
 
-class Place(Struct, frozen=True):
+class StoredTensor(Struct, frozen=True):
     """name: in the file. expert: which of a stack, None where it is none. half: of an expert's rows, where gate and up
     are one tensor: 0, 1, or None where all are wanted. undo: what the converter did.
 
@@ -120,7 +120,7 @@ _LEARNT = re.compile(r"model\.layers\.(?P<layer>\d+)\.mlp\.act_fn\.(?P<part>alph
 _VALUE_ROWS = frozenset(("ssm_a", "ssm_dt.bias", "ssm_alpha", "ssm_beta", "attn_gate", "attn_qkv", "ssm_conv1d"))
 
 
-def place_of(name: str, architecture: str, there: Container[str]) -> Place | None:
+def stored_tensor(name: str, architecture: str, there: Container[str]) -> StoredTensor | None:
     """Where the tensor that Hugging Face calls `name` lies. there: the file's names. None where GGUF has no such."""
     layer = _LAYER.fullmatch(name)
     if layer is None:
@@ -144,7 +144,7 @@ def place_of(name: str, architecture: str, there: Container[str]) -> Place | Non
     if stem == "post_attention_layernorm" and architecture in _POST_ATTENTION:
         leaf = "post_attention_norm"
     if leaf == "attn_kv_b" and f"{prefix}attn_k_b.{kind}" in there:
-        return Place(f"{prefix}attn_k_b.{kind}", undo="separate")
+        return StoredTensor(f"{prefix}attn_k_b.{kind}", undo="separate")
     return _found(f"{prefix}{leaf}.{kind}", leaf, architecture)
 
 
@@ -154,31 +154,31 @@ def learnt_number(name: str) -> tuple[str, int] | None:
     return None if found is None else (f"xielu.{found['part']}", int(found["layer"]))
 
 
-def _expert(prefix: str, expert: re.Match[str], there: Container[str]) -> Place | None:
+def _expert(prefix: str, expert: re.Match[str], there: Container[str]) -> StoredTensor | None:
     part = _EXPERT_PARTS.get(expert["part"])
     if part is None:
         return None
     alone = f"{prefix}ffn_{part}.{expert['expert']}.{expert['kind']}"  # as the first converters had it
     if alone in there:
-        return Place(alone)
+        return StoredTensor(alone)
     both = f"{prefix}ffn_gate_up_exps.{expert['kind']}"
     if part != "down" and both in there:
-        return Place(both, int(expert["expert"]), half=int(part == "up"))
-    return Place(f"{prefix}ffn_{part}_exps.{expert['kind']}", int(expert["expert"]))
+        return StoredTensor(both, int(expert["expert"]), half=int(part == "up"))
+    return StoredTensor(f"{prefix}ffn_{part}_exps.{expert['kind']}", int(expert["expert"]))
 
 
-def _found(name: str, leaf: str, architecture: str) -> Place:
+def _found(name: str, leaf: str, architecture: str) -> StoredTensor:
     if leaf in ("attn_q", "attn_k") and architecture in _PAIRED:
-        return Place(name, undo="rotated pairs")
+        return StoredTensor(name, undo="rotated pairs")
     if architecture in _ADDED_ONE and name.endswith("norm.weight") and leaf != "ssm_norm":
-        return Place(name, undo="added one")
+        return StoredTensor(name, undo="added one")
     if architecture in ("qwen35", "qwen35moe"):
         if leaf == "ssm_a":
-            return Place(name, undo="log of negated")
+            return StoredTensor(name, undo="log of negated")
         if leaf in _VALUE_ROWS:
-            return Place(name, undo="value heads")
+            return StoredTensor(name, undo="value heads")
         if leaf == "ssm_out":
-            return Place(name, undo="value columns")
+            return StoredTensor(name, undo="value columns")
     elif leaf == "ssm_a":
-        return Place(name, undo="log of negated")
-    return Place(name)
+        return StoredTensor(name, undo="log of negated")
+    return StoredTensor(name)
