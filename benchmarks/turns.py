@@ -33,7 +33,7 @@ from benchmarks.results import table, write_section
 from benchmarks.served import Server, tree_seconds
 from inflight.core.types.kv_blocks import max_blocks
 from inflight.counted import counted
-from inflight.execution.kv_groups import kv_groups
+from inflight.execution.kv.kv_groups import kv_groups
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.registry import read_folder
 from inflight.models.sequence_memory import state_bytes

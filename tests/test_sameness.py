@@ -22,7 +22,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.core.types.plan import BatchPlan
 from inflight.core.types.sampling import SamplingParams
-from inflight.execution.kv_groups import KVGroups, one_group
+from inflight.execution.kv.kv_groups import KVGroups, one_group
 from inflight.execution.runner import ModelRunner
 from inflight.frontend.offline import Offline
 from inflight.frontend.outputs import RequestOutput

@@ -22,7 +22,7 @@ from inflight import LLM, SamplingParams
 from inflight.execution.backends.protocol import Activation, Linear
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.checkpoints.dummy import DummyWeights
-from inflight.execution.kv_groups import one_group
+from inflight.execution.kv.kv_groups import one_group
 from inflight.execution.layers.norm import Residual
 from inflight.execution.memory import states_of
 from inflight.execution.model import Model

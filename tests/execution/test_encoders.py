@@ -23,7 +23,7 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.backends import open_backend
 from inflight.execution.checkpoints.checkpoint import Checkpoint
-from inflight.execution.kv_groups import kv_groups
+from inflight.execution.kv.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
 from inflight.execution.model import Model
 from inflight.execution.runner import ModelRunner

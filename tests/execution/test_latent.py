@@ -9,7 +9,7 @@ import pytest
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import KVLayer, Quantization
-from inflight.execution.kv_groups import kv_groups
+from inflight.execution.kv.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
 from inflight.execution.sizes import kv_bytes_per_token
 from inflight.models.errors import ModelError

@@ -41,7 +41,7 @@ from inflight.execution.backends.torch.device import first_line
 from inflight.execution.computing import ComputedModel
 from inflight.execution.device_faults import is_out_of_memory
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
-from inflight.execution.kv_groups import kv_groups
+from inflight.execution.kv.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
 from inflight.execution.packer import Progress
 from inflight.execution.parallel.shards import cut_model

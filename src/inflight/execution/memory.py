@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 from inflight.core.types.kv_blocks import default_checkpoints, max_blocks, max_sequence_tokens
 from inflight.counted import UNBOUNDED
 from inflight.execution.backends.protocol import Device, KVShape, LayerState
-from inflight.execution.kv_groups import KVGroups, kept, one_group
+from inflight.execution.kv.kv_groups import KVGroups, kept, one_group
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
 

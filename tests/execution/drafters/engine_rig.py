@@ -25,7 +25,7 @@ from inflight.execution.drafters.draft_kv import DraftKV
 from inflight.execution.drafters.draft_model import DraftModel
 from inflight.execution.drafters.draft_model_source import draft_kv_shape
 from inflight.execution.drafters.step_drafting import StepDrafter
-from inflight.execution.kv_groups import kv_groups
+from inflight.execution.kv.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
 from inflight.execution.model import Model
 from inflight.execution.runner import ModelRunner

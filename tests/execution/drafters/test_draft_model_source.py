@@ -8,7 +8,7 @@ import pytest
 from models import FAMILIES, SIZES
 
 from inflight.execution.drafters.draft_model_source import check_pair, draft_kv_shape
-from inflight.execution.kv_groups import kv_groups
+from inflight.execution.kv.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_spec

@@ -9,7 +9,7 @@ from inflight.execution.backends.protocol import Backend, KVShape
 from inflight.execution.computing import KernelModel
 from inflight.execution.drafters.draft_kv import DraftKV
 from inflight.execution.drafters.draft_model import DraftModel
-from inflight.execution.kv_groups import one_group
+from inflight.execution.kv.kv_groups import one_group
 from inflight.execution.memory import kv_shape, states_of
 from inflight.execution.packer import Progress
 from inflight.execution.passes import PassDecoder

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inflight.execution.backends.protocol import Array, KVLayer, KVShape, Linear, Table
-from inflight.execution.kv_groups import kept
+from inflight.execution.kv.kv_groups import kept
 from inflight.execution.layers.norm import NormWeights
 from inflight.execution.weights import LayerWeights
 from inflight.models.spec import Head as LogitRule

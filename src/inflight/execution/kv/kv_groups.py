@@ -1,8 +1,8 @@
-"""KV groups: which layers of a model share their blocks' fate.
+"""Divides a model's layers into KV groups, whose layers have blocks in common.
 
-Layers that look equally far back go together, dealt out so that a block of any group needs about the same bytes, each
-layer with heads and widths of its own (vLLM's hybrid KV cache manager does so where they are alike). Knows how much of
-a token each kind of layer keeps; what a sequence then holds is `core.types.kv_blocks`'s to say.
+Layers of a group have the same window. Groups are chosen so that a block of any group needs about the same bytes; the
+layers of a group may have different heads and widths (vLLM's hybrid KV cache manager groups layers that are alike).
+`core.types.kv_blocks` says how many blocks a sequence then has.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ from inflight.execution.backends.protocol import KVLayer
 from inflight.models.parts import Mixer
 from inflight.models.spec import ModelSpec
 
-MAX_GROUPS = 16  # each is one more table for every row
-WORTH = 0.8  # share of the memory of one group of all layers that several must not exceed
-SLIGHT = 1.05  # few groups are taken before many that would take this much less
+MAX_GROUPS = 16  # each is one more block table for every row
+MAX_MEMORY_SHARE = 0.8  # of the memory of one group of all layers, for several groups
+FEWER_GROUPS = 1.05  # times the least memory, for fewer groups
 
 
 class KVGroups(Struct, frozen=True):
-    """windows: of each group, in tokens; 0 sees all; groups without one come first. of_layer: each layer's group; None
-    for one that takes no place in any block."""
+    """KV groups of a model.
+
+    Attributes:
+        windows: Of each group, in tokens; 0: all. Groups without a window come first.
+        of_layer: Group of each layer; None: the layer has no keys and values in blocks.
+    """
 
     windows: tuple[int, ...]
     of_layer: tuple[int | None, ...]
@@ -33,16 +37,17 @@ def kept(mixer: Mixer, group: int = 0) -> KVLayer | None:
 
 
 def one_group(spec: ModelSpec) -> KVGroups:
-    """Put all layers into one group, as if there were no windows. Encoder-only input keeps nothing from layer to layer,
-    so all its layers use the first layer's memory."""
+    """Put all layers into one group, as if there were no windows. Layers of encoder-only input, which need nothing of
+    other layers, all use the first layer's memory."""
     if spec.encoder_only:
         return KVGroups((0,), (0, *[None] * (len(spec.layers) - 1)))
     return KVGroups((0,), tuple(None if kept(layer.mixer) is None else 0 for layer in spec.layers))
 
 
 def kv_groups(spec: ModelSpec, block_size: int, max_model_len: int) -> KVGroups:
-    """Choose the groups with which a decoding sequence of `max_model_len` tokens takes least memory; of equals, the
-    fewest. Where windows do not save much, one group of all layers keeps everything."""
+    """Choose the groups with which a decoding sequence of `max_model_len` tokens takes least memory.
+
+    Few groups are taken where more save little, and one without a window where windows save little."""
     if spec.encoder_only:
         return one_group(spec)
     sizes = [0 if (own := kept(layer.mixer)) is None else own.elements for layer in spec.layers]
@@ -61,15 +66,15 @@ def kv_groups(spec: ModelSpec, block_size: int, max_model_len: int) -> KVGroups:
     several = [groups for groups in several if len(groups.windows) <= MAX_GROUPS]
     least = min(map(memory, several), default=0)
     few = min(
-        (groups for groups in several if memory(groups) <= SLIGHT * least),
+        (groups for groups in several if memory(groups) <= FEWER_GROUPS * least),
         key=lambda groups: (len(groups.windows), memory(groups)),
         default=one,
     )
-    return few if memory(few) <= WORTH * memory(one) else one
+    return few if memory(few) <= MAX_MEMORY_SHARE * memory(one) else one
 
 
 def _divided(windows: list[int], sizes: list[int], room: int) -> KVGroups:
-    """Into groups of layers with the same window, in their order, that do not exceed `room` elements of a token."""
+    """Divide layers with the same window into groups, in their order, of at most `room` elements of a token each."""
     found: list[int] = []  # window of each group
     of_layer: list[int | None] = [None] * len(windows)
     for window in sorted({window for window, size in zip(windows, sizes, strict=True) if size}):

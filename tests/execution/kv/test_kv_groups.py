@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from inflight.core.types.kv_blocks import max_blocks
-from inflight.execution.kv_groups import kv_groups, one_group
+from inflight.execution.kv.kv_groups import kv_groups, one_group
 from inflight.execution.memory import MachineMemory, kv_shape, kv_size
 from inflight.models.mixers.shortconv import ShortConvolution
 from inflight.models.registry import read_spec
