@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from inflight.core.types.kv_blocks import default_checkpoints, max_blocks, max_sequence_tokens
 from inflight.counted import UNBOUNDED
@@ -76,8 +75,8 @@ def kv_shape(
 
 def states_of(model: ModelSpec) -> tuple[LayerState | None, ...]:
     """Return the shape of each layer's recurrent state, None for layers without; empty where no layer has one."""
-    states = [layer.mixer.recurrent_state(model.hidden_size) for layer in model.layers]
-    return tuple(None if one is None else LayerState(*astuple(one)) for one in states) if any(states) else ()
+    states = tuple(layer.mixer.recurrent_state(model.hidden_size) for layer in model.layers)
+    return states if any(states) else ()
 
 
 def kv_size(

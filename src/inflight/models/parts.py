@@ -63,9 +63,10 @@ class TokenKV(Struct, frozen=True):
         return self.heads * (2 if self.value_dim else 1)
 
 
-class TokenState(Struct, frozen=True):
-    """A recurrent layer's memory of a sequence, however long: the last `inputs` inputs of a convolution over `channels`
-    channels, and for each of `heads` heads a matrix [key_dim, value_dim]."""
+class LayerState(Struct, frozen=True):
+    """The state of a recurrent layer for a sequence, however long: the last `inputs` inputs of its convolution over
+    `channels` channels, in `act`, and for each of `heads` heads a float32 matrix [key_dim, value_dim]. Before any token
+    all of it is 0."""
 
     inputs: int
     channels: int
@@ -216,7 +217,7 @@ class Mixer(Part, frozen=True):
         """Keys and values of a token that later steps read."""
         return self.writes if self.causal else None
 
-    def recurrent_state(self, hidden: int) -> TokenState | None:
+    def recurrent_state(self, hidden: int) -> LayerState | None:
         """Return the state of fixed size that the layer keeps of a sequence."""
         return None
 

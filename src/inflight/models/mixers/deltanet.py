@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from inflight.models.parts import Mixer, StackedByHead, TokenState, Weights, not_computed, refuse_long_kernel
+from inflight.models.parts import LayerState, Mixer, StackedByHead, Weights, not_computed, refuse_long_kernel
 
 if TYPE_CHECKING:
     from inflight.models.spec import LayerSpec, ModelSpec
@@ -35,8 +35,8 @@ class LinearAttention(Mixer, frozen=True, kw_only=True):
     def plain_outputs(self) -> int:
         return 2 * self.value_heads  # what writes and what forgets decide what is remembered
 
-    def recurrent_state(self, hidden: int) -> TokenState:
-        return TokenState(self.kernel - 1, self.channels, self.value_heads, self.key_dim, self.value_dim)
+    def recurrent_state(self, hidden: int) -> LayerState:
+        return LayerState(self.kernel - 1, self.channels, self.value_heads, self.key_dim, self.value_dim)
 
     def refuse(self, model: ModelSpec, layer: LayerSpec) -> None:
         if self.value_heads % self.key_heads:

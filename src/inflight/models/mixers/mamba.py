@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from inflight.models.parts import Mixer, TokenState, Weights, not_computed
+from inflight.models.parts import LayerState, Mixer, Weights, not_computed
 
 if TYPE_CHECKING:
     from inflight.models.spec import LayerSpec, ModelSpec
@@ -35,8 +35,8 @@ class Mamba(Mixer, frozen=True, kw_only=True):
         others += 2 * inner + hidden if self.bias else 0
         return Weights(matrices, others + (rank + 2 * state if self.norms else 0))
 
-    def recurrent_state(self, hidden: int) -> TokenState:
-        return TokenState(self.kernel - 1, self.inner, self.inner, self.state, 1)
+    def recurrent_state(self, hidden: int) -> LayerState:
+        return LayerState(self.kernel - 1, self.inner, self.inner, self.state, 1)
 
     def refuse(self, model: ModelSpec, layer: LayerSpec) -> None:
         raise not_computed(model, f"layers of {type(self).__name__} and {type(layer.mlp).__name__}")

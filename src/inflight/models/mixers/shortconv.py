@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from inflight.models.parts import Mixer, TokenState, Weights, refuse_long_kernel
+from inflight.models.parts import LayerState, Mixer, Weights, refuse_long_kernel
 
 if TYPE_CHECKING:
     from inflight.models.spec import LayerSpec, ModelSpec
@@ -22,8 +22,8 @@ class ShortConvolution(Mixer, frozen=True, kw_only=True):
         bias = 5 * hidden if self.bias else 0  # of the projection to three streams, the convolution, the way back
         return Weights(((3 * hidden, hidden), (hidden, hidden)), hidden * self.kernel + bias)
 
-    def recurrent_state(self, hidden: int) -> TokenState:
-        return TokenState(self.kernel - 1, hidden)
+    def recurrent_state(self, hidden: int) -> LayerState:
+        return LayerState(self.kernel - 1, hidden)
 
     def refuse(self, model: ModelSpec, layer: LayerSpec) -> None:
         refuse_long_kernel(model, self.kernel)

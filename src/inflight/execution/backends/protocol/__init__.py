@@ -48,11 +48,12 @@ from inflight.execution.backends.protocol.handles import (
     Table,
     Vector,
 )
-from inflight.execution.backends.protocol.layer_memory import KVLayer, KVShape, LayerState
+from inflight.execution.backends.protocol.layer_memory import KVLayer, KVShape
 from inflight.execution.backends.protocol.metadata import AttentionMetadata, StateMetadata
 from inflight.execution.backends.protocol.number_formats import Array, DType, Hold, Quantization
 from inflight.execution.backends.protocol.parameters import Gating, Nonlinearity, RopeTable, Routing
 from inflight.execution.backends.protocol.sampling import SampledBatch, SamplingBatch, ScoredBatch
+from inflight.models.parts import LayerState
 
 __all__ = [
     "Activation",

@@ -27,10 +27,11 @@ from inflight.execution.backends.protocol.handles import (
     Table,
     Vector,
 )
-from inflight.execution.backends.protocol.layer_memory import KVShape, LayerState
+from inflight.execution.backends.protocol.layer_memory import KVShape
 from inflight.execution.backends.protocol.number_formats import Array, DType, Hold
 from inflight.execution.backends.protocol.parameters import Gating, RopeTable, Routing
 from inflight.execution.program import Program
+from inflight.models.parts import LayerState
 
 
 class PendingCopy(Protocol):

@@ -1,4 +1,4 @@
-"""Shapes of layers' memory of earlier tokens: keys and values in blocks, or a state of fixed size.
+"""Shapes of layers' keys and values in blocks; `models.parts.LayerState` is that of a state of fixed size.
 
 Knows sizes in numbers; how many bytes they take is the backend's. Which request uses a block is not known here.
 """
@@ -87,15 +87,3 @@ class KVShape(Struct, frozen=True):
             if layer is not None:
                 ends[layer.group] += nbytes(layer)
         return found, max(ends)
-
-
-class LayerState(Struct, frozen=True):
-    """The state of a recurrent layer for a sequence, however long: the last `inputs` inputs of its convolution over
-    `channels` channels, in `act`, and for each of `heads` heads a float32 matrix [key_dim, value_dim]. Before any token
-    all of it is 0."""
-
-    inputs: int
-    channels: int
-    heads: int = 0
-    key_dim: int = 0
-    value_dim: int = 0
