@@ -1,1 +1,1 @@
-"""KV memory of an engine beyond its passes: blocks as bytes, and their transfer between engines."""
+"""KV memory of an engine beside its passes: blocks as bytes, to and from a folder and other engines."""

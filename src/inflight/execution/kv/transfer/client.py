@@ -91,13 +91,12 @@ class _Pull:
 
 
 @dataclass(slots=True)
-class PulledCounts:
-    """Pulls that have ended. seconds: of those without an error. Written under the client's lock."""
+class PullCounts:
+    """Pulls that have ended. blocks: of those without an error."""
 
     blocks: int = 0
     pulls: int = 0
     failed: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -130,7 +129,7 @@ class KVClient:
             transport: As in `KVTransferOptions`.
             agent: Of NIXL; None: there is none.
         """
-        self.counts = PulledCounts()
+        self.counts = PullCounts()  # written under the lock
         self._memory, self._timeout = memory, timeout
         self._connections = _Connections(secret, describe, transport, agent)
         self._waiting: queue.SimpleQueue[_Pull | None] = queue.SimpleQueue()
@@ -192,7 +191,7 @@ class KVClient:
 
     def _finish(self, pull: _Pull) -> str | None:
         """Pull, and return the error message, if any."""
-        began, error = time.monotonic(), None
+        error = None
         try:
             self._pull(pull)
         except PeerError as fault:
@@ -203,9 +202,7 @@ class KVClient:
         with self._lock:
             self.counts.pulls += 1
             self.counts.failed += error is not None
-            if error is None:
-                self.counts.blocks += len(pull.blocks)
-                self.counts.seconds += time.monotonic() - began
+            self.counts.blocks += len(pull.blocks) if error is None else 0
         if error is not None:
             log.warning("%s The prompt's %d blocks are computed here.", error, len(pull.blocks))
         return error

@@ -27,14 +27,12 @@ class KVTransferError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class PeerTransferCounts:
-    """Blocks and pulls so far, of this engine and of its peers. pulled_seconds: of its own pulls without an error."""
+    """Blocks and pulls so far. served_blocks: that peers have pulled."""
 
     pulled_blocks: int
     pulls: int
     failed_pulls: int
-    pulled_seconds: float
     served_blocks: int
-    failed_serves: int
 
 
 class PeerTransfers:
@@ -81,10 +79,8 @@ class PeerTransfers:
 
     @property
     def counts(self) -> PeerTransferCounts:
-        pulled, served = self._client.counts, self._server.counts
-        return PeerTransferCounts(
-            pulled.blocks, pulled.pulls, pulled.failed, pulled.seconds, served.blocks, served.failed
-        )
+        pulled = self._client.counts
+        return PeerTransferCounts(pulled.blocks, pulled.pulls, pulled.failed, self._server.served_blocks)
 
     @property
     def export_stats(self) -> KVExportStats:

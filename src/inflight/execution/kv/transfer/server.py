@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from inflight.execution.kv.transfer.description import KVDescription
 from inflight.execution.kv.transfer.exports import Exports, Key, NotHeld, Reading
@@ -29,14 +28,6 @@ _CLOSING = 5.0  # seconds for a thread to end
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class ServedCounts:
-    """Pulls of peers. Written by the server's threads, under its lock."""
-
-    blocks: int = 0
-    failed: int = 0
-
-
 class KVServer:
     def __init__(
         self, secret: PeerSecret, describe: Callable[[], KVDescription], exports: Exports, agent: NixlAgent | None
@@ -49,10 +40,10 @@ class KVServer:
             exports: Blocks to send.
             agent: Of NIXL; None: there is none.
         """
-        self.counts = ServedCounts()
         self.address = ("", 0)  # at which it listens
         self._secret, self._describe, self._exports, self._agent = secret, describe, exports, agent
         self._lock = threading.Lock()  # for what follows
+        self.served_blocks = 0
         self._listener: socket.socket | None = None
         self._channels: set[Channel] = set()
         self._threads: set[threading.Thread] = set()
@@ -140,21 +131,18 @@ class KVServer:
         numbers = (int.from_bytes(name, "big") for name in pull.names)
         keys = list(zip(pull.groups or [0] * len(pull.names), numbers, strict=True))
         deadline = time.monotonic() + min(pull.patience / 1e3, _MAX_PATIENCE)
-        is_done = False
         try:
             with self._exports.reading(pull.export, deadline - time.monotonic()) as reading:
                 _send_all(sender, reading, keys, deadline)
                 if not isinstance(channel.receive(PROGRESS), Taken):
                     raise PeerError(f"{channel.peer} did not say that it has the blocks.")
-                is_done = reading.take(len(keys))
-            answer: Released | Refused = Released(is_done)
+                was_held = reading.take(len(keys))
         except NotHeld as error:
-            answer = Refused(str(error))
-        finally:
-            with self._lock:
-                self.counts.failed += not is_done
-                self.counts.blocks += len(keys) if is_done else 0
-        channel.send(answer, SECONDS)
+            channel.send(Refused(str(error)), SECONDS)
+            return
+        with self._lock:
+            self.served_blocks += len(keys) if was_held else 0
+        channel.send(Released(was_held), SECONDS)
 
 
 def _send_all(sender: Sender, reading: Reading, keys: list[Key], deadline: float) -> None:
