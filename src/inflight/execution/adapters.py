@@ -94,7 +94,7 @@ class AdapterMatrices:
                 yield _Found(name, one, named.stored(name).removesuffix(".weight"))
 
     def _rows(self, named: FamilyTensors, found: _Found, files: LoraFiles) -> Array:
-        """B's rows of a part, [rows, rank]."""
+        """Return B's rows of a part, [rows, rank]."""
         shape, matrix = files.modules[found.module], found.slice
         if shape.columns != matrix.columns:
             raise _of_another_model(files, found.module, f"{shape.columns:,} inputs", matrix.columns)
@@ -109,7 +109,7 @@ class _Ups:
         self._files, self._reads = files, reads
 
     def __contains__(self, name: str) -> bool:
-        """Also of a beginning of names, which ends with a dot."""
+        """Return whether a matrix is changed, or any of a beginning of names, which ends with a dot."""
         modules = self._files.modules
         if name.endswith("."):
             return any(module.startswith(name) for module in modules)

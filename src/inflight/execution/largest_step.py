@@ -41,9 +41,21 @@ def largest_step_bytes(
     step: LargestStep,
     alone: AbstractContextManager[None] | None = None,
 ) -> int:
-    """Bytes of the device's own memory; 0, without computing it, where that is the host's. alone: entered meanwhile, so
-    that a device that computes with others waits for none. Raises ModelError where it does not fit beside what is there
-    already."""
+    """Return the bytes that the step takes of the device's own memory; 0, without computing it, where that is the
+    host's.
+
+    Its rows are of no request: they read and write one block of padding, at the last positions that a sequence has,
+    where attention takes most memory, and are drawn from with all that a draw can ask for.
+
+    Args:
+        decoder: Of the model.
+        backend: Counts the memory (`Device.peak_bytes`).
+        step: Its size.
+        alone: Entered meanwhile, so that a device that computes with others waits for none.
+
+    Raises:
+        ModelError: The step does not fit beside what is there already.
+    """
     if backend.own_memory() is None:
         return 0
 

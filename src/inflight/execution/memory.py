@@ -212,8 +212,8 @@ def swap_blocks(
     memory: MachineMemory | None = None,
     option: str = "--swap-space",
 ) -> int:
-    """Host blocks for preempted sequences, or of a tier. option: that says so. Raises ModelError for less than one
-    block and for more than is free."""
+    """Return the number of host blocks for preempted sequences, or of a tier. option: that says so. Raises ModelError
+    for less than one block and for more than is free."""
     if swap_space_gib is None:
         return 0
     if memory is None:
@@ -244,7 +244,7 @@ def _blocks_of(kv_memory_gib: float, shape: KVShape, bytes_per_block: int) -> in
 def _default_blocks(
     shape: KVShape, bytes_per_block: int, usable: int, used: str, memory: MachineMemory
 ) -> tuple[int, str]:
-    """usable: blocks that can ever be filled, by what is `used`."""
+    """Return the number of blocks, and why. usable: blocks that can ever be filled, by what is `used`."""
     affordable = memory.for_kv // bytes_per_block
     if affordable < 1 and memory.held is not None:
         raise ModelError(
@@ -272,7 +272,7 @@ def _default_blocks(
 
 
 def gib(nbytes: float) -> str:
-    """Bytes for people: GiB, or a smaller unit where GiB would read 0.0."""
+    """Write bytes for people: in GiB, or a smaller unit where GiB would read 0.0."""
     for unit, size in (("GiB", GIB), ("MiB", 1024**2), ("KiB", 1024)):
         if nbytes >= size:
             return f"{nbytes / size:.1f} {unit}"
@@ -312,7 +312,7 @@ def _system_memory(root: Path) -> tuple[int, int]:
 
 
 def _control_groups(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, used) in bytes of each memory control group that holds this process, version 2 or 1."""
+    """Yield limit and use, in bytes, of each memory control group that this process is in, version 2 or 1."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":

@@ -64,7 +64,7 @@ def sample(decoder: LogitDecoder, batch: Any, chunks: Sequence[Chunk], masks: Ma
 
 
 def slabs(places: Iterable[T], most: int) -> Iterator[list[T]]:
-    """At most so many of them at once, in order."""
+    """Yield at most so many of them at once, in order."""
     left = list(places)
     for first in range(0, len(left), most):
         yield left[first : first + most]
@@ -124,8 +124,8 @@ def passes(chunks: Sequence[Chunk], limit: int, cut: bool = True) -> Iterator[li
 
 
 def joined(pieces: Iterable[Scored]) -> tuple[Scored, ...]:
-    """One entry per sequence, whose positions were scored in several pieces, in order; of one that could not be scored
-    the first error, and no log-probability."""
+    """Join scores to one entry per sequence, in order; of one that could not be scored the first error, and no
+    log-probability."""
     of: dict[int, list[Scored]] = {}
     for piece in pieces:
         of.setdefault(piece.sequence_id, []).append(piece)

@@ -46,7 +46,7 @@ def decode_ceiling(
     quantized_kv: bool = False,
     group_size: int = 32,
 ) -> Ceiling:
-    """One token for each of `batch` sequences that have `context` tokens."""
+    """Return the ceiling of one token for each of `batch` sequences that have `context` tokens."""
     kv_bytes = batch * context_bytes(model, dtype, context, quantized_kv)
     read = step_weight_bytes(model, dtype, quantization, group_size, batch) + kv_bytes
     compute = batch * _token_seconds(model, dtype, machine, context, quantization, quantized_kv)
@@ -76,7 +76,7 @@ def prefill_ceiling(
 def ridge_tokens(
     model: ModelSpec, dtype: DType, machine: Machine, quantization: Quantization = "none", group_size: int = 32
 ) -> float:
-    """Tokens per step from which the cores, and no longer the memory, are the limit."""
+    """Return the tokens per step from which the cores, and no longer the memory, are the limit."""
     memory = step_weight_bytes(model, dtype, quantization, group_size) / machine.read_bytes_per_s
     return memory / _token_seconds(model, dtype, machine, 0, quantization)
 
@@ -90,9 +90,9 @@ def _token_seconds(
     quantized_kv: bool = False,
     logits: bool = True,
 ) -> float:
-    """Seconds of computing for one token: the layers and the output projection at the rate of how they are held (of
-    int4 it is int8's), attention at that of `dtype`, or over int8 keys and values twice as many operations in int8;
-    latent attention over compressed vectors, as the kernels have it."""
+    """Return the seconds of computing for one token: the layers and the output projection at the rate of how they are
+    packed (of int4 it is int8's), attention at that of `dtype`, or over int8 keys and values twice as many operations
+    in int8; latent attention over compressed vectors, as the kernels have it."""
     rates = machine.flops_per_s
     layers, head = holds_of(model, quantization)
     seconds = layer_flops_per_token(model) / rates[dtype if layers == "act" else "int8"]

@@ -16,7 +16,7 @@ _SLAB_POSITIONS = 512  # that are computed at a time, in two milliseconds or les
 
 
 def rope_settings(model: ModelSpec) -> tuple[RopeSettings, ...]:
-    """Every rotation of a model that this engine runs. Raises ModelError for one that is only described."""
+    """Return every rotation of a model that this engine runs. Raises ModelError for one that is only described."""
     if not model.runs:
         raise ModelError(f"the family {model.family} is described, but not computed by this decoder; take a dense one.")
     return model.ropes
@@ -57,19 +57,19 @@ def rope_table(settings: RopeSettings, max_positions: int) -> RopeTable:
 
 
 def _query_scale(settings: RopeSettings, max_positions: int) -> Array:
-    """1 + growth · ln(1 + ⌊position / original length⌋), float32[max_positions]."""
+    """Return 1 + growth · ln(1 + ⌊position / original length⌋), float32[max_positions]."""
     lengths = np.floor(np.arange(max_positions, dtype=np.float32) / np.float32(settings.original_length))
     scale: Array = np.float32(1) + np.float32(settings.query_growth) * np.log1p(lengths)
     return scale
 
 
 def inverse_frequencies(settings: RopeSettings, max_positions: int) -> Array:
-    """Radians per position of each pair of dimensions, float32[head_dim / 2]."""
+    """Return the radians per position of each pair of dimensions, float32[head_dim / 2]."""
     return _FREQUENCIES[settings.kind](settings, max_positions)
 
 
 def _powers(theta: float, head_dim: int) -> Array:
-    """theta^(2i / D), float32: the power taken in float64 of the float32 exponent, which is its best rounding."""
+    """Return theta^(2i / D), float32: the power taken in float64 of the float32 exponent, its best rounding."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     return np.power(np.float64(np.float32(theta)), exponents.astype(np.float64)).astype(np.float32)
 
@@ -83,14 +83,14 @@ def _linear(settings: RopeSettings, max_positions: int) -> Array:
 
 
 def _dynamic(settings: RopeSettings, max_positions: int) -> Array:
-    """NTK-aware: theta grows with the longest position, so that the slowest pair still turns as far as trained."""
+    """Grow theta with the longest position (NTK-aware), so that the slowest pair still turns as far as trained."""
     stretch = settings.factor * max(max_positions, settings.length) / settings.length - (settings.factor - 1)
     exponent = settings.head_dim / (settings.head_dim - 2) if settings.head_dim > 2 else 1.0
     return np.float32(1) / _powers(settings.theta * stretch**exponent, settings.head_dim)
 
 
 def _llama3(settings: RopeSettings, max_positions: int) -> Array:
-    """Long wavelengths are divided by the factor, short ones kept, those between blended (Llama 3.1)."""
+    """Divide long wavelengths by the factor, keep short ones, blend those between (Llama 3.1)."""
     inverse = _default(settings, max_positions)
     length, factor = np.float32(settings.original_length), np.float32(settings.factor)
     low, high = settings.low_freq_factor, settings.high_freq_factor
@@ -105,7 +105,7 @@ def _llama3(settings: RopeSettings, max_positions: int) -> Array:
 
 
 def _yarn(settings: RopeSettings, max_positions: int) -> Array:
-    """Fast pairs keep their frequency, slow ones are divided by the factor, with a ramp between (YaRN, section 3.2)."""
+    """Keep the frequency of fast pairs, divide slow ones by the factor, with a ramp between (YaRN, section 3.2)."""
     dim = settings.head_dim
     powers = _powers(settings.theta, dim)
 

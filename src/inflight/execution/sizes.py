@@ -15,7 +15,7 @@ _GROUP_SCALE_BYTES = 2  # of a group of a quantized matrix, and of its offset
 
 
 def holds(quantization: Quantization) -> tuple[Hold, Hold]:
-    """How plain matrices of layers are packed, and the output projection."""
+    """Return how plain matrices of layers are packed, and the output projection."""
     found: dict[Quantization, tuple[Hold, Hold]] = {
         "none": ("act", "act"),
         "int8": ("int8", "act"),
@@ -28,7 +28,7 @@ def holds(quantization: Quantization) -> tuple[Hold, Hold]:
 
 
 def hold_of(name: str, hold: Hold) -> Hold:
-    """How a plain matrix of this name is packed where matrices like it are held as `hold`.
+    """Return how a plain matrix of this name is packed where matrices like it are packed as `hold`.
 
     Beside int4 the projection to values stays in int8: it is the smallest matrix of a layer, and its error reaches
     every token that attends to the position.
@@ -37,8 +37,8 @@ def hold_of(name: str, hold: Hold) -> Hold:
 
 
 def holds_of(model: ModelSpec, quantization: Quantization) -> tuple[Hold, Hold]:
-    """How matrices of this model's layers are packed, and its output projection. Those of layers that come quantized
-    stay so, in 4 bits or in 8."""
+    """Return how matrices of this model's layers are packed, and its output projection. Layers that come quantized stay
+    so, in 4 bits or in 8."""
     layers, head = holds(quantization)
     came = model.weight_format
     if came is not None:
@@ -47,13 +47,14 @@ def holds_of(model: ModelSpec, quantization: Quantization) -> tuple[Hold, Hold]:
 
 
 def token_table_is_quantized(model: ModelSpec, quantization: Quantization) -> bool:
-    """Whether the table of layers' token inputs is held in int8, a scale for each layer's share of a row: as soon as
-    the matrices of layers are quantized. It may be half of a model, and a row of it is read for each token."""
+    """Return whether the table of layers' token inputs is packed in int8, a scale for each layer's share of a row: as
+    soon as matrices of layers are quantized. It may be half of a model, and a row of it is read for each token."""
     return model.token_input is not None and holds_of(model, quantization)[0] != "act"
 
 
 def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> Packing:
-    """group_size: inputs that share a scale and an offset, of two bytes each, where plain matrices become int4."""
+    """Return the bytes of an element of each kind. group_size: inputs that share a scale and an offset, of two bytes
+    each, where plain matrices become int4."""
     item, came = _ITEM_BYTES[dtype], model.weight_format
 
     def weight(hold: Hold, group: int) -> float:
@@ -97,7 +98,7 @@ def _code_bytes(format: WeightFormat) -> float:
 
 
 def weight_bytes(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> int:
-    """Bytes of all weights held in `dtype`, or some of them quantized, but for what a backend adds in padding."""
+    """Return the bytes of all weights in `dtype`, or some of them quantized, but for what a backend adds in padding."""
     packed = packing(model, dtype, quantization, group_size)
     return round(arithmetic.weight_bytes(model, packed) + _turned_keys(model, packed))
 
@@ -109,16 +110,16 @@ def step_weight_bytes(
     group_size: int = 32,
     tokens: int | None = None,
 ) -> int:
-    """Bytes of weights that a step of so many tokens reads at least once: all but the input table, of which it reads
-    rows, and of mixtures only the experts that the tokens touch (None: all)."""
+    """Return the bytes of weights that a step of so many tokens reads at least once: all but the input table, of which
+    it reads rows, and of mixtures only the experts that the tokens touch (None: all)."""
     packed = packing(model, dtype, quantization, group_size)
     return round(arithmetic.step_weight_bytes(model, packed, tokens) + _turned_keys(model, packed))
 
 
 def _turned_keys(model: ModelSpec, packed: Packing) -> float:
-    """Bytes that matrices take, beyond what is counted of them, that are held transposed (the keys' part of latent
-    attention's matrix for keys and values): they have other outputs, and where they come quantized they are held as a
-    table is (`Packer.heads`)."""
+    """Return the bytes that transposed matrices (the keys' part of latent attention's matrix for keys and values) take
+    beyond what is counted of them: they have other outputs, and where they come quantized they are packed as a table is
+    (`Packer.heads`)."""
     found = 0.0
     for layer, count in model.kinds_of_layers:
         if layer.mixer.transposed is None or not packed.matrix_scale:
@@ -133,13 +134,14 @@ def _turned_keys(model: ModelSpec, packed: Packing) -> float:
 
 
 def kv_bytes_per_token(model: ModelSpec, dtype: DType, quantized: bool = False) -> int:
-    """Bytes of keys and values of one token over all layers, as long as every window shows it; quantized: in int8, a
-    float32 scale for each head."""
+    """Return the bytes of keys and values of one token over all layers, as long as every window shows it; quantized: in
+    int8, a float32 scale for each head."""
     return round(sequence_memory.paged_kv_bytes_per_token(model, *_kv_bytes(dtype, quantized)))
 
 
 def context_bytes(model: ModelSpec, dtype: DType, context: int, quantized: bool = False) -> int:
-    """Bytes of keys and values that attention reads for one token that sees `context` tokens, windows minded."""
+    """Return the bytes of keys and values that attention reads for one token that sees `context` tokens, windows
+    minded."""
     return round(sequence_memory.read_bytes(model, context, *_kv_bytes(dtype, quantized)))
 
 

@@ -93,8 +93,8 @@ class LayerProgress:
 
 
 def layer_ends(shape: KVShape, bytes_per_block: Callable[[KVShape], int]) -> list[int]:
-    """Bytes of a block that are there when each layer is done; none, where a block is more than its layers one behind
-    the other."""
+    """Return the bytes of a block that are there when each layer is done; none where a block is more than its layers
+    one behind the other."""
     if shape.groups > 1:
         return []
     sizes = [0 if one is None else bytes_per_block(replace(shape, layers=(one,))) for one in shape.layers]

@@ -55,8 +55,8 @@ class Checkpoint:
         return name in self._tensors or name in self._quantized
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
-        """[shape] of float32, float16 or uint16 (bf16): a view, or new float32 numbers of what is quantized. Raises
-        ModelError where name or shape do not fit."""
+        """Return [shape] of float32, float16 or uint16 (bf16): a view, or new float32 numbers of what is quantized.
+        Raises ModelError where name or shape do not fit."""
         if name not in self._quantized:
             return self._tensors.plain(name, shape)
         if self._quantized.is_stack(name):
@@ -75,11 +75,11 @@ class Checkpoint:
         return self._quantized.codes(name, shape).matrix(self._keep_fp8)
 
     def whole_numbers(self, name: str, shape: Sequence[int]) -> Array:
-        """int64 of this shape. Errors as in `tensor`."""
+        """Return int64 of this shape. Errors as in `tensor`."""
         return self._tensors.whole_numbers(name, shape)
 
     def release(self, name: str) -> None:
-        """Lets go of the memory that reading a tensor took. Its views stay valid."""
+        """Release the memory that reading a tensor took. Its views stay valid."""
         for part in self._quantized.parts(name):
             self._tensors.release(part)
 
@@ -106,8 +106,8 @@ class Checkpoint:
 
 
 def _format_of(folder: Path) -> WeightFormat | None:
-    """As config.json says, of a model that sees images too its text part first; None where there is none, and where it
-    says nothing."""
+    """Read the quantization from config.json, of a model that sees images too from its text part first; None: it has
+    none."""
     if not (folder / _CONFIG).is_file():
         return None
     data = read_json(folder / _CONFIG)
@@ -119,7 +119,8 @@ def _format_of(folder: Path) -> WeightFormat | None:
 
 
 def _is_file_name(name: str) -> bool:
-    """Whether a file of this folder could bear it: no path, no half characters, and not longer than names may be."""
+    """Return whether a file of this folder may have this name: no path, no half characters, and no more than names may
+    have."""
     return (
         Path(name).name == name
         and name.isprintable()
@@ -155,7 +156,7 @@ class ModuleTensors:
     """Tensors of a folder's modules beside the model's own: `2_Dense/linear.weight` is `linear.weight` of 2_Dense."""
 
     def __init__(self, model: TensorSource, folder: Path) -> None:
-        """model: the tensors without a module's name."""
+        """Join a model's tensors, whose names have no module, and its modules' folders."""
         self._model = model
         self._module = lru_cache(lambda name: Checkpoint(folder / name))
 

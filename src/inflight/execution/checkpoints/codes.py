@@ -42,14 +42,14 @@ class Codes(Struct, frozen=True):
     span: int = 1  # outputs that share scales
 
     def numbers(self) -> Array:
-        """float32[N, K], rounded once."""
+        """Return float32[N, K], rounded once."""
         found = np.empty(self.codes.shape, np.float32)
         for begin, end in self._pieces():
             found[begin:end] = self._rows(begin, end)
         return found
 
     def matrix(self, keep_fp8: bool = False) -> Matrix:
-        """keep_fp8: floats of 8 bits as they are, where no more than a scale is an output's."""
+        """Return the matrix to pack. keep_fp8: floats of 8 bits as they are where an output has one scale."""
         whole = self.meanings.dtype == np.int8
         if len(self.meanings) == 16:
             return self._grouped(self.codes)
@@ -109,7 +109,7 @@ class Codes(Struct, frozen=True):
         return wide if self.span == 1 else wide[np.arange(begin, end) // self.span - first]
 
     def _in_place(self) -> bool:
-        """Whether the inputs of a group are neighbours, from the first group to the last."""
+        """Return whether the inputs of a group are neighbours, from the first group to the last."""
         return bool(np.all(self.groups[1:] >= self.groups[:-1]))
 
     def _pieces(self) -> list[tuple[int, int]]:
@@ -123,13 +123,13 @@ def _looked_up(meanings: Array, codes: Array) -> Array:
 
 
 def unpacked(words: Array, bits: int) -> Array:
-    """int32[R, C] → uint8[R, C · 32 / bits]: codes of 4 or 8 bits, those of the lowest bits first."""
+    """Return the codes of 4 or 8 bits of int32[R, C], those of the lowest bits first: uint8[R, C · 32 / bits]."""
     octets = np.ascontiguousarray(words).view(np.uint8)
     return octets if bits == 8 else nibbles(octets)
 
 
 def nibbles(octets: Array) -> Array:
-    """uint8[R, C] → uint8[R, 2 · C], the lower four bits first."""
+    """Split uint8[R, C] into uint8[R, 2 · C], the lower four bits first."""
     codes = np.empty((octets.shape[0], 2 * octets.shape[1]), np.uint8)
     np.bitwise_and(octets, 15, out=codes[:, 0::2])
     np.right_shift(octets, 4, out=codes[:, 1::2])
@@ -137,5 +137,5 @@ def nibbles(octets: Array) -> Array:
 
 
 def zeros_or_none(zeros: Array) -> Array | None:
-    """float32, where any of them is not zero."""
+    """Return zeros in float32; None where all are zero."""
     return zeros.astype(np.float32) if zeros.any() else None

@@ -44,7 +44,7 @@ class DummyWeights:
     def __init__(
         self, dtype: DType = "bfloat16", seed: int = 0, format: WeightFormat | None = None, keep_fp8: bool = False
     ) -> None:
-        """format: of the checkpoint that this one stands for. keep_fp8: as of `checkpoint.Checkpoint`."""
+        """Draw the values. format: of the checkpoint in whose stead these are. keep_fp8: as of `Checkpoint`."""
         self._seed, self._format = seed, format
         self._is_fp8 = keep_fp8 and format is not None and _has_floats(format)
         pool = np.random.default_rng(seed).standard_normal(_POOL_VALUES, np.float32) * np.float32(_SCALE)
@@ -56,7 +56,7 @@ class DummyWeights:
             self._whole = np.clip(np.rint(pool / self._step), least, most).astype(np.int8)
 
     def __contains__(self, name: str) -> bool:
-        """Everything exists, but for an output projection that a tied model might have beside its table."""
+        """Return True, but for an output projection that a tied model might have beside its table."""
         return name != "lm_head.weight"
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
@@ -68,8 +68,8 @@ class DummyWeights:
         return (self.tensor(name, shape),)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
-        """As the checkpoint would hold it: matrices of layers (in MXFP4, of experts) quantized, but for routers; all
-        others plain."""
+        """Make a matrix as the checkpoint would have it: those of layers (in MXFP4, of experts) quantized, but for
+        routers; all others plain."""
         format = self._format
         part = ".experts." if format is not None and format.method == "mxfp4" else ".layers."
         if format is None or part not in name or any(router in name for router in _ROUTERS):
@@ -118,5 +118,5 @@ class DummyWeights:
 
 
 def _has_floats(format: WeightFormat) -> bool:
-    """Whether weights are floats of 8 bits, with no more than a scale for each output."""
+    """Return whether weights are floats of 8 bits, with no more than a scale for each output."""
     return format.block is None and (format.method in ("fp8", "fbgemm_fp8") or format.layout == "float-quantized")

@@ -61,7 +61,7 @@ def awq(tensors: Tensors, module: str, shape: tuple[int, int], format: WeightFor
 
 
 def _awq_unpacked(words: Array) -> Array:
-    """int32[R, N / 8] → uint8[N, R]."""
+    """Return the codes of int32[R, N / 8]: uint8[N, R]."""
     octets = np.ascontiguousarray(words.T).view(np.uint8).reshape(words.shape[1], words.shape[0], 4)
     codes = np.empty((words.shape[1], len(_AWQ_NIBBLES), words.shape[0]), np.uint8)
     for output, nibble in enumerate(_AWQ_NIBBLES):

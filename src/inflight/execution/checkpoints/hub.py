@@ -90,7 +90,7 @@ def _fetch_gguf(repository: str, tag: str, revision: str | None) -> Path:
 
 
 def _hub_files(repository: str, revision: str | None) -> list[str]:
-    """Names of a repository's files; of those in the local cache where the hub does not answer."""
+    """Return the names of a repository's files; of those in the local cache where the hub does not answer."""
     from huggingface_hub import errors as hub
     from huggingface_hub import list_repo_files, snapshot_download
 

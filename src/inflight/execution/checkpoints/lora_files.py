@@ -55,7 +55,7 @@ class LoraFiles:
         return self._file.tensor(self._names[module]["A"])
 
     def up(self, module: str) -> Array:
-        """B times its factor, float32[rows, rank]."""
+        """Return B times its factor, float32[rows, rank]."""
         stored = self._file.tensor(self._names[module]["B"])
         values = from_bf16(stored) if stored.dtype == np.uint16 else stored.astype(np.float32)
         scaled: Array = values * np.float32(self.config.factor(module, self.modules[module].rank))

@@ -54,7 +54,7 @@ class CompileQueue:
     that were lost so are sent once more. Methods may be called in any thread."""
 
     def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
-        """vocabulary: asked for whenever a process is started, in a thread."""
+        """Create an empty queue. vocabulary: called whenever a process is started, in a thread."""
         self._vocabulary = vocabulary
         self._lock = threading.RLock()  # of what stands below
         self._numbers = itertools.count()
@@ -214,8 +214,8 @@ class _Process:
         self._orders.put(None)
 
     def _write(self) -> None:
-        """In a thread of its own: the process loads for a while, and a socket holds little. Whatever breaks it ends the
-        process, which is started anew for what it had at work."""
+        """Write orders in a thread: the process loads for a while, and a socket buffers little. A fault ends the
+        process, which is started again for its jobs."""
         try:
             send(self._socket, pickle.dumps(self._vocabulary()))
             while (order := self._orders.get()) is not None:

@@ -117,7 +117,8 @@ class CompiledGrammars:
     """
 
     def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
-        """vocabulary: asked for when the first grammar comes, in a thread. Raises GrammarError where there is none."""
+        """Create the cache. vocabulary: called when the first grammar comes, in a thread; raises GrammarError where
+        there is none."""
         self._vocabulary = vocabulary
         self._queue = CompileQueue(vocabulary)
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -247,7 +248,8 @@ class CompiledGrammars:
         return entry
 
     def _begin(self, entry: _Entry, tenant: str) -> None:
-        """In a limited process, once the tokenizer is there, without which no grammar means anything."""
+        """Queue a grammar for the limited process, once the tokenizer is there, without which no grammar means
+        anything."""
         if self._tokenizer is None:
             return self._in_thread(lambda: self._begin_with_tokenizer(entry, tenant))
         entry.job = self._queue.put(tenant, entry.grammar, lambda verdict: self._decided(entry, verdict))
@@ -321,7 +323,7 @@ class CompiledGrammars:
                 self._cached_bytes -= one.memory_bytes
 
     def _lose_interest(self, entry: _Entry) -> None:
-        """One request less waits for it, or has it kept."""
+        """Note that one request less waits for an entry, or has it kept."""
         with self._lock:
             entry.interested -= 1
             if entry.interested:
@@ -351,8 +353,8 @@ class CompiledGrammars:
                 self.end_token_ids = frozenset(vocabulary.end_token_ids)
 
     def _in_thread(self, work: Callable[[], None]) -> None:
-        """Threads of low priority, with four times the stack that a limited process has. They end with the interpreter,
-        which waits for none of them."""
+        """Do work in threads of low priority, with four times the stack of the limited process. They end with the
+        interpreter, which waits for none of them."""
         with self._lock:
             if not self._has_threads:
                 self._has_threads = True
@@ -380,7 +382,8 @@ def _run(work: SimpleQueue[Callable[[], None] | None]) -> None:
 
 
 def _when_done(outcomes: list[Future[Compiled]], then: Callable[[], None]) -> None:
-    """One after the other: a callback of the last to come may run before the next is asked for."""
+    """Call `then` when all are done, one after the other: a callback of the last to come may run before the next is
+    added."""
 
     def next_one(_: Future[Compiled] | None = None) -> None:
         while outcomes and outcomes[-1].done():

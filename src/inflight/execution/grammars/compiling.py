@@ -41,7 +41,7 @@ class GrammarNotNow(GrammarError):
 
 
 def is_unsatisfiable(error: GrammarError) -> bool:
-    """Whether the library found that no text is valid, which no wider form mends."""
+    """Return whether the library found that no text is valid, which no wider form mends."""
     return "Unsatisfiable" in str(error) or ALLOWS_NOTHING in str(error)
 
 

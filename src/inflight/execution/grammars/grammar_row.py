@@ -45,7 +45,7 @@ class GrammarRow:
         prompt_length: int,
         token_ids: Sequence[int],
     ) -> None:
-        """token_ids: all that are known, of the prompt and behind it."""
+        """Begin at an output. token_ids: all that are known, of the prompt and behind it."""
         self.num_tokens = len(token_ids)
         self.fault: str | None = None
         self.sequence_id: int | None = None
@@ -83,7 +83,7 @@ class GrammarRow:
         return not unbound and self._kept is None
 
     def took(self, seconds: float) -> None:
-        """Its masks took so much processor time."""
+        """Note the processor time that the masks took."""
         self.is_slow = seconds > SLOW_SECONDS
         if self.is_slow:
             self._slow_seconds += seconds
@@ -215,13 +215,13 @@ class GrammarRow:
         return self._matcher
 
     def _fill_ended(self, lines: Array) -> None:
-        """Behind an end that is ignored nothing but ends may come."""
+        """Allow ends alone behind an end that is ignored."""
         lines[:] = 0
         for end in self._compiled.end_token_ids:
             _allow(lines, end)
 
     def _fill_before(self, line: Array, prelude: Prelude) -> None:
-        """Before the grammar begins an answer does not end: it would lack what was asked for."""
+        """Fill a mask before the grammar begins, where an answer does not end: it would lack what was asked for."""
         if self._grammar.kind != "none" and prelude.opening is not None:
             self._fill_begun(line, prelude.begun)
             _allow(line, prelude.opening)
@@ -236,7 +236,7 @@ class GrammarRow:
             line[end >> 5] &= ~(np.uint32(1) << np.uint32(end & 31))
 
     def _fill_begun(self, line: Array, begun: tuple[int, ...]) -> None:
-        """By the grammar's word alone, which may let nothing follow here: an opening does all the same."""
+        """Fill a mask by the grammar alone, which may let nothing follow here: an opening does all the same."""
         matcher = self._behind(begun)
         if matcher is None:
             line[:] = 0

@@ -80,7 +80,7 @@ class GrammarRows:
     """
 
     def __init__(self, compiled: CompiledGrammars, vocab_size: int, reports_forced: bool = True) -> None:
-        """reports_forced: what alone may follow is reported with what was drawn."""
+        """Start without rows. reports_forced: tokens that alone may follow are reported with draws."""
         self._compiled, self._reports_forced = compiled, reports_forced
         self._words = -(-vocab_size // 32)
         self.rows: dict[int, GrammarRow] = {}
@@ -90,7 +90,7 @@ class GrammarRows:
         self._is_suspicious = False
 
     def start(self, freed: Sequence[int], new_requests: Sequence[NewRequest]) -> None:
-        """Rows are given up, then taken. What a script forces follows the script."""
+        """Free rows, then take new ones. Tokens that a script forces follow the script."""
         for row in freed:
             self.rows.pop(row, None)
         for new in new_requests:
@@ -99,7 +99,7 @@ class GrammarRows:
                 self.rows[new.row] = GrammarRow(new.grammar, self._compiled, new.prompt_length, new.token_ids)
 
     def awaits(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether a draw of these follows tokens that are not known yet."""
+        """Return whether a draw of these follows tokens that are not known yet."""
         rows = self.rows
         return any(one.sample and one.row in rows and rows[one.row].num_tokens < _num_known(one) for one in chunks)
 
@@ -240,7 +240,8 @@ class GrammarRows:
         self._compiled.tally.mask_seconds += time.perf_counter() - began
 
     def _fill_together(self, bits: Array, to_fill: Sequence[_RowMasks]) -> None:
-        """One in this thread, several in others. Behind a draft that cannot be drawn lines stay as they are."""
+        """Fill one row's masks in this thread, several in others. Behind a draft that cannot be drawn lines stay as
+        they are."""
         asked = [(row, row.demand(bits, first, drafts)) for row, first, drafts in to_fill]
         demands = [(row, one) for row, one in asked if one is not None]
         plain = [(one.matcher, one.first) for _, one in demands if not one.drafts]
@@ -262,5 +263,5 @@ class GrammarRows:
 
 
 def _num_known(chunk: Chunk) -> int:
-    """Tokens that stand before its first draw."""
+    """Return the number of tokens before a chunk's first draw."""
     return chunk.start + chunk.length - len(chunk.draft_token_ids)

@@ -44,7 +44,7 @@ class Codes(Struct, frozen=True):
     meanings: Array | None
 
     def values(self) -> Array:
-        """float32, in the order of `codes`."""
+        """Return float32, in the order of `codes`."""
         whole = self.codes if self.meanings is None else self.meanings[self.codes]
         found = whole.astype(np.float32)
         with np.errstate(invalid="ignore", over="ignore"):  # a damaged file's scales may be no numbers
@@ -55,18 +55,18 @@ class Codes(Struct, frozen=True):
 
 
 def readable() -> tuple[str, ...]:
-    """Names of the types that are read."""
+    """Return the names of the types that are read."""
     return ("F32", "F16", "BF16", *_CODES)
 
 
 def codes(kind: str, blocks: Array) -> Codes:
-    """blocks: uint8 [blocks, bytes of one], of one of the types of `readable` that has blocks."""
+    """Split blocks, uint8 [blocks, bytes of one], of one of the types of `readable` that has blocks."""
     with np.errstate(invalid="ignore", over="ignore"):
         return _CODES[kind](blocks)
 
 
 def dequantize(kind: str, blocks: Array, block_values: int) -> Array:
-    """blocks: uint8 [blocks, bytes of one] → float32 [blocks · block_values]."""
+    """Return the numbers of blocks, uint8 [blocks, bytes of one]: float32 [blocks · block_values]."""
     found = np.empty(len(blocks) * block_values, np.float32)
     step = max(1, _PIECE // block_values)
     for start in range(0, len(blocks), step):
@@ -82,25 +82,25 @@ def _halves(blocks: Array, begin: int) -> Array:
 
 
 def _nibbles(packed: Array, run: int) -> Array:
-    """Bytes [blocks, n] → [blocks, 2n]: of each `run` bytes first all lower halves, then all upper ones."""
+    """Split bytes [blocks, n] into [blocks, 2n]: of each `run` bytes first all lower halves, then all upper ones."""
     runs = packed.reshape(len(packed), -1, 1, run)
     return np.concatenate((runs & _LOW, runs >> np.uint8(4)), axis=2).reshape(len(packed), -1)
 
 
 def _pairs(packed: Array, run: int) -> Array:
-    """Bytes [blocks, n] → [blocks, 4n] of two bits each: of each `run` bytes all lowest pairs, then the next, …"""
+    """Split bytes [blocks, n] into [blocks, 4n] of two bits: of each `run` bytes all lowest pairs, then the next, …"""
     shifts = np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)
     return ((packed.reshape(len(packed), -1, 1, run) >> shifts) & _TWO_BITS).reshape(len(packed), -1)
 
 
 def _bits(packed: Array, run: int) -> Array:
-    """Bytes [blocks, n] → [blocks, 8n] of one bit each: of each `run` bytes all lowest bits, then the next, …"""
+    """Split bytes [blocks, n] into [blocks, 8n] of one bit: of each `run` bytes all lowest bits, then the next, …"""
     shifts = np.arange(8, dtype=np.uint8).reshape(1, 1, 8, 1)
     return ((packed.reshape(len(packed), -1, 1, run) >> shifts) & np.uint8(1)).reshape(len(packed), -1)
 
 
 def _bits_in_order(packed: Array) -> Array:
-    """Bytes [blocks, n] → [blocks, 8n]: the bits of one byte are neighbours, the lowest first."""
+    """Split bytes [blocks, n] into [blocks, 8n]: the bits of one byte are neighbours, the lowest first."""
     return np.unpackbits(packed, axis=1, bitorder="little")
 
 
@@ -119,7 +119,7 @@ def _q4_1(blocks: Array) -> Codes:
 
 
 def _q5(blocks: Array, begin: int) -> Array:
-    """Five bits: the highest ones first, then the lower four of each."""
+    """Read codes of five bits: the highest ones first, then the lower four of each."""
     low, high = _nibbles(blocks[:, begin + 4 :], 16), _bits_in_order(blocks[:, begin : begin + 4])
     return np.asarray(low | (high << np.uint8(4)), np.int8)
 
@@ -149,14 +149,14 @@ def _mxfp4(blocks: Array) -> Codes:
 
 # -- blocks of 256 with scales of scales -------------------------------------------------------------------------------
 def _q2_k(blocks: Array) -> Codes:
-    """16 groups of 16; each has four bits of scale and four of offset."""
+    """Split 16 groups of 16; each has four bits of scale and four of offset."""
     scales, offsets = blocks[:, :16] & _LOW, blocks[:, :16] >> np.uint8(4)
     packed = _grouped(_pairs(blocks[:, 16:80], 32), 16)
     return Codes(packed, _halves(blocks, 80) * scales, -(_halves(blocks, 82) * offsets), UNSIGNED_MEANINGS)
 
 
 def _q3_k(blocks: Array) -> Codes:
-    """16 groups of 16 with six bits of scale; a set bit of the mask means that 4 need not be taken off.
+    """Split 16 groups of 16 with six bits of scale; a set bit of the mask means that 4 is not subtracted.
 
     The meanings are those of all 4 bits from -4 on: codes 0 to 7 are used.
     """
@@ -168,7 +168,7 @@ def _q3_k(blocks: Array) -> Codes:
 
 
 def _scales_and_offsets(packed: Array) -> tuple[Array, Array]:
-    """Twelve bytes of each block → 8 scales and 8 offsets of six bits."""
+    """Split twelve bytes of each block into 8 scales and 8 offsets of six bits."""
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     six, high = np.uint8(63), np.uint8(48)
     scales = np.concatenate((first & six, (third & _LOW) | ((first >> np.uint8(2)) & high)), axis=1)
@@ -194,14 +194,14 @@ def _q5_k(blocks: Array) -> Codes:
 
 
 def _q6_k(blocks: Array) -> Codes:
-    """16 groups of 16 with eight bits of scale."""
+    """Split 16 groups of 16 with eight bits of scale."""
     whole = _nibbles(blocks[:, :128], 64) | (_pairs(blocks[:, 128:192], 32) << np.uint8(4))
     scales = _halves(blocks, 208) * blocks[:, 192:208].view(np.int8)
     return Codes(_grouped(whole.astype(np.int8) - np.int8(32), 16), scales, None, None)
 
 
 def _iq4_xs(blocks: Array) -> Codes:
-    """8 groups of 32 with six bits of scale, the upper two of all groups first."""
+    """Split 8 groups of 32 with six bits of scale, the upper two of all groups first."""
     high = np.ascontiguousarray(blocks[:, 2:4]).view(np.uint16) >> np.arange(0, 16, 2, dtype=np.uint16)
     low = blocks[:, 4:8].reshape(len(blocks), 4, 1) >> np.array([0, 4], np.uint8)
     six = (low & _LOW).reshape(len(blocks), 8) | ((high & np.uint16(3)).astype(np.uint8) << np.uint8(4))
@@ -271,7 +271,7 @@ def _codes_of_type(kind: str, nbytes: int) -> Codes:
 def matrix_of(
     kind: str, blocks: Array, shape: tuple[int, int], block_values: int, pages: Array | None = None
 ) -> GGUFBlocks | Int4Matrix | Int8Matrix:
-    """As `packed`, or the blocks themselves where backends may read them as they lie."""
+    """Return the matrix as `packed` does, or the blocks where backends may read them as they are."""
     if kind in PACKED_HERE:
         return packed(kind, blocks, shape, block_values)
     return as_they_lie(kind, blocks, shape, block_values, pages)
@@ -280,12 +280,13 @@ def matrix_of(
 def as_they_lie(
     kind: str, blocks: Array, shape: tuple[int, int], block_values: int, pages: Array | None = None
 ) -> GGUFBlocks:
-    """Arguments as of `packed`; of any type but those of `PACKED_HERE`. pages: of the map in which the blocks lie."""
+    """Return the blocks of any type but those of `PACKED_HERE`. pages: of the map that the blocks are in; others as of
+    `packed`."""
     return GGUFBlocks(kind, blocks.reshape(shape[0], -1), shape[1], block_values, pages)
 
 
 def packed(kind: str, blocks: Array, shape: tuple[int, int], block_values: int) -> Int4Matrix | Int8Matrix:
-    """blocks: uint8 [blocks, bytes of one], row by row of a matrix of `shape` [outputs, inputs]."""
+    """Return the matrix of `shape` [outputs, inputs] whose rows these blocks are, uint8 [blocks, bytes of one]."""
     first = codes(kind, blocks[:1])
     _, groups, group = first.codes.shape
     whole = np.empty((len(blocks), groups, group), first.codes.dtype)

@@ -26,8 +26,8 @@ class GGUFCheckpoint:
     """Views are read-only; what is not plain in the file is made when it is asked for."""
 
     def __init__(self, model: Path | GGUFModel) -> None:
-        """model: a file, of which every part is opened and its header checked, or what that gave before. Raises
-        ModelError, also for types of tensors that are not read."""
+        """Open every part of a file and check its header, or take what is open. Raises ModelError, also for types of
+        tensors that are not read."""
         self._model = model if isinstance(model, GGUFModel) else GGUFModel(model)
         self._architecture = self._model.architecture
         self._stored: dict[str, StoredTensor | None] = {}  # a tensor is asked for four times on its way through a start
@@ -42,7 +42,7 @@ class GGUFCheckpoint:
         return self._learnt(name) is not None or self._find(name) is not None
 
     def tensor(self, name: str, shape: Sequence[int]) -> Array:
-        """[shape] of float32, float16 or uint16 (bf16). Raises ModelError where name or shape do not fit."""
+        """Return [shape] of float32, float16 or uint16 (bf16). Raises ModelError where name or shape do not fit."""
         learnt = self._learnt(name)
         if learnt is not None:
             return np.array(learnt, np.float32).reshape(tuple(shape))
@@ -137,7 +137,7 @@ class GGUFCheckpoint:
 
     # -- what the converter did -------------------------------------------------------------------------------------
     def _joined(self, stored: StoredTensor, shape: tuple[int, ...]) -> Array:
-        """Keys and values of latent attention, head by head: [heads · (keys + values), compressed]."""
+        """Join keys and values of latent attention, head by head: [heads · (keys + values), compressed]."""
         beside = StoredTensor(stored.name.replace("attn_k_b", "attn_v_b"))
         parts = []
         for one in (stored, beside):
@@ -172,7 +172,7 @@ class GGUFCheckpoint:
         return values if rows is None else np.ascontiguousarray(values[rows])
 
     def _row_order(self, stored: StoredTensor, rows: int) -> Array | None:
-        """Which of the file's rows comes where; None where they are in order."""
+        """Return the index of the file's row for each row; None where they are in order."""
         if stored.undo == "rotated pairs":
             keys = Keys(self._model)
             heads = keys.one("attention.head_count_kv" if ".attn_k." in stored.name else "attention.head_count")
@@ -187,7 +187,7 @@ class GGUFCheckpoint:
         return None
 
     def _value_order(self, count: int, before: int) -> Array:
-        """Heads of values by key head: the file has the first of each, then the second of each. before: rows of
+        """Order heads of values by key head: the file has the first of each, then the second of each. before: rows of
         queries and keys, which stay."""
         keys = Keys(self._model)
         key_heads, value_heads = keys.size("ssm.group_count"), keys.size("ssm.time_step_rank")
@@ -206,7 +206,8 @@ class GGUFCheckpoint:
 
 
 def _span(stored: StoredTensor, entry: TensorEntry) -> tuple[int, int]:
-    """Bytes of the file that hold the tensor, or one expert of it, or half its rows: first, and behind the last."""
+    """Return the bytes of the file that hold the tensor, one expert of it, or half its rows: first, and behind the
+    last."""
     begin, size = entry.begin, math.prod(entry.shape) // entry.type.values * entry.type.nbytes
     if stored.expert is not None:
         size //= entry.shape[0]
@@ -218,7 +219,7 @@ def _span(stored: StoredTensor, entry: TensorEntry) -> tuple[int, int]:
 
 
 def _essential(shape: Sequence[int]) -> tuple[int, ...]:
-    """Without sizes of 1, which converters leave out."""
+    """Return a shape without sizes of 1, which converters leave out."""
     return tuple(size for size in shape if size != 1)
 
 

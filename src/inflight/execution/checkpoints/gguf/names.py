@@ -121,7 +121,7 @@ _VALUE_ROWS = frozenset(("ssm_a", "ssm_dt.bias", "ssm_alpha", "ssm_beta", "attn_
 
 
 def stored_tensor(name: str, architecture: str, there: Container[str]) -> StoredTensor | None:
-    """Where the tensor that Hugging Face calls `name` lies. there: the file's names. None where GGUF has no such."""
+    """Find the tensor that Hugging Face calls `name`. there: the file's names. None where GGUF has no such tensor."""
     layer = _LAYER.fullmatch(name)
     if layer is None:
         stem, _, kind = name.rpartition(".")

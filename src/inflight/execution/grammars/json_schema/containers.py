@@ -50,7 +50,7 @@ def array_items(schema: dict[str, Any], types: frozenset[str]) -> tuple[dict[str
 
 
 def _num_values(items: Schema) -> int | None:
-    """How many different items there can be, where they are listed."""
+    """Return how many different items there can be, where they are listed."""
     if isinstance(items, bool):
         return None
     if "enum" in items or "const" in items:

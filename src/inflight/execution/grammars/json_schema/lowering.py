@@ -166,7 +166,7 @@ class _Lowering:
 
 
 def _weight(schema: Schema) -> int:
-    """How much a schema says, roughly: declared properties first."""
+    """Rate how much a schema says: declared properties first."""
     if isinstance(schema, bool):
         return 0
     properties = len(schema.get("properties", ())) + len(schema.get("required", ()))

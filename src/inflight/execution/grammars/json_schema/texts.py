@@ -57,7 +57,7 @@ def writable(schema: dict[str, Any], types: frozenset[str]) -> tuple[dict[str, A
 
 
 def is_followed(schema: dict[str, Any]) -> bool:
-    """Whether the library takes a schema, or finds that nothing satisfies it, which it may."""
+    """Return whether the library takes a schema, or finds that nothing satisfies it, which it may."""
     return _is_followed(json.dumps(schema))
 
 
