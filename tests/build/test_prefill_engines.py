@@ -51,9 +51,9 @@ def pair(tiny: Path) -> Iterator[LLM]:
 
 
 def pulled(llm: LLM) -> int:
-    exchange = llm._engine.peer_transfers
-    assert exchange is not None and not exchange.counts.failed_pulls
-    return exchange.counts.pulled_blocks
+    peer_transfers = llm._engine.peer_transfers
+    assert peer_transfers is not None and not peer_transfers.counts.failed_pulls
+    return peer_transfers.counts.pulled_blocks
 
 
 def test_answers_are_the_same_and_no_whole_block_is_computed_twice(plain: LLM, pair: LLM) -> None:
@@ -89,7 +89,7 @@ def test_two_of_them_share_the_prompts(tiny: Path, plain: LLM) -> None:
     asked = prompts(3, 12)
     with LLM(str(tiny), prefill_engines=2, **SHAPE) as three:
         assert tokens(three.generate(asked, PARAMS)) == tokens(plain.generate(asked, PARAMS))
-        given = [one._exchange.counts.served_blocks for one in three._prefill._engines]  # type: ignore[attr-defined]
+        given = [one._exports.counts.served_blocks for one in three._prefill._engines]  # type: ignore[attr-defined]
     assert sum(given) == sum((len(one) - 1) // 16 for one in asked) and min(given) > 0
 
 

@@ -177,7 +177,7 @@ def test_ending_a_prefill_aborts_it_at_its_replica(monkeypatch: pytest.MonkeyPat
     run(lambda: Prefill(computes=False), use)
 
 
-class Exchange:
+class PeerExports:
     """Requests exports in a thread of its own, as a peer does."""
 
     def when_wanted(self, callback: Callable[[str], None]) -> None:
@@ -189,24 +189,24 @@ class Exchange:
         thread.join()
 
 
-def wait_for(use: Callable[[WantedPrompts, Exchange], Awaitable[None]]) -> None:
+def wait_for(use: Callable[[WantedPrompts, PeerExports], Awaitable[None]]) -> None:
     async def main() -> None:
-        await asyncio.wait_for(use(prompts, exchange), 20)
+        await asyncio.wait_for(use(prompts, exports), 20)
 
-    exchange = Exchange()
-    prompts = WantedPrompts(exchange)  # before there is an event loop
+    exports = PeerExports()
+    prompts = WantedPrompts(exports)  # before there is an event loop
     asyncio.run(main())
 
 
 def test_an_export_requested_before_or_after_is_started() -> None:
-    async def use(prompts: WantedPrompts, exchange: Exchange) -> None:
-        exchange.ask("early")
+    async def use(prompts: WantedPrompts, exports: PeerExports) -> None:
+        exports.ask("early")
         await asyncio.sleep(0.01)
         assert await prompts.wait("early", 5)
         waits = asyncio.create_task(prompts.wait("late", 5))
         other = asyncio.create_task(prompts.wait("other", 5))
         await asyncio.sleep(0.01)
-        exchange.ask("late")
+        exports.ask("late")
         assert await waits and not other.done()
         prompts.abandon("other")
         prompts.abandon("unknown")
@@ -216,8 +216,8 @@ def test_an_export_requested_before_or_after_is_started() -> None:
 
 
 def test_a_request_counts_for_one_prompt() -> None:
-    async def use(prompts: WantedPrompts, exchange: Exchange) -> None:
-        exchange.ask("one")
+    async def use(prompts: WantedPrompts, exports: PeerExports) -> None:
+        exports.ask("one")
         await asyncio.sleep(0.01)
         assert await prompts.wait("one", 5)
         assert not await prompts.wait("one", 0.02)

@@ -147,7 +147,7 @@ def build_engine(
         progress: called with (done, total) while weights are packed.
         wrap: called with the model's executor and the device; returns what the engine drives (`testing.scripted`).
         kv_event_queue: receives the changes of the prefix cache.
-        peers: with which keys and values of prompts are exchanged.
+        peers: with which keys and values of prompts are transferred.
 
     Raises:
         SettingsError: the settings do not go together with each other, the model or the device.

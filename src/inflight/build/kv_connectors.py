@@ -151,7 +151,7 @@ class KVConnectors:
         if folder is not None:
             found["kv_cache_dir"] = Resolved(str(folder.path), f"blocks are kept there, up to {gib(folder.max_bytes)}")
         if peers is not None:
-            found["role"] = Resolved(peers.options.role, "keys and values of prompts are exchanged with peers")
+            found["role"] = Resolved(peers.options.role, "keys and values of prompts are transferred between peers")
         return found
 
 

@@ -51,7 +51,7 @@ def prompt_alone(request: Request, export_id: str) -> Request:
     )
 
 
-class Exchange(Protocol):
+class PeerExports(Protocol):
     """The part of KV transfer that is needed here."""
 
     @property
@@ -71,15 +71,15 @@ class PrefillEngine:
     waits for the other to free blocks.
     """
 
-    def __init__(self, loop: EngineLoop, exchange: Exchange, adapters: AdapterNames):
-        self._loop, self._exchange, self._adapters = loop, exchange, adapters
+    def __init__(self, loop: EngineLoop, exports: PeerExports, adapters: AdapterNames):
+        self._loop, self._exports, self._adapters = loop, exports, adapters
         self._changed = threading.Condition()  # guards the attributes below
         self._prompts: dict[str, Request] = {}  # by export id, until the decode engine has begun
         self._wanted: dict[str, None] = {}  # requested exports in order; their prompts may not have arrived yet
         self._begun: set[str] = set()
         self._aborted: list[str] = []
         self._stops, self.stopped = False, False
-        exchange.when_wanted(self._requested)
+        exports.when_wanted(self._requested)
         self._thread = threading.Thread(target=self._main, name="inflight-prefill", daemon=True)
         self._thread.start()
 
@@ -90,7 +90,7 @@ class PrefillEngine:
             return sum(len(one.prompt_token_ids) for one in self._prompts.values())
 
     def address_of(self, export_id: str) -> PeerAddress:
-        return PeerAddress(*self._exchange.address, export_id)
+        return PeerAddress(*self._exports.address, export_id)
 
     def begin(self, request: Request, export_id: str) -> None:
         """Compute the prompt once its export is requested; withdraw the export if this engine cannot."""
@@ -103,7 +103,7 @@ class PrefillEngine:
                 self._prompts[export_id] = structs.replace(prompt, arrival=self._loop.clock.now(), adapter=adapter)
                 self._changed.notify_all()
         if not is_accepted:
-            self._exchange.withdraw(export_id)
+            self._exports.withdraw(export_id)
 
     def end(self, export_id: str) -> None:
         """Withdraw an export: the decode engine has begun to decode, or the request has ended."""
@@ -114,7 +114,7 @@ class PrefillEngine:
                 self._begun.discard(export_id)
                 self._aborted.append(export_id)
                 self._changed.notify_all()
-        self._exchange.withdraw(export_id)
+        self._exports.withdraw(export_id)
 
     def close(self) -> None:
         with self._changed:
@@ -173,7 +173,7 @@ class PrefillEngine:
 
     def _fail(self, export_id: str, why: str) -> None:
         log.warning("%s The decode engine computes the prompt instead.", why)
-        self._exchange.withdraw(export_id)
+        self._exports.withdraw(export_id)
 
 
 @dataclass(frozen=True, slots=True)

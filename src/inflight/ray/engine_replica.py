@@ -91,12 +91,12 @@ class EngineReplica:
 
     async def _wait_until_wanted(self, request: Request) -> bool:
         """Wait until the decode replica requests the blocks of a prompt that is computed for it; False: it did not."""
-        exchange = self._engine.peer_transfers
-        if exchange is None or self._wanted is None or request.kv_transfer is None or not request.kv_transfer.give:
+        transfers = self._engine.peer_transfers
+        if transfers is None or self._wanted is None or request.kv_transfer is None or not request.kv_transfer.give:
             return True
         if await self._wanted.wait(request.kv_transfer.give, self._hold_seconds):
             return True
-        exchange.withdraw(request.kv_transfer.give)
+        transfers.withdraw(request.kv_transfer.give)
         return False
 
     def _begun(self, request_id: str) -> None:
@@ -146,8 +146,8 @@ class EngineReplica:
     def record_routing_stats(self) -> dict[str, Any]:
         """Return the stats that Ray sends to the routers."""
         capacity = self._engine.capacity
-        exchange = self._engine.peer_transfers
-        peer = None if exchange is None or not exchange.address[1] else exchange.address
+        transfers = self._engine.peer_transfers
+        peer = None if transfers is None or not transfers.address[1] else transfers.address
         stats = ReplicaStats(capacity.num_blocks * capacity.block_size, self._fair, self._costs(), peer)
         fields: dict[str, Any] = msgspec.to_builtins(stats)
         return fields

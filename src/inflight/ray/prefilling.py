@@ -4,10 +4,9 @@
                  its engine ◀─ blocks of each chunk, while the next is computed ─┘
 
 `execution.kv.transfer` transfers the blocks. If anything fails here, the decode replica computes the prompt itself.
-There a prompt waits until the
-decode replica has room for its blocks and requests them (`WantedPrompts`): blocks that were computed earlier would only
-occupy the cache, and might be evicted by the next prompt's. All methods run in one event loop, but the callback of the
-exchange.
+There a prompt waits until the decode replica has room for its blocks and requests them (`WantedPrompts`): blocks that
+were computed earlier would only occupy the cache, and might be evicted by the next prompt's. All methods run in one
+event loop, but the callback of `PeerExports`.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class _RemotePrefill:
         self.end()  # the pull fails, too
 
 
-class Exchange(Protocol):
+class PeerExports(Protocol):
     """The part of KV transfer that is needed here."""
 
     def when_wanted(self, callback: Callable[[str], None], /) -> None:
@@ -125,12 +124,12 @@ class Exchange(Protocol):
 class WantedPrompts:
     """The exports that decode replicas have requested, and the prompts that wait for a request."""
 
-    def __init__(self, exchange: Exchange):
-        """Register with the exchange, before any peer can send requests."""
+    def __init__(self, exports: PeerExports):
+        """Register the callback, before any peer can send requests."""
         self._lock = threading.Lock()  # guards the two below
         self._early: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, asyncio.Future[bool]] = {}
-        exchange.when_wanted(self._requested)
+        exports.when_wanted(self._requested)
 
     async def wait(self, export_id: str, seconds: float) -> bool:
         """Wait until a peer requests the export; return False after `seconds` without a request, or if abandoned."""

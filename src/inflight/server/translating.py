@@ -58,7 +58,7 @@ class RequestTranslator:
         isolate: separate tenants' cached prefixes. parsers: of the model's answers; shown_token_ids: of special tokens
             that these must see; call_marks: by which the engine knows answers that call tools.
         pooler: how the engine makes vectors or scores, if it does. adapters: that may be called in the model's place.
-            lanes: that the engine has. peers: other engines with which blocks of prompts are exchanged.
+            lanes: that the engine has. peers: engines with which blocks of prompts are transferred.
     """
 
     encoder: PromptEncoder
