@@ -77,9 +77,11 @@ class HostPass:
 
     def _placed(self, places: Sequence[int]) -> tuple[Array, Array, Array]:
         """Return the chunks, the request slots and the positions of these tokens of the pass."""
-        at = np.fromiter(places, np.int32, len(places))
-        of = self._inputs.chunk_of[at]
-        return of, self._inputs.rows[of], self._inputs.metadata.positions[at]
+        of, positions = self._inputs.chunk_of, self._inputs.metadata.positions
+        if len(places) < len(of):
+            at = np.fromiter(places, np.int32, len(places))
+            of, positions = of[at], positions[at]
+        return of, self._inputs.rows[of], positions
 
 
 def _was_banned(settings: SamplingBatch, row: int, logit: float) -> bool:

@@ -233,7 +233,7 @@ class InputBatch:
         return PassInputs(
             layout.rows,
             layout.chunk_of,
-            self.tokens[layout.row_of, layout.positions + self._ahead],
+            self.tokens[layout.row_of, layout.positions + self._ahead if self._ahead else layout.positions],
             AttentionMetadata(layout.positions, layout.query_start, layout.context_len, tables),
             None if self.states is None else self.move_states(chunks, layout),
             self.second_text_at[layout.rows] if self._pairs else None,
@@ -359,4 +359,4 @@ class InputBatch:
     def keep(self, slots: Array, positions: Array, token_ids: Array) -> None:
         """Keep tokens token_ids int32[S] drawn behind positions int32[S] of slots int32[S]. Behind a wrong draft the
         token is meaningless, and the next step overwrites it."""
-        self.tokens[slots, positions + self._ahead + 1] = token_ids
+        self.tokens[slots, positions + (1 + self._ahead)] = token_ids

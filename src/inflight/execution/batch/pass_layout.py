@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from inflight.core.types.plan import Chunk
 from inflight.execution.backends.protocol import Array, AttentionMetadata, StateMetadata
 
-_ROW, _START, _LENGTH = attrgetter("row"), attrgetter("start"), attrgetter("length")
 ONE_TEXT = 2**31 - 1  # position of a second text that does not exist
 
 
@@ -25,16 +24,8 @@ class PassLayout(NamedTuple):
     chunk_of: Array  # int32[T]
     row_of: Array  # int32[T], the request slot of each token
     positions: Array  # int32[T]
-
-    @property
-    def longest_chunk(self) -> int:
-        """No chunk has more tokens."""
-        return int(self.lengths.max(initial=0))
-
-    @property
-    def longest_context(self) -> int:
-        """No chunk ends behind more positions."""
-        return int((self.context_len + self.lengths).max(initial=0))
+    longest_chunk: int  # no chunk has more tokens
+    longest_context: int  # no chunk ends behind more positions
 
 
 class AdaptedRows(NamedTuple):
@@ -66,15 +57,17 @@ class PassInputs(NamedTuple):
 
 def laid_out(chunks: Sequence[Chunk]) -> PassLayout:
     count = len(chunks)
-    rows = np.fromiter(map(_ROW, chunks), np.int32, count)
-    context_len = np.fromiter(map(_START, chunks), np.int32, count)
-    lengths = np.fromiter(map(_LENGTH, chunks), np.int32, count)
-    query_start = np.zeros(count + 1, np.int32)
-    np.cumsum(lengths, out=query_start[1:])
-    chunk_of = np.arange(count, dtype=np.int32)
-    positions, row_of = context_len, rows
-    if (lengths != 1).any():  # not decodes alone
-        chunk_of = np.repeat(chunk_of, lengths)
-        row_of = rows[chunk_of]
+    starts, counts = [one.start for one in chunks], [one.length for one in chunks]
+    rows = np.array([one.row for one in chunks], np.int32)
+    context_len, lengths = np.array(starts, np.int32), np.array(counts, np.int32)
+    longest_context = max(map(add, starts, counts), default=0)
+    if counts.count(1) == count:  # decodes alone
+        query_start = np.arange(count + 1, dtype=np.int32)
+        of_tokens = query_start[:-1], rows, context_len
+    else:
+        query_start = np.zeros(count + 1, np.int32)
+        np.cumsum(lengths, out=query_start[1:])
+        chunk_of = np.repeat(np.arange(count, dtype=np.int32), lengths)
         positions = (context_len - query_start[:-1])[chunk_of] + np.arange(query_start[-1], dtype=np.int32)
-    return PassLayout(rows, context_len, lengths, query_start, chunk_of, row_of, positions)
+        of_tokens = chunk_of, rows[chunk_of], positions
+    return PassLayout(rows, context_len, lengths, query_start, *of_tokens, max(counts, default=0), longest_context)
