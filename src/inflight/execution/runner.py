@@ -238,7 +238,17 @@ class ModelRunner:
 
     def _take(self, forward: Pass, chunks: Sequence[Chunk], masks: PassMasks | None) -> None:
         """Score, draw and pool at the positions of a computed pass that its chunks ask for."""
-        starts = list(accumulate((chunk.length for chunk in chunks), initial=0))
+        if any(chunk.score for chunk in chunks):
+            self._score(forward, chunks)
+        sample(self._decoder, forward, chunks, masks)
+        if any(chunk.pool for chunk in chunks):
+            ends = accumulate(chunk.length for chunk in chunks)
+            texts = [range(end - one.length, end) for one, end in zip(chunks, ends, strict=True) if one.pool]
+            for pooled in slabs(texts, self._decoder.max_logit_rows):
+                forward.pool(self._decoder.pooled(forward, pooled), [text[-1] for text in pooled])
+
+    def _score(self, forward: Pass, chunks: Sequence[Chunk]) -> None:
+        starts = accumulate((chunk.length for chunk in chunks), initial=0)
         scored = (
             range(chunk.score.start - chunk.start + at, chunk.score.stop - chunk.start + at)
             for chunk, at in zip(chunks, starts, strict=False)
@@ -246,10 +256,6 @@ class ModelRunner:
         )
         for places in slabs(chain.from_iterable(scored), self._decoder.max_logit_rows):
             forward.score(self._decoder.logits(forward, places), places)
-        sample(self._decoder, forward, chunks, masks)
-        texts = (range(end - chunk.length, end) for chunk, end in zip(chunks, starts[1:], strict=True) if chunk.pool)
-        for pooled in slabs(texts, self._decoder.max_logit_rows):
-            forward.pool(self._decoder.pooled(forward, pooled), [text[-1] for text in pooled])
 
     def _copy_blocks(self, sources: Sequence[int], destinations: Sequence[int]) -> list[PendingCopy]:
         """Begin to copy the model's blocks and a drafter's, and return the copies in flight."""
