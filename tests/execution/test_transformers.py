@@ -5,6 +5,7 @@ In float32, since products of torch may round differently beside other rows.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,16 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "lfm2": ("Lfm2", {"layer_types": ["conv", "full_attention", "conv"]}, "lfm2: it has layers of conv"),
     "llama4": ("Llama4Text", {"num_local_experts": 2}, "llama4_text: it has layers of chunked_attention"),
 }
+_LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0] * 8,
+    "long_factor": [4.0] * 8,
+    "original_max_position_embeddings": 32,
+}
+FOLLOW_LENGTH: dict[str, tuple[str, dict[str, Any]]] = {
+    "dynamic": ("Llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}),
+    "longrope": ("Phi3", {"rope_parameters": _LONGROPE, "original_max_position_embeddings": 32}),
+}
 PROMPTS = [[int(one) for one in np.random.default_rng(seed).integers(0, 320, 9 + 17 * seed)] for seed in range(5)]
 
 
@@ -105,6 +116,26 @@ def test_the_librarys_tokens(tmp_path: Path, name: str, isa: str, monkeypatch: p
     for _ in range(2):
         outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], params)
         assert [output.outputs[0].token_ids for output in outputs] == expected
+
+
+@pytest.mark.parametrize("name", FOLLOW_LENGTH)
+def test_rotations_that_follow_the_length_are_those_of_our_kernels(tmp_path: Path, name: str) -> None:
+    """Whatever the texts beside it, a text is rotated as the longest one that there may be."""
+    kind, settings = FOLLOW_LENGTH[name]
+    saved(tmp_path, kind, {**settings, "max_position_embeddings": 32 if name == "dynamic" else 128})
+    params, found = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True), {}
+    for backend in ("auto", "transformers"):
+        assert build_length(tmp_path, backend) == 32
+        llm = LLM(str(tmp_path), backend=backend, dtype="float32", threads=1, max_model_len=128)
+        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], params)
+        found[backend] = [output.outputs[0].token_ids for output in outputs]
+    assert found["auto"] == found["transformers"]
+
+
+def build_length(folder: Path, backend: str) -> int:
+    engine = build_engine(EngineSettings(model=str(folder), backend=backend, threads=1))  # type: ignore[arg-type]
+    engine.loop.close()
+    return engine.capacity.max_model_len
 
 
 def test_layers_with_a_window_keep_the_windows_blocks(tmp_path: Path) -> None:
@@ -159,6 +190,30 @@ def test_folders_that_are_no_models_are_refused(tmp_path: Path) -> None:
     saved(tmp_path, *RUN["gpt2"])
     (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
     with pytest.raises(ModelError, match="transformers cannot load"):
+        LLM(str(tmp_path), backend="transformers", threads=1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"vocab_size": 300}, r"wte\.weight is \[320, 64\] in its files and \[300, 64\] by its config"),
+        ({"n_layer": 4}, r"its files lack 12 tensors, transformer\.h\.3\."),
+        ({"model_type": "llama", "num_attention_heads": 7}, "not a multiple of the number of attention heads"),
+        ({"model_type": "unheard", "auto_map": {"AutoConfig": "code.Config"}}, "its code comes with its files"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_named(tmp_path: Path, wrong: dict[str, Any], sentence: str) -> None:
+    saved(tmp_path, *RUN["gpt2"])
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **wrong}))
+    with pytest.raises(ModelError, match=sentence):
+        LLM(str(tmp_path), backend="transformers", threads=1)
+
+
+def test_a_backend_that_computes_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path, *RUN["gpt2"])
+    monkeypatch.setenv("INFLIGHT_ISA", "null")
+    with pytest.raises(ModelError, match="INFLIGHT_ISA=null computes nothing, but --backend transformers does"):
         LLM(str(tmp_path), backend="transformers", threads=1)
 
 

@@ -26,8 +26,9 @@ from inflight.cpus import ThreadCpus
 from inflight.execution import ops
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.host import HostBackend
+from inflight.execution.backends.null import NullBackend
 from inflight.execution.backends.protocol import Backend, Device, DType
-from inflight.execution.backends.torch.device import first_line, gpu_memory
+from inflight.execution.backends.torch.device import gpu_memory
 from inflight.execution.backends.torch.memory import DeviceActivation
 from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.memory import gib, kv_shape, machine_memory
@@ -161,6 +162,11 @@ class TransformersModel:
     ) -> TransformersDecoder:
         """Try the model and return its decoder. Raises ModelError where its logits over a paged cache differ."""
         assert isinstance(backend, Backend)
+        if isinstance(backend, NullBackend):
+            raise ModelError(
+                "INFLIGHT_ISA=null computes nothing, but --backend transformers does; leave one of them out."
+            )
+        _fix_rotations(self.modules, max_positions)
         try:
             share = self.difference(backend)
         except Exception as error:  # whatever the model's own code raises
@@ -207,23 +213,51 @@ def load(folder: Path, dtype: DType | Literal["auto"], dummy: bool, seed: int, d
             modules = _library.from_config(config, **options)
         else:
             options |= {"config": config, "use_safetensors": True, "output_loading_info": True}
+            options["ignore_mismatched_sizes"] = True  # which are named below
             modules, loading = _library.from_pretrained(folder, **options)
             if missing := sorted(loading["missing_keys"]):
                 raise KeyError(f"its files lack {counted(len(missing), 'tensor')}, {missing[0]} among them")
+            for name, found, wanted in sorted(loading["mismatched_keys"]):
+                raise ValueError(f"{name} is {list(found)} in its files and {list(wanted)} by its config.json")
     except Exception as error:  # whatever the library and the model's own code raise
         if isinstance(error, KeyError) and _NAME in str(error):
             raise _refused(text.model_type, f"it {_NO_INTERFACE}") from None
-        raise ModelError(f"transformers cannot load {folder} ({first_line(error).rstrip('.')}).") from None
+        raise ModelError(f"transformers cannot load {folder} ({_reason(error)}).") from None
     modules = modules.eval().requires_grad_(False).to(device)
     spec = _spec(folder, config, text, _layers(modules, text, device))
     return TransformersModel(spec, modules, device, sum(one.numel() for one in modules.parameters()))
+
+
+def _fix_rotations(modules: torch.nn.Module, max_positions: int) -> None:
+    """Let rotations whose frequencies follow the longest text of a call take those of `max_positions`.
+
+    A pass computes several texts and a cache keeps rotated keys, so the frequencies can only be those of the longest
+    text (`execution/rope.py` has the same). Such a module is called with one more position, the last there can be.
+    """
+
+    def add_last(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        at = named.get("position_ids", arguments[-1])
+        at = pad(at, (0, 1), value=max_positions - 1)
+        return (
+            ((*arguments[:-1], at), named)
+            if "position_ids" not in named
+            else (arguments, {**named, "position_ids": at})
+        )
+
+    for one in modules.modules():
+        if any(kind in str(getattr(one, "rope_type", "")) for kind in ("dynamic", "longrope")):
+            one.register_forward_pre_hook(add_last, with_kwargs=True)
+            one.register_forward_hook(lambda *call: tuple(part[..., :-1, :] for part in call[-1]))
 
 
 def _config(folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:
-        why = f"does not know the model in {folder} ({first_line(error).rstrip('.')})"
+        if "custom code" in str(error):
+            why = "its code comes with its files, and no model's code is run here"
+            raise _refused(f"the model in {folder}", why) from None
+        why = f"does not know the model in {folder} ({_reason(error)})"
         raise ModelError(f"transformers {transformers.__version__} {why}.") from None
     text = config.get_text_config()
     others = sorted(set(getattr(text, "layer_types", None) or _KINDS) - set(_KINDS))
@@ -264,7 +298,7 @@ def _layers(modules: Any, text: Any, device: str) -> tuple[LayerSpec, ...]:
     try:
         modules(input_ids=at % text.vocab_size, position_ids=at, use_cache=False, paged=probe)
     except Exception as error:
-        why = f"trying {at.numel()} tokens failed in the library or the model's code ({first_line(error).rstrip('.')})"
+        why = f"trying {at.numel()} tokens failed in the library or the model's code ({_reason(error)})"
         raise _refused(text.model_type, why, "leave --backend out if inflight models lists this family") from None
     if sorted(found) != list(range(text.num_hidden_layers)):
         why = f"{len(found)} of its {text.num_hidden_layers} layers use the library's attention interface{_NO_PLACE}"
@@ -277,6 +311,7 @@ def _spec(folder: Path, config: Any, text: Any, layers: tuple[LayerSpec, ...]) -
         generation = GenerationConfig.from_pretrained(folder)
     except OSError:
         generation = GenerationConfig.from_model_config(config)
+    rope = getattr(text, "rope_parameters", None) or {}
     ends = generation.eos_token_id if generation.eos_token_id is not None else text.eos_token_id
     return ModelSpec(
         name=folder.name,
@@ -293,7 +328,14 @@ def _spec(folder: Path, config: Any, text: Any, layers: tuple[LayerSpec, ...]) -
         bos_token_id=text.bos_token_id,
         checkpoint_dtype=str(config.dtype).removeprefix("torch.") if config.dtype is not None else None,
         weight_format=None,
+        length=rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None,
     )
+
+
+def _reason(error: Exception) -> str:
+    """Return the kind of error and its first line, with the next one where that ends in a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]
+    return f"{type(error).__name__}: {' '.join(lines[: 1 + lines[0].endswith(':')])[:300].rstrip('.')}"
 
 
 def _refused(family: str, why: str, do: str = "take a model of a family that runs without it") -> ModelError:
