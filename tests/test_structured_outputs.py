@@ -29,8 +29,8 @@ from inflight.core.types.sampling import Grammar, InvalidSampling
 from inflight.core.types.sampling import SamplingParams as EngineParams
 from inflight.execution import computing
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.backends.torch import eager
 from inflight.execution.backends.torch.backend import TorchBackend
+from inflight.execution.backends.torch.definitions import Definitions
 from inflight.frontend.answers import ParsedAnswer
 from inflight.frontend.offline import Offline
 from inflight.frontend.parsers.parser_choice import ParserNames, Tool, ToolChoice
@@ -200,7 +200,7 @@ def test_kernels_of_torch_follow_them_too(model: Path, monkeypatch: pytest.Monke
     want = said(model, mixed(3, 8))
     assert said(model, mixed(3, 8), **SHAPES["crumbs"]) == want
     assert said(model, mixed(3, 8), **SHAPES["drafts"]) == want
-    two_in_flight = TorchBackend("bfloat16", torch.device("cpu"), eager, depth=2)
+    two_in_flight = TorchBackend("bfloat16", torch.device("cpu"), Definitions(), depth=2)
     monkeypatch.setattr(computing, "open_backend", lambda *given, **named: two_in_flight)
     assert said(model, mixed(3, 8)) == want, "two steps in flight, as on a GPU"
     check(mixed(3, 8), want)

@@ -42,32 +42,39 @@ class Launcher(Protocol):
 
 
 class TensorCall(NamedTuple):
-    """An operation of a program. reads, writes: which of its arguments are activations, by index."""
+    """An operation of a program.
+
+    Attributes:
+        reads: Which of its arguments are activations that are read, by index.
+        writes: Which are written.
+        counted: What its rows are as many as: "tokens", "places" or "texts". None: the rows of the first that is read.
+    """
 
     operation: Operation[...]
     arguments: tuple[Any, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    counted: str | None
 
     @classmethod
     def of(cls, call: Call) -> TensorCall:
         names = list(call.operation.signature.parameters)[1:]
         found = [at for at, argument in enumerate(call.arguments) if isinstance(argument, DeviceActivation)]
         writes = tuple(at for at in found if names[at] == "out" or names[at].endswith("_out"))
-        return cls(*call, tuple(at for at in found if at not in writes), writes)
+        reads = tuple(at for at in found if at not in writes)
+        by_index = call.operation.rows != "read"
+        return cls(*call, reads, writes, call.operation.rows if by_index else None if reads else "tokens")
 
     def tensors(self, counts: Mapping[str, int]) -> list[Any]:
         """Return the arguments with the rows of activations that are read and written. counts: of tokens, places and
         texts. Rows at places and in texts are read of all that there are: a replayed graph does not update how many
         rows of an activation are written."""
-        given = list(self.arguments)
-        by_index = self.operation.rows != "read"
-        rows = counts[self.operation.rows if by_index else "tokens"]
-        if self.reads and not by_index:
-            rows = given[self.reads[0]].rows
-        for at in self.reads:
-            given[at] = given[at].tensor if by_index else given[at].written
-        for at in self.writes:
+        _, arguments, reads, writes, counted = self
+        given = list(arguments)
+        rows = given[reads[0]].rows if counted is None else counts[counted]
+        for at in reads:
+            given[at] = given[at].written if counted is None else given[at].tensor
+        for at in writes:
             given[at] = given[at].take(rows)
         return given
 

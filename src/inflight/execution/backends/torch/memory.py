@@ -24,6 +24,7 @@ class DeviceActivation:
 
     tensor: Tensor  # [capacity, width]
     rows: int = 0
+    _view: tuple[int, Tensor] | None = None  # of so many rows: to make one takes longer than to launch a kernel
 
     @property
     def nbytes(self) -> int:
@@ -35,12 +36,14 @@ class DeviceActivation:
 
     @property
     def written(self) -> Tensor:
-        return self.tensor[: self.rows]
+        return self.take(self.rows)
 
     def take(self, rows: int) -> Tensor:
-        """So many rows, to be written."""
+        """Return so many rows, to be written."""
         self.rows = rows
-        return self.tensor[:rows]
+        if self._view is None or self._view[0] != rows:
+            self._view = rows, self.tensor[:rows]
+        return self._view[1]
 
 
 class DeviceKVCache:
