@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from inflight.cpus import ThreadCpus
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.protocol import Backend, Device, DType, Quantization
-from inflight.execution.checkpoints.checkpoint import Dequantized, ModuleTensors, open_checkpoint
+from inflight.execution.checkpoints.checkpoint import ModuleTensors, open_checkpoint
 from inflight.execution.checkpoints.dummy import DummyWeights
 from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.model import Model
@@ -96,10 +96,8 @@ class KernelModel:
         source: TensorSource = (
             DummyWeights(backend.dtype, self.seed, self.spec.weight_format, backend.packs_fp8)
             if dummy
-            else open_checkpoint(self.files, backend.packs_fp8)
+            else open_checkpoint(self.files, backend.packs_fp8, self.load_format == "dequantize")
         )
-        if self.load_format == "dequantize":
-            source = Dequantized(source)
         if not dummy and isinstance(self.files, Path):
             source = ModuleTensors(source, self.files)
         weights = self._weights(source, backend, max_positions, progress)

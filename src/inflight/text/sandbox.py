@@ -71,8 +71,15 @@ def chat_environment() -> jinja2.Environment:
     for name in _TAKEN_AWAY:
         del environment.filters[name]
     environment.filters = {name: _bounded_filter(name, function) for name, function in environment.filters.items()}
-    environment.filters |= {_SPEND: _spend, _MEASURED: _measured, _SLICED: _sliced, _LOOPED: _looped}
-    environment.filters |= {_SEARCHED: _searched, _JOINED: _join}
+    charges: dict[str, Callable[[Budget, Any], Any]] = {
+        _SPEND: lambda budget, units: budget.spend(max(0, units)),
+        _MEASURED: _measured,
+        _SLICED: Budget.made,
+        _LOOPED: before_loop,
+        _SEARCHED: before_search,
+        _JOINED: _joined,
+    }
+    environment.filters |= {name: _charging(charge) for name, charge in charges.items()}
     environment.tests |= {name: _bounded_test(name, environment.tests[name]) for name in _COMPARING}
     return environment
 
@@ -198,40 +205,27 @@ def _budget(context: Context) -> Budget:
     return budget
 
 
-@pass_context
-def _spend(context: Context, units: int) -> None:
-    _budget(context).spend(max(0, units))
-
-
-@pass_context
-def _measured(context: Context, value: Any) -> Any:
+def _measured(budget: Budget, value: Any) -> Any:
     """Charge a list, tuple or mapping that a template writes or compares; return it."""
-    _budget(context).measure(value)
+    budget.measure(value)
     return value
 
 
-@pass_context
-def _sliced(context: Context, value: Any) -> Any:
-    return _budget(context).made(value)
-
-
-@pass_context
-def _looped(context: Context, value: Any) -> Any:
-    return before_loop(_budget(context), value)
-
-
-@pass_context
-def _searched(context: Context, value: Any) -> Any:
-    return before_search(_budget(context), value)
-
-
-@pass_context
-def _join(context: Context, values: list[Any]) -> str:
-    budget = _budget(context)
+def _joined(budget: Budget, values: list[Any]) -> str:
     texts = [budget.text(value) for value in values]
     budget.allow(sum(map(len, texts)))
     joined: str = budget.made("".join(texts))
     return joined
+
+
+def _charging(charge: Callable[[Budget, Any], Any]) -> Callable[[Context, Any], Any]:
+    """Make a filter of what charges a value, and returns it."""
+
+    @pass_context
+    def charging(context: Context, value: Any) -> Any:
+        return charge(_budget(context), value)
+
+    return charging
 
 
 @pass_context

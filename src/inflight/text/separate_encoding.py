@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from inflight.text.compiled_tokenizer import CompiledTokenizer
 from inflight.text.errors import LibraryFaults, TokenizerError
@@ -127,20 +127,14 @@ def separate_encoder(
     return SeparateEncoder(backend, control)
 
 
-class _Made:
+class _Made(NamedTuple):
     """A second tokenizer. ids: the first tokenizer's ids of its added tokens."""
 
-    __slots__ = ("backend", "ids", "lead", "named_ids", "names")
-
-    def __init__(
-        self,
-        backend: tokenizers.Tokenizer,
-        lead: int,
-        names: dict[str, str],
-        ids: dict[int, list[int]],
-        named_ids: frozenset[int],
-    ) -> None:
-        self.backend, self.lead, self.names, self.ids, self.named_ids = backend, lead, names, ids, named_ids
+    backend: tokenizers.Tokenizer
+    lead: int
+    names: dict[str, str]
+    ids: dict[int, list[int]]
+    named_ids: frozenset[int]
 
 
 def _unused_lead(texts: Sequence[str]) -> int:

@@ -32,11 +32,20 @@ class Checkpoint:
     """The tensors of one folder, by the names that they have where nothing is quantized. Views are read-only; what is
     plain is not copied."""
 
-    def __init__(self, folder: str | Path, keep_fp8: bool = False) -> None:
-        """Open every shard, check its header, and read from config.json how matrices are quantized. keep_fp8:
-        matrices of floats of 8 bits are yielded so, not as int8, where each output has one scale. Raises ModelError for
-        missing, pickled or damaged files, and for a quantization that is not read."""
-        self.folder, self._keep_fp8 = Path(folder), keep_fp8
+    def __init__(self, folder: str | Path, keep_fp8: bool = False, dequantizes: bool = False) -> None:
+        """Open every shard, check its header, and read from config.json how matrices are quantized.
+
+        Args:
+            folder: Of the model.
+            keep_fp8: Return matrices of floats of 8 bits so, not as int8, where each output has one scale.
+            dequantizes: Return all matrices as plain numbers (`--load-format dequantize`). Kernels round what meets an
+                int8 or int4 matrix to 8 bits, with one scale for each 32 inputs: little beside most models' own error,
+                but the smallest models have answers that hang on less.
+
+        Raises:
+            ModelError: A file is missing, pickled or damaged, or the quantization is not read.
+        """
+        self.folder, self._keep_fp8, self._dequantizes = Path(folder), keep_fp8, dequantizes
         if not self.folder.is_dir():
             raise ModelError(f"{self.folder} is no folder, so it holds no weights; give a Hugging Face model folder.")
         if (self.folder / _INDEX).is_file():
@@ -70,8 +79,8 @@ class Checkpoint:
     def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         """Return a matrix [outputs, inputs] as it is stored: the numbers of `tensor`, or quantized; 8 bits whose scales
         are not one for each output are rounded once more. Raises ModelError."""
-        if name not in self._quantized:
-            return self._tensors.plain(name, shape)
+        if name not in self._quantized or self._dequantizes:
+            return self.tensor(name, shape)
         return self._quantized.codes(name, shape).matrix(self._keep_fp8)
 
     def whole_numbers(self, name: str, shape: Sequence[int]) -> Array:
@@ -145,11 +154,13 @@ def _why_no_weights(folder: Path) -> str:
     )
 
 
-def open_checkpoint(model: Path | GGUFModel, keep_fp8: bool = False) -> Checkpoint | GGUFCheckpoint:
-    """Open a folder or a GGUF file, which may be open already. keep_fp8: as of `Checkpoint`. Raises ModelError."""
+def open_checkpoint(
+    model: Path | GGUFModel, keep_fp8: bool = False, dequantizes: bool = False
+) -> Checkpoint | GGUFCheckpoint:
+    """Open a folder or a GGUF file, which may be open already. Others as of `Checkpoint`. Raises ModelError."""
     if isinstance(model, GGUFModel) or is_gguf(model):
-        return GGUFCheckpoint(model)
-    return Checkpoint(model, keep_fp8)
+        return GGUFCheckpoint(model, dequantizes)
+    return Checkpoint(model, keep_fp8, dequantizes)
 
 
 class ModuleTensors:
@@ -183,33 +194,3 @@ class ModuleTensors:
     def _source(self, name: str) -> tuple[TensorSource, str]:
         module, slash, own = name.rpartition("/")
         return (self._module(module), own) if slash else (self._model, name)
-
-
-class Dequantized:
-    """A source whose matrices are plain numbers, whatever the one that it reads from has: `--load-format dequantize`.
-
-    Kernels round what meets an int8 or int4 matrix to 8 bits, with one scale for each 32 inputs. That is little beside
-    most models' own error, but the smallest models have answers that hang on less.
-    """
-
-    def __init__(self, source: TensorSource) -> None:
-        self._source = source
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._source
-
-    def tensor(self, name: str, shape: Sequence[int]) -> Array:
-        """Return plain numbers of this shape. Raises ModelError where name or shape do not fit."""
-        return self._source.tensor(name, shape)
-
-    def matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
-        """Return the same as `tensor`."""
-        return self._source.tensor(name, shape)
-
-    def pieces(self, name: str, shape: tuple[int, int]) -> Iterable[Rows]:
-        """Return the rows of a table that is only looked up, as the source holds them: no activation meets them."""
-        return self._source.pieces(name, shape)
-
-    def release(self, name: str) -> None:
-        """Let go of the memory that reading a tensor took."""
-        self._source.release(name)

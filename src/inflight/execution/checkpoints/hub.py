@@ -55,23 +55,13 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
 
 def fetch_folder(name: str, files: Sequence[str]) -> Path:
     """Fetch the files of these names from a repository of the hub. Raises ModelError."""
-
-    def ask() -> Path:
-        from huggingface_hub import snapshot_download
-
-        return Path(snapshot_download(name, allow_patterns=list(files)))
-
-    return _asking_hub(name, None, ask)
+    return _asking_hub(name, None, lambda: _snapshot(name, None, files))
 
 
 def _fetch(repository: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-
-    folder = Path(
-        snapshot_download(repository, revision=revision, allow_patterns=_HUB_FILES, ignore_patterns=_HUB_IGNORED)
-    )
+    folder = _snapshot(repository, revision, _HUB_FILES, _HUB_IGNORED)
     if is_embedder(folder):
-        snapshot_download(repository, revision=revision, allow_patterns=_HUB_MODULES)
+        _snapshot(repository, revision, _HUB_MODULES)
     if (folder / "config.json").is_file() or any(folder.glob("*.safetensors")):
         return folder
     models = models_among(_hub_files(repository, revision))
@@ -83,10 +73,15 @@ def _fetch(repository: str, revision: str | None) -> Path:
 
 
 def _fetch_gguf(repository: str, tag: str, revision: str | None) -> Path:
+    files = named(tag, _hub_files(repository, revision), repository)
+    return _snapshot(repository, revision, files) / files[0]
+
+
+def _snapshot(repository: str, revision: str | None, files: Sequence[str], ignored: Sequence[str] = ()) -> Path:
     from huggingface_hub import snapshot_download
 
-    files = named(tag, _hub_files(repository, revision), repository)
-    return Path(snapshot_download(repository, revision=revision, allow_patterns=list(files))) / files[0]
+    taken, left = list(files), list(ignored)
+    return Path(snapshot_download(repository, revision=revision, allow_patterns=taken, ignore_patterns=left))
 
 
 def _hub_files(repository: str, revision: str | None) -> list[str]:

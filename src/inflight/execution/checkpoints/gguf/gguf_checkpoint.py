@@ -25,11 +25,11 @@ _PLAIN = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 class GGUFCheckpoint:
     """Views are read-only; what is not plain in the file is made when it is asked for."""
 
-    def __init__(self, model: Path | GGUFModel) -> None:
-        """Open every part of a file and check its header, or take what is open. Raises ModelError, also for types of
-        tensors that are not read."""
+    def __init__(self, model: Path | GGUFModel, dequantizes: bool = False) -> None:
+        """Open every part of a file and check its header, or take what is open. dequantizes: return all matrices as
+        plain numbers. Raises ModelError, also for types of tensors that are not read."""
         self._model = model if isinstance(model, GGUFModel) else GGUFModel(model)
-        self._architecture = self._model.architecture
+        self._architecture, self._dequantizes = self._model.architecture, dequantizes
         self._stored: dict[str, StoredTensor | None] = {}  # a tensor is asked for four times on its way through a start
         unread = {entry.type.name for _, entry in self._model.tensors.values()} - set(readable())
         if unread:
@@ -70,7 +70,8 @@ class GGUFCheckpoint:
         """Return a matrix [outputs, inputs] as stored, or rounded to a form that is packed (`blocks`). Errors as
         above."""
         stored, file, entry = self._checked(name, shape)
-        if entry.type.is_plain or stored.undo not in ("none", "rotated pairs", "value heads"):
+        is_moved = stored.undo not in ("none", "rotated pairs", "value heads")
+        if entry.type.is_plain or is_moved or self._dequantizes:
             return self.tensor(name, shape)
         # All of a stack up to this expert: reading the next one maps pages that were given back with those before.
         pages = np.frombuffer(file.map, np.uint8, _span(stored, entry)[1] - entry.begin, entry.begin)

@@ -12,7 +12,8 @@ from llguidance import LLMatcher
 
 _KEYWORDS = ("pattern", "format", "minLength", "maxLength")
 _LOOK_AROUND = re.compile(r"\(\?(?:=|!|<=|<!)")
-_CONTROL = re.compile(r"\\c([A-Za-z])")  # of ECMA's patterns
+# Escapes (ECMA's of control characters by their letter), classes, beginnings of assertions, and single characters.
+_PIECES = re.compile(r"\\c([A-Za-z])|\\.?|\[(?:\\.|[^\]\\])*\]?|\(\?(?:=|!|<=|<!)|.", re.DOTALL)
 _COUNTED = re.compile(r"\{\d*,?\d+\}")
 LENGTHS = ("minLength", "maxLength")
 _IN_CLASS = re.compile(r"([\\\]\[^&~\-])")
@@ -70,46 +71,18 @@ def _is_followed(schema: str) -> bool:
 def without_look_around(pattern: str) -> str:
     """Return a pattern that matches more: without assertions about the text before or behind, and with control
     characters as the library reads them."""
-    kept, at = "", 0
-    while at < len(pattern):
-        if pattern[at] == "\\":
-            control = _CONTROL.match(pattern, at)
-            escape = f"\\x{ord(control[1]) % 32:02x}" if control else pattern[at : at + 2]
-            kept, at = kept + escape, at + len(control[0] if control else escape)
-        elif pattern[at] == "[":
-            end = _end_of_class(pattern, at)
-            kept, at = kept + pattern[at:end], end
-        elif _LOOK_AROUND.match(pattern, at):
-            at = _end_of_group(pattern, at)
-            while at < len(pattern) and pattern[at] in "?*+":
-                at += 1
-        else:
-            kept, at = kept + pattern[at], at + 1
-    return kept
-
-
-def _end_of_class(pattern: str, at: int) -> int:
-    at += 1
-    while at < len(pattern) and pattern[at] != "]":
-        at += 2 if pattern[at] == "\\" else 1
-    return at + 1
-
-
-def _end_of_group(pattern: str, at: int) -> int:
-    depth = 0
-    while at < len(pattern):
-        if pattern[at] == "\\":
-            at += 1
-        elif pattern[at] == "[":
-            at = _end_of_class(pattern, at) - 1
-        elif pattern[at] == "(":
-            depth += 1
-        elif pattern[at] == ")":
-            depth -= 1
-            if not depth:
-                return at + 1
-        at += 1
-    return at
+    kept, depth, is_skipped = list[str](), 0, False  # depth: of groups, within an assertion
+    for found in _PIECES.finditer(pattern):
+        piece = found[0]
+        if depth:
+            depth += piece.startswith("(") - (piece == ")")
+            is_skipped = not depth
+        elif _LOOK_AROUND.match(piece):
+            depth = 1
+        elif not (is_skipped and piece in ("?", "*", "+")):  # of an assertion
+            is_skipped = False
+            kept.append(f"\\x{ord(found[1]) % 32:02x}" if found[1] else piece)
+    return "".join(kept)
 
 
 def other_than(texts: Iterable[str]) -> str | None:
