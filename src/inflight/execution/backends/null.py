@@ -1,6 +1,6 @@
 """The backend that computes nothing: every pass is over at once, and tokens come by a rule.
 
-Knows the protocol and nothing of numbers; what is left of an engine's time is its own. The token after position p of a
+What is left of an engine's time is its own. The token after position p of a
 sequence is a function of the token there and of p, so that it depends on nothing else, as in a model. Log-probabilities
 are 0, without alternatives, and so is every vector. (`testing.null` is another thing: an executor that notices every
 mistake in a plan.)
@@ -37,7 +37,7 @@ from inflight.execution.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """In the place of weights and activations."""
+    """Stands for weights and activations."""
 
     rows: int = 0
     columns: int = 0
@@ -58,7 +58,7 @@ class NullStates:
     snapshot_memory: None = None
 
     def begin(self, row: int, snapshot: int) -> None:
-        """There is nothing in either."""
+        """Do nothing: states have no contents."""
 
 
 class NullBackend(HostDevice):
@@ -115,7 +115,7 @@ class NullBackend(HostDevice):
         return NullKVCache(shape, num_blocks + host_blocks)
 
     def bytes_per_state(self, layers: Sequence[LayerState | None]) -> int:
-        """In bf16 and float32, as of a model that is computed."""
+        """Return the bytes of a state in bf16 and float32, as of a model that is computed."""
         states = [one for one in layers if one is not None]
         return sum(2 * one.inputs * one.channels + 4 * one.heads * one.key_dim * one.value_dim for one in states)
 
@@ -126,13 +126,13 @@ class NullBackend(HostDevice):
         return Nothing(rows, width)
 
     def move_rows(self, source: Any, rows: Array, target: Any, places: Array) -> None:
-        """There is nothing in them."""
+        """Do nothing: memory has no contents."""
 
     def spread(self, token_ids: Array, vocab_size: int, most: int) -> Callable[[Any, int], Nothing]:
         return lambda logits, rows: Nothing(rows, vocab_size)
 
     def copy_blocks(self, kv_cache: KVCache, sources: Sequence[int], destinations: Sequence[int]) -> None:
-        """There is nothing in them."""
+        """Do nothing: memory has no contents."""
 
     def prepare(self, batch: InputBatch, kv_cache: KVCache, chunks: Sequence[Chunk]) -> NullPass:
         batch.put_drafts(chunks)
