@@ -56,28 +56,28 @@ class AdaptedMatrix:
 
 
 class AdapterRows(NamedTuple):
-    """On the device."""
+    """Rows with an adapter, in tiles of one adapter each, on the device."""
 
     rows: Tensor  # int32[tiles · TILE], from 1; 0 is no row
     slots: Tensor  # int32[tiles], from 1; 0: an empty tile
 
 
 def tiled(slots: Array, num_slots: int) -> tuple[Array, Array]:
-    """slots: of each row, int32[T], -1 where it has none. Arrays as `AdapterRows` has them, in the order of slots, then
-    of rows."""
+    """Return the arrays of `AdapterRows`, in the order of slots, then of rows. slots: int32[T], of each row; -1: it has
+    none."""
     rows = np.flatnonzero(slots >= 0)
     rows = rows[np.argsort(slots[rows], kind="stable")]
     counts = np.bincount(slots[rows], minlength=num_slots)
     of_slot = -(-counts // TILE)
     first_row, first_tile = np.cumsum(counts) - counts, np.cumsum(of_slot) - of_slot
     tiles = max_tiles(len(slots), num_slots)
-    placed, whose = np.zeros(tiles * TILE, np.int32), np.zeros(tiles, np.int32)
-    place = (first_tile * TILE - first_row)[slots[rows]] + np.arange(len(rows))
-    placed[place] = rows + 1
-    whose[: of_slot.sum()] = np.repeat(np.arange(num_slots), of_slot) + 1
-    return placed, whose
+    of_rows, of_tiles = np.zeros(tiles * TILE, np.int32), np.zeros(tiles, np.int32)
+    at = (first_tile * TILE - first_row)[slots[rows]] + np.arange(len(rows))
+    of_rows[at] = rows + 1
+    of_tiles[: of_slot.sum()] = np.repeat(np.arange(num_slots), of_slot) + 1
+    return of_rows, of_tiles
 
 
 def max_tiles(rows: int, num_slots: int) -> int:
-    """As many as there can be: of each slot one that is not full, of the others' rows full ones."""
+    """Return how many tiles there can be: of each slot one that is not full, of the other rows full ones."""
     return (rows + min(rows, num_slots) * (TILE - 1)) // TILE

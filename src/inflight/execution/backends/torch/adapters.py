@@ -1,9 +1,8 @@
-"""Adapters in their slots (`protocol.adapters`): what each adds to packed matrices, where a device finds it.
+"""Tables on a device of the parts that the adapters in slots (`protocol.adapters`) add to packed matrices.
 
-Knows parts, their places in memory, and which matrices any adapter has changed yet; not how it is computed, nor which
-rows have which. Kernels read places from a table whose own address stays: a graph that was captured with some adapters
-is replayed with others. What it launches follows from the most that adapters change (`AdaptedMatrix`), which grows with
-those that come and never shrinks: then `AdapterTables.shape` is another, and graphs of before it are void.
+Kernels read addresses of parts from a table whose own address stays: a graph that was captured with some adapters is
+replayed with others. What it launches follows from the most that adapters change (`AdaptedMatrix`), which grows with
+those that come and never shrinks: then `AdapterTables.shape` is another, and earlier graphs are void.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class AdapterTables:
         """adapters: by slot, as the input batch has them."""
         self.num_slots, self.shape = num_slots, 0
         self._adapters, self._device, self._upload = adapters, device, upload
-        self._weights: dict[int, AdaptedWeight] = {}  # by identity, each with a place in the tables, in order
+        self._weights: dict[int, AdaptedWeight] = {}  # by identity, in the order of the tables
         self._extents: dict[int, Extent] = {}
         self._matrices: dict[int, AdaptedMatrix] = {}
         self._numbers = np.zeros((0, num_slots, 0, FIELDS), np.int64)  # what the tables hold
@@ -55,22 +54,22 @@ class AdapterTables:
             self._tables.copy_(sent.view(torch.int64).view(self._tables.shape))
 
     def of(self, weight: AdaptedWeight) -> AdaptedMatrix | None:
-        """None: no adapter changes it."""
+        """Return a matrix that adapters change; None: no adapter changes it."""
         return self._matrices.get(id(weight))
 
     def slots_of(self, wanted: Array) -> Array | None:
-        """wanted: slots, int32[T], -1 where there is none. The same, with -1 for slots that are empty; None where
-        nothing else is left."""
+        """Return slots, int32[T], with -1 for those that are empty; None where no other is left. wanted: slots; -1:
+        none."""
         if not self._adapters:
             return None
         known = np.full(self.num_slots + 1, -1, np.int32)
-        held = list(self._adapters)
-        known[held] = held
+        filled = list(self._adapters)
+        known[filled] = filled
         found: Array = known[wanted]
         return found if (found >= 0).any() else None
 
     def _enlarge(self) -> None:
-        """Tables for all that is changed now, elsewhere in memory."""
+        """Make tables for all that is changed now, elsewhere in memory."""
         parts = max(extent.parts for extent in self._extents.values())
         self._numbers = np.zeros((len(self._weights), self.num_slots, parts, FIELDS), np.int64)
         self._tables = torch.zeros(self._numbers.shape, dtype=torch.int64, device=self._device)
@@ -84,14 +83,14 @@ class AdapterTables:
 
     def _fill(self, slot: int) -> None:
         self._numbers[:, slot] = 0
-        for place, weight in enumerate(self._weights.values()):
+        for index, weight in enumerate(self._weights.values()):
             for number, part in enumerate(self._adapters[slot].of(weight)):
                 addresses = part.down.data_ptr(), part.up.data_ptr()
-                self._numbers[place, slot, number] = (*addresses, len(part.down), part.first, len(part.up))
+                self._numbers[index, slot, number] = (*addresses, len(part.down), part.first, len(part.up))
 
 
 def filled_up(delta: Delta) -> Delta:
-    """Its ranks to a multiple of RANKS."""
+    """Fill ranks up to a multiple of RANKS, with zeros."""
     return Delta(delta.weight, tuple(_filled_up(part) for part in delta.parts))
 
 

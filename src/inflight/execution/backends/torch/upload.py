@@ -1,7 +1,7 @@
 """Uploads a step's inputs: arrays of whole numbers, side by side in one piece of host memory, copied in one go.
 
-Knows sizes and places; not what the numbers mean. On a GPU the host's memory is pinned, so that no thread waits for the
-copy; PyTorch gives such memory out again only when the copies from it have passed.
+On a GPU the host's memory is pinned, so that no thread waits for the copy; PyTorch reuses such memory only when the
+copies from it have passed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,21 @@ _KEPT = 1 << 16  # numbers of the memory that stays
 
 
 class Upload:
-    """To one device. What is kept lies in memory that stays where it is: arrays of the same sizes, sent in the same
-    order, are found at the same addresses in each step, as a captured graph needs them."""
+    """Uploads to one device. Kept arrays lie in memory that stays where it is: those of one size, sent in the same
+    order, have the same addresses in each step, as a captured graph needs."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._kept = torch.empty(_KEPT, dtype=torch.int32, device=device)
 
     def send(self, arrays: Sequence[Array], keep: int = 0) -> list[Tensor]:
-        """arrays: one dimension each, of 32 bits an element; longer elements and floats come as int32 views of them.
-        keep: the first so many of them in the memory that stays, which the next such call overwrites, if they fit."""
+        """Return arrays on the device.
+
+        Args:
+            arrays: Of one dimension each, and 32 bits an element; longer elements and floats as int32 views.
+            keep: How many of them, the first, lie in the memory that stays, if they fit; the next such call overwrites
+                them.
+        """
         starts, end = [], 0
         for one in arrays:
             starts.append(end)
@@ -39,13 +44,13 @@ class Upload:
             numbers[start : start + len(one)] = one
         sent, kept = self._sent(host, end if keep == len(starts) else starts[keep])
         return [
-            (kept if place < keep else sent)[start : start + len(one)]
-            for place, (start, one) in enumerate(zip(starts, arrays, strict=True))
+            (kept if index < keep else sent)[start : start + len(one)]
+            for index, (start, one) in enumerate(zip(starts, arrays, strict=True))
         ]
 
     def _sent(self, host: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-        """All of it, and its first `keep` numbers where they are kept: in one copy, if the memory that stays is long
-        enough for all."""
+        """Return all of it, and its first `keep` numbers where they are kept: in one copy, if the memory that stays is
+        long enough for all."""
         if not keep or keep > len(self._kept):
             sent = host.to(self._device, non_blocking=True)
             return sent, sent
@@ -57,5 +62,5 @@ class Upload:
 
 
 def bits(values: Array) -> Array:
-    """Numbers of 32 or 64 bits, in one dimension, as int32."""
+    """Return numbers of 32 or 64 bits as int32, in one dimension."""
     return np.ascontiguousarray(values).ravel().view(np.int32)
