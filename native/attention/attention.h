@@ -30,8 +30,8 @@ class Attention {
   static constexpr bool bytes = by_bytes<Keys>;
   static constexpr int rows_of_query = x_rows<Keys>;  // of the products
   static constexpr int queries_at_once = query_tokens / rows_of_query;
-  // Over int8 four groups go through a step before the next step begins: what is done to a row alone is a long chain, of
-  // which several then overlap. Over bf16 memory is the limit, and each group fetches between two softmaxes.
+  // Over int8 four groups go through a step before the next step begins: what is done to a row alone is a long chain,
+  // of which several then overlap. Over bf16 memory is the limit, and each group fetches between two softmaxes.
   static constexpr int groups_at_once = bytes ? 4 : 1;
   static constexpr int rows_at_once = (queries_at_once * groups_at_once + 3) / 4 * 4;
 
@@ -70,7 +70,6 @@ class Attention {
 
  private:
   static constexpr std::int64_t worth_waking = 16;  // tiles of rows and positions
-  static constexpr float log2e = 1.44269504f;
 
   struct Scratch {
     X *queries, *probabilities;  // [R · rows of a query][D], [rows at once · rows of a query][64]
@@ -385,14 +384,6 @@ class Attention {
       }
       for (; i < dim; ++i) hold(to + i, mixed[i] * inverse);
     }
-  }
-
-  // 1 / (sum and what the sink adds to it), relative to the largest score of the positions or the sink's, so that
-  // neither overflows.
-  static float inverse_with_sink(const SoftmaxState& total, std::int64_t row, float sink) {
-    const float score = sink * log2e, largest = total.largest[row], both = score > largest ? score : largest;
-    const float kept = power_of_two<5>(all(largest - both))[0], added = power_of_two<5>(all(score - both))[0];
-    return kept / (total.sum[row] * kept + added);
   }
 
   const Value* q_;

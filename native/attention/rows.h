@@ -16,6 +16,7 @@
 namespace inflight::INFLIGHT_ISA {
 
 constexpr int tile_segments = tile_positions / panel;  // of 16 positions
+constexpr float log2e = 1.44269504f;
 constexpr float lowest = -3.402823466e38f;             // the largest score of a query that has seen nothing
 
 // Keys and values of 64 positions by segments of 16. Keys go on every B lanes, D / per_step times; values are
@@ -235,6 +236,14 @@ INLINE void merge(const SoftmaxState& total, const SoftmaxState& part, std::int6
         store(total.mix + i, load<vf>(total.mix + i) * keep + load<vf>(part.mix + i) * add);
     }
   }
+}
+
+// 1 / (sum and what the sink adds to it), relative to the largest score of the positions or the sink's, so that neither
+// overflows.
+INLINE float inverse_with_sink(const SoftmaxState& total, std::int64_t row, float sink) {
+  const float score = sink * log2e, largest = total.largest[row], both = score > largest ? score : largest;
+  const float kept = power_of_two<5>(all(largest - both))[0], added = power_of_two<5>(all(score - both))[0];
+  return kept / (total.sum[row] * kept + added);
 }
 
 }  // namespace inflight::INFLIGHT_ISA

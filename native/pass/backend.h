@@ -119,6 +119,15 @@ class Backend {
   void run(Work&& work) {
     take_turn([&] { run_in_turn(work); });
   }
+  // The same of work that takes a fraction of a millisecond: where no turn is being waited for, the interpreter lock is
+  // kept, since beside a thread that computes in Python it comes back after milliseconds.
+  template <class Work>
+  void run_briefly(Work&& work) {
+    packing_.finish();
+    std::unique_lock turn(turn_, std::try_to_lock);
+    if (!turn.owns_lock()) return run(work);
+    run_in_turn(work);
+  }
 
   // The same, later and in the order of calls. sources: what it reads, of so many bytes.
   template <class Work>

@@ -96,9 +96,11 @@ inline void sample(Backend& backend, nb::handle logits, nb::handle temperature, 
                    a_seed.data<std::uint64_t>(), a_sample.data<std::uint32_t>(), a_draw.data<std::uint32_t>(),
                    a_want.data<bool>(), a_values.data<float>(), known.data(), known.lengths(), masks.data(),
                    a_tokens.data<std::int32_t>(), report.logprobs()};
-  backend.run([&](Pool& pool, const RowKernels& kernels) {
+  const auto draw = [&](Pool& pool, const RowKernels& kernels) {
     kernels.sample(pool, rows.data<float>(), n, vocabulary, s);
-  });
+  };
+  constexpr std::int64_t brief = 1 << 18;  // logits: one row of a large vocabulary
+  n * vocabulary <= brief ? backend.run_briefly(draw) : backend.run(draw);
 }
 
 // Log-probabilities of given tokens.
