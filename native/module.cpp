@@ -1,10 +1,10 @@
 // The Python face of the kernels, and of the index that drafts: which classes and functions Python sees, and what they
 // are called there.
 //
-// What is behind a name is in the header of its noun. They check numpy's arrays (array.h) once: weights and activations
-// when they are made, the tokens, positions and block tables of a pass when it is prepared, so that a call in a layer
-// only compares sizes. Kernels trust their arguments, and a wrong shape must end as a ValueError with a sentence, never
-// as a crash. Knows nothing of what the kernels compute.
+// A name is defined in the header of its noun. These check numpy's arrays (array.h) once: weights and activations when
+// they are made, the tokens, positions and block tables of a pass when it is prepared, so that an operation only
+// compares sizes. Kernels trust their arguments, and a wrong shape must end as a ValueError with a sentence, never as a
+// crash.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/shared_ptr.h>

@@ -1,5 +1,5 @@
-// What module.cpp hands to the kernels: plain structs over memory that others own, and the table of functions that
-// each instruction set fills. Knows no Python and no instruction set.
+// Arguments of the kernels: plain structs over memory that others own; and the table of functions that each
+// instruction set fills.
 //
 // Letters as in protocol/: T tokens, C chunks, S sampled rows, H query heads, G key/value heads, D head dimension,
 // B block size. A "lane" is four bytes: one float32, or a pair of bf16 that stand next to each other along the

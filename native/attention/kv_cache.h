@@ -1,6 +1,4 @@
-// The KV cache: each layer's place in a block, and the blocks' memory.
-//
-// Knows sizes and offsets; nothing of whose a block is, nor of what stands in one (norm_rope.h, attention.h).
+// The KV cache: each layer's place in a block, in sizes and offsets, and the blocks' memory.
 #pragma once
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/shared_ptr.h>

@@ -1,9 +1,8 @@
-// A few queries against 64 positions: scores, probabilities, mix.
+// A few queries against 64 positions, the inside of paged attention: scores, probabilities, mix.
 //
-// The inside of paged attention. Knows where the keys and values of the positions lie and what is known of each query
-// so far; not which sequences there are, nor who works on what (attention.h). The two products use the arithmetic of
-// tile.h in loops of their own, because their steps are few (32 at 64 dimensions in bf16): what a loop costs besides
-// its steps counts here. A sum is one chain of multiply-adds in rising order, whatever the number of rows.
+// attention.h says which sequences there are and how work is divided. The two products use the arithmetic of tile.h in
+// loops of their own, because their steps are few (32 at 64 dimensions in bf16): what a loop costs besides its steps
+// counts here. A sum is one chain of multiply-adds in rising order, whatever the number of rows.
 #pragma once
 #include <type_traits>
 #include <utility>

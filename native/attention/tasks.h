@@ -1,9 +1,8 @@
-// How attention is divided into tasks, and in which order they are begun.
+// Divides attention into tasks, and puts them in the order in which they are begun.
 //
-// Knows positions and how many queries read a head; neither memory nor arithmetic. A task is one key/value head of one
-// chunk for a few queries, with all query heads that read it. A task that is long beside the others is cut into its
-// partitions, pieces of 512 positions that the arithmetic keeps separate anyway, so that no thread is left with it at
-// the end.
+// A task is one key/value head of one chunk for a few queries, with all query heads that read it. A task that is long
+// beside the others is cut into its partitions, pieces of 512 positions that the arithmetic keeps separate anyway, so
+// that no thread is left with it at the end.
 #pragma once
 #include "attention/rows.h"
 #include "pool/pool.h"

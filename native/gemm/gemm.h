@@ -1,10 +1,9 @@
-// Matrix products y = x · Wᵀ over packed weights.
+// Matrix products y = x · Wᵀ over packed weights: how work is cut for caches and threads, and how sums become outputs.
 //
-// Knows how sums become outputs and how work is cut for caches and threads. A product may be several (the experts of a
-// mixture, each for its own rows of x): they are one job of the pool. A task is a group of 32 outputs for up to 192
-// tokens. Over many tokens the group goes through the second-level cache in blocks along K, each read from memory once
-// and used by every tile of tokens, while the next block is fetched; sums wait in scratch memory between blocks,
-// exactly, so cutting changes no bits.
+// A product may be several (the experts of a mixture, each for its own rows of x): they are one job of the pool. A task
+// is a group of 32 outputs for up to 192 tokens. Over many tokens the group goes through the second-level cache in
+// blocks along K, each read from memory once and used by every tile of tokens, while the next block is fetched; sums
+// wait in scratch memory between blocks, exactly, so cutting changes no bits.
 #pragma once
 #include "gemm/stage.h"
 #include "gemm/tile.h"

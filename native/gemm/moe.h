@@ -1,7 +1,7 @@
-// What is done around the products of a mixture of experts: picking experts for a token, and adding up what they yield.
+// Around the products of a mixture of experts: picks experts for a token, and adds up what they yield.
 //
-// Knows `Mixture` of types.h. Everything here looks at one token alone, in an order of its own, so that its bits do not
-// depend on who shares its experts. Which experts' matrices go with which rows is arranged by experts.cpp.
+// Everything here looks at one token by itself, in an order of its own, so that its bits do not depend on which tokens
+// share its experts. experts.cpp arranges which experts' matrices go with which rows.
 #pragma once
 #include "isa/elementary.h"
 #include "pool/parallel.h"

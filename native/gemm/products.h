@@ -1,5 +1,5 @@
-// What bf16.cpp, f32.cpp and int8.cpp have in common: each holds matrix products and attention for one way to hold
-// numbers, in a translation unit of its own, so that an instruction set compiles only what it does better than others.
+// The kernels that bf16.cpp, f32.cpp and int8.cpp compile: matrix products and attention for one way to hold numbers,
+// in a translation unit of its own, so that an instruction set compiles only what it does better than others.
 //
 // Only headers that live in this namespace or declare plain functions may be included: an inline function shared with
 // other files could be kept in the version compiled here, for instructions that the machine lacks.

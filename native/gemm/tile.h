@@ -1,8 +1,7 @@
 // The inner kernel: a tile of sums of products, rows of x against one or two panels of 16 outputs.
 //
-// Matrix products are made of it; attention takes the steps alone (attention/rows.h). It knows pointers and strides,
-// nothing of what they mean. Each sum is one chain of multiply-adds over the steps in rising order, whatever the tile's
-// shape: this is where batch invariance comes from.
+// Matrix products are made of it; attention takes its steps (attention/rows.h). Each sum is one chain of multiply-adds
+// over the steps in rising order, whatever the tile's shape: this is where batch invariance comes from.
 #pragma once
 #include <type_traits>
 

@@ -1,7 +1,7 @@
-// Which features the CPU and its system have, by the compiler's names for them.
+// Features that the CPU and its system have, by the compiler's names for them.
 //
 // CMakeLists.txt has one list of features for each instruction set: it becomes the flags that kernels are compiled
-// with, and the question that is asked here. Knows no kernels; compiled without flags of its own.
+// with, and the question that is asked here. Compiled without flags of its own.
 #pragma once
 #include <cstddef>
 #include <string_view>

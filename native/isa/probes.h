@@ -1,6 +1,5 @@
-// What this machine can do at most: bytes read per second, multiply-adds per second from registers.
-//
-// Knows the instructions that the kernels use, so that a share of the peak is a share of something reachable.
+// Measures the most that this machine can do: bytes read per second, multiply-adds per second from registers, by the
+// instructions that the kernels use, so that a share of the peak is a share of something reachable.
 #pragma once
 #include <time.h>
 

@@ -1,7 +1,5 @@
-// What a layer's operation is given besides packed weights: activations, vectors of numbers, tables of cosines and
-// sines, names of activation functions.
-//
-// Knows their types and sizes, so that an operation compares a few numbers; nothing of what is computed.
+// Arguments of operations besides packed weights: activations, vectors of numbers, tables of cosines and sines, names
+// of activation functions. Types and sizes are known, so that an operation compares a few numbers.
 #pragma once
 #include <nanobind/nanobind.h>
 

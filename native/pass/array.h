@@ -1,6 +1,5 @@
-// numpy arrays as the module takes them: contiguous memory of a type and shape that is checked once.
-//
-// Knows the buffer protocol; nothing of what the numbers mean.
+// numpy arrays as the module takes them, by the buffer protocol: contiguous memory of a type and shape that is checked
+// once.
 #pragma once
 #include <nanobind/nanobind.h>
 

@@ -1,6 +1,4 @@
-// Attention over the KV cache, as an operation of a pass.
-//
-// Knows which heads and widths go together; what is computed is in attention/.
+// Attention over the KV cache, as an operation of a pass: checks heads and widths. attention/ computes it.
 #pragma once
 #include <string>
 

@@ -1,7 +1,7 @@
 // The instruction set, the threads and the format that all else is computed with.
 //
-// Knows which kernels go with how numbers are held, and lets one caller at a time run them with the interpreter lock
-// released. What is run is in the files of its nouns: packing.h, kv_cache.h, state_cache.h, logits.h, prepared_pass.h.
+// One caller at a time has its turn at the pool, with the interpreter lock released. packing.h, kv_cache.h,
+// state_cache.h, logits.h and program.h take turns.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

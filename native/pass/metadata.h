@@ -1,6 +1,5 @@
-// Where the tokens of a pass lie: positions, chunks and block tables, checked against the KV cache.
-//
-// Knows which positions a pass writes and how far back a window lets it see; nothing of layers.
+// Where the tokens of a pass lie: positions, chunks and block tables, checked against the KV cache: which positions a
+// pass writes, and how far back a window lets it see.
 #pragma once
 #include <nanobind/nanobind.h>
 

@@ -1,7 +1,6 @@
 // One forward pass as its operations see it: where its tokens lie, the KV cache, the states, how attention is divided.
 //
-// Knows that all of that fits together, since it is checked here once; so an operation in a layer only compares sizes.
-// Nothing of the operations (operations.h).
+// That all of it fits together is checked here once, so that an operation only compares sizes.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>

@@ -1,7 +1,6 @@
 // Operations of a pass that multiply by packed weights: linears, gate and up, experts, a matrix for each head.
 //
-// Knows which sizes go together, and that a linear may be of pieces held in different ways; nothing of how sums are
-// made (gemm.h, experts.h, by_head.h).
+// A linear may be of pieces that are held in different ways. Sums are made in gemm/.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,6 +1,4 @@
-// Operations of a pass on states of recurrent layers: short convolutions and the gated delta rule.
-//
-// Knows which sizes go with a layer's state; nothing of what is computed (recurrence.h).
+// Operations of a pass on states of recurrent layers: short convolutions and the gated delta rule (recurrence.h).
 #pragma once
 #include "pass/arguments.h"
 #include "pass/prepared_pass.h"

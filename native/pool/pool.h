@@ -1,9 +1,8 @@
-// A pool of threads that runs one job at a time on all of them.
+// A pool of threads that runs one job at a time on all of them, with scratch memory for each thread.
 //
-// Knows threads, waiting and per-thread scratch memory; knows nothing of kernels. Workers spin for a short while after
-// a job, because the next kernel of a step follows within microseconds, and then sleep: an idle engine uses no CPU.
-// A job does not wait for workers that come too late: cores are shared, and a worker that the system has put aside must
-// not hold up a step whose tasks the others have finished.
+// Workers spin for a short while after a job, because the next kernel of a step follows within microseconds, and then
+// sleep: an idle engine uses no CPU. A job does not wait for workers that come too late: cores are shared, and a worker
+// that the system has put aside must not hold up a step whose tasks the others have finished.
 //
 // Every kernel includes this, so what the pool is made of (pool.cpp) and its headers stay out of it.
 #pragma once

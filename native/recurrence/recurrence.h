@@ -1,10 +1,9 @@
-// What recurrent layers do with a sequence's state: short convolutions over the last few inputs, and the gated delta
+// Kernels of recurrent layers over a sequence's state: short convolutions over the last few inputs, and the gated delta
 // rule over a matrix for each head.
 //
-// Knows the states of rows and their snapshots (types.h). A chunk's tokens go one after the other, each through the
-// same operations in the same order, so that the bits of a state do not depend on how the sequence was cut. Work is
-// divided over chunks and over channels or heads. Where a chunk begins at position 0 the state is zero, whatever lies
-// there.
+// A chunk's tokens go one after the other, each through the same operations in the same order, so that the bits of a
+// state do not depend on how the sequence was cut. Work is divided over chunks and over channels or heads. Where a
+// chunk begins at position 0 the state is zero, whatever lies there.
 #pragma once
 #include "isa/elementary.h"
 #include "isa/float16.h"

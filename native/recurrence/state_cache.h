@@ -1,6 +1,5 @@
-// States of recurrent layers: where each layer's lies, their memory, and what a pass does with them.
-//
-// Knows sizes and offsets; nothing of whose a row or a snapshot is, nor of what a state holds (recurrence.h).
+// States of recurrent layers: where each layer's lies, in sizes and offsets, their memory, and which states a pass
+// reads and leaves.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>

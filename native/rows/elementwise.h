@@ -1,4 +1,4 @@
-// What is done to numbers one by one: rounding, activation functions, factors, caps, gates.
+// Operations on numbers one by one: rounding, activation functions, factors, caps, gates.
 #pragma once
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// What the file of an operation on rows includes. Such a file has two halves: the kernel, which each instruction set
+// Includes for the file of an operation on rows. Such a file has two halves: the kernel, which each instruction set
 // compiles (rows.cpp), and the operation that programs record, which is compiled once (pass/operations.h).
 #pragma once
 #ifdef INFLIGHT_ISA

@@ -1,5 +1,5 @@
-// What is done to numbers one by one or row by row: packing, embedding, norms, rotation, sampling. Compiled once per
-// instruction set that has vectors of its own.
+// Kernels of rows: packing, embedding, norms, rotation, states, sampling. Compiled once for each instruction set that
+// has vectors of its own.
 //
 // As in products.h, only headers that live in this namespace or declare plain functions may be included: an inline
 // function shared with other files could be kept in the version compiled here, for instructions that the machine lacks.

@@ -1,5 +1,5 @@
-// What a row's filters leave, in buckets by its distance from the largest: only those in which a cut or the draw falls
-// are put in order.
+// Logits that a row's filters leave, in buckets by their distance from the largest: only those in which a cut or the
+// draw falls are put in order.
 #pragma once
 #include "isa/elementary.h"
 #include "sampling/row_logits.h"

@@ -1,6 +1,5 @@
-// Logits → tokens and log-probabilities: the arrays that say how, and those that are written.
-//
-// Knows their types, sizes and bounds; how a token is drawn is the kernels' (sampling.h).
+// Logits → tokens and log-probabilities: the arrays that say how, and those that are written, with their types, sizes
+// and bounds (sampling.h draws).
 #pragma once
 #include <nanobind/nanobind.h>
 

@@ -1,6 +1,5 @@
-// A vocabulary's logits of one row: the largest of every 64, and the exponentials of all.
-//
-// Knows how to find values near the largest without looking at the others; nothing of filters or draws (sampling.h).
+// A vocabulary's logits of one row: the largest of every 64, by which values near the largest are found without looking
+// at the others, and the exponentials of all.
 #pragma once
 #include "isa/elementary.h"
 #include "sampling/candidates.h"

@@ -1,9 +1,9 @@
 // From logits to tokens: penalties, filters, one draw per row, log-probabilities. The rules are those of SamplingBatch
 // in protocol/sampling.py, to the letter and the same for every instruction set.
 //
-// Knows that a vocabulary is long and what is kept of it short: nothing sorts a whole row. The largest of every 64
-// logits bounds what top-k needs to look at (row_logits.h); what remains is dropped into buckets by its distance from
-// the largest (buckets.h). What hangs on the mass of all logits is first decided by a sum of which the far part is in
+// A vocabulary is long and what is kept of it short, so that no whole row is sorted. The largest of every 64 logits
+// bounds what top-k needs to look at (row_logits.h); what remains is dropped into buckets by its distance from the
+// largest (buckets.h). What hangs on the mass of all logits is first decided by a sum of which the far part is in
 // float32, with a bound of its error, and where that leaves it open by the sum in double precision: a draw is always
 // that of the latter.
 #pragma once

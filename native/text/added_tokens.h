@@ -1,6 +1,4 @@
 // Tokens that are found in a text before it is merged: at each place the longest, the first place first.
-//
-// Knows their strings and numbers; not what is done with the text between them.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -1,8 +1,8 @@
 // Byte-pair encoding over a model's vocabulary: the characters of a word, merged pair by pair, become tokens.
 //
-// Knows both ways in which files say what is merged first: by a list of pairs, or by the rank of the token that a pair
-// makes. What it makes of a word is what the `tokenizers` library makes of it, which is the tests' reference. Knows
-// nothing of how texts become words, and nothing of Python (bpe_texts.h).
+// Files say in two ways what is merged first: by a list of pairs, or by the rank of the token that a pair makes. A word
+// becomes the tokens that the `tokenizers` library makes of it, which is the tests' reference. bpe_texts.h divides
+// texts into words, and is Python's side.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,6 +1,4 @@
-// What Python gives to a vocabulary and gets of it: arrays of strings as a GGUF file has them, texts, token ids.
-//
-// Knows Python's strings and lists; how words are merged, bpe.h knows.
+// A vocabulary's side towards Python: arrays of strings as a GGUF file has them, texts, token ids. bpe.h merges words.
 #pragma once
 #include <nanobind/nanobind.h>
 

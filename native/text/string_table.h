@@ -1,6 +1,5 @@
-// Strings by their numbers, and numbers by their strings: of equal strings the first counts.
-//
-// Knows bytes and a hash table over them. What the strings are for, bpe.h and added_tokens.h know.
+// Strings by their numbers, and numbers by their strings, in a hash table over bytes: of equal strings the first
+// counts.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,4 @@
-// What Python gives to an index over token ids, and gets of it.
-//
-// Knows sequences of whole numbers and tuples; nothing of how drafts are found (suffix_index.h).
+// The suffix index's side towards Python: token ids in, drafts out (suffix_index.h).
 #pragma once
 #include <nanobind/nanobind.h>
 

@@ -1,17 +1,16 @@
 // Where the last tokens of a text stood before, and what followed there: an index over token ids, and drafts out of it.
 //
-// Knows texts, one after the other, of which the last is still growing and the oldest is forgotten first; nothing of
-// whose they are, nor of how much memory they may have. Of every run of 1, 3 and 8 tokens (`levels`) a table knows the
-// place where it ended last, and each place the one before it: a chain from the newest to the oldest, as in LZ77
-// compressors. The longest run that is found leads to a few places, which are compared further back; those that
-// are longest alike say what comes next, by majority. The slow reference in Python
+// Texts stand one after the other; the last is still growing, and the oldest is forgotten first. Of every run of 1, 3
+// and 8 tokens (`levels`) a table has the place where it ended last, and each place the one before it: a chain from the
+// newest to the oldest, as in LZ77 compressors. The longest run that is found leads to a few places, which are compared
+// further back; those that are longest alike say what comes next, by majority. The slow reference in Python
 // (execution/drafters/suffix_reference.py) defines what is drafted. Compare: prompt lookup decoding, which takes the
 // first such place, and SuffixDecoding (arXiv 2411.04975), which counts in a suffix tree; chains forget an entire text
 // as easily as they have learned it.
 //
-// Nothing waits for what is there already: tables grow and shrink by a bucket at a time (linear hashing, Litwin 1980),
-// texts by pages. Runs are compared by their tokens, so that no hash decides; hashes are seeded, so that no text can be
-// written to collide. Not for several threads at once.
+// No call waits for all that is there already: tables grow and shrink by a bucket at a time (linear hashing, Litwin
+// 1980), texts by pages. Runs are compared by their tokens, so that no hash decides; hashes are seeded, so that no text
+// can be written to collide. Not for several threads at once.
 #pragma once
 #include <array>
 #include <cstddef>

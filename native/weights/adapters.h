@@ -1,9 +1,8 @@
 // Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685): what some rows of a pass add to a layer's products.
 //
-// Knows which matrices an adapter changes, that its numbers live in memory of its own, and how rows of several adapters
-// meet theirs in one call: x · Aᵀ in float32 is rounded as activations are, and what B makes of that in float32 is
-// added to the matrix's own sums before its epilogue. Each row is computed with its adapter alone, whatever row stands
-// beside it. Which rows have which adapter, the pass knows; what becomes of the sums, gemm.h.
+// An adapter changes some matrices, and its numbers live in memory of its own. Rows of several adapters meet theirs in
+// one call: x · Aᵀ in float32 is rounded as activations are, and what B makes of that in float32 is added to the
+// matrix's own sums before its epilogue. Each row is computed with its adapter, whatever row stands beside it.
 #pragma once
 #include <nanobind/nanobind.h>
 

@@ -1,7 +1,7 @@
 // Blocks of GGUF's types → numbers, or codes of 4 or 8 bits with scales and offsets of their groups.
 //
-// Knows how each type lays them within a block, as execution/checkpoints/gguf/dequantize.py does, whose numbers are
-// these to the last bit: one rounding after the product, one after the sum. Does not know what becomes of them.
+// The numbers are those of execution/checkpoints/gguf/dequantize.py to the last bit: one rounding after the product,
+// one after the sum.
 #pragma once
 #include "isa/float16.h"
 #include "isa/simd.h"

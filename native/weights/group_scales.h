@@ -1,8 +1,8 @@
 // float32 weights → codes of 4 or 8 bits for each group of inputs: of 4 bits with a scale and an offset by a search, of
 // 8 with one scale, by the largest.
 //
-// Knows the rules of backends/int4.py and int8.py and keeps to them bit for bit on every instruction set: lanes are
-// outputs, so each sum is one chain in rising k, and nothing is fused.
+// The rules are those of backends/int4.py and int8.py, bit for bit on every instruction set: lanes are outputs, so each
+// sum is one chain in rising k, and no multiply-add is fused.
 #pragma once
 #include "gemm/quantize.h"
 #include "isa/float16.h"

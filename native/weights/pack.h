@@ -1,8 +1,7 @@
-// A checkpoint's matrices → packed weights, in the held format, int8 or int4; and rows taken back out of a packed
-// table.
+// A checkpoint's matrices → packed weights, in the held format, int8 or int4, in the layout of types.h that gemm.h
+// reads.
 //
-// Knows the layout in types.h from the writing side (gemm.h reads it). A matrix is read where it lies, a group of 32
-// outputs at a time, so that packing takes no memory beside the result.
+// A matrix is read where it lies, a group of 32 outputs at a time, so that packing takes no memory beside the result.
 #pragma once
 #include "gemm/quantize.h"
 #include "isa/float16.h"

@@ -1,6 +1,4 @@
-// Packed weights: matrices, experts, a matrix for each head, tables of embeddings; and what they own.
-//
-// Knows sizes and who keeps what alive; nothing of how they are packed (packing.h).
+// Packed weights: matrices, experts, a matrix for each head, tables of embeddings; their sizes, and what they own.
 #pragma once
 #include <algorithm>
 #include <cstdint>

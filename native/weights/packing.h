@@ -1,6 +1,5 @@
-// A checkpoint's matrices → packed weights.
-//
-// Knows in what forms matrices come and which go together; the bytes are the kernels' (pack.h).
+// A checkpoint's matrices as Python gives them → packed weights: which forms there are, and which go together. pack.h
+// writes the bytes.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>

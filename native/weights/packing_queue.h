@@ -1,9 +1,9 @@
 // Packing that goes on while its caller prepares what comes next.
 //
-// Knows in what order jobs are done and how far the caller may be ahead of them; nothing of what they pack. The caller
-// is Python, which may have to wait for the interpreter lock (building a tokenizer holds it for a third of a second):
-// what it has given before keeps the threads busy meanwhile. A job touches nothing of Python's; what it reads is let go
-// by a caller, who has the lock.
+// Jobs are done in the order of calls, and the caller may be some bytes ahead of them. The caller is Python, which may
+// have to wait for the interpreter lock (building a tokenizer holds it for a third of a second): what it has given
+// before keeps the threads busy meanwhile. A job touches no Python object; what it reads is let go by a caller, who has
+// the lock.
 #pragma once
 #include <nanobind/nanobind.h>
 

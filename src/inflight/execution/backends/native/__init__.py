@@ -1,7 +1,7 @@
 """The backend of C++ kernels (the repository's `native/`), and probes of what the machine can do.
 
-Knows how the contract in `protocol` maps to the compiled module, `_native`: that checks what a pass is prepared with,
-and sizes and types in its operations (ValueError). Importing this loads no kernels.
+The compiled module, `_native`, checks what a pass is prepared with, and sizes and types in its operations (ValueError).
+Importing this loads no kernels.
 """
 
 from __future__ import annotations

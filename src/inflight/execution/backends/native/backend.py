@@ -1,7 +1,4 @@
-"""The native backend: the protocol's calls become the compiled module's.
-
-Knows which structs become which arrays; nothing is checked or computed here.
-"""
+"""The native backend: the protocol's calls become the compiled module's, which checks and computes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Packing: a checkpoint's matrices as the compiled module takes them.
-
-Knows the kinds of matrices and the ways to hold them; the module lays them out in memory.
-"""
+"""Packing: a checkpoint's matrices, by kind and by how they are held, as the compiled module takes them."""
 
 from __future__ import annotations
 

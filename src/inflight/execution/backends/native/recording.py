@@ -1,6 +1,6 @@
 """A recorded pass: the operations that it ran, the bytes and products of each, and when threads were at them.
 
-Knows the sizes of packed weights, activations and blocks; what a recording shows is computed by `step_trace`.
+Bytes and products are counted from the sizes of packed weights, activations and blocks; `step_trace` divides a step.
 """
 
 from __future__ import annotations
