@@ -289,8 +289,9 @@ class AsyncEngine:
     The engine runs in a thread of its own and sleeps without requests. Close it with `close()`, or use it in
     `async with`. Settings are those of `LLM`.
 
-    Each step releases the interpreter's lock many times. Beside a busy Python thread, it may wait for Python's switch
-    interval, 5 ms, each time. A process that computes in Python beside the engine sets `switch_interval`.
+    A step on a CPU releases the interpreter's lock a few times: for the layers, for the logits, and for the draws of
+    many rows. Beside a busy Python thread, it may wait for Python's switch interval, 5 ms, each time. A process that
+    computes in Python beside the engine sets `switch_interval`.
     """
 
     def __init__(
