@@ -54,16 +54,17 @@ class Operation(Generic[P]):
     """An operation that backends implement under its name.
 
     Attributes:
-        name: Its name, which its C++ function in `native/` has too.
+        name: Its name, which its functions in backends have too (`native/pass/operations.h`, `torch/kernels`).
+        file: The name of the definition's file, and of that in `torch/kernels`.
         definition: Its function in numpy. The first parameter is the pass that it runs in.
-        gpu: The file in `backends/torch/kernels` whose function of this name launches it on a GPU.
         rows: What says how many rows it writes: the first activation it reads (or the pass's tokens), or the `places`
             or `texts` of the run.
     """
 
-    def __init__(self, definition: Callable[Concatenate[Any, P], None], gpu: str | None, rows: RowCount) -> None:
+    def __init__(self, definition: Callable[Concatenate[Any, P], None], rows: RowCount = "read") -> None:
         self.name = definition.__name__
-        self.definition, self.gpu, self.rows = definition, gpu, rows
+        self.file = str(definition.__module__).rpartition(".")[2]
+        self.definition, self.rows = definition, rows
         self.__doc__ = definition.__doc__
         self.signature = inspect.signature(definition)
 
@@ -80,16 +81,14 @@ class Operation(Generic[P]):
 OPERATIONS: dict[str, Operation[...]] = {}
 
 
-def operation(
-    gpu: str | None = None, rows: RowCount = "read"
-) -> Callable[[Callable[Concatenate[Any, P], None]], Operation[P]]:
-    """Return a decorator that registers a function as the definition of the operation of its name. See `Operation` for
-    the arguments. The decorator raises ValueError for a second definition."""
+def operation(rows: RowCount = "read") -> Callable[[Callable[Concatenate[Any, P], None]], Operation[P]]:
+    """Return a decorator that registers a function as the definition of the operation of its name. rows: as of
+    `Operation`. The decorator raises ValueError for a second definition."""
 
     def register(definition: Callable[Concatenate[Any, P], None]) -> Operation[P]:
         if definition.__name__ in OPERATIONS:
             raise ValueError(f"there is an operation {definition.__name__!r} already")
-        made = Operation(definition, gpu, rows)
+        made = Operation(definition, rows)
         OPERATIONS[made.name] = made
         return made
 

@@ -226,6 +226,19 @@ def test_every_operation_has_a_case() -> None:
     assert set(CASES) == set(OPERATIONS)
 
 
+def test_what_pytorch_computes_on_a_gpu_is_known() -> None:
+    """One launch each, or of encoder-only passes, which have no graphs; all others are Triton kernels."""
+    found = set()
+    backend = opened("kernels", "float32")
+    from ..backends.torch.launches import launches
+
+    for name, case in CASES.items():
+        rig = Rig(backend, (0, 1))
+        if not launches(lambda case=case, rig=rig: case(rig)):  # type: ignore[misc]
+            found.add(name)
+    assert found == {"add_positions", "add_token_types", "clear", "gather", "mean", "scale", "soft_cap", "to_act"}
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(("backend", "dtype"), WAYS)
 def test_it_is_its_definition_and_a_row_has_the_same_bits_in_any_company(backend: str, dtype: str, name: str) -> None:

@@ -14,7 +14,7 @@ from inflight.execution.ops.numpy_pass import CachedLayer, NumpyPass
 from inflight.execution.program import operation
 
 
-@operation(gpu="attention")
+@operation()
 def attention(
     on: NumpyPass,
     q: Activation,

@@ -8,7 +8,7 @@ from inflight.execution.ops.numpy_pass import NumpyPass
 from inflight.execution.program import operation
 
 
-@operation(gpu="products")
+@operation()
 def by_head(on: NumpyPass, x: Activation, weight: Heads, out: Activation) -> None:
     """x act[T, H·K] → out act[T, H·M], M ≥ N: the first N numbers of each head = x of the head · Wᵀ of the head.
     The others stay as they are."""

@@ -11,7 +11,7 @@ from inflight.execution.ops.numpy_pass import NumpyPass
 from inflight.execution.program import operation
 
 
-@operation(gpu="recurrence")
+@operation()
 def convolve(on: NumpyPass, x: Activation, layer: int, weight: Vector, out: Activation) -> None:
     """x float32[T, at least C], of which the first C numbers are the inputs of a depthwise convolution over the
     last K = inputs + 1 tokens (`LayerState`), C its channels → out float32[T, C] = silu of its sums.
@@ -23,7 +23,7 @@ def convolve(on: NumpyPass, x: Activation, layer: int, weight: Vector, out: Acti
     out.write(activated(_convolved(on, x.written[:, :channels], layer, weight), "silu"))
 
 
-@operation(gpu="recurrence")
+@operation()
 def convolve_gated(
     on: NumpyPass, x: Activation, layer: int, weight: Vector, bias: Vector | None, out: Activation
 ) -> None:

@@ -13,7 +13,7 @@ from inflight.execution.ops.numpy_pass import NumpyPass
 from inflight.execution.program import operation
 
 
-@operation(gpu="recurrence")
+@operation()
 def delta_rule(
     on: NumpyPass,
     qkv: Activation,

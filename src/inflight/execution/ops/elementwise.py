@@ -11,31 +11,31 @@ from inflight.execution.ops.numpy_pass import NumpyPass
 from inflight.execution.program import operation
 
 
-@operation(gpu="plain")
+@operation()
 def clear(on: NumpyPass, out: Activation) -> None:
     """out float32[T, N] = 0."""
     out.write(np.zeros((len(on.token_ids), out.width), np.float32))
 
 
-@operation(gpu="plain")
+@operation()
 def to_act(on: NumpyPass, x: Activation, out: Activation) -> None:
     """x float32[S, E] → out act[S, E]."""
     on.store(x.written, out)
 
 
-@operation(gpu="plain")
+@operation()
 def scale(on: NumpyPass, x: Activation, factor: float) -> None:
     """x float32[S, N] → factor · x, in place."""
     x.written[:] *= np.float32(factor)
 
 
-@operation(gpu="plain")
+@operation()
 def soft_cap(on: NumpyPass, x: Activation, cap: float) -> None:
     """x float32[S, N] → cap · tanh(x / cap), in place. cap > 0."""
     x.written[:] = soft_capped(x.written, cap)
 
 
-@operation(gpu="rows")
+@operation()
 def activate(
     on: NumpyPass,
     x: Activation,
@@ -52,13 +52,13 @@ def activate(
     on.store(found if by is None else found * by.written[:, first : first + x.width], out)
 
 
-@operation(gpu="rows")
+@operation()
 def add_gated(on: NumpyPass, x: Activation, gate: Activation, out: Activation) -> None:
     """out float32[T, E] plus sigmoid(gate float32[T, 1]) · x float32[T, E]."""
     out.written[:] += times_sigmoid(x.written, gate.written)
 
 
-@operation(gpu="rows")
+@operation()
 def gate(on: NumpyPass, gate: Activation, x: Activation) -> None:
     """x act[S, N] → x · sigmoid(gate float32[S, N]), in place."""
     on.store(on.load(x) * sigmoid(gate.written), x)

@@ -11,7 +11,7 @@ from inflight.execution.ops.numpy_pass import NumpyPass
 from inflight.execution.program import operation
 
 
-@operation(gpu="embedding")
+@operation()
 def embed(on: NumpyPass, table: Table, out: Activation) -> None:
     """Look up the pass's tokens → out float32[T, E]."""
     ids, weight = on.token_ids, table.weight
@@ -25,14 +25,14 @@ def embed(on: NumpyPass, table: Table, out: Activation) -> None:
         out.write(weight.rows(ids))
 
 
-@operation(gpu="plain")
+@operation()
 def add_positions(on: NumpyPass, table: Table, first: int, out: Activation) -> None:
     """out float32[T, E] plus, for each of the pass's tokens, row `first` + its position of a table that `pack_rows`
     has made."""
     _add_rows(on, table, on.metadata.positions + first, out)
 
 
-@operation(gpu="plain")
+@operation()
 def add_token_types(on: NumpyPass, table: Table, out: Activation) -> None:
     """out float32[T, E] plus row 1 of such a table for tokens of the second text of a pair, row 0 for others."""
     _add_rows(on, table, on.token_types(), out)

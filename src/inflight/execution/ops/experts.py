@@ -15,7 +15,7 @@ from inflight.execution.program import operation
 _MIN_SUM = np.float32(1e-20)  # of sigmoids, which may all vanish
 
 
-@operation(gpu="experts")
+@operation()
 def experts(on: NumpyPass, x: Activation, logits: Activation, weight: Experts, out: Activation) -> None:
     """x act[T, E], logits float32[T, X] → out float32[T, E] plus the sum, in order of rank, of weight · expert(x)
     over the experts that the logits route a token to; an expert is `gate_up` (with its gating), then `linear`."""

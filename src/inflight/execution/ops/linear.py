@@ -16,25 +16,25 @@ from inflight.execution.ops.numpy_weights import NumpyGateUp, NumpyLinear, Packe
 from inflight.execution.program import operation
 
 
-@operation(gpu="products")
+@operation()
 def linear(on: NumpyPass, x: Activation, weight: Linear, out: Activation) -> None:
     """x act[S, K] → out float32[S, N] = x · Wᵀ + bias."""
     out.write(_sums(on, x, weight))
 
 
-@operation(gpu="products")
+@operation()
 def linear_residual(on: NumpyPass, x: Activation, weight: Linear, out: Activation) -> None:
     """As `linear`, added to `out` (the residual stream)."""
     out.written[:] += _sums(on, x, weight)
 
 
-@operation(gpu="products")
+@operation()
 def linear_act(on: NumpyPass, x: Activation, weight: Linear, activation: Nonlinearity, out: Activation) -> None:
     """x act[S, K] → out act[S, N] = activation(x · Wᵀ + bias), of the sums in float32. gelu, gelu_tanh or relu."""
     on.store(activated(_sums(on, x, weight), activation), out)
 
 
-@operation(gpu="products")
+@operation()
 def gate_up(on: NumpyPass, x: Activation, weight: GateUp, out: Activation, activation: Nonlinearity = "silu") -> None:
     """x act[S, E] → out act[S, F] = activation(x · gateᵀ) · (x · upᵀ), the product formed in float32. silu, gelu or
     gelu_tanh."""

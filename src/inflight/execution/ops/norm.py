@@ -11,20 +11,20 @@ from inflight.execution.ops.numpy_pass import NumpyPass
 from inflight.execution.program import operation
 
 
-@operation(gpu="rows")
+@operation()
 def rms_norm(on: NumpyPass, x: Activation, weight: Vector, eps: float, out: Activation) -> None:
     """x float32[S, E], weight float32[E] → out act[S, E], or float32[S, E], = x / sqrt(mean(x²) + eps) · weight."""
     on.store(rms_normed(x.written, weight, eps), out)
 
 
-@operation(gpu="rows")
+@operation()
 def layer_norm(on: NumpyPass, x: Activation, weight: Vector, bias: Vector | None, eps: float, out: Activation) -> None:
     """x float32[S, E] → out act[S, E], or float32[S, E], = (x - mean(x)) / sqrt(variance(x) + eps) · weight +
     bias."""
     on.store(_layer_normed(x.written, weight, bias, eps), out)
 
 
-@operation(gpu="rows")
+@operation()
 def layer_norm_sum(
     on: NumpyPass, x: Activation, weight: Vector, bias: Vector | None, eps: float, out: Activation
 ) -> None:
@@ -33,7 +33,7 @@ def layer_norm_sum(
     on.store(x.written, out)
 
 
-@operation(gpu="rows")
+@operation()
 def add(on: NumpyPass, x: Activation, norm: Vector | None, eps: float, factor: float, out: Activation) -> None:
     """x float32[S, E], or its RMS norm where there is a weight float32[E] for it: added, times `factor`, to out
     float32[S, E]. A weight float32[E / n] norms each of n equal parts of a row by itself."""

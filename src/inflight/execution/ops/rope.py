@@ -13,7 +13,7 @@ from inflight.execution.ops.numpy_pass import CachedLayer, CachedVectors, NumpyP
 from inflight.execution.program import operation
 
 
-@operation(gpu="rotation")
+@operation()
 def rope_and_write_kv(
     on: NumpyPass,
     qkv: Activation,
@@ -56,7 +56,7 @@ def rope_and_write_kv(
         _write(on, cached, cached.values, v)
 
 
-@operation(gpu="rotation")
+@operation()
 def rope_and_write_latent(
     on: NumpyPass,
     q: Activation,

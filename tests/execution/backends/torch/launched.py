@@ -64,7 +64,7 @@ def launch(operation: Operation[...], given: Given | DevicePass, *arguments: Any
     """Launch an operation by its function in `kernels`."""
     tensors = [one for one in arguments if isinstance(one, Tensor)]
     on = given.over(tensors[0].device if tensors else CPU) if isinstance(given, Given) else given
-    launch_function(operation.name, operation.gpu)(on, *arguments, **named)
+    launch_function(operation.name, operation.file)(on, *arguments, **named)
 
 
 def define(operation: Operation[...], given: Given, *arguments: Any, **named: Any) -> None:

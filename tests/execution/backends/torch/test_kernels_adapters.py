@@ -12,7 +12,7 @@ import torch
 from inflight.execution import ops
 from inflight.execution.backends.torch.adapted_matrix import FIELDS, TILE, AdaptedMatrix, AdapterRows, Extent, max_tiles
 from inflight.execution.backends.torch.kernels.adapters import add_low_rank
-from inflight.execution.backends.torch.kernels.products import gate_both
+from inflight.execution.backends.torch.kernels.linear import gate_both
 from inflight.execution.backends.torch.weights import DeviceGateUp, DeviceLinear, PlainMatrix
 from inflight.execution.ops.formulas import gated
 
@@ -21,7 +21,7 @@ from .adapter_tensors import Part, a_weight, in_slots, rows_of
 from .compiled import Compiler
 from .launched import Given, define, launch
 from .matrices import moved
-from .test_kernels_products import COLUMNS, ROWS, assert_close, held, on
+from .test_kernels_linear import COLUMNS, ROWS, assert_close, held, on
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter's numpy
 

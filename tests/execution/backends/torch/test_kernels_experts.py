@@ -21,7 +21,7 @@ from ..test_native_experts import ROUTINGS
 from .compiled import Compiler
 from .launched import Given, define, launch
 from .matrices import moved, plain, routing_tensors, stacked
-from .test_kernels_products import assert_close, held, on
+from .test_kernels_linear import assert_close, held, on
 
 TILE = 16
 COUNT, HIDDEN, WIDTH = 12, 48, 20

@@ -18,20 +18,13 @@ from inflight.execution.program import OPERATIONS, Operation, Program
 
 from .launched import Given
 
-# Those that PyTorch has: one launch each, or of passes that have no graphs.
-PLAIN = {"add_positions", "add_token_types", "clear", "gather", "mean", "scale", "soft_cap", "to_act"}
-
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_operation_has_a_launch_function_with_its_arguments(name: str) -> None:
     operation = OPERATIONS[name]
-    found = inspect.signature(launch_function(name, operation.gpu))
+    found = inspect.signature(launch_function(name, operation.file))
     arguments = [[(one.name, one.default) for one in of.parameters.values()] for of in (found, operation.signature)]
     assert arguments[0] == arguments[1]
-
-
-def test_operations_that_have_no_kernel_of_ours_are_known() -> None:
-    assert {name for name, one in OPERATIONS.items() if one.gpu == "plain"} == PLAIN
 
 
 def clip(on: object, x: object, limit: float) -> None:
@@ -39,8 +32,10 @@ def clip(on: object, x: object, limit: float) -> None:
 
 
 def test_an_operation_without_a_kernel_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"the operation clip has no kernel for GPUs; name its file in @operation"):
-        KernelLauncher().launch(Operation(clip, None, "read"), Given().over(), (torch.zeros(1, 1), 1.0))
+    with pytest.raises(
+        ValueError, match=r"the operation clip has no kernel for GPUs: kernels/test_launcher.py has no clip"
+    ):
+        KernelLauncher().launch(Operation(clip), Given().over(), (torch.zeros(1, 1), 1.0))
 
 
 @pytest.mark.parametrize("error", [TritonError("too many\nregisters"), RuntimeError("PassManager::run failed")])

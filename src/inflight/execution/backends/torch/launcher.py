@@ -1,7 +1,7 @@
 """How operations are launched: programs with their activations as tensors, and each operation by its kernel.
 
 A program is compiled once: which of its arguments are activations, and which of these are written, is then known. An
-operation's launch function is looked up by the file that the operation names (`Operation.gpu`).
+operation's launch function has its name, and is in the file of `kernels` that is named as its definition's.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class KernelLauncher:
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def launch(self, operation: Operation[...], on: DevicePass, arguments: Sequence[Any]) -> None:
-        self._call(operation.name, operation.gpu, on, *arguments)
+        self._call(operation.name, operation.file, on, *arguments)
 
     def begin(self, appended: Tensor, tokens: Tensor, pass_: PassTensors) -> None:
         self._call("begin", "begin", appended, tokens, pass_)
@@ -104,7 +104,7 @@ class KernelLauncher:
         scores: Scores = self._call("score", "logprobs", logits, token_ids, top_logprobs)
         return scores
 
-    def _call(self, name: str, file: str | None, *arguments: Any) -> Any:
+    def _call(self, name: str, file: str, *arguments: Any) -> Any:
         """Call a launch function. A kernel is compiled when it is first launched, for the GPU that is there. Raises
         RuntimeError with the reason where that fails."""
         function = self._functions.get(name)
@@ -121,11 +121,15 @@ class KernelLauncher:
             ) from error
 
 
-def launch_function(name: str, file: str | None) -> Callable[..., Any]:
+def launch_function(name: str, file: str) -> Callable[..., Any]:
     """Return the function that launches an operation. Raises ValueError for an operation without one."""
-    if file is None:
-        raise ValueError(f"the operation {name} has no kernel for GPUs; name its file in @operation(gpu=…)")
-    found: Callable[..., Any] = getattr(import_module(f"{_KERNELS}.{file}"), name)
+    module = f"{_KERNELS}.{file}"
+    try:
+        found: Callable[..., Any] = getattr(import_module(module), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name != module:
+            raise
+        raise ValueError(f"the operation {name} has no kernel for GPUs: kernels/{file}.py has no {name}") from None
     return found
 
 

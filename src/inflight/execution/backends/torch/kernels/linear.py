@@ -15,14 +15,13 @@ from torch import Tensor
 from inflight.execution.backends.protocol import Nonlinearity
 from inflight.execution.backends.torch.device_pass import DevicePass
 from inflight.execution.backends.torch.kernels.adapters import add_low_rank
+from inflight.execution.backends.torch.kernels.elementwise import activate
 from inflight.execution.backends.torch.kernels.gemm import gate_kernel
 from inflight.execution.backends.torch.kernels.launching import Ending, Shape, launch, operands
-from inflight.execution.backends.torch.kernels.rows import activate
 from inflight.execution.backends.torch.kernels.tiles import OURS, kind_of, parts_for, tiles_for
 from inflight.execution.backends.torch.kernels.widening import widen
 from inflight.execution.backends.torch.weights import (
     DeviceGateUp,
-    DeviceHeads,
     DeviceLinear,
     GroupedMatrix,
     HeldMatrix,
@@ -74,14 +73,6 @@ def gate_both(both: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out:
         grid = (len(both), triton.cdiv(weight.rows, _GATED))
         is_exact = not others and isinstance(matrix, Int8Matrix)  # products are not fused with sums there, either
         gate_kernel[grid](both, out, weight.rows, GATING=activation, BLOCK=_GATED, enable_fp_fusion=not is_exact)
-
-
-def by_head(on: DevicePass, x: Tensor, weight: DeviceHeads, out: Tensor) -> None:
-    """x act[T, H·K] → out act[T, H·M], M ≥ N: the first N numbers of each head are x of the head · Wᵀ of the head."""
-    tiles = tiles_for(weight.matrix, x.dtype, len(x), on.invariant)
-    width = out.shape[1] // weight.count
-    shape = Shape(len(x), weight.rows, weight.columns, x.shape[1], out.shape[1], width, weight.count)
-    launch(operands(x, weight.matrix, weight.columns), out, shape, tiles, Ending(), weight.matrix)
 
 
 def product(x: Tensor, matrix: HeldMatrix, out: Tensor, ending: Ending, outputs: int, invariant: bool) -> None:

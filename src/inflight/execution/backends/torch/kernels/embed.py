@@ -43,6 +43,19 @@ def embed(on: DevicePass, table: DeviceTable, out: Tensor) -> None:
         _embed[grid](matrix.codes, scales, token_ids, out, width, width // shares, shares, COLUMNS)
 
 
+def add_positions(on: DevicePass, table: DeviceTable, first: int, out: Tensor) -> None:
+    _add_rows(table, on.tensors.positions + first, out)
+
+
+def add_token_types(on: DevicePass, table: DeviceTable, out: Tensor) -> None:
+    _add_rows(table, on.send(on.token_types()), out)
+
+
+def _add_rows(table: DeviceTable, rows: Tensor, out: Tensor) -> None:
+    assert isinstance(table.matrix, PlainMatrix), "packed as rows"
+    out += table.matrix.values[rows.long()]
+
+
 @triton.jit
 def _embed(values, scales, token_ids, out, width, share, shares, BLOCK: tl.constexpr):
     """values act, int8 or float8_e4m3fn [V, width]; scales float32[V, shares], of `share` columns each."""
