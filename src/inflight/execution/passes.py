@@ -63,11 +63,11 @@ def sample(decoder: LogitDecoder, batch: Any, chunks: Sequence[Chunk], masks: Ma
             batch.sample(logits, places, masks.take(len(places)))
 
 
-def slabs(places: Iterable[T], most: int) -> Iterator[list[T]]:
+def slabs(places: Iterable[T], max_count: int) -> Iterator[list[T]]:
     """Yield at most so many of them at once, in order."""
     left = list(places)
-    for first in range(0, len(left), most):
-        yield left[first : first + most]
+    for first in range(0, len(left), max_count):
+        yield left[first : first + max_count]
 
 
 def passes(chunks: Sequence[Chunk], limit: int, cut: bool = True) -> Iterator[list[Chunk]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
@@ -210,10 +210,4 @@ def _divide_jobs(recorded: Recorded, spans: Sequence[Span], worker: int, found: 
 
 
 def _sum(times: Sequence[ThreadTime]) -> ThreadTime:
-    return ThreadTime(
-        sum(one.busy for one in times),
-        sum(one.put_aside for one in times),
-        sum(one.waking for one in times),
-        sum(one.last_task for one in times),
-        sum(one.alone for one in times),
-    )
+    return ThreadTime(*map(sum, zip(*map(astuple, times), strict=True))) if times else ThreadTime()

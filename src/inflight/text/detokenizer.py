@@ -62,7 +62,7 @@ class IncrementalDetokenizer:
         if piece is None:
             return ""
         self._previous = token_id
-        return self._settle(self._decoder.decode(piece))
+        return self._with_marks(self._decoder.decode(piece))
 
     def marks_before(self, token_id: int) -> int:
         """Return how many characters of what `push` would give for this token are marks for bytes of earlier tokens,
@@ -80,7 +80,7 @@ class IncrementalDetokenizer:
 
     def flush(self) -> str:
         """Return the rest at the output's end: U+FFFD for an incomplete character."""
-        return self._settle(self._decoder.decode(b"", True))
+        return self._with_marks(self._decoder.decode(b"", True))
 
     def _enter(self, prompt_token_ids: Sequence[int]) -> None:
         """Read the prompt's last tokens, so that the first of the output continues them."""
@@ -98,7 +98,7 @@ class IncrementalDetokenizer:
         self._prompt_marks = self.flush()
         self._decoder.setstate(state)
 
-    def _settle(self, text: str) -> str:
+    def _with_marks(self, text: str) -> str:
         """Write marks for bytes that are no character, less those that belong to the prompt."""
         if text.isascii() and not self._prompt_marks:
             return text

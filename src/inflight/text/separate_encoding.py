@@ -53,11 +53,8 @@ class SeparateEncoder:
             )
         found: list[int] = []
         for token_id in ids:
-            found += made.ids.get(token_id) or self._text_ids(token_id)
+            found += made.ids.get(token_id) or _as_text(token_id, self._backend, self._control_ids, self._unknown_ids)
         return found
-
-    def _text_ids(self, token_id: int) -> list[int]:
-        return _as_text(token_id, self._backend, self._control_ids, self._unknown_ids)
 
     def _make(self, lead: int) -> _Made:
         from tokenizers import AddedToken, Tokenizer

@@ -35,7 +35,7 @@ class TokenPieces:
         self._backend = backend
         self._byte_of_character = byte_level_alphabet() if kinds == ["ByteLevel"] else None
         self._has_byte_fallback = "ByteFallback" in kinds
-        # An unknown decoder may look at the token before, so what it adds must be asked for each pair anew.
+        # An unknown decoder may look at the token before, so what it adds is asked for each pair again.
         self._is_context_free = self._byte_of_character is not None or _looks_only_for_the_first_token(parts)
         self._inside: dict[int, bytes | None] = {}
 

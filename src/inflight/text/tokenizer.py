@@ -169,13 +169,13 @@ class Tokenizer:
             token_ids = backend.post_process(inside, None, True).ids
         return [*self._before, *token_ids, *self._after]
 
-    def encode_pair(self, first: str, second: str, most: int | None = None) -> tuple[list[int], int | None]:
+    def encode_pair(self, first: str, second: str, max_tokens: int | None = None) -> tuple[list[int], int | None]:
         """Encode two texts that the model reads together, with the tokens around them.
 
         Args:
             first: The first text.
             second: The second text.
-            most: Highest number of tokens; the end of the longer text is cut, token by token. None: no limit.
+            max_tokens: Highest number of tokens; the end of the longer text is cut, token by token. None: no limit.
 
         Returns:
             Token ids, and the index of the second text's first token if the tokenizer distinguishes the texts.
@@ -185,8 +185,8 @@ class Tokenizer:
         """
         with LibraryFaults("The tokenizer fails on these texts"):
             one, other = (self._encoding(text, add_special_tokens=False) for text in (first, second))
-            if most is not None:
-                room = max(0, most - self._backend.num_special_tokens_to_add(True))
+            if max_tokens is not None:
+                room = max(0, max_tokens - self._backend.num_special_tokens_to_add(True))
                 lengths = _longest_first(len(one.ids), len(other.ids), room)
                 one.truncate(lengths[0])
                 other.truncate(lengths[1])

@@ -51,9 +51,9 @@ class DummyWeights:
         self._norms = pool
         self._pool = to_bf16(pool) if dtype == "bfloat16" else pool
         if format is not None:
-            steps, least, most = (_STEPS_4, -8, 7) if format.bits == 4 else (_STEPS_8, -127, 127)
+            steps, low, high = (_STEPS_4, -8, 7) if format.bits == 4 else (_STEPS_8, -127, 127)
             self._step = np.float32(_SCALE / steps)
-            self._whole = np.clip(np.rint(pool / self._step), least, most).astype(np.int8)
+            self._whole = np.clip(np.rint(pool / self._step), low, high).astype(np.int8)
 
     def __contains__(self, name: str) -> bool:
         """Return True, but for an output projection that a tied model might have beside its table."""

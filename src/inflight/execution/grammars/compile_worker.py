@@ -241,7 +241,7 @@ def main() -> int:
     with contextlib.suppress(OSError):
         os.nice(NICE)
     end_before_others()
-    import jsonschema_rs  # noqa: F401  (which children need, and would each load anew)
+    import jsonschema_rs  # noqa: F401  (or each child would load it)
 
     with socket.socket(fileno=int(sys.argv[1])) as engine, contextlib.suppress(EOFError, OSError):
         vocabulary: Vocabulary = pickle.loads(receive(engine))

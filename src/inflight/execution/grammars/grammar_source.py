@@ -118,8 +118,8 @@ def _of_lark(source: str, vocabulary: Vocabulary, is_wide: bool) -> GrammarSourc
 
 
 def _of_structural_tag(tag: Any, vocabulary: Vocabulary, is_wide: bool) -> GrammarSource:
-    """{"structures": [{"begin": …, "schema": …, "end": …}], "triggers": […]}: free text, in which whatever begins with
-    a trigger is one of the structures."""
+    """Read {"structures": [{"begin": …, "schema": …, "end": …}], "triggers": […]}: free text, in which each part that
+    begins with a trigger is one of the structures."""
     structures, triggers = (tag.get("structures"), tag.get("triggers")) if isinstance(tag, dict) else (None, None)
     if not isinstance(structures, list) or not isinstance(triggers, list) or not structures or not triggers:
         raise GrammarError('is no structural tag; give {"structures": […], "triggers": […]}, one of each or more')

@@ -93,7 +93,7 @@ class _Dialect:
                 read |= self._referring(name, schema, place)
             elif self._draft >= _SINCE.get(name, 0):
                 self._keyword(read, name, value, f"{place}/{escaped(name)}", depth + 1)
-        return _settled(read)
+        return _in_new_forms(read)
 
     def _referring(self, keyword: str, within: dict[str, Any], place: str) -> dict[str, Any]:
         reference: str = within[keyword]
@@ -147,7 +147,7 @@ class _Dialect:
                 read.setdefault("dependentRequired", {})[key] = names
 
 
-def _settled(read: dict[str, Any]) -> dict[str, Any]:
+def _in_new_forms(read: dict[str, Any]) -> dict[str, Any]:
     """Return the same with the old forms of bounds and items in the new one."""
     for bound in ("minimum", "maximum"):
         exclusive = "exclusive" + bound.capitalize()
