@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from core.builders import request
+from msgspec import structs
 
 from benchmarks.comparison import steady
 from inflight.core.types.kv_transfer import PeerAddress, TierStats, export_tier
@@ -42,7 +43,8 @@ EXPORT = "e"
 
 def sides(blocks: int = 100, link: Link = LINK) -> tuple[Exchange, ExchangeSide, ExchangeSide]:
     exchange = Exchange(link)
-    return exchange, ExchangeSide(exchange, blocks, 16), ExchangeSide(exchange, blocks, 16)
+    capacity = structs.replace(pool(num_blocks=blocks).capacity, state_snapshots=2, state_blocks=5)
+    return exchange, ExchangeSide(exchange, capacity), ExchangeSide(exchange, capacity)
 
 
 def send(transfer_id: int, *hashes: int, export: str = EXPORT) -> Transfer:
@@ -112,6 +114,30 @@ def test_a_link_carries_one_piece_after_the_other() -> None:
         receiver.begin(receive(10 + transfer_id, transfer_id, export=export), 0.0)
     assert ended(receiver, 0.021) == [(11, True)]
     assert ended(receiver, 0.041) == [(12, True)]
+
+
+def test_a_checkpoint_takes_the_link_as_long_as_blocks_of_its_bytes_and_is_held_for_itself() -> None:
+    _, sender, receiver = sides()
+    sent = structs.replace(send(1, 1, 2, 3), groups=(0, 0, 1))
+    sender.begin(sent, 0.0)
+    assert (sender.held, sender.held_states) == (2, 1)
+    receiver.begin(receive(1, 1, 2, 3), 0.0)
+    assert receiver.next_end == pytest.approx(0.004 + (2 + 5) * 0.016)
+    assert ended(receiver, 1.0) == [(1, True)] and (sender.held, sender.held_states) == (0, 0)
+    for number in (2, 3):
+        sender.begin(structs.replace(send(number, 10 + number, export=str(number)), groups=(1,)), 1.0)
+    assert sender.held_states == 1, "one of two checkpoints may be held"
+
+
+@pytest.mark.parametrize("decode_asks", ["after", "first"])
+def test_models_with_windows_and_states_go_on_where_their_prompt_was_computed(decode_asks: DecodeAsks) -> None:
+    grouped = pool(model=Affine(), state_snapshots=20)
+    grouped = replace(grouped, capacity=structs.replace(grouped.capacity, windows=(0, 32), state_blocks=3))
+    setup = SimulationSetup(grouped, grouped, LINK, disagg_mode=DisaggMode(decode_asks))
+    run = simulate(chat(20), setup)
+    brought = tiers_of(run)
+    assert brought.brought > 0 == brought.failed
+    assert len(run.observations) == 20 and all(one.ttft is not None for one in run.observations)
 
 
 def test_layers_travel_while_they_are_computed_and_count_when_they_are_sent() -> None:

@@ -139,11 +139,10 @@ def _check_blocks_move(first: Pool, second: Pool) -> None:
                 "Blocks of another engine are found in the prefix cache, and --no-prefix-caching is given; leave it "
                 "out."
             )
-        if pool.capacity.windows != (0,) or pool.capacity.state_snapshots:
+        if pool.capacity.state_snapshots and not pool.capacity.state_blocks:
             raise SettingsError(
-                "Disaggregated prefill and decode are simulated for models of one KV group, and this model has windows "
-                f"{pool.capacity.windows} and {pool.capacity.state_snapshots} checkpoints of recurrent state, which "
-                "only engines transfer; leave --prefill-replicas and --decode-replicas out."
+                "Disaggregated prefill and decode transfer checkpoints of recurrent state, and the step model does not "
+                "say how large one is; calibrate again, or leave --prefill-replicas and --decode-replicas out."
             )
 
 
@@ -167,6 +166,7 @@ def _link(asked: PoolOptions, devices: tuple[Device, Device]) -> Link:
         gbps = min(devices[0].link_gbps, devices[1].link_gbps)
     if gbps is None:
         raise click.UsageError("Keys and values must move between the pools; give --transfer-gbps, such as 100.")
-    moved = asked.bytes_per_token(devices[0].known.get("bytes_per_token"), "--transfer-gbps")
+    known = devices[0].known
+    moved = asked.bytes_per_token(known.get("bytes_per_token"), "--transfer-gbps") / len(known.get("windows", (0,)))
     setup_ms = SETUP_MS if asked.transfer_setup_ms is None else asked.transfer_setup_ms
     return Link(moved, gbps, setup_ms / 1e3, devices[0].layers)

@@ -201,7 +201,7 @@ def layout_need(
 @dataclass(frozen=True, slots=True)
 class LayoutOutlook:
     """needs: of each layout. link: between engines; None: not known. no_tiers: why none were tried although the
-    question has some. moves: whether blocks of this model can go to other engines."""
+    question has some. moves: whether it is known how large is what goes to other engines and tiers."""
 
     needs: Sequence[LayoutNeed]
     demand: Demand
@@ -213,9 +213,9 @@ class LayoutOutlook:
     @property
     def untried(self) -> list[str]:
         """Return sentences on layouts that were not tried."""
-        no_link = sentence("no_link") if self.link is None else ""
         if not self.moves:
-            no_link = sentence("blocks_stay")
+            return [sentence("unknown_states")]
+        no_link = sentence("no_link") if self.link is None else ""
         return [one for one in (no_link, self.no_tiers) if one]
 
     @property
@@ -264,7 +264,8 @@ class LayoutOutlook:
         assert pools is not None
         reasons, tokens = [], self.traffic.input.p99
         size = need.layout.candidate.machine.block_size
-        transfer = pools.link.rate(size).seconds(round((tokens or 1.0) / size))
+        blocks = round((tokens or 1.0) / size) + need.layout.candidate.machine.state_blocks
+        transfer = pools.link.rate(size).seconds(blocks)
         ttfts = [slo.limit for slo in (trial.values if trial is not None else ()) if slo.metric == "ttft"]
         if ttfts and transfer > NOTICED * min(ttfts):
             reasons.append(sentence("slow_link", tokens=tokens or 0, seconds=transfer, gbps=pools.link.gbps))

@@ -218,11 +218,9 @@ def _layouts(runner: TrialRunner, best: Candidate, progress: Progress) -> Layout
     if question is None:
         return None
     link, tiers, no_tiers = question.link(machine), question.tiers(machine), ""
-    moves = machine.windows == (0,) and not machine.state_snapshots
+    moves = not machine.state_snapshots or machine.state_blocks > 0
     if not moves:
-        link = None
-    if tiers and machine.state_snapshots and not machine.state_blocks:
-        tiers, no_tiers = (), sentence("unknown_states")
+        link, tiers = None, ()
     elif tiers and runner.traffic.shared < outlook.MIN_SHARED:
         tiers, no_tiers = (), sentence("no_shared_prefixes")
     needs = layout_needs(runner, best, link, question.disagg_modes, tiers, progress)

@@ -17,7 +17,7 @@ from typing import Literal
 from msgspec import structs
 
 from inflight.core.types.kv_transfer import KVTransfer, PeerAddress, export_of, is_of_peers, peer_of
-from inflight.core.types.plan import EarlySend, Transfer, Transferred
+from inflight.core.types.plan import Capacity, EarlySend, Transfer, Transferred
 from inflight.core.types.request import Request
 from inflight.simulate.transfers import SimulatedTier, TransferRate
 
@@ -78,7 +78,7 @@ class Link:
     """A sender's network link.
 
     Attributes:
-        bytes_per_token: of keys and values, all layers.
+        bytes_per_token: of keys and values of a block, all layers of its group.
         gbps: gigabits per second, net.
         setup_s: fixed seconds of every piece.
         layers: that travel one by one while a chunk is computed; 1: its blocks travel when it is.
@@ -116,7 +116,8 @@ class _Offer:
 class _Export:
     side: ExchangeSide
     expires: float = 0.0
-    hashes: set[int] = field(default_factory=set)
+    sizes: dict[int, int] = field(default_factory=dict)  # by hash, in blocks; a checkpoint counts as several
+    num_states: int = 0  # checkpoints among these
     early: dict[int, float] = field(default_factory=dict)  # blocks that travel already → their arrival
     transfer_ids: list[int] = field(default_factory=list)
     is_whole: bool = False
@@ -149,9 +150,12 @@ class Exchange:
         if export is None:
             export = self._exports[export_id] = _Export(side, pull=self._early_pulls.pop(export_id, None))
         if transfer.blocks:
-            export.hashes.update(transfer.remote_blocks)
+            states = transfer.groups.count(side.capacity.state_group)
+            export.sizes |= side.sizes_of(transfer)
+            export.num_states += states
             export.transfer_ids.append(transfer.transfer_id)
-            side.held += len(transfer.blocks)
+            side.held += len(transfer.blocks) - states
+            side.held_states += states
         else:
             export.is_whole = True
             side.set_end(transfer.transfer_id, now)
@@ -185,8 +189,8 @@ class Exchange:
 
     def _drop_oldest(self, side: ExchangeSide, last: _Export, now: float) -> None:
         """Drop the oldest exports that no pull waits for, but the last one, while a side holds too many blocks."""
-        for export_id, export in tuple(self._exports.items()) if side.held > side.max_held else ():
-            if side.held <= side.max_held:
+        for export_id, export in tuple(self._exports.items()) if side.holds_too_much else ():
+            if not side.holds_too_much:
                 return
             if export.side is side and export is not last and export.pull is None:
                 self._end(export_id, now)
@@ -224,12 +228,12 @@ class Exchange:
             return
         ready = 0
         for block_hash in pull.hashes[pull.num_scheduled :]:
-            if block_hash not in export.hashes:
+            if block_hash not in export.sizes:
                 break
             ready += 1
         hashes = pull.hashes[pull.num_scheduled : pull.num_scheduled + ready]
         if fresh := [one for one in hashes if one not in export.early]:
-            pull.end = export.side.send(len(fresh), now, self._link)
+            pull.end = export.side.send(sum(export.sizes[one] for one in fresh), now, self._link)
         pull.end = max([pull.end, now, *(export.early[one] for one in hashes if one in export.early)])
         pull.num_scheduled += ready
         if pull.num_scheduled == len(pull.hashes):
@@ -245,7 +249,8 @@ class Exchange:
 
     def _end(self, export_id: str, when: float) -> None:
         export = self._exports.pop(export_id)
-        export.side.held -= len(export.hashes)
+        export.side.held -= len(export.sizes) - export.num_states
+        export.side.held_states -= export.num_states
         for transfer_id in export.transfer_ids:
             export.side.set_end(transfer_id, when)
         self._ended[export_id] = None
@@ -257,10 +262,11 @@ class Exchange:
 class ExchangeSide(SimulatedTier):
     """One engine's side of the exchange, a tier of its transfers."""
 
-    def __init__(self, exchange: Exchange, num_blocks: int, block_size: int):
-        self._exchange, self._size = exchange, block_size
-        self.max_held = int(MAX_HELD_SHARE * num_blocks)
-        self.held = 0  # exported blocks
+    def __init__(self, exchange: Exchange, capacity: Capacity):
+        self._exchange, self.capacity = exchange, capacity
+        self._max_held = int(MAX_HELD_SHARE * capacity.num_blocks)
+        self._max_held_states = int(MAX_HELD_SHARE * capacity.state_snapshots)
+        self.held = self.held_states = 0  # exported blocks and checkpoints
         self._link_free = 0.0
         self._ends: dict[int, tuple[float, str | None]] = {}  # by transfer_id, as far as known; with errors
         self._heap: list[tuple[float, int]] = []  # of these; an entry that differs from `_ends` is stale
@@ -278,6 +284,17 @@ class ExchangeSide(SimulatedTier):
     @property
     def out(self) -> bool:
         return bool(self._ends or self._unknown)
+
+    @property
+    def holds_too_much(self) -> bool:
+        """Whether more blocks or checkpoints are exported than may be held for peers."""
+        return self.held > self._max_held or self.held_states > self._max_held_states
+
+    def sizes_of(self, transfer: Transfer) -> dict[int, int]:
+        """Return the size of each exported block by its hash, in blocks."""
+        large, states = max(1, self.capacity.state_blocks), self.capacity.state_group
+        sizes = [large if group == states else 1 for group, _ in transfer.units()]
+        return dict(zip(transfer.remote_blocks, sizes, strict=True))
 
     def serves(self, tier: str) -> bool:
         return is_of_peers(tier)
@@ -315,12 +332,12 @@ class ExchangeSide(SimulatedTier):
 
     def send_early(self, blocks: int, begin: float, seconds: float, link: Link) -> float:
         """Send blocks layer by layer while a step computes them; return when the last layer has come."""
-        rate = link.rate(self._size)
+        rate = link.rate(self.capacity.block_size)
         first = max(begin + seconds / link.layers, self._link_free) + rate.seconds(blocks)
         self._link_free = max(first, begin + seconds + rate.block_s * blocks / link.layers)
         return self._link_free
 
     def send(self, blocks: int, now: float, link: Link) -> float:
         """Send blocks behind what is on the link; return when the last one has come."""
-        self._link_free = max(now, self._link_free) + link.rate(self._size).seconds(blocks)
+        self._link_free = max(now, self._link_free) + link.rate(self.capacity.block_size).seconds(blocks)
         return self._link_free

@@ -277,7 +277,7 @@ class PoolBuilder:
         if pool.folder is not None and self._contents is not None:
             folder = SimulatedFolder(pool.folder, self._contents, number, capacity, clock)
         if self.exchange is not None:
-            peers = ExchangeSide(self.exchange, capacity.num_blocks, capacity.block_size)
+            peers = ExchangeSide(self.exchange, capacity)
         tiers: list[SimulatedTier] = [one for one in (folder, peers) if one is not None]
         if pool.host is not None and capacity.asynchronous_transfers:
             tiers.append(HostCopies(pool.host, capacity))
