@@ -32,8 +32,8 @@ from inflight.execution.backends.torch.weights import (
     DeviceTable,
     Fp8Matrix,
     GroupedMatrix,
-    HeldMatrix,
     Int8Matrix,
+    PackedMatrix,
     PlainMatrix,
     RoutingTensors,
 )
@@ -108,7 +108,7 @@ class Numbers:
     def matrix(self, rows: int, columns: int) -> PlainMatrix:
         return PlainMatrix(self.normal(rows, columns, scale=0.02, kind=self.act))
 
-    def quantized(self, held: str, rows: int, columns: int) -> HeldMatrix:
+    def quantized(self, held: str, rows: int, columns: int) -> PackedMatrix:
         if held == "int8":
             codes = (self.whole(255, rows, columns) - 127).to(torch.int8)
             return Int8Matrix(codes, self.normal(rows).abs() * 2e-4)
@@ -401,7 +401,7 @@ def _plain_draws(numbers: Numbers, rows: int, temperature: float, top_p: float) 
     )
 
 
-def _nbytes(matrix: HeldMatrix) -> int:
+def _nbytes(matrix: PackedMatrix) -> int:
     if isinstance(matrix, PlainMatrix):
         return int(matrix.values.nbytes)
     return int(matrix.codes.nbytes + matrix.scales.nbytes)

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from inflight.execution.backends import int8
-from inflight.execution.backends.grouped import HeldMatrix
+from inflight.execution.backends.grouped import PackedMatrix
 from inflight.execution.backends.matrices import Matrix, dequantized, in_int8
 from inflight.execution.backends.protocol import Hold, Quantization
 from inflight.execution.backends.reference import ReferenceBackend
@@ -51,7 +51,7 @@ class Taken(ReferenceBackend):
 
 
 def plain(part: Packed) -> np.ndarray:
-    return part.rows(np.arange(part.shape[0])) if isinstance(part, HeldMatrix) else dequantized(part)
+    return part.rows(np.arange(part.shape[0])) if isinstance(part, PackedMatrix) else dequantized(part)
 
 
 def rounded_folder(folder: Path, target: Path, hold: Hold) -> Path:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from inflight.execution.backends import open_backend
 from inflight.execution.backends.bf16 import from_bf16
-from inflight.execution.backends.grouped import HeldMatrix
+from inflight.execution.backends.grouped import PackedMatrix
 from inflight.execution.backends.matrices import Int4Matrix, Int8Matrix, Matrix, ReorderedMatrix
 from inflight.execution.backends.protocol import Quantization
 from inflight.execution.checkpoints.checkpoint import Checkpoint
@@ -153,7 +153,7 @@ def test_int8_packs_the_matrices_it_names(oracle_of: OracleOf, variant: str) -> 
     sizes = []
 
     def width(part: Any) -> int:
-        return int(part.values.itemsize if isinstance(part, HeldMatrix) else part.itemsize)
+        return int(part.values.itemsize if isinstance(part, PackedMatrix) else part.itemsize)
 
     for quantization, layers, output in (("none", 4, 4), ("int8", 1, 4), ("int8-all", 1, 1)):
         got = load(folder, quantization=quantization)

@@ -51,7 +51,7 @@ class Products:
         packed = held.reshape(-1, 32, steps, 2).swapaxes(1, 2)
         return self._product("bf16", x, packed, np.ones(1, np.float32), (rows, columns, steps, 32, 0, 0), threads)
 
-    def quantized(self, kind: str, x: Array, held: grouped.HeldMatrix, shares: list[int], threads: int = 2) -> Array:
+    def quantized(self, kind: str, x: Array, held: grouped.PackedMatrix, shares: list[int], threads: int = 2) -> Array:
         """Multiply bf16 or float32[T, K] by a held matrix, as so many rows by themselves."""
         scales, (rows, columns) = held.scales, held.shape
         inputs, groups = min(32, scales.group), -(-rows // 32)
@@ -128,7 +128,7 @@ def halves(x: Array, weight: Array) -> Array:
     return found
 
 
-def held_in_groups(rows: int, columns: int, group: int, with_offsets: bool) -> grouped.HeldMatrix:
+def held_in_groups(rows: int, columns: int, group: int, with_offsets: bool) -> grouped.PackedMatrix:
     values, scales = quantize_groups(normal(3, rows, columns), min(group, columns))
     offsets = normal(4, *scales.shape) if with_offsets else None
     return grouped.hold(Int8Matrix(values, scales, offsets, group))

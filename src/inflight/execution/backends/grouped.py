@@ -44,7 +44,7 @@ class GroupScales:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldMatrix:
+class PackedMatrix:
     """A quantized matrix as it meets a product. The last group may be shorter than the others."""
 
     values: Array  # int8[N, K]
@@ -100,16 +100,16 @@ def hold_scales(matrix: Int4Matrix | Int8Matrix) -> GroupScales:
     return GroupScales(halves(matrix.scales), offsets, factors, matrix.group)
 
 
-def hold(matrix: Int4Matrix | Int8Matrix | ReorderedMatrix) -> HeldMatrix:
+def hold(matrix: Int4Matrix | Int8Matrix | ReorderedMatrix) -> PackedMatrix:
     """Return a copy of a matrix as a product reads it."""
     if isinstance(matrix, ReorderedMatrix):
         return replace(hold(matrix.matrix), order=matrix.order.copy())
     if isinstance(matrix, Int4Matrix):
-        return HeldMatrix(matrix.meanings[matrix.codes], hold_scales(matrix), 4)
-    return HeldMatrix(matrix.values.copy(), hold_scales(matrix), 8)
+        return PackedMatrix(matrix.meanings[matrix.codes], hold_scales(matrix), 4)
+    return PackedMatrix(matrix.values.copy(), hold_scales(matrix), 8)
 
 
-def hold_mixed(weights: Array) -> HeldMatrix:
+def hold_mixed(weights: Array) -> PackedMatrix:
     """Return float32[N, K] in int8, its spans mixed."""
     return replace(hold(in_int8(mixed_spans(weights, is_query=False))), mixed=True)
 
@@ -124,7 +124,7 @@ def mixed_spans(rows: Array, is_query: bool) -> Array:
     return found
 
 
-def product(x: Array, weight: HeldMatrix) -> Array:
+def product(x: Array, weight: PackedMatrix) -> Array:
     """Multiply float32[T, K] by a held matrix → float32[T, N]."""
     held, columns = weight.scales, x.shape[1]
     x = x if weight.order is None else x[:, weight.order]

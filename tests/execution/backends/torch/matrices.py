@@ -13,7 +13,7 @@ from inflight.execution.backends import int8
 from inflight.execution.backends.matrices import LINEAR_CODES, Int4Matrix, Int8Matrix, ReorderedMatrix
 from inflight.execution.backends.protocol import Routing
 from inflight.execution.backends.torch import weights
-from inflight.execution.backends.torch.weights import DeviceLinear, HeldMatrix, RoutingTensors
+from inflight.execution.backends.torch.weights import DeviceLinear, PackedMatrix, RoutingTensors
 
 from ..material import normal
 from ..test_int4 import MXFP4
@@ -75,12 +75,12 @@ def in_int4(matrix: Int4Matrix | ReorderedMatrix, dtype: torch.dtype = torch.flo
     )
 
 
-def linear(parts: Sequence[HeldMatrix], columns: int, bias: Array | None = None) -> DeviceLinear:
+def linear(parts: Sequence[PackedMatrix], columns: int, bias: Array | None = None) -> DeviceLinear:
     rows = sum(first_of(part).shape[0] for part in parts)
     return DeviceLinear(tuple(parts), rows, columns, 0, None if bias is None else torch.from_numpy(bias))
 
 
-def stacked(matrices: Sequence[HeldMatrix]) -> HeldMatrix:
+def stacked(matrices: Sequence[PackedMatrix]) -> PackedMatrix:
     """Stack experts or heads: every tensor with their place before its other dimensions."""
     found = {}
     for name in (one.name for one in fields(matrices[0])):
@@ -102,7 +102,7 @@ def moved(thing: Any, device: torch.device) -> Any:
     return thing
 
 
-def first_of(matrix: HeldMatrix) -> torch.Tensor:
+def first_of(matrix: PackedMatrix) -> torch.Tensor:
     return matrix.values if isinstance(matrix, weights.PlainMatrix) else matrix.codes
 
 

@@ -12,7 +12,7 @@ import torch
 from inflight.execution import ops
 from inflight.execution.backends import int4, int8
 from inflight.execution.backends.bf16 import to_bf16
-from inflight.execution.backends.grouped import HeldMatrix
+from inflight.execution.backends.grouped import PackedMatrix
 from inflight.execution.backends.matrices import Matrix, by_output, dequantized, in_int8, in_order
 from inflight.execution.backends.protocol import Hold, KVLayer, KVShape, LayerState, Routing
 from inflight.execution.backends.reference import ReferenceBackend
@@ -273,5 +273,5 @@ def test_a_state_begins_as_a_copy_of_a_snapshot() -> None:
         states.layer(1)
 
 
-def _plain(held: HeldMatrix) -> np.ndarray:
+def _plain(held: PackedMatrix) -> np.ndarray:
     return held.rows(np.arange(held.shape[0]))

@@ -13,7 +13,7 @@ from inflight.execution import ops
 from inflight.execution.backends import fp8, int8
 from inflight.execution.backends.torch.definitions import Definitions, widened
 from inflight.execution.backends.torch.quantizing import quantize_fp8, quantize_int8
-from inflight.execution.backends.torch.weights import HeldMatrix
+from inflight.execution.backends.torch.weights import PackedMatrix
 from inflight.execution.batch.token_bias import bits
 from inflight.execution.ops import sampling as reference
 
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 both = partial(compared, Definitions().sample, CPU)
 
 
-def product(x: np.ndarray, held: HeldMatrix) -> np.ndarray:
+def product(x: np.ndarray, held: PackedMatrix) -> np.ndarray:
     out = torch.full((len(x), ROWS), torch.nan)
     define(ops.linear, Given(), torch.from_numpy(x), linear([held], x.shape[1]), out)
     return out.numpy()

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from inflight import LLM, SamplingParams
-from inflight.execution.backends.grouped import HeldMatrix
+from inflight.execution.backends.grouped import PackedMatrix
 from inflight.execution.backends.matrices import Fp8Matrix, Int8Matrix, alike, by_output, columns_of, rows_of
 from inflight.execution.backends.reference import ReferenceBackend
 from inflight.execution.backends.torch import device, weights
@@ -57,7 +57,7 @@ def test_a_backend_that_packs_none_holds_them_in_int8() -> None:
     assert not backend.packs_fp8 and on_cpu().packs_fp8
     (held,) = backend.pack_linear([given]).parts
     assert (
-        isinstance(held, HeldMatrix)
+        isinstance(held, PackedMatrix)
         and off(x @ held.rows(np.arange(held.shape[0])).T, x @ given.dequantized().T) < 0.02
     )
 

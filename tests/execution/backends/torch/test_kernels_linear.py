@@ -20,8 +20,8 @@ from inflight.execution.backends.torch.weights import (
     DeviceLinear,
     Fp8Matrix,
     GroupedMatrix,
-    HeldMatrix,
     Int8Matrix,
+    PackedMatrix,
     PlainMatrix,
 )
 
@@ -35,7 +35,7 @@ from .matrices import eight_bits, in_fp8, in_groups, in_int4, in_int8, moved, pl
 ROWS, COLUMNS = 50, 200  # neither fills a tile
 
 
-def held(kind: str, rows: int, columns: int, act: torch.dtype, seed: int = 2) -> HeldMatrix:
+def held(kind: str, rows: int, columns: int, act: torch.dtype, seed: int = 2) -> PackedMatrix:
     if kind == "plain":
         return plain(normal(seed, rows, columns), act)
     if kind in ("int8", "fp8"):
@@ -233,7 +233,7 @@ def nowhere(kind: str, rows: int, columns: int) -> DeviceLinear:
     group = 128 if kind == "int4" else 32
     of_groups, of_16, of_128 = (empty(rows, columns // one, dtype=torch.float32) for one in (group, 16, 128))
     codes = empty(rows, columns // 2, dtype=torch.uint8)
-    found: dict[str, HeldMatrix] = {
+    found: dict[str, PackedMatrix] = {
         "plain": PlainMatrix(empty(rows, columns)),
         "int8": Int8Matrix(empty(rows, columns, dtype=torch.int8), scales),
         "fp8": Fp8Matrix(empty(rows, columns, dtype=torch.float8_e4m3fn), scales),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from inflight.execution import ops
 from inflight.execution.backends import int4, int8
-from inflight.execution.backends.torch.weights import DeviceTable, GroupedMatrix, HeldMatrix, Int8Matrix, PlainMatrix
+from inflight.execution.backends.torch.weights import DeviceTable, GroupedMatrix, Int8Matrix, PackedMatrix, PlainMatrix
 
 from ..material import normal
 from .compiled import Compiler
@@ -84,7 +84,7 @@ def test_gates(device: torch.device, act: torch.dtype, count: int, width: int) -
     same(*products)
 
 
-def looked_up(device: torch.device, matrix: HeldMatrix, columns: int, share_scales: Tensor | None = None) -> None:
+def looked_up(device: torch.device, matrix: PackedMatrix, columns: int, share_scales: Tensor | None = None) -> None:
     """As the definition does, to the last bit."""
     table = DeviceTable(matrix, 11, columns, 0, None, share_scales)
     ids = torch.tensor([3, 0, 10, 3], dtype=torch.int32, device=device)

@@ -36,7 +36,7 @@ from inflight.execution.backends.torch.weights import (
     DeviceLinear,
     DeviceTable,
     GroupedMatrix,
-    HeldMatrix,
+    PackedMatrix,
     PlainMatrix,
     one_of,
     outputs_of,
@@ -262,7 +262,7 @@ def widened(matrix: GroupedMatrix, columns: int) -> Array:
     return in_order
 
 
-def _packed(matrix: HeldMatrix, columns: int, act: Act) -> Packed:
+def _packed(matrix: PackedMatrix, columns: int, act: Act) -> Packed:
     if isinstance(matrix, PlainMatrix):
         return array_of(matrix.values)
     if isinstance(matrix, GroupedMatrix):
@@ -278,7 +278,7 @@ def _experts(weight: DeviceExperts, act: Act) -> NumpyExperts:
     hidden = outputs_of(weight.down)
     width = outputs_of(weight.gate_up) // 2
 
-    def each(stack: HeldMatrix, biases: Tensor | None, columns: int) -> Iterator[NumpyLinear]:
+    def each(stack: PackedMatrix, biases: Tensor | None, columns: int) -> Iterator[NumpyLinear]:
         for expert in range(weight.count):
             bias = None if biases is None else array_of(biases[expert])
             yield NumpyLinear((_packed(one_of(stack, expert), columns, act),), bias)

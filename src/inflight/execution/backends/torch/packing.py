@@ -39,8 +39,8 @@ from inflight.execution.backends.torch.weights import (
     DeviceTable,
     Fp8Matrix,
     GroupedMatrix,
-    HeldMatrix,
     Int8Matrix,
+    PackedMatrix,
     PlainMatrix,
     RoutingTensors,
 )
@@ -79,7 +79,7 @@ class Packer:
             raise ValueError(f"weights must be float32, float16 or uint16 (bf16), not {values.dtype}")
         return self.tensor(values).to(self.act if act else torch.float32)
 
-    def held(self, matrix: Matrix, hold: Hold = "act", group: int = 32) -> HeldMatrix:
+    def held(self, matrix: Matrix, hold: Hold = "act", group: int = 32) -> PackedMatrix:
         """Keep quantized matrices as they are, and convert plain numbers as `hold` says. group: inputs to a scale, in
         int4."""
         matrix = unpacked(matrix)
@@ -223,7 +223,7 @@ class WeightPacking:
             torch.cuda.empty_cache()  # what packing needed beside is in many pieces, and the KV cache is one
 
 
-def stacked(parts: Sequence[HeldMatrix]) -> tuple[HeldMatrix, ...]:
+def stacked(parts: Sequence[PackedMatrix]) -> tuple[PackedMatrix, ...]:
     """Matrices [N, K] along N; one where all are held alike."""
     if len(parts) > 1 and all(_are_alike(parts[0], one) and _same_order(parts[0], one) for one in parts[1:]):
         joined = _joined(parts, torch.cat)
@@ -233,7 +233,7 @@ def stacked(parts: Sequence[HeldMatrix]) -> tuple[HeldMatrix, ...]:
     return tuple(parts)
 
 
-def side_by_side(parts: Sequence[HeldMatrix]) -> HeldMatrix:
+def side_by_side(parts: Sequence[PackedMatrix]) -> PackedMatrix:
     """Matrices of one shape, of experts or heads, with their place before other dimensions: [X, N, K]. Of grouped ones
     some may have offsets, or an order of their inputs, and others none. Raises ValueError for matrices that differ in
     more."""
@@ -251,11 +251,11 @@ def side_by_side(parts: Sequence[HeldMatrix]) -> HeldMatrix:
     return _joined(parts, torch.stack)
 
 
-def nbytes(matrix: HeldMatrix) -> int:
+def nbytes(matrix: PackedMatrix) -> int:
     return sum(int(one.nbytes) for one in _tensors(matrix))
 
 
-def _tensors(matrix: HeldMatrix) -> list[Tensor]:
+def _tensors(matrix: PackedMatrix) -> list[Tensor]:
     if isinstance(matrix, PlainMatrix):
         return [matrix.values]
     if not isinstance(matrix, GroupedMatrix):
@@ -264,11 +264,11 @@ def _tensors(matrix: HeldMatrix) -> list[Tensor]:
     return [one for one in every if one is not None]
 
 
-def _shape(matrix: HeldMatrix) -> tuple[int, ...]:
+def _shape(matrix: PackedMatrix) -> tuple[int, ...]:
     return tuple(_tensors(matrix)[0].shape)
 
 
-def _are_alike(first: HeldMatrix, other: HeldMatrix) -> bool:
+def _are_alike(first: PackedMatrix, other: PackedMatrix) -> bool:
     """Whether their codes stand for the same, by as many columns."""
     if type(first) is not type(other) or _shape(first)[1:] != _shape(other)[1:]:
         return False
@@ -281,7 +281,7 @@ def _are_alike(first: HeldMatrix, other: HeldMatrix) -> bool:
     )
 
 
-def _same_order(first: HeldMatrix, other: HeldMatrix) -> bool:
+def _same_order(first: PackedMatrix, other: PackedMatrix) -> bool:
     if isinstance(first, GroupedMatrix) and isinstance(other, GroupedMatrix):
         return _equal(first.permutation, other.permutation)
     return True
@@ -293,7 +293,7 @@ def _equal(first: Tensor | None, other: Tensor | None) -> bool:
     return torch.equal(first, other)
 
 
-def _joined(parts: Sequence[HeldMatrix], join: Join) -> HeldMatrix:
+def _joined(parts: Sequence[PackedMatrix], join: Join) -> PackedMatrix:
     """Join matrices of one kind."""
     first = parts[0]
     if isinstance(first, PlainMatrix):
@@ -363,7 +363,7 @@ def _routing(routing: Routing, pack: Callable[[Array], Tensor]) -> RoutingTensor
     )
 
 
-def _only(linear: DeviceLinear) -> HeldMatrix:
+def _only(linear: DeviceLinear) -> PackedMatrix:
     if len(linear.parts) > 1:
         raise ValueError(f"a matrix that is held in {len(linear.parts)} ways")
     return linear.parts[0]

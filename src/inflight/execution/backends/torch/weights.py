@@ -67,10 +67,10 @@ class GroupedMatrix:
         return 8 if self.codes.dtype == torch.int8 else 4
 
 
-HeldMatrix = PlainMatrix | Int8Matrix | Fp8Matrix | GroupedMatrix
+PackedMatrix = PlainMatrix | Int8Matrix | Fp8Matrix | GroupedMatrix
 
 
-def one_of(stack: HeldMatrix, index: int) -> HeldMatrix:
+def one_of(stack: PackedMatrix, index: int) -> PackedMatrix:
     """Return one matrix of a stack, whose tensors have matrices before their other dimensions."""
     if isinstance(stack, PlainMatrix):
         return PlainMatrix(stack.values[index])
@@ -89,7 +89,7 @@ def one_of(stack: HeldMatrix, index: int) -> HeldMatrix:
     )
 
 
-def outputs_of(matrix: HeldMatrix) -> int:
+def outputs_of(matrix: PackedMatrix) -> int:
     """Return N of one matrix, or of each of a stack."""
     return (matrix.values if isinstance(matrix, PlainMatrix) else matrix.codes).shape[-2]
 
@@ -99,7 +99,7 @@ class DeviceLinear:
     """parts: stacked along N; one where all are held alike. is_partial: other devices have the matrix's other columns,
     and what it yields is a part of a sum (`summing`)."""
 
-    parts: tuple[HeldMatrix, ...]
+    parts: tuple[PackedMatrix, ...]
     rows: int
     columns: int
     nbytes: int
@@ -147,8 +147,8 @@ class DeviceExperts:
     """Every tensor has the experts before its other dimensions: gate_up of [X, 2 · F, E], down of [X, E, F].
     is_partial: other devices have the other of each expert's F."""
 
-    gate_up: HeldMatrix
-    down: HeldMatrix
+    gate_up: PackedMatrix
+    down: PackedMatrix
     gate_up_bias: Tensor | None  # float32[X, 2 · F]
     down_bias: Tensor | None  # float32[X, E]
     routing: RoutingTensors
@@ -162,7 +162,7 @@ class DeviceExperts:
 class DeviceHeads:
     """Tensors have the heads first: [H, N, K]."""
 
-    matrix: HeldMatrix
+    matrix: PackedMatrix
     count: int
     rows: int
     columns: int
@@ -174,7 +174,7 @@ class DeviceTable:
     """rows: of tokens, in `act` or in int8 with a scale for each of `shares` equal parts of a row. linear: the same
     memory as an output projection, where it is one too."""
 
-    matrix: HeldMatrix
+    matrix: PackedMatrix
     rows: int
     columns: int
     nbytes: int

@@ -1,6 +1,6 @@
 """Tokens are looked up in an embedding table, as kernels: rows in `act`, in 8 bits with scales, in codes of groups.
 
-Knows how rows of a table lie (`weights.HeldMatrix`).
+Knows how rows of a table lie (`weights.PackedMatrix`).
 """
 
 from __future__ import annotations

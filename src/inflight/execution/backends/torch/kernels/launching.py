@@ -16,7 +16,7 @@ from inflight.execution.backends.torch.kernels.codes import coding_of
 from inflight.execution.backends.torch.kernels.gemm import finish, multiply
 from inflight.execution.backends.torch.kernels.quantized_products import quantize_rows
 from inflight.execution.backends.torch.kernels.tiles import WHOLE, Parts, Tiles
-from inflight.execution.backends.torch.weights import Fp8Matrix, GroupedMatrix, HeldMatrix, Int8Matrix
+from inflight.execution.backends.torch.weights import Fp8Matrix, GroupedMatrix, Int8Matrix, PackedMatrix
 
 _FINISHED_ROWS, _FINISHED_OUTPUTS = 4, 128  # by one program
 
@@ -62,7 +62,7 @@ class Ending(NamedTuple):
     add: bool = False
 
 
-def operands(x: Tensor, matrix: HeldMatrix, columns: int) -> Operands:
+def operands(x: Tensor, matrix: PackedMatrix, columns: int) -> Operands:
     """x act[S, …], whose parts of `columns` numbers are quantized each by itself."""
     if isinstance(matrix, Int8Matrix | Fp8Matrix):
         kind = torch.int8 if isinstance(matrix, Int8Matrix) else torch.float8_e4m3fn
@@ -79,7 +79,7 @@ def launch(
     shape: Shape,
     tiles: Tiles,
     ending: Ending,
-    matrix: HeldMatrix,
+    matrix: PackedMatrix,
     sorted_rows: SortedRows | None = None,
     parts: Parts = WHOLE,
 ) -> None:

@@ -24,8 +24,8 @@ from inflight.execution.backends.torch.weights import (
     DeviceGateUp,
     DeviceLinear,
     GroupedMatrix,
-    HeldMatrix,
     Int8Matrix,
+    PackedMatrix,
     PlainMatrix,
     outputs_of,
 )
@@ -75,7 +75,7 @@ def gate_both(both: Tensor, weight: DeviceGateUp, activation: Nonlinearity, out:
         gate_kernel[grid](both, out, weight.rows, GATING=activation, BLOCK=_GATED, enable_fp_fusion=not is_exact)
 
 
-def product(x: Tensor, matrix: HeldMatrix, out: Tensor, ending: Ending, outputs: int, invariant: bool) -> None:
+def product(x: Tensor, matrix: PackedMatrix, out: Tensor, ending: Ending, outputs: int, invariant: bool) -> None:
     """x act[S, K] by one matrix → out, a view of some of its columns."""
     rows, columns = x.shape
     tiles = tiles_for(matrix, x.dtype, rows, invariant)
@@ -116,7 +116,7 @@ def _multiply(x: Tensor, values: Tensor, out: Tensor, add: bool) -> None:
         torch.mm(x, values.T, out_dtype=torch.float32, out=out)
 
 
-def _is_cublas(matrix: HeldMatrix, x: Tensor, invariant: bool) -> TypeGuard[PlainMatrix | GroupedMatrix]:
+def _is_cublas(matrix: PackedMatrix, x: Tensor, invariant: bool) -> TypeGuard[PlainMatrix | GroupedMatrix]:
     """Return whether cuBLAS computes this product: of a matrix in `act`, or one that is widened to it."""
     if invariant or x.dtype == torch.float32 or not isinstance(matrix, PlainMatrix | GroupedMatrix):
         return False

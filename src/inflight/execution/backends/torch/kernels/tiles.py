@@ -20,7 +20,7 @@ import torch
 import triton
 from triton.runtime import driver
 
-from inflight.execution.backends.torch.weights import Fp8Matrix, GroupedMatrix, HeldMatrix, Int8Matrix, PlainMatrix
+from inflight.execution.backends.torch.weights import Fp8Matrix, GroupedMatrix, Int8Matrix, PackedMatrix, PlainMatrix
 
 
 class Tiles(NamedTuple):
@@ -91,7 +91,7 @@ _INVARIANT_OUTPUTS, _INVARIANT_PROGRAMS = 64, 256
 SEPARATE_BELOW = 256
 
 
-def tiles_for(matrix: HeldMatrix, dtype: torch.dtype, rows: int, invariant: bool) -> Tiles:
+def tiles_for(matrix: PackedMatrix, dtype: torch.dtype, rows: int, invariant: bool) -> Tiles:
     """rows: as many as meet the matrix; of experts, on average."""
     kind = kind_of(matrix, dtype)
     found = (INVARIANT if invariant else TILES)[kind]
@@ -101,7 +101,7 @@ def tiles_for(matrix: HeldMatrix, dtype: torch.dtype, rows: int, invariant: bool
     return tiles._replace(inputs=_of_groups(matrix, tiles.inputs)) if isinstance(matrix, GroupedMatrix) else tiles
 
 
-def parts_for(matrix: HeldMatrix, tiles: Tiles, rows: int, outputs: int, columns: int, invariant: bool) -> Parts:
+def parts_for(matrix: PackedMatrix, tiles: Tiles, rows: int, outputs: int, columns: int, invariant: bool) -> Parts:
     """Several where outputs alone give too few programs to keep the memory busy. invariant: as many for any number of
     rows, by one program where rows are enough to make many."""
     is_codes = isinstance(matrix, GroupedMatrix)
@@ -121,7 +121,7 @@ def parts_for(matrix: HeldMatrix, tiles: Tiles, rows: int, outputs: int, columns
     return Parts(count, count > 1)
 
 
-def _shared(matrix: HeldMatrix) -> int:
+def _shared(matrix: PackedMatrix) -> int:
     """Bytes that a program may have at most where the matrix lies; 0 where there is no GPU."""
     device = (matrix.values if isinstance(matrix, PlainMatrix) else matrix.codes).device
     return _shared_of(device.index) if device.type == "cuda" else 0
@@ -145,7 +145,7 @@ def _of_groups(matrix: GroupedMatrix, most: int) -> int:
     return matrix.group * next(counts, 1)
 
 
-def kind_of(matrix: HeldMatrix, dtype: torch.dtype) -> Kind:
+def kind_of(matrix: PackedMatrix, dtype: torch.dtype) -> Kind:
     if isinstance(matrix, Int8Matrix):
         return "int8"
     if isinstance(matrix, Fp8Matrix):
