@@ -1,6 +1,6 @@
 """bfloat16 for numpy, which has none: a bf16 array is a uint16 array of the upper halves of float32 values.
 
-Knows the two conversions and nothing else. Rounding is to nearest even; NaN stays NaN, infinities stay infinite.
+Rounding is to nearest even; NaN stays NaN, infinities stay infinite.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Sizes of passes that graphs are captured for, and passes that are filled up to one.
-
-Knows counts and chunks; not what is computed of them, or how it is captured.
-"""
+"""Sizes of passes that graphs are captured for, and passes that are filled up to one."""
 
 from __future__ import annotations
 

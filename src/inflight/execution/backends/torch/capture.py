@@ -1,8 +1,7 @@
 """Small passes captured as graphs, one for each of a few sizes, and replayed: wrappers around what computes them.
 
-Knows when a graph is made, when it takes a pass's place, and what happens where none can be made; not what a decoder
-computes (it is called, as a runner calls it), how a pass is filled up to a size (`CapturablePass`), or how a device
-captures (`Graphs`).
+A wrapper decides when a graph is made, when it takes a pass's place, and what happens where none can be made. It calls
+a decoder as a runner does; passes are filled up to a size by `CapturablePass`, and a device captures by `Graphs`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which device computes: what this machine has, what was asked for, and the sentences where that is not to be had.
 
-Knows drivers, PyTorch's GPUs and their memory; nothing of backends. Importing this does not import PyTorch, which
-takes a second: only where a driver is found, or a GPU is asked for, is it asked.
+Importing this does not import PyTorch, which takes a second: only where a driver is found, or a GPU is asked for, is it
+asked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Graphs of CUDA: what a function launches, noted once and launched again as one.
-
-Knows PyTorch's way to capture; not what is captured, or when.
-"""
+"""Graphs of CUDA: what a function launches, noted once and launched again as one."""
 
 from __future__ import annotations
 

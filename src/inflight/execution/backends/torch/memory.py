@@ -1,8 +1,4 @@
-"""Memory on a device: activations, keys and values in blocks, states of recurrent layers.
-
-Knows where in a block or a state a layer's numbers lie, and copies whole blocks and states; whose they are is known to
-block tables and slots.
-"""
+"""Memory on a device: activations, keys and values in blocks, states of recurrent layers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Packing: a checkpoint's matrices → tensors on a device, that products multiply by.
 
-Knows the kinds of matrices (`matrices.py`) and how a device holds each; not which matrix is whose. Numbers go to the
-device as the checkpoint has them, which may be a file mapped into memory, and are converted there.
+Numbers go to the device as the checkpoint has them, which may be a file mapped into memory, and are converted there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Inputs and results of draws on a device. `protocol.SamplingBatch` has the meanings and the rules.
 
-Knows shapes. Settings lie in the slots' tensors and are gathered by row; what a step has of its own is small.
+Settings lie in the slots' tensors and are gathered by row; what a step has of its own is small.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tensors that operations on a device read beside activations and weights: of the pass, of a layer cache, of states.
 
-Knows shapes and meanings. Everything that differs from step to step is a tensor on the device at an address that does
-not change, so that a captured graph finds it there; the few whole numbers beside them are fixed for a graph.
+Everything that differs from step to step is a tensor on the device at an address that does not change, so that a
+captured graph finds it there; the few whole numbers beside them are fixed for a graph.
 """
 
 from __future__ import annotations

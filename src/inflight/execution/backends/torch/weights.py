@@ -1,6 +1,6 @@
 """Packed weights as a device holds them: tensors, and what they mean.
 
-Knows shapes; how they come about is known to `packing`. A matrix is [N, K], as a checkpoint has it.
+`packing` makes them. A matrix is [N, K], as a checkpoint has it.
 """
 
 from __future__ import annotations

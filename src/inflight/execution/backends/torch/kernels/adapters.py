@@ -1,8 +1,8 @@
 """Adds adapters to a product, by two kernels for all of a pass's adapters (as Punica's SGMV, arXiv 2310.18547, and
 S-LoRA's, arXiv 2311.03285): x · Aᵀ to few ranks, then · Bᵀ, added to the outputs of each part.
 
-Knows tiles of rows that have one adapter, and how A and B are found by the tile's slot in a table of addresses: neither
-A nor B is copied together with another's, and rows without an adapter are not touched.
+Rows of a tile have one adapter, whose A and B are found by the tile's slot in a table of addresses: neither A nor B is
+copied together with another's, and rows without an adapter are not touched.
 
 A row's bits follow from its own adapter alone. Tiles have one size for any number of rows. The inputs are cut into
 parts that follow from the matrix; their sums are stored separately, and the reader adds them up in the order of parts.

@@ -1,8 +1,8 @@
 """Attention over the KV cache as kernels: which of the two forms attends to which chunks of a pass.
 
-Knows shapes alone, so that a graph can hold the launches: short chunks go to the one that shares a chunk's positions
-out among programs, long ones to the one that shares out its queries. Which it is follows from a chunk's own length, and
-a pass with decodes beside prompts has both.
+Launches follow from shapes alone, so that a graph can replay them: short chunks go to the one that shares a chunk's
+positions out among programs, long ones to the one that shares out its queries. Which it is follows from a chunk's own
+length, and a pass with decodes beside prompts has both.
 
 The bits of the form for long chunks depend on no other chunk of a pass; those of the other on whether chunks are few or
 many, which decides the size of splits. Where a token's must depend on neither, nor on the length of its chunk (a

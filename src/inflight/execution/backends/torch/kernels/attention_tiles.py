@@ -1,10 +1,9 @@
 """A tile of queries meets cached keys and values, one tile of positions after the other: what both kernels of attention
 are made of.
 
-Knows how keys and values lie in blocks, and the softmax that goes along (Milakov and Gimelshein, arXiv 1805.02867; Dao
-et al., arXiv 2205.14135); not which queries and positions a program has. Tiles of positions begin at multiples of their
-size, and one in which a query sees nothing changes no bit of what is kept for it. So a query's result depends on its
-own positions alone, whatever other queries are in its tile.
+The softmax goes along with the tiles (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135). Tiles of
+positions begin at multiples of their size, and one in which a query sees nothing changes no bit of what is kept for it.
+So a query's result depends on its own positions alone, whatever other queries are in its tile.
 
 A key has two parts, each filled up to a power of two by itself: 576 numbers are 512 and 64. Where no values are kept,
 the first part is the value. Exponents are of 2.

@@ -1,6 +1,6 @@
 """Begins a step on the device, in one kernel: new blocks enter the tables, tokens are looked up.
 
-Knows the slots' tables and tokens. One launch for both, since a step begins hundreds of times a second.
+One launch for both, since a step begins hundreds of times a second.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Draws with top-k, top-p and min-p from a row's likeliest tokens, few enough to be compared with each other.
 
-Knows how they are found without sorting a vocabulary: tokens are counted by their distance to the likeliest, in bins
-that widen with it (the upper bits of the distance); those of the nearest bins that hold up to CANDIDATES together are
-gathered, in any order, and ranked by keys that all differ: by how many are larger. Where the filters keep more than was
-gathered, the row is left to `selection`. Counts and sets depend on a row alone, sums are taken in ranked order.
+They are found without sorting a vocabulary: tokens are counted by their distance to the likeliest, in bins that widen
+with it (the upper bits of the distance); those of the nearest bins that hold up to CANDIDATES together are gathered, in
+any order, and ranked by keys that all differ: by how many are larger. Where the filters keep more than was gathered,
+the row is left to `selection`. Counts and sets depend on a row alone, sums are taken in ranked order.
 """
 
 from __future__ import annotations

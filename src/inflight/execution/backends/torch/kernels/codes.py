@@ -1,10 +1,10 @@
 """Codes of 4 and 8 bits as the whole numbers that they mean, in `act`: for kernels to call on a tile of bytes.
 
-Knows the half of a byte and what its code means; nothing of scales. A product that reads its weights in 4 bits at a
-GPU's bandwidth has some three instructions for each, and conversions from whole numbers are slow. So codes become the
-lowest bits of a number whose others are known (128 in bfloat16, 1024 in float16), which is then taken off; of MXFP4
-sign, exponent and mantissa are put where bfloat16 has them, and its exponent's zero is moved by a product. In bfloat16
-two are widened at a time, which takes PTX (the ISA has the names: Parallel Thread Execution, "prmt", "lop3", "fma").
+A product that reads its weights in 4 bits at a GPU's bandwidth has some three instructions for each, and conversions
+from whole numbers are slow. So codes become the lowest bits of a number whose others are known (128 in bfloat16, 1024
+in float16), which is then taken off; of MXFP4 sign, exponent and mantissa are put where bfloat16 has them, and its
+exponent's zero is moved by a product. In bfloat16 two are widened at a time, which takes PTX (the ISA has the names:
+Parallel Thread Execution, "prmt", "lop3", "fma").
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Functions that the kernels of a draw share: tokens as sortable keys, the generator, the settings of a row.
 
-Knows rules of `SamplingBatch` that concern one token or one row; no logits' memory. A key orders tokens by falling
-logit, ties by rising id, in one comparison of whole numbers: the logit's bits, made monotone, above the complement of
-the id. Probabilities are float64 everywhere, and relative to that of the likeliest token.
+`SamplingBatch` has the rules. A key orders tokens by falling logit, ties by rising id, in one comparison of whole
+numbers: the logit's bits, made monotone, above the complement of the id. Probabilities are float64 everywhere, and
+relative to that of the likeliest token.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The token of a row that is greedy, or drawn among all tokens in order of rising id.
 
-Knows the masses of blocks: the draw falls into one of them, and only this one is read again.
+The draw falls into one of the blocks whose masses are known, and only this one is read again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Tokens are looked up in an embedding table, as kernels: rows in `act`, in 8 bits with scales, in codes of groups.
-
-Knows how rows of a table lie (`weights.PackedMatrix`).
-"""
+"""Tokens are looked up in an embedding table, as kernels: rows in `act`, in 8 bits with scales, in codes of groups."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A mixture of experts as kernels (Shazeer et al., arXiv 1701.06538), without a look at the device's values.
 
-Knows the order: pairs of tokens and experts are sorted by expert (`routing`), multiplied tile by tile (`gemm`), gated
-where they are summed, multiplied again, and what a token's experts yield is added up in order of rank.
+Pairs of tokens and experts are sorted by expert (`routing`), multiplied tile by tile (`gemm`), gated where they are
+summed, multiplied again, and what a token's experts yield is added up in order of rank.
 """
 
 from __future__ import annotations

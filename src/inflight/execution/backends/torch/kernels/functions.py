@@ -1,7 +1,7 @@
 """Functions of tiles of float32 numbers, for kernels to call: activation functions, rounding to 8 bits, mixing.
 
-Knows formulas (`protocol.parameters`, `backends.int8`) and no memory. Only what Triton's interpreter has, too, is used:
-no library functions of a device.
+The formulas are those of `execution/ops/formulas.py` and `backends.int8`. Only what Triton's interpreter has, too, is
+used: no library functions of a device.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The kernel that multiplies: a tile of x · Wᵀ, for every way to hold a matrix, and what becomes of it.
 
-Knows tiles: where their rows, outputs and inputs lie, how numbers of each kind meet, and the ends that a product may
-have (a bias, a sum with what is there, gate and up as one). W may be one matrix of a stack: of the head that a program
-has, or of the expert that its rows are sorted to. Which tiles there are, and whose, is `products`' and `experts`'.
+A product may end with a bias, a sum with what is there, or gate and up as one. W may be one matrix of a stack: of the
+head that a program has, or of the expert that its rows are sorted to. `tiles` has the sizes, `launching` the launches.
 
 No sum depends on what else is in a batch: an output adds up its own row's inputs, in blocks whose size and order follow
 from the matrix and the tile. Gates and ups stand in turns in a tile, so that both of a pair meet in one thread.

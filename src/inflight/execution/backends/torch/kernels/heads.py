@@ -1,7 +1,4 @@
-"""Some heads of a token, for kernels: read, normed and rotated by its position, and written into a block.
-
-Knows heads that lie side by side, and the formats that keys and values are held in; not whose heads they are.
-"""
+"""Some heads of a token, for kernels: read, normed and rotated by its position, and written into a block."""
 
 from __future__ import annotations
 

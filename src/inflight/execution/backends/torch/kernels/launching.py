@@ -1,7 +1,4 @@
-"""Launches a product: the arguments of `gemm`'s kernels for a matrix, x, and where things lie.
-
-Knows which tensors each way to hold a matrix has, and quantizes x for it; not what a product is for.
-"""
+"""Launches a product: the arguments of `gemm`'s kernels for a matrix, x, and where things lie."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One read of the logits: masked, penalised and scaled by the way, and of every block the best tokens and the mass.
 
-Knows blocks of a row, each a program of its own, so that a sum depends on its row alone; biases are added before
-(`biases`), since they are few. Which tokens came before is counted first, where a penalty asks.
+Each block of a row is a program of its own, so that a sum depends on its row alone; biases are added before (`biases`),
+since they are few. Which tokens came before is counted first, where a penalty asks.
 """
 
 from __future__ import annotations

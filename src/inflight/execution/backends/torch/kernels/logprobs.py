@@ -1,6 +1,6 @@
 """Log-probabilities under the untouched logits from the best tokens and the masses of their blocks.
 
-Knows one row a program; the logits were read before (`logit_blocks`).
+A program has one row. The logits were read before (`logit_blocks`).
 """
 
 from __future__ import annotations

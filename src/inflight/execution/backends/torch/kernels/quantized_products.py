@@ -1,6 +1,6 @@
 """Rows in 8 bits, each with a scale of its own, for products with weights in 8 bits.
 
-Knows the two formats; the rules are those of `backends.int8`, in float8_e4m3fn with 448, its largest, for 127.
+The rules are those of `backends.int8` and `backends.fp8`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Queries and keys normed and rotated, keys and values written into the KV cache, as kernels.
 
-Knows which heads are whose and how work is divided; what is done to heads is in `heads`. A program has some heads of
-one token: of the queries, or of the keys, or of the values. Where one norm is of all heads, it has all of them.
+A program has some heads of one token: of the queries, or of the keys, or of the values. Where one norm is of all heads,
+it has all of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Routing as a kernel: tokens' logits → their experts and weights, and pairs of both sorted by expert.
 
-Knows one token a program (`protocol.Routing` has the rules), and how pairs come to lie in tiles that have one expert
-each. Sizes follow from the number of tokens alone: how many meet an expert is known to the device only, so there are as
-many tiles as there could be, and those that are left over have no expert.
+A program routes one token (`protocol.Routing` has the rules); pairs then lie in tiles that have one expert each. Sizes
+follow from the number of tokens alone: how many meet an expert is known to the device only, so there are as many tiles
+as there could be, and those that are left over have no expert.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Draws on a GPU: which kernels a batch of rows goes through, by what its rows ask for.
 
-Knows the order of work of `SamplingBatch`. Greedy rows cost one read of the logits, and log-probabilities beside come
-of the same one if nothing changes the logits; draws among all tokens cost a read and a write, and filtered ones
-(`candidates`) two reads more. Nothing is read back by the host: rows that a shorter way does not serve are left to the
-next kernel, whose other programs end at once.
+`SamplingBatch` has the order of work. Greedy rows cost one read of the logits, and log-probabilities beside come of the
+same one if nothing changes the logits; draws among all tokens cost a read and a write, and filtered ones (`candidates`)
+two reads more. Nothing is read back by the host: rows that a shorter way does not serve are left to the next kernel,
+whose other programs end at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Draws with filters that keep more tokens than are sorted: one program a row finds where each filter ends.
 
-Knows selection by digits: the place of a logit among all (32 bits, `ordered`) is found from its upper 4 bits on, each
+Selection goes by digits: the place of a logit among all (32 bits, `ordered`) is found from its upper 4 bits on, each
 time from the sixteen sums of the tokens that have the digits so far: of their number for top-k, of their mass for top-p
 and for the draw itself. So the kept tokens are those above a place, and the first few, by rising id, of those at it. It
 reads a row 8 times for each, from a cache that it mostly fits; sums are taken in an order that depends on nothing else.

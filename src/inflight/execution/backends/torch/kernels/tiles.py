@@ -1,9 +1,9 @@
 """How products are cut into tiles: the one table of sizes, and how many programs share the inputs of an output.
 
-Knows what a matrix is held in and how many rows meet it. Few rows are bound by the bytes of the weights, so tiles are
-narrow, for all multiprocessors to read, and many blocks are on their way at a time; many rows are bound by tensor
-cores. None but one, which is asked for by that, takes more than the 99 KiB of shared memory that a program has on a GPU
-for desktops.
+Sizes depend on how a matrix is packed and how many rows meet it. Few rows are bound by the bytes of the weights, so
+tiles are narrow, for all multiprocessors to read, and many blocks are on their way at a time; many rows are bound by
+tensor cores. None but one, which is asked for by that, takes more than the 99 KiB of shared memory that a program has
+on a GPU for desktops.
 
 invariant: the same row has the same bits among any number of rows. What decides them is how inputs are added up: in
 blocks and parts whose sizes follow from the weight, by one kind of instruction. From 64 rows on a tile uses a warp

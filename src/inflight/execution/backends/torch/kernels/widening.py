@@ -1,8 +1,7 @@
 """Matrices in codes of groups, widened to `act` as a whole: for products of many rows, which cuBLAS multiplies.
 
-Knows codes, scales and the order of inputs; not what meets them. Where rows are few a product reads codes by itself
-(`gemm`), at a quarter or half of the bytes; where they are many it is bound by tensor cores, and writing a matrix once
-costs little beside it. The memory is given back with the product.
+Where rows are few a product reads codes by itself (`gemm`), at a quarter or half of the bytes; where they are many it
+is bound by tensor cores, and writing a matrix once costs little beside it. The memory is given back with the product.
 """
 
 from __future__ import annotations
