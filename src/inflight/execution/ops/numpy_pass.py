@@ -162,10 +162,12 @@ class NumpyPass:
     texts: Sequence[range] = ()
 
     def run(self, program: Program, places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
-        """Run the definitions of a program's operations, in order."""
+        """Run the definitions of a program's operations, in order. Rows of padding may have any numbers, about which
+        numpy would warn."""
         self.places, self.texts = places, texts
-        for operation, arguments in program:
-            operation.definition(self, *arguments)
+        with np.errstate(all="ignore"):
+            for operation, arguments in program:
+                operation.definition(self, *arguments)
 
     def load(self, x: NumpyActivation) -> Array:
         """Return the rows of an activation that were written last, as float32."""

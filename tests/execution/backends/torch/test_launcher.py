@@ -12,6 +12,7 @@ from triton.errors import TritonError
 
 from inflight.execution import ops
 from inflight.execution.backends.torch import launcher
+from inflight.execution.backends.torch.device import DeviceError
 from inflight.execution.backends.torch.launcher import KernelLauncher, compiled, launch_function
 from inflight.execution.backends.torch.memory import DeviceActivation
 from inflight.execution.program import OPERATIONS, Operation, Program
@@ -32,9 +33,7 @@ def clip(on: object, x: object, limit: float) -> None:
 
 
 def test_an_operation_without_a_kernel_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"the operation clip has no kernel for GPUs: kernels/test_launcher.py has no clip"
-    ):
+    with pytest.raises(DeviceError, match=r"clip has no kernel for GPUs \(kernels/test_launcher.py has no clip\)"):
         KernelLauncher().launch(Operation(clip), Given().over(), (torch.zeros(1, 1), 1.0))
 
 
@@ -45,7 +44,7 @@ def test_a_kernel_that_does_not_compile_ends_with_a_sentence(error: Exception, m
 
     monkeypatch.setattr(launcher, "launch_function", lambda name, file: scale)
     sentence = r"The kernel of scale does not compile for this GPU \(.*(too many|PassManager).*run on --device cpu"
-    with pytest.raises(RuntimeError, match=sentence):
+    with pytest.raises(DeviceError, match=sentence):
         KernelLauncher().launch(ops.scale, Given().over(), (torch.zeros(1, 1), 1.0))
 
 

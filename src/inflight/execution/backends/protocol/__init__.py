@@ -12,7 +12,7 @@ Their arguments are values that know no backend: `number_formats`, `layer_memory
 recurrent layers), `metadata` (where a pass's tokens lie), `parameters` (functions, rotations, routing), `sampling`. Any
 caller may make; they know no backend.
 
-`reference` (numpy, slow and readable) is the definition of what is right, `native` (C++ kernels) the default on a CPU,
+`reference` (numpy, slow) runs the operations' definitions, `native` (C++ kernels) is the default on a CPU,
 and `null` computes nothing. A backend in the host's memory may take its batch and results from `host`.
 
 Letters: T tokens of the pass, C chunks, S rows of a product (all tokens, or those gathered), H query heads, G key/value

@@ -73,7 +73,8 @@ class Definitions:
 
     def launch(self, operation: Operation[...], on: DevicePass, arguments: Sequence[Any]) -> None:
         act = Act(str(on.act).removeprefix("torch."))
-        operation.definition(self._pass(on, act), *(self._argument(one, act) for one in arguments))
+        with np.errstate(all="ignore"):  # rows of padding may have any numbers
+            operation.definition(self._pass(on, act), *(self._argument(one, act) for one in arguments))
 
     def begin(self, appended: Tensor, tokens: Tensor, pass_: PassTensors) -> None:
         group, slot, at, block = appended.numpy().T

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from inflight.execution.backends.torch.device import first_line
+from inflight.execution.backends.torch.device import DeviceError, first_line
 from inflight.execution.backends.torch.device_pass import DevicePass
 from inflight.execution.backends.torch.memory import DeviceActivation
 from inflight.execution.backends.torch.sampling_tensors import Drawn, Draws, Scores
@@ -26,7 +26,7 @@ class Launcher(Protocol):
     """Launches work on a device."""
 
     def launch(self, operation: Operation[...], on: DevicePass, arguments: Sequence[Any]) -> None:
-        """Launch an operation, whose activations are tensors; outputs are written in place. Raises ValueError for an
+        """Launch an operation, whose activations are tensors; outputs are written in place. Raises DeviceError for an
         operation that the device does not have."""
 
     def begin(self, appended: Tensor, tokens: Tensor, pass_: PassTensors) -> None:
@@ -106,7 +106,7 @@ class KernelLauncher:
 
     def _call(self, name: str, file: str, *arguments: Any) -> Any:
         """Call a launch function. A kernel is compiled when it is first launched, for the GPU that is there. Raises
-        RuntimeError with the reason where that fails."""
+        DeviceError with the reason where that fails."""
         function = self._functions.get(name)
         if function is None:
             function = self._functions[name] = launch_function(name, file)
@@ -115,21 +115,23 @@ class KernelLauncher:
         except Exception as error:
             if not _is_of_compiling(error):
                 raise
-            raise RuntimeError(
+            raise DeviceError(
                 f"The kernel of {name} does not compile for this GPU ({first_line(error)}); a newer driver or Triton "
                 "may take it, or run on --device cpu."
             ) from error
 
 
 def launch_function(name: str, file: str) -> Callable[..., Any]:
-    """Return the function that launches an operation. Raises ValueError for an operation without one."""
+    """Return the function that launches an operation. Raises DeviceError for an operation without one."""
     module = f"{_KERNELS}.{file}"
     try:
         found: Callable[..., Any] = getattr(import_module(module), name)
     except (ModuleNotFoundError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name != module:
             raise
-        raise ValueError(f"the operation {name} has no kernel for GPUs: kernels/{file}.py has no {name}") from None
+        raise DeviceError(
+            f"The operation {name} has no kernel for GPUs (kernels/{file}.py has no {name}); run on --device cpu."
+        ) from None
     return found
 
 

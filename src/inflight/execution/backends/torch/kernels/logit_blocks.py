@@ -1,6 +1,6 @@
 """One read of the logits: masked, penalised and scaled by the way, and of every block the best tokens and the mass.
 
-Each block of a row is a program of its own, so that a sum depends on its row alone; biases are added before (`biases`),
+Each block of a row is a program of its own, so that a sum depends on its row alone; `sampling` adds biases before,
 since they are few. Which tokens came before is counted first, where a penalty asks.
 """
 

@@ -8,14 +8,14 @@ whose other programs end at once.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from inflight.execution.backends.torch.kernels.biases import add_biases
 from inflight.execution.backends.torch.kernels.candidates import draw_filtered
 from inflight.execution.backends.torch.kernels.drawing import choose
 from inflight.execution.backends.torch.kernels.logit_blocks import read_for_draw, read_untouched
 from inflight.execution.backends.torch.kernels.logprobs import report
-from inflight.execution.backends.torch.sampling_tensors import Drawn, Draws
+from inflight.execution.backends.torch.sampling_tensors import BadSequences, Bias, Drawn, Draws
 
 
 def sample(logits: Tensor, draws: Draws) -> Drawn:
@@ -34,3 +34,41 @@ def sample(logits: Tensor, draws: Draws) -> Drawn:
     if untouched is None or not draws.want_logprobs:
         return Drawn(*chosen, None, None, None)
     return Drawn(*chosen, *report(logits, untouched, chosen.token_ids, draws.top_logprobs))
+
+
+def add_biases(logits: Tensor, draws: Draws) -> None:
+    """Add biases, and -inf for the last tokens of bad sequences that have begun, by PyTorch's own operations: there are
+    few. The order of one token's biases does not matter: all but one of them are -inf.
+
+    Entries of all draws lie one behind the other. Whose an entry is follows from where its draw's entries begin,
+    without a count that the host would wait for."""
+    if draws.bias is not None:
+        _add(logits, _owners(draws.bias.start, len(draws.bias.values)), draws.bias)
+    if draws.bad is not None:
+        draw_of = _owners(draws.bad.start, len(draws.bad.offsets) - 1)
+        last = draws.bad.token_ids[draws.bad.offsets[1:].long() - 1]
+        values = torch.where(_begun(draws.bad, draw_of, draws), -torch.inf, 0)
+        _add(logits, draw_of, Bias(draws.bad.start, last, values))
+
+
+def _owners(start: Tensor, count: int) -> Tensor:
+    """Between which two of `start` each of `count` entries lies, int64[count]."""
+    entries = torch.arange(count, device=start.device, dtype=start.dtype)
+    return torch.searchsorted(start, entries, right=True) - 1
+
+
+def _add(logits: Tensor, draw_of: Tensor, bias: Bias) -> None:
+    logits.view(-1).index_add_(0, draw_of * logits.shape[1] + bias.token_ids, bias.values)
+
+
+def _begun(bad: BadSequences, draw_of: Tensor, draws: Draws) -> Tensor:
+    """Whether the output of its draw ends with all of a sequence but its last token, bool[sequences]."""
+    rows, behind = draws.rows[draw_of], draws.num_tokens[draw_of]
+    prefixes = bad.offsets.diff() - 1  # tokens
+    first = behind - prefixes  # where in the row the sequence would have begun
+    sequence = _owners(bad.offsets, len(bad.token_ids))
+    place = torch.arange(len(sequence), device=first.device) - bad.offsets[sequence]
+    stands = draws.tokens[rows[sequence], (first[sequence] + place).clamp(min=0).clamp(max=draws.tokens.shape[1] - 1)]
+    is_wrong = (place < prefixes[sequence]) & (stands != bad.token_ids)
+    wrong = torch.zeros_like(prefixes).index_add_(0, sequence, is_wrong.to(prefixes.dtype))
+    return (wrong == 0) & (first >= draws.settings.prompt_length[rows])
