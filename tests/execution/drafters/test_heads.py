@@ -150,7 +150,7 @@ def test_logits_are_those_of_the_reference(reference_of: HeadReferenceOf, isa: s
     state.update([chunk], [new])
     batch = loaded.backend.prepare(state, cache, [chunk])
     loaded.model.forward(batch)
-    first = recent.hold_pass(count)
+    first = recent.keep_pass(count)
 
     def read(start: int, length: int, places: Sequence[int], own_states: bool = False) -> np.ndarray:
         batch = loaded.backend.prepare(state.shifted(1), own, [Chunk(0, 0, start, length, (), 0)])

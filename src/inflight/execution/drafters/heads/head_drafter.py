@@ -1,9 +1,9 @@
 """Drafting with a head, inside of a step.
 
-Knows of each row up to which position the head has computed. Its keys and values lie beside the model's, in the same
-blocks: at position p what it made of the hidden state there and of the token behind it. So the last position of a
-shared block is of the sequence that computed it first, and whose next token may have been another; that costs a draft
-now and then. Drafts are drawn as the model will draw: with the request's settings, and the random words of that place.
+A head's keys and values lie beside the model's, in the same blocks: at position p what it made of the hidden state
+there and of the token behind it. So the last position of a shared block is of the sequence that computed it first, and
+whose next token may have been another; that costs a draft now and then. Drafts are drawn as the model will draw: with
+the request's settings, and the random words of that position.
 
 The model's hidden states come once. Those of prompts are read at once, those of decodes when drafts are wanted or when
 they become many (`recent_hidden`), and what is left when a row is freed, then; where no draft has been asked for in
@@ -32,10 +32,10 @@ PATIENCE = 1024  # steps without a request for drafts, before hidden states are 
 
 
 class _Run(NamedTuple):
-    """Positions that the head computes of a row, and the place of the hidden state of each."""
+    """Positions that the head computes of a row, and the index of the hidden state of each."""
 
     chunk: Chunk
-    places: list[int]
+    indices: list[int]
 
 
 class HeadPasses(LogitDecoder, Protocol):
@@ -59,7 +59,6 @@ class HeadDrafter:
         self.name = decoder.head.name
         self._decoder, self._passes, self._recent = decoder, passes, recent
         self._backend, self._cache = backend, cache
-        self._padding = capacity.max_rows
         self._first = [0] * capacity.max_rows  # position of each row from which on hidden states were kept
         self._read = [0] * capacity.max_rows  # and up to which the head has read them
         self._certain = [0] * capacity.max_rows  # up to which the token behind a position is known
@@ -101,11 +100,11 @@ class HeadDrafter:
         runs, offset = list[_Run](), 0
         for chunk in chunks:
             row, end = chunk.row, chunk.start + chunk.length
-            if row != self._padding:
+            if row != batch.padding_slot:
                 certain = end - 1 - len(chunk.draft_token_ids)
                 if end - self._read[row] > KEPT and certain > self._read[row] and self._idle <= PATIENCE:
                     if not runs:
-                        whole = self._recent.hold_pass(forward.num_tokens)
+                        whole = self._recent.keep_pass(forward.num_tokens)
                     runs.append(self._run_of_pass(chunk, certain, whole + offset))
                     self._read[row] = certain
                 self._certain[row] = certain
@@ -137,52 +136,52 @@ class HeadDrafter:
 
     def _run(self, number: int, row: int, start: int, end: int, sample: int = 0) -> _Run:
         """Over kept hidden states."""
-        places = self._recent.places(row, np.arange(start, end, dtype=np.int32))
-        return _Run(Chunk(number, row, start, end - start, (), sample), places.tolist())
+        indices = self._recent.indices(row, np.arange(start, end, dtype=np.int32))
+        return _Run(Chunk(number, row, start, end - start, (), sample), indices.tolist())
 
-    def _run_of_pass(self, chunk: Chunk, end: int, place: int) -> _Run:
-        """Over kept ones, and those of the chunk, of which the first lies at `place`."""
+    def _run_of_pass(self, chunk: Chunk, end: int, first: int) -> _Run:
+        """Over kept ones, and those of the chunk, of which the first lies at index `first`."""
         start = max(self._read[chunk.row], self._first[chunk.row])
         before = np.arange(start, chunk.start, dtype=np.int32)
-        behind = range(place + max(start - chunk.start, 0), place + end - chunk.start)
-        places = self._recent.places(chunk.row, before).tolist() + list(behind)
-        return _Run(Chunk(0, chunk.row, start, end - start, (), 0), places)
+        behind = range(first + max(start - chunk.start, 0), first + end - chunk.start)
+        indices = self._recent.indices(chunk.row, before).tolist() + list(behind)
+        return _Run(Chunk(0, chunk.row, start, end - start, (), 0), indices)
 
     def _pieces(self, runs: Sequence[_Run]) -> list[list[_Run]]:
         """Split runs into pieces that fit a pass."""
-        all_places = {one.chunk.row: one for one in runs}
+        by_row = {one.chunk.row: one for one in runs}
         found = []
         for chunks in passes([one.chunk for one in runs], self._decoder.max_tokens):
             piece = []
             for chunk in chunks:
-                whole = all_places[chunk.row]
+                whole = by_row[chunk.row]
                 first = chunk.start - whole.chunk.start
-                piece.append(_Run(chunk, whole.places[first : first + chunk.length]))
+                piece.append(_Run(chunk, whole.indices[first : first + chunk.length]))
             found.append(piece)
         return found
 
     def _pad(self, lengths: Sequence[int], batch: InputBatch) -> None:
-        runs = [_Run(Chunk(-1, self._padding, 0, length, (), 0), [0] * length) for length in lengths]
+        runs = [_Run(Chunk(-1, batch.padding_slot, 0, length, (), 0), [0] * length) for length in lengths]
         self._submit(runs, batch).result()
 
     def _submit(self, runs: Sequence[_Run], batch: InputBatch) -> PendingPass:
         chunks = [one.chunk for one in runs]
         forward = self._backend.prepare(batch.shifted(1), self._cache, chunks)
-        self._decoder.take_taps(forward, self._recent.taps, [place for one in runs for place in one.places])
+        self._decoder.take_taps(forward, self._recent.taps, [index for one in runs for index in one.indices])
         self._passes.forward(forward)
         sample(self._passes, forward, chunks)
         return forward.finish()
 
-    def _drafted(self, runs: Sequence[_Run], most: Sequence[int], batch: InputBatch) -> list[PendingPass]:
-        """Submit the passes that draft behind some rows, of each as many tokens as `most` has at its number."""
+    def _drafted(self, runs: Sequence[_Run], max_drafts: Sequence[int], batch: InputBatch) -> list[PendingPass]:
+        """Submit the passes that draft behind some rows, of each as many tokens as `max_drafts` has at its number."""
         pending = [self._submit(runs, batch)]
         ends = np.cumsum([one.chunk.length for one in runs]).tolist()
         going = [(one.chunk, end - 1) for one, end in zip(runs, ends, strict=True) if one.chunk.sample]
-        for drafted in range(1, max((most[chunk.sequence_id] for chunk, _ in going), default=0)):
-            going = [one for one in going if most[one[0].sequence_id] > drafted]
+        for drafted in range(1, max((max_drafts[chunk.sequence_id] for chunk, _ in going), default=0)):
+            going = [one for one in going if max_drafts[one[0].sequence_id] > drafted]
             chunks = [structs.replace(chunk, start=chunk.start + chunk.length, length=1) for chunk, _ in going]
             forward = self._backend.prepare(batch.shifted(1), self._cache, chunks)
-            self._decoder.take_own(forward, [place for _, place in going])
+            self._decoder.take_own(forward, [index for _, index in going])
             self._passes.forward(forward)
             sample(self._passes, forward, chunks)
             pending.append(forward.finish())

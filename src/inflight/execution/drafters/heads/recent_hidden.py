@@ -1,8 +1,7 @@
 """The model's hidden states at the last positions of each row, until a head reads them.
 
-A head without requests for drafts need not compute: its input is kept, and read together, by one pass over as
-many positions as there are, when a draft is wanted or when no more can be kept. Knows rows and positions, in the
-backend's memory; not what a head makes of a hidden state.
+A head without requests for drafts need not compute: its input is kept in the backend's memory, and read together, by
+one pass over as many positions as there are, when a draft is wanted or when no more can be kept.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class RecentHidden:
     """taps: of each of the model's, memory from which a pass gathers, float32[…, M]."""
 
     def __init__(self, backend: Backend, taps: Sequence[Activation], width: int, rows: int, max_tokens: int) -> None:
-        """taps: those of the model's decoder, M = width. Behind the rows' places there are those of a whole pass."""
+        """taps: those of the model's decoder, M = width. Those of a whole pass lie behind all slots' positions."""
         self._backend, self._sources = backend, taps
         self._whole = rows * KEPT
         self.taps = [backend.activation(self._whole + max_tokens, width, "float32") for _ in taps]
@@ -34,19 +33,19 @@ class RecentHidden:
         layout = laid_out(chunks)
         ends = (layout.context_len + layout.lengths)[layout.chunk_of]
         at = np.flatnonzero(ends - layout.positions <= KEPT).astype(np.int32)  # of a row there is one chunk
-        self._move(at, self.places(layout.row_of[at], layout.positions[at]))
+        self._move(at, self.indices(layout.row_of[at], layout.positions[at]))
 
-    def hold_pass(self, num_tokens: int) -> int:
-        """Every position of the pass that was computed last, until the next call; returns the place of the first."""
+    def keep_pass(self, num_tokens: int) -> int:
+        """Keep all positions of the pass that was computed last, until the next call; return the index of the first."""
         at = np.arange(num_tokens, dtype=np.int32)
         self._move(at, at + np.int32(self._whole))
         return self._whole
 
-    def places(self, row: int | Array, positions: Array) -> Array:
-        """Return the places of kept positions of a row, or of as many rows."""
+    def indices(self, row: int | Array, positions: Array) -> Array:
+        """Return the indices of kept positions of a row, or of as many rows."""
         found: Array = np.int32(KEPT) * row + positions % KEPT
         return found
 
-    def _move(self, at: Array, places: Array) -> None:
+    def _move(self, at: Array, indices: Array) -> None:
         for source, kept in zip(self._sources, self.taps, strict=True):
-            self._backend.move_rows(source, at, kept, places)
+            self._backend.move_rows(source, at, kept, indices)
