@@ -39,7 +39,9 @@ def test_encoder_only_models_have_no_connectors(tmp_path: Path) -> None:
         resolve_connectors(settings(), peers(asked_by="prefill_engines"), tmp_path, is_bidirectional=True)
 
 
-def test_peers_need_the_prefix_cache_and_memory_of_this_machine(tmp_path: Path) -> None:
+def test_peers_need_one_device_the_prefix_cache_and_memory_of_this_machine(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"^--role both transfers blocks of one device, and --tensor-parallel-size"):
+        resolve_connectors(settings(tensor_parallel_size=2), peers("both"), tmp_path, is_bidirectional=False)
     without = settings(enable_prefix_caching=False)
     with pytest.raises(SettingsError, match=r"^--role both needs the prefix cache"):
         resolve_connectors(without, peers("both"), tmp_path, is_bidirectional=False)

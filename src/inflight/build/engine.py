@@ -272,6 +272,7 @@ def _compute(settings: EngineSettings, prepared: _Prepared, text: _Text, progres
             prepared.drafting.executor_source,
             grammars,
             connectors.open,
+            connectors.peer_bytes,
         )
         built = build_executor(computed, backend, executor_settings, workers, text.watched(progress))
     connectors.set_adapters(built.adapters)

@@ -26,7 +26,7 @@ from inflight.execution.grammars.grammar_rows import GrammarRows
 from inflight.execution.graphs import CAPTURE_SECONDS, warm_up
 from inflight.execution.kv.block_memory import BlockMemory, KVMemory
 from inflight.execution.kv.block_transfers import TierTransfers
-from inflight.execution.kv.offload.staging import STAGING_BLOCKS, STAGING_STATES, HostStaging
+from inflight.execution.kv.offload.staging import PEER_STATES, STAGING_BLOCKS, STAGING_STATES, HostStaging
 from inflight.execution.largest_step import LargestStep, largest_step_bytes
 from inflight.execution.memory import (
     GIB,
@@ -73,6 +73,7 @@ class ExecutorSettings(Struct, frozen=True):
         open_connectors: called with (function that returns the memory of blocks and checkpoints, activity of steps);
             returns the transfers beside steps. The memory is the host's by which a device with memory of its own is
             read and written, and None where there is none.
+        peer_bytes: of host memory by which a device with memory of its own transfers blocks with peers; 0: it does not.
     """
 
     engine: EngineSettings
@@ -84,6 +85,7 @@ class ExecutorSettings(Struct, frozen=True):
     drafter: DrafterSource | None = None
     grammars: CompiledGrammars | None = None
     open_connectors: ConnectorsOpener = no_connectors
+    peer_bytes: int = 0
 
 
 class StartSeconds(Struct, frozen=True):
@@ -294,7 +296,7 @@ class _LoadedModel(Struct, frozen=True):
         self, kv_cache: KVCache, states: StateCache | None, capacity: Capacity
     ) -> KVMemory | HostStaging | None:
         """Return the memory of blocks and checkpoints; None: it cannot be read and written."""
-        if self._num_staging:
+        if self._num_staging(capacity.num_blocks):
             return self._host_staging(kv_cache, states, capacity)
         blocks = self.backend.block_memory(kv_cache)
         snapshots = None if states is None else states.snapshot_memory
@@ -309,13 +311,20 @@ class _LoadedModel(Struct, frozen=True):
             None if snapshots is None else BlockMemory(snapshots, self.bytes_per_state),
         )
 
-    @property
-    def _num_staging(self) -> int:
-        """Host blocks by which blocks of a device with memory of its own go to a folder."""
-        return STAGING_BLOCKS if self.settings.engine.kv_cache_dir and self.backend.asynchronous_copies else 0
+    def _num_staging(self, num_blocks: int) -> int:
+        """Return the host blocks by which blocks of a device with memory of its own go to a folder and to peers.
+
+        num_blocks: Of the device."""
+        if not self.backend.asynchronous_copies:
+            return 0
+        of_folder = STAGING_BLOCKS if self.settings.engine.kv_cache_dir else 0
+        of_peers = self.settings.peer_bytes // self.backend.bytes_per_block(self.settings.shape)
+        return of_folder + min(of_peers, num_blocks)
 
     def _host_staging(self, kv_cache: KVCache, states: StateCache | None, capacity: Capacity) -> HostStaging | None:
-        host = self.backend.host_memory(kv_cache, states, STAGING_STATES)
+        num_states = STAGING_STATES if self.settings.engine.kv_cache_dir else 0
+        num_states += PEER_STATES if self.settings.peer_bytes else 0
+        host = self.backend.host_memory(kv_cache, states, num_states)
         if host is None:
             return None
         block_bytes = self.backend.bytes_per_block(self.settings.shape)
@@ -333,7 +342,7 @@ class _LoadedModel(Struct, frozen=True):
             of_states = self.host_checkpoints * self.bytes_per_state / GIB
             host_blocks += swap_blocks(settings.engine.kv_cache_host - of_states, whole, option="--kv-cache-host")
         allocated = size.num_blocks + 1  # one more, for padding
-        kv_cache = backend.kv_cache(settings.shape, allocated, host_blocks + self._num_staging)
+        kv_cache = backend.kv_cache(settings.shape, allocated, host_blocks + self._num_staging(size.num_blocks))
         capacity = Capacity(
             num_blocks=size.num_blocks,
             block_size=settings.engine.block_size,

@@ -18,6 +18,13 @@ from inflight.core.types.kv_transfer import FolderStats, KVExportStats
 from inflight.core.types.plan import Capacity
 from inflight.execution.kv.block_memory import KVMemory
 from inflight.execution.kv.block_transfers import TierTransfers
+from inflight.execution.kv.offload.staging import (
+    PEER_BYTES,
+    STAGING_BLOCKS,
+    STAGING_STATES,
+    HostStaging,
+    StagedTransfers,
+)
 from inflight.execution.memory import gib
 from inflight.execution.step_progress import StepActivity
 from inflight.frontend.adapter_names import AdapterNames
@@ -26,7 +33,6 @@ from inflight.models.gguf.gguf_model import GGUFModel
 if TYPE_CHECKING:
     from inflight.build.kv_transfer import KVFolderSettings, KVIdentity, KVPeerSettings
     from inflight.execution.kv.offload.folder_tier import FolderTier
-    from inflight.execution.kv.offload.staging import HostStaging
     from inflight.execution.kv.transfer.description import KVDescription
     from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
 
@@ -57,6 +63,11 @@ def resolve_connectors(
         _check_cached("--kv-cache-dir", "keeps", is_bidirectional)
     if peers is not None:
         _check_cached(peers.option, "transfers", is_bidirectional)
+        if settings.tensor_parallel_size > 1:
+            raise SettingsError(
+                f"{peers.option} transfers blocks of one device, and --tensor-parallel-size is "
+                f"{settings.tensor_parallel_size}; leave one of them out."
+            )
         if not settings.enable_prefix_caching:
             raise SettingsError(
                 f"{peers.option} needs the prefix cache, in which blocks of other engines are found, and "
@@ -88,18 +99,36 @@ class KVConnectors:
         if self._settings.digest is None:
             return
         from inflight.build.kv_transfer import KVIdentity
-        from inflight.execution.kv.offload.staging import HostStaging, StagedTransfers
 
-        memory = find_memory()
-        staging = memory if isinstance(memory, HostStaging) else None
-        direct = None if isinstance(memory, HostStaging) else memory
+        found = find_memory()
+        of_folder, of_peers = self._split(found) if isinstance(found, HostStaging) else (found, found)
         self._identity = identity = KVIdentity(self._describe(_result(self._settings.digest)))
         if self._settings.folder is not None:
-            self._tier = self._settings.folder.open(direct if staging is None else staging.memory, identity, steps)
-            yield self._tier if staging is None else StagedTransfers(self._tier, staging)
+            memory = of_folder.memory if isinstance(of_folder, HostStaging) else of_folder
+            self._tier = self._settings.folder.open(memory, identity, steps)
+            yield StagedTransfers(self._tier, of_folder) if isinstance(of_folder, HostStaging) else self._tier
         if self._settings.peers is not None:
-            self.peer_transfers = self._settings.peers.open(direct, identity)
-            yield self.peer_transfers
+            memory = of_peers.memory if isinstance(of_peers, HostStaging) else of_peers
+            self.peer_transfers = peers = self._settings.peers.open(memory, identity)
+            if isinstance(of_peers, HostStaging):
+                from inflight.execution.kv.transfer.staged_peers import StagedPeers
+
+                yield StagedPeers(peers, of_peers)
+            else:
+                yield peers
+
+    @property
+    def peer_bytes(self) -> int:
+        """Bytes of host memory by which a device with memory of its own transfers blocks with peers; 0: it does not."""
+        return 0 if self._settings.peers is None else PEER_BYTES
+
+    def _split(self, staging: HostStaging) -> tuple[HostStaging, HostStaging]:
+        """Split host memory into that of the folder and that of peers."""
+        if self._settings.folder is None:
+            return staging.split(0, 0)
+        if self._settings.peers is None:
+            return staging, staging
+        return staging.split(STAGING_BLOCKS, STAGING_STATES)
 
     def set_adapters(self, adapters: AdapterNames) -> None:
         """Describe blocks with these adapters from now on."""

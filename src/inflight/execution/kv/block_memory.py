@@ -24,6 +24,11 @@ class BlockMemory(Struct, frozen=True):
     def num_blocks(self) -> int:
         return len(self.memory) // self.block_bytes
 
+    def split(self, blocks: int) -> tuple[BlockMemory, BlockMemory]:
+        """Return the first so many blocks, and the others."""
+        end = blocks * self.block_bytes
+        return BlockMemory(self.memory[:end], self.block_bytes), BlockMemory(self.memory[end:], self.block_bytes)
+
     def views(self, blocks: Sequence[int], start: int = 0, end: int | None = None) -> list[memoryview]:
         """View each block, or its bytes from `start` to `end`. Raises IndexError for a block that does not exist."""
         size = self.block_bytes

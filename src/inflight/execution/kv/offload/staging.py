@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.core.types.plan import Transfer, Transferred
 from inflight.execution.backends.protocol import PendingCopy
 from inflight.execution.kv.block_memory import KVMemory
 from inflight.execution.kv.block_transfers import TierTransfers
 
-STAGING_BLOCKS, STAGING_STATES = 32, 2  # of host memory
+STAGING_BLOCKS, STAGING_STATES = 32, 2  # of host memory, for a folder
+PEER_BYTES, PEER_STATES = 2 << 30, 16  # the same, for peers; the bytes are of blocks
 _CLOSING = 5.0  # seconds for copies in flight, at the end
 
 CopyUnits = Callable[[Sequence[int], Sequence[int]], PendingCopy | None]
@@ -42,6 +44,16 @@ class HostStaging(Struct, frozen=True):
     first_snapshot: int
     copy_blocks: CopyUnits
     copy_snapshots: CopyUnits
+
+    def split(self, blocks: int, states: int) -> tuple[HostStaging, HostStaging]:
+        """Return the first so many blocks and checkpoints, and the others."""
+        memory = self.memory
+        first_blocks, other_blocks = memory.blocks.split(blocks)
+        first_states, other_states = (None, None) if memory.states is None else memory.states.split(states)
+        first = replace(self, memory=replace(memory, blocks=first_blocks, states=first_states))
+        others = replace(memory, blocks=other_blocks, states=other_states)
+        moved = {"first_block": self.first_block + blocks, "first_snapshot": self.first_snapshot + states}
+        return first, replace(self, memory=others, **moved)
 
 
 @dataclass(slots=True)

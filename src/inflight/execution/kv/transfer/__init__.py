@@ -16,7 +16,7 @@ that are not computed yet are waited for, and sent layer by layer while a step c
 may be used once a transfer of the server's engine holds the same blocks. An error fails its transfer alone, and the
 engine that pulled computes the rest itself.
 
-`peer_transfers` joins it to an executor; `exports` are held for peers; `server` and `client` are the two sides of a
-connection; `handshake`, `description` and `wire` are what is sent on one; `transports` send blocks in the connection's
-`stream`, or by `nixl`.
+`peer_transfers` joins it to an executor, by way of host blocks where a device has memory of its own (`staged_peers`);
+`exports` are held for peers; `server` and `client` are the two sides of a connection; `handshake`, `description` and
+`wire` are what is sent on one; `transports` send blocks in the connection's stream, or by `nixl`.
 """
