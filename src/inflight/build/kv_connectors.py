@@ -109,6 +109,7 @@ class KVConnectors:
             yield StagedTransfers(self._tier, of_folder) if isinstance(of_folder, HostStaging) else self._tier
         if self._settings.peers is not None:
             memory = of_peers.memory if isinstance(of_peers, HostStaging) else of_peers
+            memory = None if isinstance(of_peers, HostStaging) and not self.peer_bytes else memory
             self.peer_transfers = peers = self._settings.peers.open(memory, identity)
             if isinstance(of_peers, HostStaging):
                 from inflight.execution.kv.transfer.staged_peers import StagedPeers
@@ -120,7 +121,8 @@ class KVConnectors:
     @property
     def peer_bytes(self) -> int:
         """Bytes of host memory by which a device with memory of its own transfers blocks with peers; 0: it does not."""
-        return 0 if self._settings.peers is None else PEER_BYTES
+        peers = self._settings.peers
+        return 0 if peers is None or peers.shares_device else PEER_BYTES
 
     def _split(self, staging: HostStaging) -> tuple[HostStaging, HostStaging]:
         """Split host memory into that of the folder and that of peers."""

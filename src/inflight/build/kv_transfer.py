@@ -164,12 +164,19 @@ def make_folder(settings: EngineSettings) -> KVFolderSettings | None:
 
 @dataclass(frozen=True, slots=True)
 class KVPeerSettings:
-    """KV transfer of an engine with peers that share its secret. asked_by: the setting that asks for it; empty:
-    `--role`."""
+    """KV transfer of an engine with peers that share its secret.
+
+    Attributes:
+        options: Role, address and transport.
+        secret: Of the peers.
+        asked_by: Setting that asks for it; empty: `--role`.
+        shares_device: Whether the peers are engines of this process, on its device, which is the CPU then.
+    """
 
     options: KVTransferOptions
     secret: PeerSecret
     asked_by: str = ""
+    shares_device: bool = False
 
     @property
     def option(self) -> str:

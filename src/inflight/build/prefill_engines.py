@@ -68,7 +68,7 @@ def _share(settings: EngineSettings, engines: int) -> EngineSettings:
 
 
 def _peers(role: Role, secret: PeerSecret) -> KVPeerSettings:
-    return KVPeerSettings(KVTransferOptions(role=role, transport="tcp", timeout=_TIMEOUT), secret, ASKED_BY)
+    return KVPeerSettings(KVTransferOptions(role=role, transport="tcp", timeout=_TIMEOUT), secret, ASKED_BY, True)
 
 
 def _started(engine: Engine) -> PrefillEngine:

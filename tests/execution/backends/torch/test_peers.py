@@ -4,13 +4,17 @@ late, and are never read or written over too early."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from models import write_model
-from test_prefill_decode import check_released, in_turns
+from test_prefill_decode import asked, check_released, in_turns
 
 from benchmarks.engine_side import EngineSide
 from inflight.build import kv_connectors
+from inflight.build.prefill_engines import build_engines
+from inflight.config.engine import EngineSettings
+from inflight.config.setting import SettingsError
 from inflight.execution import computing
 
 from .delayed import DelayedStream
@@ -80,3 +84,28 @@ def test_prompts_that_host_memory_cannot_hold_are_computed(
             assert in_turns(prefill, small_decode, range(2, 4), "after") == [0, 0]
             check_released(prefill, small_decode)
         check_released(decode)
+
+
+def test_engines_of_one_process_do_not_share_a_device_with_memory_of_its_own(
+    shape: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    on_streams(monkeypatch, 1, lambda: DelayedStream(1))
+    settings = EngineSettings(threads=2, kv_cache_dir=str(tmp_path), **shape)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="prefill_engines transfers blocks of this machine's memory"):
+        build_engines(settings, prefill_engines=1)
+
+
+def test_a_folder_and_peers_have_host_memory_of_their_own(
+    shape: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    on_streams(monkeypatch, 1, lambda: DelayedStream(2))
+    with EngineSide("prefill", **shape) as prefill:
+        with EngineSide("decode", **shape, kv_cache_dir=str(tmp_path)) as decode:
+            assert all(in_turns(prefill, decode, range(3), "after"))
+            check_released(prefill, decode)
+        with EngineSide("decode", **shape, kv_cache_dir=str(tmp_path)) as decode:
+            prefill.add(asked("again", 1))
+            decode.add(asked("again", 1))
+            assert decode.wait("again") == prefill.wait("again")
+            # A folder has the checkpoints that its own engine takes.
+            assert decode.cached("again") or decode.engine.capacity.state_snapshots
