@@ -15,12 +15,16 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from msgspec.structs import replace
 from text.builders import byte_level
 
+from benchmarks.engine_side import EngineSide
 from inflight import LLM, SamplingParams
 from inflight.build import build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
+from inflight.core.types.kv_transfer import KVTransfer
+from inflight.core.types.request import Request
 from inflight.models.errors import ModelError
 from inflight.models.mixers.attention import Attention
 
@@ -130,6 +134,26 @@ def test_rotations_that_follow_the_length_are_those_of_our_kernels(tmp_path: Pat
         outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], params)
         found[backend] = [output.outputs[0].token_ids for output in outputs]
     assert found["auto"] == found["transformers"]
+
+
+def test_prompts_are_transferred_between_engines_of_one_length(tmp_path: Path) -> None:
+    """Rotations follow the longest text that there may be, so engines for other lengths keep other keys."""
+    saved(tmp_path, "Phi3", {**FOLLOW_LENGTH["longrope"][1], "max_position_embeddings": 128})
+    settings: dict[str, Any] = {"model": str(tmp_path), "backend": "transformers", "dtype": "float32"}
+    params, cached = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True), []
+    with EngineSide("prefill", **settings, max_model_len=128) as prefill:
+        for length in (128, 32):
+            name, prompt = str(length), tuple(PROMPTS[1][:25])
+            with EngineSide("decode", **settings, max_model_len=length) as decode:
+                one = Request(request_id=name, prompt_token_ids=prompt, params=params, seed=0)
+                prefill.add(replace(one, kv_transfer=KVTransfer(give=name)))
+                prefill.wait(name)
+                decode.add(replace(one, kv_transfer=KVTransfer(take=prefill.address(name))))
+                tokens = decode.wait(name)
+                cached.append(decode.cached(name))
+                decode.add(replace(one, request_id="alone", cache_salt="another"))
+                assert tokens == decode.wait("alone")
+    assert cached == [16, 0]
 
 
 def build_length(folder: Path, backend: str) -> int:

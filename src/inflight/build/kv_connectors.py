@@ -70,7 +70,7 @@ def resolve_connectors(
             )
         if not settings.enable_prefix_caching:
             raise SettingsError(
-                f"{peers.option} needs the prefix cache, in which blocks of other engines are found, and "
+                f"{peers.option} needs the prefix cache, by which blocks are found, and "
                 "--no-prefix-caching switches it off; leave one of them out."
             )
     if settings.kv_cache_dir is None and peers is None:

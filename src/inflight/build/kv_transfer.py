@@ -54,7 +54,8 @@ def describe_kv(
     """
     rule = _MIXED if limits.quantization.startswith("int8") else ""
     quantized = limits.quantization + rule, settings.quantization_group_size
-    length = limits.max_model_len if any(one.kind in _LENGTH_CHANGES for one in spec.ropes) else 0
+    follows = settings.backend == "transformers" or any(one.kind in _LENGTH_CHANGES for one in spec.ropes)
+    length = limits.max_model_len if follows else 0
     return KVDescription(
         release=release,
         model=settings.model or "built-in",

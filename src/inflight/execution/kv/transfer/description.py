@@ -16,7 +16,7 @@ class KVDescription(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         release: Of this program.
         model: Name, for error messages.
-        weights: Digest of the model's files.
+        weights: Digest of the model's files, and of the options that their numbers or rotations depend on.
         dtype: Of activations.
         kv_format: Of keys and values.
         kernels: That compute them, and lay them out in a block.
@@ -48,10 +48,6 @@ def difference(here: KVDescription, there: KVDescription) -> str | None:
         return _sentence("is version", here.release, there.release, "run the same version on both")
     if here.model != there.model and here.weights != there.weights:
         return _sentence("serves", repr(here.model), repr(there.model), "serve the same model on both")
-    if here.weights != there.weights:
-        return _sentence(
-            f"has weights of {here.model!r} with the digest", here.weights, there.weights, "give both the same files"
-        )
     if here.tensor_parallel != there.tensor_parallel:
         return _sentence(
             "splits the model over", here.tensor_parallel, there.tensor_parallel, "give both one --tensor-parallel-size"
@@ -61,19 +57,24 @@ def difference(here: KVDescription, there: KVDescription) -> str | None:
     if here.kv_format != there.kv_format:
         return _sentence("keeps keys and values in", here.kv_format, there.kv_format, "give both one --kv-cache-dtype")
     if here.block_size != there.block_size:
-        return _sentence(
-            "has blocks of so many tokens:", here.block_size, there.block_size, "give both the same --block-size"
-        )
+        return _sentence("has the --block-size", here.block_size, there.block_size, "give both the same")
     if here.kernels != there.kernels:
         return _sentence(
-            "computes with the kernels", here.kernels, there.kernels, "give both the same backend and instruction set"
+            "computes with the kernels", here.kernels, there.kernels, "give both the same --backend and instruction set"
+        )
+    if here.weights != there.weights:
+        return _sentence(
+            f"has weights of {here.model!r} with the digest",
+            here.weights,
+            there.weights,
+            "give both the same files, --quantization and --max-model-len",
         )
     if here.windows != there.windows:
         return _sentence("has KV groups with the windows", here.windows, there.windows, "give both one --max-model-len")
-    if (here.layers, here.block_bytes) != (there.layers, there.block_bytes):
-        return _sentence(
-            "has blocks of so many bytes:", here.block_bytes, there.block_bytes, "give both the same settings"
-        )
+    if here.layers != there.layers:
+        return _sentence("has layers with the digest", here.layers, there.layers, "give both the same settings")
+    if here.block_bytes != there.block_bytes:
+        return _sentence("has the block bytes", here.block_bytes, there.block_bytes, "give both the same settings")
     return _other_adapters(here.adapters, there.adapters)
 
 
