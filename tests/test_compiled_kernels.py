@@ -79,7 +79,7 @@ def current_build(objects: list[Path], objdump: str | None) -> Path:
         pytest.skip(
             "this checkout's kernels were not built here; ./check builds them where there is no environment yet"
         )
-    folder = objects[0].parents[2]
+    folder = next(one.parent for one in objects[0].parents if one.name == "CMakeFiles")
     current = subprocess.run([sys.executable, NATIVE / "sources_hash.py"], capture_output=True, text=True, check=True)
     if (folder / "_native.sources").read_text().strip() != current.stdout.strip():
         pytest.skip(f"{folder} was built of other sources than these")
@@ -123,7 +123,8 @@ def test_a_kernel_has_no_instructions_of_features_that_its_set_does_not_ask_for(
     needs = {one.name: {*one.needs} for one in native.instruction_sets()}
     checked = set()
     for file in built_objects():
-        isa, _, kind = file.parent.stem.rpartition("_")
+        *_, target = (part for part in file.parts if part.endswith(".dir"))
+        isa, _, kind = target.removesuffix(".dir").rpartition("_")
         if isa not in needs or kind == "":
             continue
         command = [str(disassembler()), "-d", "--no-show-raw-insn", file]
