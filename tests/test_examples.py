@@ -56,7 +56,7 @@ def test_the_client_streams_while_its_background_work_waits() -> None:
 
 
 def test_prompts_are_computed_by_the_other_engine_and_answers_are_the_same() -> None:
-    told = run(EXAMPLES / "prefill_apart.py")
+    told = run(EXAMPLES / "prefill_engines.py")
     handed = re.findall(r"(\d+) of (\d+) tokens were computed by the other engine", told)
     assert len(handed) == 3 and all(0 < int(prompt) - int(taken) <= 16 for taken, prompt in handed)
     assert "One engine says the same." in told

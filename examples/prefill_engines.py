@@ -1,6 +1,6 @@
 """One engine computes prompts, another goes on with them: the same answers, and what the second one computed of them.
 
-Call: `python examples/prefill_apart.py [MODEL]`
+Call: `python examples/prefill_engines.py [MODEL]`
 """
 
 from __future__ import annotations
