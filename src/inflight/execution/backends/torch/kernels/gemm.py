@@ -1,4 +1,4 @@
-"""The kernel that multiplies: a tile of x · Wᵀ, for every way to hold a matrix, and what becomes of it.
+"""The kernel that multiplies: a tile of x · Wᵀ, for every way to pack a matrix, and what becomes of it.
 
 A product may end with a bias, a sum with what is there, or gate and up as one. W may be one matrix of a stack: of the
 head that a program has, or of the expert that its rows are sorted to. `tiles` has the sizes, `launching` the launches.
@@ -63,7 +63,7 @@ def multiply(
         is_row, rows, x_rows = pairs > 0, pairs - 1, (pairs - 1) // x_share
     outputs = _outputs(output_tile, N, GATING, BLOCK_N)
     is_output = outputs < N
-    held = tl.where(is_output, outputs, 0).to(tl.int64)
+    valid = tl.where(is_output, outputs, 0).to(tl.int64)
     x_at = x + tl.where(is_row, x_rows, 0).to(tl.int64) * x_stride
     if HEADS:
         x_at += head * K
@@ -72,12 +72,12 @@ def multiply(
     if GROUP:
         groups = tl.cdiv(K, GROUP)
         BYTES: tl.constexpr = GROUP // halves_of(CODING)
-        weight_at = weight + matrix * N * groups * BYTES + held * groups * BYTES
-        scales_at = scales + matrix * N * groups + held * groups
-        offsets_at = None if offsets is None else offsets + matrix * N * groups + held * groups
+        weight_at = weight + matrix * N * groups * BYTES + valid * groups * BYTES
+        scales_at = scales + matrix * N * groups + valid * groups
+        offsets_at = None if offsets is None else offsets + matrix * N * groups + valid * groups
         order = None if permutation is None else permutation + matrix * K
     else:
-        weight_at, scales_at, offsets_at, order = weight + matrix * N * K + held * K, None, None, None
+        weight_at, scales_at, offsets_at, order = weight + matrix * N * K + valid * K, None, None, None
     sums = _sums_of(
         x_at, is_row, weight_at, scales_at, offsets_at, order, meanings, K, part,
         GROUP, CODING, PARTS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K,
@@ -91,7 +91,7 @@ def multiply(
                 x_at, is_row, weight_at, scales_at, offsets_at, order, meanings, K, later,
                 GROUP, CODING, PARTS, WHOLE, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
-        meant = _meant(sums, x_scales, x_rows, is_row, scales, bias, matrix * N + held)
+        meant = _meant(sums, x_scales, x_rows, is_row, scales, bias, matrix * N + valid)
         out_at = out + head * head_stride + rows.to(tl.int64) * out_stride
         _write(meant, out_at, is_row, output_tile, N, GATING, ADD, BLOCK_M, BLOCK_N)
 
@@ -117,13 +117,13 @@ def finish(
     rows = row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     outputs = _outputs(output_tile, N, GATING, BLOCK_N)
     is_row, is_output = rows < num_rows, outputs < N
-    held = tl.where(is_output, outputs, 0)
+    valid = tl.where(is_output, outputs, 0)
     mask = is_row[:, None] & is_output[None, :]
     sums = tl.load(partial + rows.to(tl.int64)[:, None] * N + outputs[None, :], mask=mask, other=0)
     for part in tl.static_range(1, PARTS):
         places = (part * num_rows + rows).to(tl.int64)[:, None] * N + outputs[None, :]
         sums += tl.load(partial + places, mask=mask, other=0)
-    meant = _meant(sums, x_scales, rows, is_row, scales, bias, held)
+    meant = _meant(sums, x_scales, rows, is_row, scales, bias, valid)
     _write(meant, out + rows.to(tl.int64) * out_stride, is_row, output_tile, N, GATING, ADD, BLOCK_M, BLOCK_N)
 
 

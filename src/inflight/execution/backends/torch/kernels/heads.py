@@ -98,7 +98,7 @@ def block_of(token, position, chunk_of, rows, tables, table_stride, BLOCK_SIZE: 
 def write(
     x,
     heads,
-    held,
+    numbers,
     scales,
     stride,
     scale_stride,
@@ -108,13 +108,13 @@ def write(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """x act[heads, BLOCK], of COUNT heads of WIDTH numbers → their place in a block, as that holds numbers."""
+    """x act[heads, BLOCK], of COUNT heads of WIDTH numbers → their place in a block, in its format."""
     at, inside = places(heads, COUNT, 0, WIDTH, WIDTH, BLOCK)
     at += block * stride + place * COUNT * WIDTH
     if scales is None:
-        tl.store(held + at, x, mask=inside)
+        tl.store(numbers + at, x, mask=inside)
     else:
-        is_int8: tl.constexpr = held.dtype.element_ty == tl.int8
+        is_int8: tl.constexpr = numbers.dtype.element_ty == tl.int8
         codes, of_heads = quantized(x.to(tl.float32), 127.0 if is_int8 else 448.0)
-        tl.store(held + at, nearest(codes).to(tl.int8) if is_int8 else e4m3_bits(codes), mask=inside)
+        tl.store(numbers + at, nearest(codes).to(tl.int8) if is_int8 else e4m3_bits(codes), mask=inside)
         tl.store(scales + block * scale_stride + place * COUNT + heads, of_heads, mask=heads < COUNT)

@@ -47,8 +47,8 @@ def rope_and_write_kv(
         k_norm,
         v_norm,
         q_out,
-        *_of_held(cached.keys, cached.key_scales),
-        *_of_held(cached.values, cached.value_scales),
+        *_of_cached(cached.keys, cached.key_scales),
+        *_of_cached(cached.values, cached.value_scales),
         *_of_pass(pass_, cached.group),
         eps,
         ROW=qkv.shape[1],
@@ -96,7 +96,7 @@ def rope_and_write_latent(
         kv_norm,
         nope_out,
         q_out,
-        *_of_held(cached.keys, cached.key_scales),
+        *_of_cached(cached.keys, cached.key_scales),
         *_of_pass(pass_, cached.group),
         eps,
         QUERIES=queries,
@@ -116,13 +116,13 @@ def _warps(numbers: int) -> int:
     return max(1, min(numbers // 256, 16))
 
 
-def _of_held(held: Tensor | None, scales: Tensor | None) -> tuple[Tensor | int | None, ...]:
+def _of_cached(numbers: Tensor | None, scales: Tensor | None) -> tuple[Tensor | int | None, ...]:
     """Keys or values, their scales, and how far it is from block to block of either. Numbers in fp8 are written as
     their bits (`e4m3_bits`)."""
-    if held is None:
+    if numbers is None:
         return None, None, 0, 0
-    numbers = held.view(torch.uint8) if held.dtype == torch.float8_e4m3fn else held
-    return numbers, scales, held.stride(0), 0 if scales is None else scales.stride(0)
+    bits = numbers.view(torch.uint8) if numbers.dtype == torch.float8_e4m3fn else numbers
+    return bits, scales, numbers.stride(0), 0 if scales is None else scales.stride(0)
 
 
 def _of_pass(pass_: PassTensors, group: int) -> tuple[Tensor | int, ...]:
