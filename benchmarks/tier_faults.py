@@ -114,6 +114,9 @@ def held_bytes(folder: Path) -> int:
     return sum(one.stat().st_blocks * 512 for one in folder.rglob("*.kv") if one.is_file())
 
 
+KINDS = {"windows": "windows", "recurrent": "recurrent layers"}
+
+
 @dataclass
 class Outcome:
     """bytes: most that the folder held. wrong: sentences about blocks."""
@@ -172,10 +175,9 @@ def main() -> None:
     for sentence, times in clients.sentences.most_common(20):
         log_line(f"{times} × {sentence}")
     text = _body(subject, given.seconds, outcome, clients, harm, replicas)
-    name, title = ("tier_faults", "Faults of tiers, at random")
-    if given.model != "built-in":
-        name, title = f"{name}_{given.model}", f"{title}: {given.model}"
-    publish(name, title, text, given.write)
+    variant = "" if given.model == "built-in" else given.model
+    title = "Faults of tiers, at random" + (f": a model with {KINDS[variant]}" if variant else "")
+    publish("tier_faults", title, text, given.write, variant)
     wrong = ("wrong", "lost", "errors without a sentence", "broken off by a living server")
     if any(clients.counts[name] for name in wrong) or outcome.wrong or any(one.tracebacks for one in replicas):
         raise SystemExit("; ".join(outcome.wrong) or "answers are wrong or lost, or a server has left a traceback")
