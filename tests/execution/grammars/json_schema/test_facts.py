@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from inflight.execution.grammars.json_schema.dialect import in_one_dialect
 from inflight.execution.grammars.json_schema.facts import contradiction, negated, overlaps
+from inflight.execution.grammars.json_schema.lowering import lower
 
 from .drawn import KINDS, is_valid, value
 
@@ -52,11 +53,43 @@ def test_an_opposite_is_found_where_it_has_a_form_without_not(schema: Any, oppos
     assert negated(schema, {"d0": {"type": "null"}}) == opposite
 
 
-def test_what_refers_to_too_much_overlaps_everything() -> None:
-    chain: dict[str, Any] = {f"d{n}": {"properties": {"a": {"$ref": f"#/$defs/d{n + 1}"}}} for n in range(300)}
-    chain |= {"d300": {"type": "string"}}
-    assert overlaps([{"$ref": "#/$defs/d0", "type": "null"}, {"type": "string"}], chain) == {0: {1}, 1: {0}}
-    assert overlaps([{"$ref": "#/$defs/d299", "type": "null"}, {"type": "string"}], chain) == {}
+def test_what_is_reached_by_many_references_may_be_anything() -> None:
+    chain: dict[str, Any] = {f"d{n}": {"properties": {"a": {"$ref": f"#/$defs/d{n + 1}"}}} for n in range(40)}
+    chain |= {"d40": {"type": "string"}}
+    near, far = ({"type": "object", "required": ["a"], "properties": {"a": {"$ref": f"#/$defs/d{n}"}}} for n in (40, 0))
+    number = {"type": "object", "required": ["a"], "properties": {"a": {"type": "number"}}}
+    assert overlaps([near, number], chain) == {} and negated(near, chain) is not None
+    assert overlaps([far, number], chain) == {0: {1}, 1: {0}} and negated(far, chain) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"patternProperties": {"^a": {"$ref": "#/$defs/d0"}}, "additionalProperties": False}, {"required": ["ab"]}),
+        ({"prefixItems": [{"$ref": "#/$defs/d0"}], "items": False}, {"type": "array", "minItems": 1}),
+        ({"allOf": [{"$ref": "#/$defs/d0"}], "unevaluatedProperties": False}, {"required": ["a"]}),
+        ({"not": {"$ref": "#/$defs/d0"}}, {"type": "object"}),
+    ],
+)
+def test_what_a_reference_says_is_not_left_out_of_what_depends_on_it(one: Any, other: Any) -> None:
+    definitions = {"d0": {"properties": {"a": {"$ref": "#/$defs/d1"}}}, "d1": {"$ref": "#/$defs/d2"}, "d2": {}}
+    for sides in ([one, other], [{"allOf": [one]}, other], [{"properties": {"x": one}, "required": ["x"]}, other]):
+        assert overlaps(sides, definitions) == {0: {1}, 1: {0}}
+
+
+def test_alternatives_that_refer_to_each_other_are_compared_in_little_time() -> None:
+    names = [f"n{n}" for n in range(150)]
+    node = {"$ref": "#/$defs/any"}
+    nodes: dict[str, Any] = {
+        one: {
+            "type": "object",
+            "required": ["kind"],
+            "properties": {"kind": {"const": one}, "left": node, "right": node},
+        }
+        for one in names
+    }
+    lowered = lower({**node, "$defs": nodes | {"any": {"oneOf": [{"$ref": f"#/$defs/{one}"} for one in names[:100]]}}})
+    assert lowered.check is None
 
 
 @pytest.mark.parametrize(

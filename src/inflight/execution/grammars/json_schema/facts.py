@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from jsonschema_rs import CanonicalSchema
 
 ALL_TYPES = frozenset(TYPES)
-MAX_DEFINITIONS = 200  # that a schema may refer to
+MAX_DEFINITIONS = 30  # that a schema whose opposite is found may refer to: each takes time
+MAX_REFERENCES = 3  # one behind the other, that are followed where schemas are compared; a property counts as one
 MAX_OPPOSITE = 10_000  # characters of what is valid where a schema is not
 
 
@@ -29,7 +30,7 @@ def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
 def overlaps(schemas: Sequence[Schema], definitions: Mapping[str, Schema]) -> dict[int, set[int]]:
     """Return, by the index of each schema, the others that may be valid at the same time."""
     found: dict[int, set[int]] = {}
-    forms = [_canonical(one, definitions) for one in schemas]
+    forms = [_canonical(_outline(one, definitions, MAX_REFERENCES), {}) for one in schemas]
     for first, one in enumerate(forms):
         for second, other in enumerate(forms[:first]):
             if not _are_disjoint(one, other):
@@ -47,6 +48,29 @@ def _are_disjoint(one: CanonicalSchema | None, other: CanonicalSchema | None) ->
         return one.intersect(other).satisfiability() == Satisfiability.NO
     except ValueError:
         return False
+
+
+def _outline(schema: Schema, definitions: Mapping[str, Schema], num_references: int) -> Schema:
+    """Return a schema that says less, in which so many references are followed and others are left out."""
+    if isinstance(schema, bool):
+        return schema
+    kept, parts = dict[str, Any](), list[Schema]()
+    for name, value in schema.items():
+        if name == "$ref" and num_references:
+            parts.append(_outline(definitions[value.rpartition("/")[2]], definitions, num_references - 1))
+        elif name == "allOf":
+            parts += [_outline(one, definitions, num_references) for one in value]
+        elif name in ("anyOf", "oneOf"):
+            parts.append({"anyOf": [_outline(one, definitions, num_references) for one in value]})
+        elif name == "properties":
+            within = max(0, num_references - 1)
+            kept[name] = {key: _outline(one, definitions, within) for key, one in value.items()}
+        elif not name.startswith("unevaluated") and '"$ref"' not in json.dumps({name: value}):
+            kept[name] = value
+    for name, beside in (("additionalProperties", "patternProperties"), ("items", "prefixItems")):
+        if beside in schema and beside not in kept:  # by which it says less
+            kept.pop(name, None)
+    return {**kept, "allOf": parts} if parts else kept
 
 
 def negated(schema: Schema, definitions: Mapping[str, Schema]) -> Schema | None:
