@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from inflight.execution import ops
-from inflight.execution.backends.protocol import Activation, Backend, ForwardPass
+from inflight.execution.backends.protocol import Activation, Backend, ForwardPass, Linear
 from inflight.execution.layers.norm import NormWeights
 from inflight.execution.packer import WeightSlice
 from inflight.execution.program import Program, Workspace
 from inflight.execution.weights import LayerWeights, ModelWeights
-from inflight.models.spec import ModelSpec
+from inflight.models.spec import Head, ModelSpec
 
 
 class Model:
@@ -38,8 +38,8 @@ class Model:
         self._record_layers()
         if weights.pooler is not None:
             self._record_pooling()
-        if weights.final_norm is not None:
-            self._record_logits(weights.final_norm)
+        if spec.head is not None and weights.output is not None and weights.final_norm is not None:
+            self._record_logits(spec.head, weights.output, weights.final_norm)
 
     def _record_layers(self) -> None:
         hidden, normed = self._hidden, self._tokens.take("normed", self._spec.hidden_size)  # act[T, E]
@@ -60,22 +60,18 @@ class Model:
         self._by_layer = [self._backend.compile(layer) for layer in layers]
         self._layers = self._backend.compile(Program.joined(layers))
 
-    def _record_logits(self, final_norm: NormWeights) -> None:
-        spec, output = self._spec, self.weights.output
-        program = Program(self._rows)
+    def _record_logits(self, head: Head, output: Linear, final_norm: NormWeights) -> None:
+        spec, program = self._spec, Program(self._rows)
         gathered = program.take("gathered", spec.hidden_size, "float32")  # [S, E]
-        self._final_normed = program.take("final_normed", spec.hidden_size)  # act[S, E]
-        ops.gather(program, self._hidden, gathered)
-        final_norm.forward(program, gathered, self._final_normed)
-        self._to_last_hidden = self._backend.compile(program)
-        if spec.head is None or output is None:
-            return
+        normed = program.take("final_normed", spec.hidden_size)  # act[S, E]
         self._logits = program.take("logits", spec.vocab_size, "float32")  # [S, V]
-        ops.linear(program, self._final_normed, output, self._logits)
-        if spec.head.scale != 1:
-            ops.scale(program, self._logits, spec.head.scale)
-        if spec.head.soft_cap:
-            ops.soft_cap(program, self._logits, spec.head.soft_cap)
+        ops.gather(program, self._hidden, gathered)
+        final_norm.forward(program, gathered, normed)
+        ops.linear(program, normed, output, self._logits)
+        if head.scale != 1:
+            ops.scale(program, self._logits, head.scale)
+        if head.soft_cap:
+            ops.soft_cap(program, self._logits, head.soft_cap)
         self._to_logits = self._backend.compile(program)
 
     def _record_pooling(self) -> None:
@@ -99,15 +95,9 @@ class Model:
             if self._layer_done is not None:
                 self._layer_done(number)
 
-    def last_hidden(self, batch: ForwardPass, places: Sequence[int]) -> Activation:
-        """Return the last layer's output for the tokens at `places` (indices into the pass's tokens), final norm
-        applied: act[S, E], which the next call overwrites."""
-        batch.run(self._to_last_hidden, places)
-        return self._final_normed
-
     def logits(self, batch: ForwardPass, places: Sequence[int]) -> Activation:
-        """Return logits float32[S, V] after the tokens at `places`, computed for these alone; the next call overwrites
-        them. Raises ValueError for more than the model was made for."""
+        """Return logits float32[S, V] after the tokens at `places` (indices into the pass's tokens), computed for these
+        alone; the next call overwrites them. Raises ValueError for more than the model was made for."""
         if len(places) > self.max_logit_rows:
             raise ValueError(
                 f"logits of {len(places)} rows do not fit a decoder made for {self.max_logit_rows}; ask in slabs"

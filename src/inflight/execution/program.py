@@ -34,7 +34,7 @@ class Program:
         self._workspace = workspace
 
     def take(self, name: str, width: int, kind: Kind = "act") -> Activation:
-        """Return the workspace's activation of that name and width."""
+        """Return the workspace's activation of that name, width and kind."""
         assert self._workspace is not None, "for programs over a workspace"
         return self._workspace.take(name, width, kind)
 
@@ -98,20 +98,20 @@ def operation(rows: RowCount = "read") -> Callable[[Callable[Concatenate[Any, P]
 class Workspace:
     """The activations of programs that run one after the other over the same number of rows.
 
-    What is taken by the same name and width is the same memory, so that layers of one kind share theirs: what a layer
-    leaves there is not read after it.
+    What is taken by the same name, width and kind is the same memory, so that layers of one kind share theirs: what a
+    layer leaves there is not read after it.
     """
 
     def __init__(self, new_activation: Callable[[int, int, Kind], Activation], max_rows: int) -> None:
         """new_activation: a backend's `activation`. max_rows: of a pass."""
         self._new_activation, self._max_rows = new_activation, max_rows
-        self._taken: dict[tuple[str, int], Activation] = {}
+        self._taken: dict[tuple[str, int, Kind], Activation] = {}
 
     def take(self, name: str, width: int, kind: Kind = "act") -> Activation:
         """Return memory for `width` numbers in each row."""
-        if (name, width) not in self._taken:
-            self._taken[name, width] = self._new_activation(self._max_rows, width, kind)
-        return self._taken[name, width]
+        if (name, width, kind) not in self._taken:
+            self._taken[name, width, kind] = self._new_activation(self._max_rows, width, kind)
+        return self._taken[name, width, kind]
 
     @property
     def nbytes(self) -> int:

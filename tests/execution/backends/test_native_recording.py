@@ -58,6 +58,26 @@ def test_calls_say_what_they_read_and_compute() -> None:
     assert attention.flops == 4 * (30 + 20 * 21 // 2) * HEADS * DIM
 
 
+def test_tables_count_by_the_passes_tokens_and_gathered_rows_by_their_places() -> None:
+    backend, blocks = NativeBackend("float32", 1, ISAS[0]), Blocks.shuffled(4, 3)
+    metadata, none = metadata_of([(0, 5, blocks.take(5, 16))]), np.zeros(0, np.int32)
+    batch = InputBatch(Capacity(4, 16, 2, 64, VOCABULARY), 0)
+    cache = backend.kv_cache(KVShape.uniform(1, 16, KV_HEADS, DIM), 4)
+    hidden, out = backend.activation(5, HIDDEN, "float32"), backend.activation(5, HIDDEN, "float32")
+    table, program = backend.pack_rows([normal(1, VOCABULARY, HIDDEN)], VOCABULARY, HIDDEN), Program()
+    ops.embed(program, table, hidden)
+    ops.add_positions(program, table, 2, hidden)
+    ops.gather(program, hidden, out)
+    with backend.recorded() as recording:
+        inputs = PassInputs(none, none, np.arange(5, dtype=np.int32), metadata)
+        backend.forward_pass(inputs, cache, batch, ()).run(backend.compile(program), [4, 2])
+        _, *calls = recording.finish().calls
+    row = 4 * HIDDEN
+    assert [(one.operation, one.bytes) for one in calls] == [
+        ("embed", 5 * row), ("add_positions", 5 * row), ("gather", 2 * 2 * row),
+    ]  # fmt: skip
+
+
 def test_spans_of_threads_lie_in_jobs_and_jobs_in_calls() -> None:
     _, found = recorded(NativeBackend("float32", 3, ISAS[0]))
     assert {span.call for span in found.spans} >= {1, 2, 3, 4, 5} and len(found.workers) == 3

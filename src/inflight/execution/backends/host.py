@@ -123,8 +123,8 @@ class HostDevice:
         return InputBatch(capacity, padding_block, states)
 
     def compile(self, program: Program) -> Any:
-        """Return the program as it is."""
-        return program
+        """Return the program as it is now: operations that are recorded behind do not join it."""
+        return Program.joined([program])
 
 
 class HostBackend(HostDevice, ABC, Generic[P]):

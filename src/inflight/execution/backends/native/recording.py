@@ -105,13 +105,13 @@ class PassRecorder:
         found = [_Uncounted(self._costs, one.operation.name, one.arguments) for one in calls]
         self._recording.begin(*found)
         yield
-        for one in found:
-            one.rows = one.arguments[0].rows
+        for one, call in zip(found, calls, strict=True):
+            one.rows = self._costs.rows_of(call)
 
 
 @dataclass(slots=True)
 class _Uncounted:
-    """A call as it was made. rows: of its first argument; later programs may change them."""
+    """A call as it was made. rows: that it read; later programs may change those of its activations."""
 
     costs: _Costs
     name: str
@@ -129,8 +129,13 @@ class _Costs:
         self._starts = metadata.context_len.astype(np.int64)
         self._lengths = np.diff(metadata.query_start).astype(np.int64)
 
+    def rows_of(self, call: Call) -> int:
+        """Return the rows that a call has just read: of the first activation, or those that were gathered."""
+        found = [one for one in call.arguments if isinstance(one, self._of_activations)]
+        return int(found[-1 if call.operation.rows == "places" else 0].rows)
+
     def of(self, name: str, given: tuple[Any, ...], count: int) -> RecordedCall:
-        """given: the operation's arguments, in the order of the protocol. count: rows of the first."""
+        """Count a call. given: the operation's arguments, in the order of the protocol. count: as of `rows_of`."""
         match name:
             case "linear" | "linear_residual" | "linear_act" | "gate_up":
                 return self._product(name, count, given[1])
