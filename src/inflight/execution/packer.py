@@ -118,8 +118,8 @@ class Packer:
         return None if settings is None else self._ropes[settings]
 
     def position_bias(self, name: str, buckets: int, heads: int) -> Vector:
-        """Pack the bias that attention adds to scores by a key's distance (`ops.attention`), from a
-        table of learnt numbers [buckets, heads]."""
+        """Pack the bias that attention adds to scores by a key's distance (`ops.attention`), from a table of learnt
+        numbers [buckets, heads]."""
         return self._packed_vector(of_buckets(self._floats(name, (buckets, heads)), self.model.longest_model_len))
 
     def next_tokens(self, tokens: NextTokens, has_bias: bool) -> Linear:

@@ -184,7 +184,7 @@ class Backend(Device, WeightPacking, Protocol):
         """Live states of `rows` rows, that of padding included, and of so many snapshots."""
 
     def compile(self, program: Program) -> Any:
-        """Prepare a program of operations, to be run by each pass."""
+        """Prepare a program of operations as it is now, to be run by each pass."""
 
     def move_rows(self, source: Activation, rows: Array, target: Activation, places: Array) -> None:
         """Rows int32[N] of a float32 activation to places int32[N] of another, behind what was asked for before. Of

@@ -41,6 +41,7 @@ from inflight.execution.backends.torch.weights import (
     one_of,
     outputs_of,
 )
+from inflight.execution.batch.input_batch import FLOATS
 from inflight.execution.ops import sampling
 from inflight.execution.ops.numpy_pass import (
     Act,
@@ -61,7 +62,6 @@ from inflight.execution.ops.numpy_weights import (
 from inflight.execution.program import Operation
 
 _ITEMS = {torch.bfloat16: (torch.int16, np.uint16), torch.float8_e4m3fn: (torch.uint8, np.uint8)}
-_FLOATS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 class Definitions:
@@ -324,7 +324,7 @@ def _settings_of(draws: Draws, vocabulary: int) -> SamplingBatch:
     biases = [_bias_of(draws, draw, output) for draw, output in enumerate(outputs)]
     allowed = None if draws.allowed is None else draws.allowed.numpy().view(np.uint32)
     return SamplingBatch(
-        **{name: getattr(of, name).numpy()[rows] for name in _FLOATS},
+        **{name: getattr(of, name).numpy()[rows] for name in FLOATS},
         top_k=of.top_k.numpy()[rows],
         seed=of.seed.numpy().view(np.uint64)[rows],
         sample_index=of.sample_index.numpy()[rows].astype(np.uint32),

@@ -18,7 +18,6 @@ from xxhash import xxh3_128
 
 from inflight.private_files import make_folders, open_private
 
-DIGEST_BYTES = 16
 MARK = b"INFLKV02"  # of this file format
 _HEAD = struct.Struct("<16s16s16sQ")  # digest of what follows, identity, name, bytes of the block
 HEAD_BYTES = len(MARK) + _HEAD.size
