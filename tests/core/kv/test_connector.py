@@ -11,7 +11,7 @@ import pytest
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.kv.offload_writer import OffloadWriter
 from inflight.core.kv.prefix_cache import CachedBlock, PrefixCache
-from inflight.core.kv.state_checkpoints import CheckpointSlots
+from inflight.core.kv.state_checkpoints import CheckpointKind, CheckpointSlots
 from inflight.core.types.kv_blocks import SharedRoot
 from inflight.core.types.plan import WaitForTransfers
 
@@ -190,7 +190,7 @@ class Writing(OffloadWriter):
     def __init__(self) -> None:
         self.cache, self.stored = PrefixCache(1, lambda node: None), []
         transfers = SimpleNamespace(begin=lambda kind, tier, blocks, *more: self.stored.append(blocks))
-        super().__init__(SimpleNamespace(num_blocks=64), self.cache, CheckpointSlots(0), transfers, self)
+        super().__init__(SimpleNamespace(num_blocks=64), self.cache, CheckpointSlots(1), transfers, self)
 
     def root(self, root: SharedRoot) -> bytes:
         return b"root"
@@ -241,3 +241,27 @@ def test_a_block_that_returns_from_the_host_is_written_after_its_load() -> None:
     back.loading = 0
     writer.begin_step(2)
     assert writer.stored == [(5,)] and writer.num_missed == 0
+
+
+def test_content_that_a_later_step_computes_again_is_written_once_that_is_committed() -> None:
+    """The later step may fail, and it writes to another block, and to another slot."""
+    writer = Writing()
+    block, slots = writer.plan_block(5), writer._slots
+    for step, kind in enumerate((CheckpointKind.NEW, CheckpointKind.MARK)):
+        slots.drop(block.node)
+        slots.publish(slots.take(step, kind), block.node)
+        slots.finish_plan()
+        writer.postpone(block.node)
+        if not step:
+            writer.add_checkpoint(block.node)
+            writer.commit_step(0)
+            writer._in_flight = 8  # as much as may be: nothing is stored with the next plan
+            writer.begin_step(1)
+    writer.add_planned([block.node], ROOT, TOKENS)
+    writer.cache.move(block, 6, None)
+    writer._in_flight = 0
+    writer.begin_step(2)
+    assert not writer.stored and writer.is_waiting
+    writer.commit_step(1)
+    writer.begin_step(3)
+    assert writer.stored == [(6,), (slots.find(block.node),)] and writer.num_missed == 0

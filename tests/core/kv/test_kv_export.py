@@ -165,6 +165,19 @@ def test_a_checkpoint_is_taken_for_a_peer_wherever_another_prompt_ended() -> Non
     assert taking.serve(request(TAKE)) == [6]
 
 
+@pytest.mark.parametrize("setup", [{"windows": (0, 3)}, {"windows": (0, 4, 8), "snapshots": 6}])
+def test_a_window_keeps_what_a_peer_will_see_until_it_is_exported(setup: dict[str, Any]) -> None:
+    """The plan behind the prompt's last chunk is made before that is computed."""
+    setup |= {"num_blocks": 100, "block_size": 4, "depth": 2, "max_model_len": 40, "token_budget": 8}
+    for length in range(9, 25):
+        harness = Harness(Setup(peers=True, **setup), request(None, "other", output=20))
+        harness.steps(2)
+        prompt = tuple(position % 3 for position in range(length))
+        harness.add(request(GIVE, prompt=prompt))
+        taking = taking_from(harness, **setup)
+        assert taking.serve(request(TAKE, prompt=prompt)) == [(length - 1) // 4 * 4]
+
+
 def test_blocks_that_no_window_shows_any_more_end_the_export() -> None:
     """All layers have a window: a peer needs the whole chain, and computes the prompt itself."""
     setup: dict[str, Any] = {"windows": (2,), "depth": 2, "token_budget": 8, "num_blocks": 40}

@@ -209,13 +209,13 @@ class BlockTables:
         sequence.num_sent_blocks = [len(table) for table in tables]
         return first, tuple(others) if any(others) else ()
 
-    def slide_windows(self, sequence: Sequence) -> None:
-        """Free the blocks behind the windows of all queries to come, and take as many for the rest of the prompt. The
-        step under construction may overwrite freed blocks: the steps in flight are computed before it."""
+    def slide_windows(self, sequence: Sequence, position: int) -> None:
+        """Free the blocks behind the windows of all queries from `position` on, and take as many for the rest of the
+        prompt. The step under construction may overwrite freed blocks: the steps in flight are computed before it."""
         if sequence.num_drafts:
             return  # rejected drafts reduce num_computed
         for group, table in enumerate(sequence.block_tables):
-            first = min(self._layout.first_block(group, sequence.num_computed), sequence.num_published_blocks)
+            first = min(self._layout.first_block(group, position), sequence.num_published_blocks)
             freed = sequence.num_freed_blocks[group]
             if first <= freed:
                 continue

@@ -186,6 +186,16 @@ class KVExporter:
             self._ready.append(_Ready(export_id))
             export.is_complete = True
 
+    def first_query(self, sequence: Sequence) -> int:
+        """Return the position of the first query to come, of a running sequence or of the peer that imports its prompt.
+        The steps that compute the end of an export may still be in flight."""
+        if self._fingerprint is None or not sequence.export_id:
+            return sequence.num_computed
+        export = self._exports.get(sequence.number)
+        if export is not None and export.is_complete:
+            return sequence.num_computed
+        return min(sequence.num_computed, self._layout.num_blocks(sequence.request) * self._size)
+
     def end(self, sequence: Sequence) -> None:
         """End the export of a sequence that has ended; a peer that waits for more is notified."""
         export = self._exports.pop(sequence.number, None)

@@ -148,8 +148,8 @@ class KVCacheManager:
         self._tables = BlockTables(self._layout, self._pool, self._host)
         self._writer = OffloadWriter(self._pool, self._prefix, slots, self._transfers, tiers.store, state_group)
         on_publish = None if tiers.store is None else self._writer.add_planned
-        on_store = None if tiers.store is None else self._writer.add_checkpoint
-        self._states = StateCheckpoints(slots, self.block_size, self._spacing, state_group, on_store)
+        for_tier = () if tiers.store is None else (self._writer.postpone, self._writer.add_checkpoint)
+        self._states = StateCheckpoints(slots, self.block_size, self._spacing, state_group, *for_tier)
         states = self._states if self.has_state else None
         self._sharing = PrefixSharing(self._layout, self._pool, self._prefix, states, self._prefix_caching, on_publish)
         shared = (self._pool, self._prefix, self._sharing, slots, self._transfers)
@@ -174,7 +174,6 @@ class KVCacheManager:
         self.fewest_victims = self._tables.fewest_victims
         self.allocate = self._tables.allocate
         self.new_blocks = self._tables.new_blocks
-        self.slide_windows = self._tables.slide_windows
         self.publish = self._sharing.publish
         self.free_request = self._sharing.free_request
         self.take_checkpoints = self._states.take_checkpoints
@@ -243,6 +242,10 @@ class KVCacheManager:
         sequence.num_published_blocks = len(hits)
         sequence.node = hits[-1].node if hits else sharing.root(sequence)
         return True
+
+    def slide_windows(self, sequence: Sequence) -> None:
+        """Free a running sequence's blocks that no query to come, and no peer, will see."""
+        self._tables.slide_windows(sequence, self._exporter.first_query(sequence))
 
     # -- sequences that leave -----------------------------------------------------------------------------------
     def resumable_tokens(self, sequence: Sequence) -> int:

@@ -1,7 +1,8 @@
 """Writes cached blocks and checkpoints of recurrent state to a tier, beside the steps.
 
 A unit is a block of a KV group, or a checkpoint at a block's end. It may be written once the step that computes it is
-committed; what a failed step leaves must never be stored.
+committed; what a failed step leaves must never be stored. A later step may compute the same content again, into another
+block or slot: then the unit waits for that step.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class OffloadWriter:
         # A checkpoint is named by the node of the block at whose end it is.
         self._planned: deque[tuple[int, CachedBlock | int]] = deque()  # with the step that computes each, in order
         self._ready: deque[CachedBlock | int] = deque()
+        self._computing: dict[int, int] = {}  # node → last step in flight that computes its block or checkpoint, rising
         self._step = -1  # planned last
         self._in_flight = 0  # units
 
@@ -69,6 +71,8 @@ class OffloadWriter:
             parent: Of the first group's.
             token_ids: Tokens of the block.
         """
+        for node in nodes:
+            self.postpone(node)
         before = self._hashes.get(parent) if isinstance(parent, int) else parent
         self._add_planned(nodes[0], before, token_ids)
         for node in nodes[1:]:
@@ -78,6 +82,11 @@ class OffloadWriter:
         """Add the checkpoint at a block's end, which a plan writes: the one under construction, or one before."""
         if node in self._hashes:
             self._planned.append((self._step, node))
+
+    def postpone(self, node: int) -> None:
+        """Write a node's block and checkpoint once the last plan is computed, which writes one of them."""
+        self._computing.pop(node, None)
+        self._computing[node] = self._step
 
     def add_loaded(self, cached: CachedBlock) -> None:
         """Add a block whose content was loaded."""
@@ -90,25 +99,29 @@ class OffloadWriter:
     def on_drop(self, node: int) -> None:
         """Forget a node that was dropped from the cache."""
         self._hashes.pop(node, None)
+        self._computing.pop(node, None)
 
     def forget_all(self) -> None:
         """Forget what steps in flight compute, after one failed."""
         self._planned.clear()
         self._hashes.clear()
+        self._computing.clear()
 
     def begin_step(self, step: int) -> None:
         """Begin to write ready units with the plan of this step."""
         self._step = step
-        loading: list[CachedBlock] = []
+        postponed: list[CachedBlock | int] = []
         store = self._store
         while store is not None and self._ready and self._in_flight < self._max_in_flight:
-            units = self._next_units(store, loading)
+            units = self._next_units(store, postponed)
             if units:
                 self._write(store, units)
-        self._ready += loading
+        self._ready += postponed
 
     def commit_step(self, step: int) -> None:
         """Note that the plans up to this step are computed."""
+        while self._computing and self._computing[node := next(iter(self._computing))] <= step:
+            del self._computing[node]
         while self._planned and self._planned[0][0] <= step:
             self._ready.append(self._planned.popleft()[1])
 
@@ -137,10 +150,10 @@ class OffloadWriter:
         self._hashes[node] = block_hash(before, token_ids) if cached is None else group_hash(before, cached.group)
         return True
 
-    def _next_units(self, store: KVStore, loading: list[CachedBlock]) -> list[tuple[int, int, bytes]]:
+    def _next_units(self, store: KVStore, postponed: list[CachedBlock | int]) -> list[tuple[int, int, bytes]]:
         """Take ready units for one transfer: (group, block, hash) of each. A checkpoint, which is large, goes alone.
 
-        loading: Gets the blocks that cannot be written yet, since they are being loaded."""
+        postponed: Gets the units that cannot be written yet, since they are being loaded, or computed again."""
         units: list[tuple[int, int, bytes]] = []
         while self._ready and len(units) < min(WRITE_BATCH, self._max_in_flight - self._in_flight):
             one = self._ready[0]
@@ -148,16 +161,16 @@ class OffloadWriter:
                 break
             self._ready.popleft()
             if isinstance(one, int):
-                slot, first = self._slots.find(one), self._hashes.get(one)
+                node, group, block, is_loading = one, self._state_group, self._slots.find(one), False
+                first = self._hashes.get(one)
                 unit_hash = None if first is None else group_hash(first, self._state_group)
-                group, block = self._state_group, slot
             else:
-                group, block = one.group, one.block
+                node, group, block, is_loading = one.node, one.group, one.block, bool(one.loading)
                 unit_hash = None if one.lost else self._hashes.get(one.node)
             if unit_hash is None or block is None:
                 self.num_missed += 1
-            elif not isinstance(one, int) and one.loading:  # it was on the host meanwhile
-                loading.append(one)
+            elif is_loading or node in self._computing:  # it may have been on the host
+                postponed.append(one)
             elif store.wants(int.from_bytes(unit_hash)):
                 units.append((group, block, unit_hash))
                 if isinstance(one, int):

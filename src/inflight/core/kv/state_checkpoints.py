@@ -215,7 +215,8 @@ class StateCheckpoints:
         block_size: int,
         spacing: CheckpointSpacing,
         state_group: int = 1,
-        on_store: Callable[[int], None] | None = None,
+        on_publish: Callable[[int], None] = lambda node: None,
+        on_store: Callable[[int], None] = lambda node: None,
     ):
         """Create it without checkpoints.
 
@@ -224,11 +225,12 @@ class StateCheckpoints:
             block_size: Tokens of a block.
             spacing: Where checkpoints are taken.
             state_group: Number of the recurrent state among groups, as in `Transfer`.
+            on_publish: Called with the node of each checkpoint that a plan writes.
             on_store: Called with the node of each checkpoint that is worth keeping beyond the device: those of prompts'
-                ends and branches, and the last one of an answer. None: there is no tier for them.
+                ends and branches, and the last one of an answer.
         """
         self.slots = slots
-        self._state_group, self._on_store = state_group, on_store
+        self._state_group, self._on_publish, self._on_store = state_group, on_publish, on_store
         self.hits = 0  # rows that began from a checkpoint
         self.missed_tokens = 0  # computed again, though their blocks were cached, for want of a checkpoint
         self._size = block_size
@@ -305,8 +307,9 @@ class StateCheckpoints:
         if unpublished and unpublished[0][0] == position:
             slot = unpublished.pop(0)[1]
             self.slots.publish(slot, node)
+            self._on_publish(node)
             is_of_answer = position > len(sequence.prompt)
-            if self._on_store is not None and not is_of_answer and not self.slots.is_mark(slot):
+            if not is_of_answer and not self.slots.is_mark(slot):
                 self._on_store(node)
 
     def publish_checkpoints(self) -> None:
@@ -326,7 +329,7 @@ class StateCheckpoints:
         if self.slots.is_of(state.newest_slot, sequence.number):
             if comes_back:
                 self.slots.promote(state.newest_slot)
-            elif self._on_store is not None and state.newest_is_decoded:
+            elif state.newest_is_decoded:
                 self._on_store(self.slots.node_of(state.newest_slot))
         sequence.state = None
 
