@@ -136,6 +136,21 @@ def test_rotations_that_follow_the_length_are_those_of_our_kernels(tmp_path: Pat
     assert found["auto"] == found["transformers"]
 
 
+def test_rotations_of_each_kind_of_layer_may_follow_the_length(tmp_path: Path) -> None:
+    """A text's tokens are those that it has alone, beside longer ones: modules name the kind behind the positions."""
+    ropes = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        "full_attention": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0},
+    }
+    layers = ["sliding_attention", "full_attention", "full_attention"]
+    settings = {"rope_parameters": ropes, "layer_types": layers, "sliding_window": 8}
+    saved(tmp_path, "Gemma3Text", {**settings, "max_position_embeddings": 32})
+    llm = LLM(str(tmp_path), backend="transformers", dtype="float32", threads=1, max_model_len=128)
+    params, prompts = SamplingParams(temperature=0, max_tokens=12), [{"prompt_token_ids": one} for one in PROMPTS]
+    together = [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
+    assert together == [llm.generate(one, params)[0].outputs[0].token_ids for one in prompts]
+
+
 def test_prompts_are_transferred_between_engines_of_one_length(tmp_path: Path) -> None:
     """Rotations follow the longest text that there may be, so engines for other lengths keep other keys."""
     saved(tmp_path, "Phi3", {**FOLLOW_LENGTH["longrope"][1], "max_position_embeddings": 128})

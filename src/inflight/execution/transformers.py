@@ -236,13 +236,13 @@ def _fix_rotations(modules: torch.nn.Module, max_positions: int) -> None:
     """
 
     def add_last(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        at = named.get("position_ids", arguments[-1])
-        at = pad(at, (0, 1), value=max_positions - 1)
-        return (
-            ((*arguments[:-1], at), named)
-            if "position_ids" not in named
-            else (arguments, {**named, "position_ids": at})
-        )
+        def longer(at: Tensor) -> Tensor:
+            return pad(at, (0, 1), value=max_positions - 1)
+
+        if "position_ids" in named:
+            return arguments, {**named, "position_ids": longer(named["position_ids"])}
+        hidden, at, *others = arguments
+        return (hidden, longer(at), *others), named
 
     for one in modules.modules():
         if any(kind in str(getattr(one, "rope_type", "")) for kind in ("dynamic", "longrope")):
