@@ -249,6 +249,18 @@ def test_what_is_wrong_with_a_folder_is_named(tmp_path: Path, wrong: dict[str, A
         LLM(str(tmp_path), backend="transformers", threads=1)
 
 
+@pytest.mark.parametrize("kind", ["yarn", "dynamic"])
+def test_texts_are_as_long_as_our_kernels_allow(tmp_path: Path, kind: str) -> None:
+    rope = {"rope_type": kind, "factor": 2.5}
+    saved(tmp_path, "Llama", {"rope_parameters": rope, "max_position_embeddings": 64})
+    for backend in ("auto", "transformers"):
+        assert build_length(tmp_path, backend) == (160 if kind == "yarn" else 64)
+        with pytest.raises(
+            ModelError, match="positions for 160 tokens, not for 161; set --max-model-len between 1 and"
+        ):
+            LLM(str(tmp_path), backend=backend, threads=1, max_model_len=161)
+
+
 def test_a_backend_that_computes_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path, *RUN["gpt2"])
     monkeypatch.setenv("INFLIGHT_ISA", "null")

@@ -34,6 +34,7 @@ from inflight.execution.graphs import NO_GRAPHS, GraphLimits
 from inflight.execution.memory import gib, kv_shape, machine_memory
 from inflight.execution.packer import Progress, WeightSlice
 from inflight.execution.program import Program, Workspace
+from inflight.execution.weights import check_positions
 from inflight.models.errors import ModelError
 from inflight.models.mixers.attention import Attention
 from inflight.models.mlps.dense import Dense
@@ -166,6 +167,7 @@ class TransformersModel:
             raise ModelError(
                 "INFLIGHT_ISA=null computes nothing, but --backend transformers does; leave one of them out."
             )
+        check_positions(self.spec, max_positions)
         _fix_rotations(self.modules, max_positions)
         try:
             share = self.difference(backend)
@@ -311,7 +313,7 @@ def _spec(folder: Path, config: Any, text: Any, layers: tuple[LayerSpec, ...]) -
         generation = GenerationConfig.from_pretrained(folder)
     except OSError:
         generation = GenerationConfig.from_model_config(config)
-    rope = getattr(text, "rope_parameters", None) or {}
+    longest, length = _lengths(text)
     ends = generation.eos_token_id if generation.eos_token_id is not None else text.eos_token_id
     return ModelSpec(
         name=folder.name,
@@ -323,13 +325,29 @@ def _spec(folder: Path, config: Any, text: Any, layers: tuple[LayerSpec, ...]) -
         norm=Norm(),
         head=Head(tied=bool(getattr(config, "tie_word_embeddings", False))),
         embedding_scale=1.0,
-        max_position_embeddings=text.max_position_embeddings,
+        max_position_embeddings=longest,
         end_token_ids=tuple(ends if isinstance(ends, list) else [] if ends is None else [ends]),
         bos_token_id=text.bos_token_id,
         checkpoint_dtype=str(config.dtype).removeprefix("torch.") if config.dtype is not None else None,
         weight_format=None,
-        length=rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None,
+        length=length,
     )
+
+
+def _lengths(text: Any) -> tuple[int, int | None]:
+    """Return the longest text in tokens, and the default where that is less: as `RopeSettings` and `ModelSpec` do."""
+    positions = int(text.max_position_embeddings)
+    rope = getattr(text, "rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)
+    match rope.get("rope_type"):
+        case "yarn":
+            original = rope.get("original_max_position_embeddings") or positions
+            return max(positions, int(original * (rope.get("factor") or 1))), None
+        case "dynamic":
+            return max(positions, int(positions * (rope.get("factor") or 1))), positions
+        case "longrope":
+            return positions, min(positions, rope.get("original_max_position_embeddings") or positions)
+    return positions, None
 
 
 def _reason(error: Exception) -> str:

@@ -96,11 +96,7 @@ def load_weights(
     packed is that part of it. Raises ModelError for a missing or misshapen tensor, for more positions than the model's
     embedding makes sense, and, before anything is allocated, for a model that this memory cannot hold.
     """
-    if not 1 <= max_positions <= model.longest_model_len:
-        raise ModelError(
-            f"the model has positions for {model.longest_model_len} tokens, not for {max_positions}; "
-            f"set --max-model-len between 1 and {model.longest_model_len}."
-        )
+    check_positions(model, max_positions)
     named: TensorSource = ExpertNames(FamilyTensors(model, source), model)
     if shard is not None:
         named, model = ShardedTensors(named, shard), shard.spec
@@ -153,6 +149,15 @@ def _norm_names(layer: LayerSpec) -> dict[NormPlace, str]:
         "mlp sum": "mlp_sum_norm",
     }
     return {place: usual[place] for place in layer.norms}
+
+
+def check_positions(model: ModelSpec, max_positions: int) -> None:
+    """Raise ModelError for more positions than the model's embedding makes sense."""
+    if not 1 <= max_positions <= model.longest_model_len:
+        raise ModelError(
+            f"the model has positions for {model.longest_model_len} tokens, not for {max_positions}; "
+            f"set --max-model-len between 1 and {model.longest_model_len}."
+        )
 
 
 def _check_memory(
