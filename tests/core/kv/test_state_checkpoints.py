@@ -236,9 +236,9 @@ def test_a_checkpoint_is_found_from_the_next_plan_on_once_its_tokens_are_known()
     slots = Slots(2)
     slot, later = slots.take(0, NEW), slots.take(0, NEW)
     slots.publish(slot, 7)
-    assert slots.find(7) is None and slots.is_coming(7)
+    assert slots.find(7) is None and slots.coming == {7}
     slots.finish_plan()
-    assert slots.find(7) == slot and not slots.is_coming(7)
+    assert slots.find(7) == slot and not slots.coming
     slots.publish(later, 8)
     assert slots.found == [7, 8] and slots.used == 2
 

@@ -111,11 +111,14 @@ class PrefixSharing:
 
     def longest(self, blocks: list[CachedBlock], length: int, elsewhere: Elsewhere = NOWHERE) -> int:
         """Return how many leading blocks, at most `length`, a sequence can begin behind: every group has there what it
-        needs, in the cache or elsewhere. blocks: the cached chain; the first group has what follows it elsewhere."""
+        needs, in the cache or elsewhere. blocks: the cached chain; the first group has what follows it elsewhere.
+
+        Each group's block is looked up once."""
+        complete = [length] * len(self._layout.windows)
         while True:
             if self._states is not None:
                 length = self._states.longest(blocks, length, elsewhere)
-            visible = self._visible(blocks, length, elsewhere) if self._has_windows else length
+            visible = self._visible(blocks, length, elsewhere, complete) if self._has_windows else length
             if visible == length:
                 return length
             length = visible
@@ -232,8 +235,10 @@ class PrefixSharing:
                 self._pool.discard(cached.block)
 
     # -- internal -----------------------------------------------------------------------------------------------
-    def _visible(self, blocks: list[CachedBlock], length: int, elsewhere: Elsewhere) -> int:
-        """Return how many leading blocks have, in every group, what its window shows to the next token."""
+    def _visible(self, blocks: list[CachedBlock], length: int, elsewhere: Elsewhere, complete: list[int]) -> int:
+        """Return how many leading blocks have, in every group, what its window shows to the next token.
+
+        complete: Index in each group from which on no block before the last length is missing; changed."""
 
         def is_missing(index: int) -> bool:
             is_cached = index < held and self._prefix.in_group(blocks[index].node, group) is not None
@@ -242,7 +247,8 @@ class PrefixSharing:
         group, held = 1, len(blocks)
         while group < len(self._layout.windows):
             first = self._layout.first_block(group, length * self._size)
-            missing = next(filter(is_missing, reversed(range(first, length))), None)
+            missing = next(filter(is_missing, reversed(range(first, min(complete[group], length)))), None)
+            complete[group] = min(first, complete[group]) if missing is None else missing
             # Without the block at `missing` no group can have more than what is before it: all are checked again.
             length, group = (length, group + 1) if missing is None else (missing, 1)
         return length

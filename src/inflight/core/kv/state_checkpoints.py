@@ -67,9 +67,10 @@ class CheckpointSlots:
         """Return the slot of a node's checkpoint, if the plan that writes it is complete."""
         return self._by_node.get(node)
 
-    def is_coming(self, node: int) -> bool:
-        """Return whether the plan under construction writes the checkpoint of this node."""
-        return node in self._planned.values()
+    @property
+    def coming(self) -> set[int]:
+        """Nodes whose checkpoints the plan under construction writes."""
+        return {node for node in self._planned.values() if node is not None}
 
     def hold(self, slot: int) -> None:
         """Keep the content of a slot until `release`."""
@@ -249,7 +250,8 @@ class StateCheckpoints:
 
     def is_coming(self, blocks: Sequences[CachedBlock]) -> bool:
         """Return whether the plan under construction writes a checkpoint behind one of these blocks."""
-        return any(self.slots.is_coming(cached.node) for cached in blocks)
+        coming = self.slots.coming
+        return bool(coming) and any(cached.node in coming for cached in blocks)
 
     def admit(self, sequence: Sequence, blocks: Sequences[CachedBlock], hits: int) -> None:
         """Hold the checkpoint that a sequence will begin from.
