@@ -92,6 +92,15 @@ def test_evicted_content_is_found_on_the_host() -> None:
     assert cached(Harness(replace(SMALL, host_is_tier=False)), *PROMPTS[:2], PROMPTS[0])[2] < 8
 
 
+@pytest.mark.parametrize("polls", [(), (1,)])
+def test_copies_to_the_host_do_not_say_groups_which_older_records_lack(polls: tuple[int, ...]) -> None:
+    """All groups' blocks are of one pool, and a record with copies of a model with windows is replayed."""
+    harness = Harness(replace(SMALL, windows=(0, 4), transfer_polls=polls, num_blocks=14, host_blocks=99))
+    cached(harness, *PROMPTS, PROMPTS[0])
+    copies = [one for plan in harness.plans for one in plan.transfers]
+    assert copies and not any(one.groups for one in copies)
+
+
 def test_the_content_stored_first_is_evicted_first() -> None:
     harness = Harness(replace(SMALL, host_blocks=5))
     cached(harness, *PROMPTS)

@@ -135,7 +135,7 @@ class HostTier:
         cached = self._prefix.at_block(block)
         if not self._transfers.asynchronous and (cached.waiters or self._keeps_all) and self._room:
             (host_block,) = self._take(1)
-            self._transfers.begin("store", HOST, (block,), (host_block,), groups=(cached.group,))
+            self._transfers.begin("store", HOST, (block,), (host_block,))
             self._move_here(cached, host_block)
         else:
             self._prefix.drop(cached)
@@ -151,8 +151,7 @@ class HostTier:
         for cached, block in zip(blocks, device_blocks, strict=True):
             self._prefix.move(cached, block, None)
         on_end = partial(self._loaded, blocks, host_blocks)
-        groups = tuple(cached.group for cached in blocks)
-        transfer_id = self._transfers.begin("load", HOST, device_blocks, host_blocks, on_end, groups)
+        transfer_id = self._transfers.begin("load", HOST, device_blocks, host_blocks, on_end)
         if self._transfers.asynchronous:
             for cached in blocks:
                 cached.loading = transfer_id
@@ -174,8 +173,7 @@ class HostTier:
         host_blocks = self._take(len(blocks))
         device_blocks = tuple(cached.block for cached in blocks if cached.block is not None)
         on_end = partial(self._stored, blocks, host_blocks, is_ahead)
-        groups = tuple(cached.group for cached in blocks)
-        self._transfers.begin("store", HOST, device_blocks, host_blocks, on_end, groups)
+        self._transfers.begin("store", HOST, device_blocks, host_blocks, on_end)
 
     def _stored(self, blocks: CachedBlocks, host_blocks: tuple[int, ...], is_ahead: bool, done: bool) -> None:
         if is_ahead:

@@ -115,7 +115,8 @@ class Transfer(Struct, frozen=True, omit_defaults=True, gc=False):
             copies to by itself.
         blocks: Blocks of the device.
         remote_blocks: Their numbers in the tier.
-        groups: KV group of each block; empty: all are of the first. Of the group behind the last KV group (its number
+        groups: KV group of each block; empty: all are of the first, or their group matters to neither side, as for
+            copies to the host: all groups' blocks are of one pool. Of the group behind the last KV group (its number
             is that of `Capacity.windows`) the blocks are slots of checkpoints.
     """
 
