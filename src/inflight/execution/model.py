@@ -35,11 +35,13 @@ class Model:
         self._taps: dict[int, Activation] = {}
         self._between_layers: Callable[[], None] | None = None
         self._layer_done: Callable[[int], None] | None = None
-        self._record_layers()
-        if weights.pooler is not None:
-            self._record_pooling()
+        self._logits_of: ForwardPass | None = None  # the pass whose logits of all tokens came with its layers
+        self._to_logits = Program(self._rows)
         if spec.head is not None and weights.output is not None and weights.final_norm is not None:
             self._record_logits(spec.head, weights.output, weights.final_norm)
+        if weights.pooler is not None:
+            self._record_pooling()
+        self._record_layers()
 
     def _record_layers(self) -> None:
         hidden, normed = self._hidden, self._tokens.take("normed", self._spec.hidden_size)  # act[T, E]
@@ -59,9 +61,10 @@ class Model:
             program = Program(self._tokens)
         self._by_layer = [self._backend.compile(layer) for layer in layers]
         self._layers = self._backend.compile(Program.joined(layers))
+        self._layers_and_logits = self._backend.compile(Program.joined([*layers, self._to_logits]))
 
     def _record_logits(self, head: Head, output: Linear, final_norm: NormWeights) -> None:
-        spec, program = self._spec, Program(self._rows)
+        spec, program = self._spec, self._to_logits
         gathered = program.take("gathered", spec.hidden_size, "float32")  # [S, E]
         normed = program.take("final_normed", spec.hidden_size)  # act[S, E]
         self._logits = program.take("logits", spec.vocab_size, "float32")  # [S, V]
@@ -72,7 +75,7 @@ class Model:
             ops.scale(program, self._logits, head.scale)
         if head.soft_cap:
             ops.soft_cap(program, self._logits, head.soft_cap)
-        self._to_logits = self._backend.compile(program)
+        self._compute_logits = self._backend.compile(program)
 
     def _record_pooling(self) -> None:
         assert self.weights.pooler is not None
@@ -81,12 +84,17 @@ class Model:
         self._pooling = self._backend.compile(tokens), self._backend.compile(texts)
 
     def forward(self, batch: ForwardPass) -> None:
-        """Compute all layers for the pass's tokens and write their keys and values. Raises ValueError for more tokens
-        than the model was made for."""
+        """Compute all layers for the pass's tokens and write their keys and values. Where each token is drawn behind,
+        their logits are computed in the same run. Raises ValueError for more tokens than the model was made for."""
+        self._logits_of = None
         if batch.num_tokens > self.max_tokens:
             raise ValueError(f"a step of {batch.num_tokens} tokens does not fit a decoder made for {self.max_tokens}")
         if self._between_layers is None and self._layer_done is None:
-            batch.run(self._layers)
+            if batch.draws_all and batch.num_tokens <= self.max_logit_rows:
+                batch.run(self._layers_and_logits, range(batch.num_tokens))
+                self._logits_of = batch
+            else:
+                batch.run(self._layers)
             return
         for number, layer in enumerate(self._by_layer):
             if number and self._between_layers is not None:
@@ -102,7 +110,10 @@ class Model:
             raise ValueError(
                 f"logits of {len(places)} rows do not fit a decoder made for {self.max_logit_rows}; ask in slabs"
             )
-        batch.run(self._to_logits, places)
+        is_computed = self._logits_of is batch and list(places) == list(range(batch.num_tokens))
+        self._logits_of = None  # the caller may overwrite them
+        if not is_computed:
+            batch.run(self._compute_logits, places)
         return self._logits
 
     def pooled(self, batch: ForwardPass, texts: Sequence[range]) -> Activation:

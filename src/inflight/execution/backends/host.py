@@ -39,6 +39,7 @@ class HostPass:
         self._backend, self._inputs, self._batch = backend, inputs, batch
         self.token_ids, self.positions = inputs.token_ids, inputs.metadata.positions
         self.num_tokens = len(inputs.token_ids)
+        self.draws_all = bool(chunks) and all(one.sample == one.length and not one.score for one in chunks)
         self._outcome = PassOutcome(chunks)
 
     def sample(self, logits: Any, places: Sequence[int], allowed: Sequence[Array | None] | None = None) -> None:

@@ -145,7 +145,7 @@ class NullPass:
     def __init__(self, batch: InputBatch, chunks: Sequence[Chunk]):
         self._batch = batch
         self._places = [(one, position) for one in chunks for position in range(one.start, one.start + one.length)]
-        self.num_tokens = len(self._places)
+        self.num_tokens, self.draws_all = len(self._places), False
         self._draws = ChunkDraws()
         self._scored: list[Scored] = []
         self._pooled: list[Pooled] = []

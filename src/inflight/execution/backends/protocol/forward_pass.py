@@ -28,6 +28,7 @@ class Pass(Protocol):
     """Sampling, scoring and pooling of a pass, whatever computed its logits and its last hidden states."""
 
     num_tokens: int
+    draws_all: bool  # whether a draw follows each token, so that their logits may be computed with the layers
 
     def sample(self, logits: Activation, places: Sequence[int], allowed: Sequence[Array | None] | None = None) -> None:
         """Draws what follows the tokens at `places`, which rise, each as if all tokens before it were the slot's,

@@ -42,6 +42,7 @@ class TorchPass:
         self._launcher, self._batch, self._mirror, self._layout = launcher, batch, mirror, start.layout
         self.token_ids, self.positions = start.tensors.token_ids, start.tensors.positions
         self.num_tokens, self.bucket = len(start.layout.positions), start.bucket
+        self.draws_all = False  # graphs have logits behind the layers by themselves
         self.adapters = 0 if start.adapted is None else mirror.adapters.shape
         self._outcome = DeviceOutcome(chunks, mirror.tokens.device)
         self._on = DevicePass(
