@@ -20,7 +20,6 @@ from inflight.execution.backends.matrices import by_output
 from inflight.execution.backends.packed_adapter import AdapterPart
 from inflight.execution.backends.protocol import (
     Array,
-    AttentionMetadata,
     RopeTable,
     Routing,
     SamplingBatch,
@@ -62,6 +61,31 @@ from inflight.execution.ops.numpy_weights import (
 from inflight.execution.program import Operation
 
 _ITEMS = {torch.bfloat16: (torch.int16, np.uint16), torch.float8_e4m3fn: (torch.uint8, np.uint8)}
+
+
+class _Metadata:
+    """The `AttentionMetadata` of a pass's tensors, read when a definition asks for it: a drafter's pass between the
+    layers and the logits of a pass may use the same memory, and logits need none of it."""
+
+    def __init__(self, tensors: PassTensors) -> None:
+        self._tensors = tensors
+
+    @property
+    def positions(self) -> Array:
+        return self._tensors.positions.numpy()
+
+    @property
+    def query_start(self) -> Array:
+        return self._tensors.query_start.numpy()
+
+    @property
+    def context_len(self) -> Array:
+        return self._tensors.context_len.numpy()
+
+    @property
+    def block_tables(self) -> Array:
+        tables: Array = self._tensors.block_tables.numpy()[:, self._tensors.rows.numpy()]
+        return tables
 
 
 class Definitions:
@@ -106,8 +130,7 @@ class Definitions:
         if on.state_tensors is not None:
             moves = StateMetadata(rows, *(one.numpy() for one in on.state_tensors))
         states = None if on.states is None else _Layers(on.states, _states_of)
-        tables = of.block_tables.numpy()[:, rows]
-        where = AttentionMetadata(of.positions.numpy(), of.query_start.numpy(), of.context_len.numpy(), tables)
+        where: Any = _Metadata(of)
         cached = _Layers(on.cached, lambda layer: _cached_of(layer, act))
         adapted = list(self._adapted(on, act))
         return NumpyPass(
