@@ -185,9 +185,9 @@ def main() -> None:
     counts = clients.counts
     rows = [[name, count] for name, count in sorted({**done, **counts}.items())]
     rows += [[f"blocks held at the end, {role}", count] for role, count in left.items()]
-    publish(
-        "peer_kills", "Prefill and decode servers that are killed at random", _body(given.minutes, rows), given.write
-    )
+    variant = "" if given.model is None else Path(given.model).name
+    title = "Prefill and decode servers that are killed at random" + (f": {variant}" if variant else "")
+    publish("peer_kills", title, _body(given.minutes, rows), given.write, variant)
     if counts["wrong"] or counts["lost"] or counts["errors without a sentence"] or any(left.values()):
         raise SystemExit("answers are wrong or lost, or blocks are held without a request")
 
