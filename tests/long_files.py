@@ -22,7 +22,7 @@ LONG = (
     "execution/drafters/test_draft_model.py",
     "frontend/parsers/test_forced_calls.py",
     "server/test_batches.py",
-    "execution/backends/torch/test_kernels_products.py",
+    "execution/backends/torch/test_kernels_linear.py",
     "core/speculation/test_controller.py",
     "cli/test_plan.py",
     "planning/test_plan.py",

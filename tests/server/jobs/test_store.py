@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,9 +60,14 @@ def test_answers_share_commits(tmp_path: Path) -> None:
             return transact(begin, work)
 
         database._transact = counted  # type: ignore[method-assign]
-        stopped = database._thread.submit(time.sleep, 0.05)  # as another commit would take
-        await asyncio.gather(*(rig.service._jobs.keep(answer(line)) for line in range(1, 101)))
-        assert stopped.done() and commits == 1
+        other = threading.Event()
+        database._thread.submit(other.wait, 60)  # as another commit would take
+        keeping = asyncio.gather(*(rig.service._jobs.keep(answer(line)) for line in range(1, 101)))
+        for _ in range(100):  # until all of them wait
+            await asyncio.sleep(0)
+        other.set()
+        await keeping
+        assert commits == 1
 
     with_job(tmp_path, test)
 
