@@ -20,7 +20,7 @@ from inflight.execution.backends.grouped import PackedMatrix
 from inflight.execution.backends.matrices import Matrix, dequantized, in_int8
 from inflight.execution.backends.protocol import Hold, Quantization
 from inflight.execution.backends.reference import ReferenceBackend
-from inflight.execution.backends.reference.packing import packed
+from inflight.execution.backends.reference.backend import packed
 from inflight.execution.ops.numpy_pass import Act
 from inflight.execution.ops.numpy_weights import NumpyLinear, Packed
 from inflight.execution.sizes import hold_of

@@ -15,7 +15,7 @@ from inflight.core.types.plan import Capacity, Chunk, NewRequest
 from inflight.core.types.sampling import SamplingParams
 from inflight.execution import ops
 from inflight.execution.backends import open_backend
-from inflight.execution.backends.bf16 import from_bf16, round_to_bf16
+from inflight.execution.backends.bf16 import from_bf16, to_bf16
 from inflight.execution.backends.protocol import Array, KVLayer, KVShape, LayerState, RopeTable, Routing
 from inflight.execution.program import OPERATIONS, Operation, Program
 
@@ -91,7 +91,7 @@ class Rig:
             tensor = torch.from_numpy(values).to(self.backend.device, torch.bfloat16 if narrow else torch.float32)
             return DeviceActivation(tensor, len(tensor))
         made = self.backend.activation(len(values), values.shape[1], kind)
-        made.array[:] = (round_to_bf16(values).view(np.uint32) >> 16).astype(np.uint16) if narrow else values
+        made.array[:] = to_bf16(values) if narrow else values
         return self.backend.activation_of(made.array)
 
 

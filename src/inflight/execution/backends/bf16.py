@@ -28,8 +28,3 @@ def to_bf16(values: Array) -> Array:
 def from_bf16(halves: Array) -> Array:
     """uint16 → float32 of the same shape, exactly."""
     return (np.ascontiguousarray(halves, dtype=np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def round_to_bf16(values: Array) -> Array:
-    """float32 → the nearest float32 that bf16 can hold."""
-    return from_bf16(to_bf16(values))

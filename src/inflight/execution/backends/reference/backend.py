@@ -7,9 +7,19 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from inflight.core.types.plan import Chunk
-from inflight.execution.backends import int8
+from inflight.execution.backends import grouped, int4, int8
 from inflight.execution.backends.host import HostBackend, HostPass
-from inflight.execution.backends.matrices import BlockMatrix, Matrix, Rows, alike, by_output, dequantized, in_order
+from inflight.execution.backends.matrices import (
+    BlockMatrix,
+    Fp8Matrix,
+    Matrix,
+    Rows,
+    alike,
+    by_output,
+    dequantized,
+    in_int8,
+    in_order,
+)
 from inflight.execution.backends.packed_adapter import PackedAdapter
 from inflight.execution.backends.protocol import (
     Array,
@@ -27,13 +37,12 @@ from inflight.execution.backends.protocol import (
     ScoredBatch,
 )
 from inflight.execution.backends.reference.kv_cache import ReferenceKVCache, bytes_per_block
-from inflight.execution.backends.reference.packing import converted, packed
 from inflight.execution.backends.reference.states import ReferenceStates
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
 from inflight.execution.ops import sampling
 from inflight.execution.ops.numpy_pass import Act, NumpyActivation, NumpyPass
-from inflight.execution.ops.numpy_weights import NumpyExperts, NumpyGateUp, NumpyHeads, NumpyLinear, NumpyTable
+from inflight.execution.ops.numpy_weights import NumpyExperts, NumpyGateUp, NumpyHeads, NumpyLinear, NumpyTable, Packed
 from inflight.execution.program import Program
 
 
@@ -164,3 +173,25 @@ class ReferenceBackend(HostBackend[ReferencePass]):
 
     def score(self, logits: Array, token_ids: Array, top_logprobs: Array) -> ScoredBatch:
         return sampling.score(logits, token_ids, top_logprobs)
+
+
+def packed(matrix: Matrix, act: Act, hold: Hold, group: int) -> Packed:
+    """Keep quantized matrices as they are, and convert plain numbers as `hold` says. group: inputs to a scale, in
+    int4."""
+    if isinstance(matrix, BlockMatrix):
+        return packed(matrix.unpacked(), act, hold, group)
+    if isinstance(matrix, Fp8Matrix):
+        return grouped.hold(in_int8(matrix))
+    if not isinstance(matrix, np.ndarray):
+        return grouped.hold(matrix)
+    if hold == "int8":
+        return grouped.hold_mixed(dequantized(matrix))
+    if hold == "int4":
+        return grouped.hold(int4.quantize(dequantized(matrix), group))
+    return converted(matrix, act)
+
+
+def converted(source: Array, act: Act) -> Array:
+    """Copy a checkpoint's plain numbers to `act`."""
+    is_act_already = source.dtype == np.uint16 and act.dtype == "bfloat16"
+    return source.copy() if is_act_already else act.store(dequantized(source))
