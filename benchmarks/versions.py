@@ -7,13 +7,15 @@ public Python API, so that both may be of any age. The processes take turns at e
 taken within a turn; reported is the median of the turns, with the interval of that median.
 
 Measured: decode steps of 1, 4, 8 and 32 rows and a prompt of 512 tokens of Qwen2.5-0.5B's shape with random weights, in
-bf16, int8 and int4; and decode steps of 1 and 32 rows of the built-in model, where arithmetic weighs least.
+bf16, int8 and int4; and decode steps of 1 and 32 rows of the built-in model, where arithmetic weighs least. Both take
+the instruction set that INFLIGHT_ISA names, or the best that this machine has.
 Steps of 1 row are timed beside a thread of the same process that runs Python all the while, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -129,7 +131,10 @@ def main() -> None:
     if arguments.write:
         asked = f"--name {arguments.name} --repeats {arguments.repeats} --write"
         command = f"python -m benchmarks.versions --other PYTHON {asked}"
-        write_section("versions", f"Steps beside those of {arguments.name}", command, body)
+        section, title = "versions", f"Steps beside those of {arguments.name}"
+        if isa := os.environ.get("INFLIGHT_ISA"):
+            section, title, command = f"versions {isa}", f"{title}, with {isa}", f"INFLIGHT_ISA={isa} {command}"
+        write_section(section, title, command, body)
 
 
 if __name__ == "__main__":
