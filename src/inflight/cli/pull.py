@@ -30,8 +30,9 @@ def command(models: Sequence[str]) -> None:
 
 
 def _list() -> None:
-    from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE, megabytes
+    from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
     from inflight.execution.checkpoints.packaged.model_cache import cache_folder, cached
+    from inflight.execution.checkpoints.pull_progress import megabytes
 
     for model in CATALOGUE.values():
         here = ", is here" if cached(model) else ""

