@@ -260,6 +260,7 @@ def _check_states(scheduler: Scheduler) -> None:
     holders = Counter(state.begins_from for state in states if state.begins_from >= 0)
     transfers = memory._transfers.in_flight.values()
     holders.update(slot for one in transfers for group, slot in one.units() if group == memory._capacity.state_group)
+    holders.update(state.exported for state in states if state.exported >= 0)
     holders.update(slot for group, slot in memory._exporter.units_held if group == memory._capacity.state_group)
     assert slots._holders == [holders[slot] for slot in range(slots.count)]
     unpublished = [slot for state in states for _, slot in state.unpublished]

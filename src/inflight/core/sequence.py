@@ -32,6 +32,7 @@ class StateProgress(Struct):
         newest_slot: Slot of the last checkpoint that it took.
         newest_is_decoded: Whether the next checkpoint may replace the last one.
         unpublished: (position, slot) of checkpoints whose tokens are not all known, rising.
+        exported: Slot of the checkpoint at the end of its prompt's export, held until it is exported; -1: none.
     """
 
     begins_from: int
@@ -40,6 +41,7 @@ class StateProgress(Struct):
     newest_slot: int = -1
     newest_is_decoded: bool = False
     unpublished: list[tuple[int, int]] = field(default_factory=list)
+    exported: int = -1
 
 
 class Sequence:

@@ -195,3 +195,29 @@ def test_an_imported_checkpoint_without_a_slot_is_not_waited_for() -> None:
     taking.executor._elsewhere.clear()
     taking.serve(request(TAKE))
     assert computed(taking) == len(PROMPT), "what is lost is computed"
+
+
+def test_a_checkpoint_that_a_plan_in_flight_writes_again_is_not_exported() -> None:
+    """At depth 2 the plan behind the exported chunk takes the checkpoint's slot again, and fails."""
+    spacing = CheckpointSpacing(interval=4, min_gap=2, tail=2)
+    setup: dict[str, Any] = {
+        **{"num_blocks": 60, "depth": 2, "snapshots": 2, "token_budget": 12, "max_rows": 4, "spacing": spacing}
+    }
+    prompt = (0, 1, 1, 0, 1, 1, 1, 0, 1)
+    harness = Harness(Setup(peers=True, **setup), request(None, "before", (*prompt, 0, 1), output=4))
+    harness.step()
+    harness.add(request(GIVE, prompt=prompt))
+    harness.step()
+    harness.add(request(None, "behind", prompt[:7]))
+    harness.step(fail=True)
+    taking = taking_from(harness, **setup)
+    taking.serve(request(TAKE, prompt=prompt))
+    assert "error" in harness.reasons and taking.clients[0].tokens == harness.clients[1].tokens
+
+
+def test_a_checkpoint_is_held_until_it_is_exported() -> None:
+    """At depth 2 the plan behind the exported chunk has a checkpoint of its own to write, and finds no slot."""
+    setup = STATE | {"snapshots": 1, "depth": 2, "token_budget": 9, "num_blocks": 40}
+    harness = Harness(Setup(peers=True, **setup), request(GIVE), request(None, "other", (0, 1) * 4))
+    taking = taking_from(harness, **setup)
+    assert taking.serve(request(TAKE)) == [6]

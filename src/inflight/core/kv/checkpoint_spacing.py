@@ -48,7 +48,7 @@ class CheckpointSpacing:
             size: Tokens of a block.
             is_exported: Whether a peer begins at the end, wherever the branch is.
         """
-        last = self._last(known, size)
+        last = self.last_boundary(known, size)
         if branch <= start or branch - newest < self.min_gap:
             return [last] if last > max(newest, start) else []
         is_distant = last - branch >= self.min_gap or (is_exported and last > branch)
@@ -56,7 +56,7 @@ class CheckpointSpacing:
 
     def marks(self, ends: list[int], known: int, newest: int, start: int, end: int, size: int) -> list[int]:
         """Return the marks in a chunk of known tokens up to `end`, rising. ends: those beyond the chunk, too."""
-        every, last = -(-self.interval // size) * size, self._last(known, size)
+        every, last = -(-self.interval // size) * size, self.last_boundary(known, size)
         before = last - -(-self.min_gap // size) * size
         passed = range((start // every + 1) * every, min(end, before - self.min_gap) + 1, every)
         wanted = [*passed, before] if start < before <= end else passed
@@ -65,7 +65,7 @@ class CheckpointSpacing:
 
     def late_mark(self, ends: list[int], known: int, newest: int, start: int, end: int, size: int) -> int | None:
         """Return the late mark in a chunk of known tokens up to `end`; None: it has none."""
-        half, last = self.min_gap // 2, self._last(known, size)
+        half, last = self.min_gap // 2, self.last_boundary(known, size)
         at, mark = (last - -(-tokens // size) * size for tokens in (half, self.min_gap))
         is_distant = mark < at < last and at - newest >= half and all(abs(one - at) >= half for one in ends)
         return at if is_distant and start < at <= end else None
@@ -76,5 +76,6 @@ class CheckpointSpacing:
         at = end // size * size
         return at if at > start and at - newest >= min(self.min_gap, (at - prompt) // 4) else None
 
-    def _last(self, known: int, size: int) -> int:
+    def last_boundary(self, known: int, size: int) -> int:
+        """Return the position of the end of so many known tokens; 0: no block is before it."""
         return max(0, known - max(1, self.tail)) // size * size

@@ -18,8 +18,7 @@ from msgspec import Struct, field
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.checkpoint_spacing import CheckpointSpacing
 from inflight.core.kv.connector import Fingerprint
-from inflight.core.kv.prefix_cache import PrefixCache
-from inflight.core.kv.state_checkpoints import CheckpointSlots
+from inflight.core.kv.state_checkpoints import StateCheckpoints
 from inflight.core.kv.transfers import Transfers
 from inflight.core.sequence import Sequence
 from inflight.core.types.kv_blocks import KVChain, SharedRoot, block_hash, first_seen, group_hash, root_hash
@@ -126,8 +125,7 @@ class KVExporter:
     def __init__(
         self,
         pool: BlockPool,
-        prefix: PrefixCache,
-        slots: CheckpointSlots,
+        states: StateCheckpoints,
         transfers: Transfers,
         fingerprint: Fingerprint | None,
         layout: ExportLayout,
@@ -136,13 +134,12 @@ class KVExporter:
 
         Args:
             pool: Of blocks.
-            prefix: Finds the node of the checkpoint that is exported.
-            slots: Of checkpoints.
+            states: Holds the checkpoint that is exported, until it is.
             transfers: Copies the content.
             fingerprint: For the hashes of blocks; None: no block is exported.
             layout: Which blocks are exported.
         """
-        self._pool, self._prefix, self._slots, self._transfers = pool, prefix, slots, transfers
+        self._pool, self._states, self._slots, self._transfers = pool, states, states.slots, transfers
         self._fingerprint, self._layout, self._size = fingerprint, layout, layout.block_size
         self._exports: dict[int, _Export] = {}  # by number of the sequence
         self._ready: list[_Ready] = []  # holds its blocks and checkpoints until the next plan
@@ -176,6 +173,7 @@ class KVExporter:
             return
         export, full = self._hashed(sequence, end, self._fingerprint)
         if export.is_complete:
+            self._states.release_exported(sequence)  # of a sequence that was preempted since
             return
         last = self._layout.num_blocks(sequence.request)
         units = self._new_units(sequence, export, full, last)
@@ -184,6 +182,7 @@ class KVExporter:
             export.num_sent = full
         if units is None or full == last:
             self._ready.append(_Ready(export_id))
+            self._states.release_exported(sequence)
             export.is_complete = True
 
     def first_query(self, sequence: Sequence) -> int:
@@ -225,19 +224,10 @@ class KVExporter:
                 return None
             units += [(index, group, table[index]) for index in range(first, full)]
         if self._layout.has_state and export.num_sent < full == last:
-            slot = self._find_checkpoint(sequence, last)
-            if slot is None:
+            if sequence.state is None or sequence.state.exported < 0:
                 return None
-            units.append((last - 1, self._layout.state_group, slot))
+            units.append((last - 1, self._layout.state_group, sequence.state.exported))
         return units
-
-    def _find_checkpoint(self, sequence: Sequence, num_blocks: int) -> int | None:
-        """Return the slot of the checkpoint behind so many blocks of a running sequence."""
-        node, behind = sequence.node, sequence.num_published_blocks - num_blocks
-        for _ in range(behind):
-            cached = self._prefix.at_node(node) if isinstance(node, int) else None
-            node = None if cached is None else cached.key[0]
-        return self._slots.find(node) if behind >= 0 and isinstance(node, int) else None
 
     def _early_send(self, sequence: Sequence, end: int, fingerprint: Fingerprint) -> EarlySend | None:
         """Return the blocks that become full with a chunk up to `end`; None where none does."""

@@ -149,14 +149,14 @@ class KVCacheManager:
         self._writer = OffloadWriter(self._pool, self._prefix, slots, self._transfers, tiers.store, state_group)
         on_publish = None if tiers.store is None else self._writer.add_planned
         for_tier = () if tiers.store is None else (self._writer.postpone, self._writer.add_checkpoint)
-        self._states = StateCheckpoints(slots, self.block_size, self._spacing, state_group, *for_tier)
+        of_states = (slots, self.block_size, self._spacing, state_group, self.has_exporter)
+        self._states = StateCheckpoints(*of_states, *for_tier)
         states = self._states if self.has_state else None
         self._sharing = PrefixSharing(self._layout, self._pool, self._prefix, states, self._prefix_caching, on_publish)
         shared = (self._pool, self._prefix, self._sharing, slots, self._transfers)
         self._loader = PrefixLoader(*shared, tiers, capacity, self._writer)
         exported = ExportLayout.of(capacity, self._spacing)
-        parts_of_export = (self._pool, self._prefix, slots, self._transfers)
-        self._exporter = KVExporter(*parts_of_export, tiers.fingerprint, exported)
+        self._exporter = KVExporter(self._pool, self._states, self._transfers, tiers.fingerprint, exported)
         self._bind()
 
     def _bind(self) -> None:

@@ -92,7 +92,7 @@ class CheckpointSlots:
     def release(self, slot: int) -> None:
         """Release a slot that a row has begun from, or no longer will, or whose transfer has ended."""
         self._holders[slot] -= 1
-        if not self._holders[slot] and slot not in self._nodes:
+        if not self._holders[slot] and slot not in self._nodes and slot not in self._planned:
             self._free.append(slot)
 
     def promote(self, slot: int) -> None:
@@ -165,9 +165,10 @@ class CheckpointSlots:
             self._add(slot, node)
 
     def free(self, slot: int) -> None:
-        """Free a taken slot whose tokens will never be known."""
+        """Free a taken slot whose content will not be findable, once it is not held."""
         self._takers.pop(slot, None)
-        self._free.append(slot)
+        if not self._holders[slot]:
+            self._free.append(slot)
 
     def finish_plan(self) -> None:
         """Make the checkpoints of the plan under construction findable."""
@@ -216,6 +217,7 @@ class StateCheckpoints:
         block_size: int,
         spacing: CheckpointSpacing,
         state_group: int = 1,
+        has_exporter: bool = False,
         on_publish: Callable[[int], None] = lambda node: None,
         on_store: Callable[[int], None] = lambda node: None,
     ):
@@ -226,12 +228,14 @@ class StateCheckpoints:
             block_size: Tokens of a block.
             spacing: Where checkpoints are taken.
             state_group: Number of the recurrent state among groups, as in `Transfer`.
+            has_exporter: Whether prompts are exported to peers, which begin from a checkpoint.
             on_publish: Called with the node of each checkpoint that a plan writes.
             on_store: Called with the node of each checkpoint that is worth keeping beyond the device: those of prompts'
                 ends and branches, and the last one of an answer.
         """
         self.slots = slots
-        self._state_group, self._on_publish, self._on_store = state_group, on_publish, on_store
+        self._state_group, self._has_exporter = state_group, has_exporter
+        self._on_publish, self._on_store = on_publish, on_store
         self.hits = 0  # rows that began from a checkpoint
         self.missed_tokens = 0  # computed again, though their blocks were cached, for want of a checkpoint
         self._size = block_size
@@ -267,6 +271,8 @@ class StateCheckpoints:
         sequence.state = StateProgress(-1 if slot is None else slot, sequence.num_computed, branch)
         if slot is not None:
             self.slots.acquire(slot)
+        if self._has_exporter and 0 < (last := self._export_end(sequence) // self._size) <= hits:
+            self._hold_exported(sequence, self.slots.find(blocks[last - 1].node))
 
     def begin_from_checkpoint(self, sequence: Sequence) -> int:
         """Return the slot that a sequence's row begins from in the plan under construction; -1: none."""
@@ -305,7 +311,7 @@ class StateCheckpoints:
 
     def publish(self, sequence: Sequence, position: int, node: int) -> None:
         """Make a sequence's checkpoint at a position findable by the node of the block that ends there."""
-        unpublished = _progress(sequence).unpublished
+        unpublished, slot = _progress(sequence).unpublished, None
         if unpublished and unpublished[0][0] == position:
             slot = unpublished.pop(0)[1]
             self.slots.publish(slot, node)
@@ -313,6 +319,8 @@ class StateCheckpoints:
             is_of_answer = position > len(sequence.prompt)
             if not is_of_answer and not self.slots.is_mark(slot):
                 self._on_store(node)
+        if self._has_exporter and position == self._export_end(sequence):
+            self._hold_exported(sequence, self.slots.find(node) if slot is None else slot)
 
     def publish_checkpoints(self) -> None:
         """Make the checkpoints of the plan under construction findable for the next one."""
@@ -328,12 +336,32 @@ class StateCheckpoints:
             self.slots.release(state.begins_from)
         for _, slot in state.unpublished:
             self.slots.free(slot)
+        self.release_exported(sequence)
         if self.slots.is_of(state.newest_slot, sequence.number):
             if comes_back:
                 self.slots.promote(state.newest_slot)
             elif state.newest_is_decoded:
                 self._on_store(self.slots.node_of(state.newest_slot))
         sequence.state = None
+
+    def release_exported(self, sequence: Sequence) -> None:
+        """Release the checkpoint at the end of a sequence's export, which needs it no longer."""
+        state = sequence.state
+        if state is not None and state.exported >= 0:
+            self.slots.release(state.exported)
+            state.exported = -1
+
+    def _export_end(self, sequence: Sequence) -> int:
+        """Return the position at which a peer begins behind a sequence's export; 0: it exports nothing."""
+        return self._spacing.last_boundary(len(sequence.prompt), self._size) if sequence.export_id else 0
+
+    def _hold_exported(self, sequence: Sequence, slot: int | None) -> None:
+        """Hold the checkpoint that a sequence exports once the plan under construction is computed. Plans behind that
+        one may fail: none of them writes to the slot meanwhile."""
+        self.release_exported(sequence)
+        if slot is not None:
+            self.slots.hold(slot)
+            _progress(sequence).exported = slot
 
     def _take_marks(self, sequence: Sequence, marks: list[int]) -> list[tuple[int, int | None]]:
         """Take slots for all marks while there are free ones; otherwise one for the last mark, instead of the
