@@ -22,6 +22,7 @@ from inflight.server.processes.messages import (
     UnloadAdapter,
 )
 from inflight.server.processes.worker_messages import EngineReady
+from inflight.text import TextFiles
 
 
 class Engine:
@@ -36,7 +37,7 @@ class Engine:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def found(self) -> Model:
-        return Model(Path("/m"))
+        return Model(TextFiles("/m"))
 
     async def ready(self) -> EngineReady:
         return EngineReady("ipc://x", msgspec.Raw(b"\x80"), tuple(self._adapters.values()), 1)

@@ -17,6 +17,7 @@ from inflight.server.processes.engine_link import Connector, EngineLink
 from inflight.server.processes.messages import AdapterChanged, EngineBroken, Lost, Model, Ready
 from inflight.server.processes.single_engine import SingleEngine
 from inflight.server.served import Served
+from inflight.text import TextFiles
 
 
 def test_an_engine_that_is_lost_while_it_is_connected_to_has_no_model() -> None:
@@ -25,7 +26,7 @@ def test_an_engine_that_is_lost_while_it_is_connected_to_has_no_model() -> None:
             await ready
             raise AssertionError("it is never ready")
 
-        link = EngineLink(Model(Path()), connect)
+        link = EngineLink(Model(TextFiles("")), connect)
         await asyncio.sleep(0)
         assert link.lose("It has ended.") is None
         await asyncio.sleep(0)
@@ -72,7 +73,7 @@ class Rig:
         return SimpleNamespace(serial=model.serial)
 
     async def load(self, serial: int) -> None:
-        self.engine.heard(Model(Path(), serial=serial))
+        self.engine.heard(Model(TextFiles(""), serial=serial))
         while len(self.clients) < serial:
             await asyncio.sleep(0)
 

@@ -32,6 +32,7 @@ from inflight.server.processes.messages import (
 )
 from inflight.server.processes.pooled_models import PooledModels
 from inflight.server.settings import ServerSettings
+from inflight.text import TextFiles
 
 SERVER = ServerSetup(
     settings=ServerSettings(),
@@ -80,7 +81,7 @@ class Rig:
         link._connecting.cancel()
 
     def load(self, serial: int = 1) -> None:
-        self.models.heard(Model(Path("/m"), "a", serial))
+        self.models.heard(Model(TextFiles("/m"), "a", serial))
         self.models.heard(READY)
 
     def acquire(self, name: str = "a") -> asyncio.Task[Any]:
@@ -147,7 +148,7 @@ def test_calls_that_wait_are_refused_when_the_server_ends(monkeypatch: pytest.Mo
 
 def test_a_call_waits_for_this_process_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(rig: Rig) -> None:
-        rig.models.heard(Model(Path("/m"), "a", 1))
+        rig.models.heard(Model(TextFiles("/m"), "a", 1))
         call = rig.acquire()
         rig.models.heard(Acquired(await rig.asked(), "a", 1))
         await asyncio.sleep(0.01)
@@ -166,7 +167,7 @@ async def refused_as_broken(rig: Rig, call: asyncio.Task[Any]) -> None:
 
 def test_an_engine_that_has_ended_meanwhile_costs_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(rig: Rig) -> None:
-        rig.models.heard(Model(Path("/m"), "a", 1))
+        rig.models.heard(Model(TextFiles("/m"), "a", 1))
         call = rig.acquire()
         rig.models.heard(Acquired(await rig.asked(), "a", 1))
         await asyncio.sleep(0)
@@ -215,7 +216,7 @@ def test_a_connection_that_failed_is_tried_again_by_the_next_call(monkeypatch: p
 def test_it_opens_when_the_pinned_models_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(rig: Rig) -> None:
         opening = asyncio.ensure_future(rig.models.open())
-        rig.models.heard(Model(Path("/m"), "a", 1))
+        rig.models.heard(Model(TextFiles("/m"), "a", 1))
         rig.models.heard(PoolReady())
         await asyncio.sleep(0.01)
         assert not opening.done()

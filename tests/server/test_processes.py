@@ -45,6 +45,7 @@ from inflight.server.processes.messages import (
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
+from inflight.text import TextFiles
 
 from .conftest import Server
 from .conftest import children as children_of
@@ -550,7 +551,7 @@ SETUP = Setup(
 
 
 def test_messages_come_out_as_they_went_in() -> None:
-    for message in (SETUP, Loading("x"), Model(Path("/m")), Signal(15), Page(3, b"\xff", "text/plain")):
+    for message in (SETUP, Loading("x"), Model(TextFiles("/m")), Signal(15), Page(3, b"\xff", "text/plain")):
         assert decode_to_child(encode(message)) == message
     for message in (Up(3), Answered("/v1/completions", 200, 0.25), NotAsked("draining"), AskPage(9)):
         assert decode_from_child(encode(message)) == message

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +13,7 @@ from inflight.server.processes.messages import Lost, Model, ServerSetup, Up
 from inflight.server.processes.supervisor import Supervisor
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenants
+from inflight.text import TextFiles
 
 
 @pytest.mark.parametrize(("serial", "names"), [(1, ("",)), (None, ("a", "b"))], ids=["one model", "several"])
@@ -30,11 +30,11 @@ def test_an_api_process_is_up_by_the_engine_that_is_there(serial: int | None, na
         engines: Any = SimpleNamespace(first_ready="first")
         supervisor._children[0], supervisor._engines = child, engines
         for number, name in enumerate(names):
-            supervisor._announce(Model(Path("/m"), name, number))
+            supervisor._announce(Model(TextFiles("/m"), name, number))
         if serial is not None:
             supervisor._announce(Lost("It has ended."))
             supervisor._heard(child, Up(0))
-            supervisor._announce(Model(Path("/m"), serial=serial))
+            supervisor._announce(Model(TextFiles("/m"), serial=serial))
             supervisor._heard(child, Up(0))
         assert not child.is_up and not ready
         supervisor._heard(child, Up(serial))

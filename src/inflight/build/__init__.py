@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from inflight.build.engine import Engine, build_engine
     from inflight.build.kv_transfer import KVPeerSettings
-    from inflight.build.model import BUILT_IN, has_chat_template, model_folder
+    from inflight.build.model import BUILT_IN, has_chat_template, model_folder, text_files
     from inflight.build.needs import MemoryNeeds, memory_needs
     from inflight.build.prefill_engines import build_engines
 
@@ -26,12 +26,13 @@ __all__ = [
     "has_chat_template",
     "memory_needs",
     "model_folder",
+    "text_files",
 ]
 
 _MODULES = {
     "engine": ("Engine", "build_engine"),
     "kv_transfer": ("KVPeerSettings",),
-    "model": ("BUILT_IN", "has_chat_template", "model_folder"),
+    "model": ("BUILT_IN", "has_chat_template", "model_folder", "text_files"),
     "needs": ("MemoryNeeds", "memory_needs"),
     "prefill_engines": ("build_engines",),
 }

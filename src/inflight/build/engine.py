@@ -21,10 +21,10 @@ from inflight.build.drafting import Drafting, resolve_drafting
 from inflight.build.executor import Built, ExecutorSettings, StartSeconds, build_executor
 from inflight.build.kv_connectors import ConnectorSettings, KVConnectors, resolve_connectors
 from inflight.build.limits import Limits, resolve_device, resolve_limits, warn_of_attention_backend, warn_of_int4
-from inflight.build.model import computed_model, model_folder
+from inflight.build.model import computed_model, text_files
 from inflight.build.ranks import closed_by_a_fault, start_workers
 from inflight.build.resolved_settings import resolved_settings
-from inflight.build.text import find_end_tokens, grammars_of, load_text, read_text_prompts
+from inflight.build.text import find_end_tokens, grammars_of, load_text, read_text_prompts, warn_of_tokenizer
 from inflight.config.assembly import Rules, make_rules, make_scheduler
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
@@ -38,6 +38,7 @@ from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution.backends.protocol import Device, KVShape
 from inflight.execution.backends.torch.device import first_line
+from inflight.execution.checkpoints.hub import hub_cache
 from inflight.execution.computing import ComputedModel
 from inflight.execution.device_faults import is_out_of_memory
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
@@ -53,7 +54,7 @@ from inflight.models.registry import read_generation
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import ModelSpec
 from inflight.release import VERSION
-from inflight.text import ChatTemplate, Tokenizer
+from inflight.text import ChatTemplate, TextFiles, Tokenizer
 
 if TYPE_CHECKING:
     from inflight.build.kv_transfer import KVPeerSettings
@@ -182,21 +183,23 @@ def _without_collections() -> Iterator[None]:
 
 def _build(arguments: _Arguments) -> Engine:
     settings, began = arguments.settings, time.perf_counter()
-    folder = model_folder(settings)
+    named = text_files(settings)
+    folder = Path(named.model)
     files = gguf_at(folder) or folder  # opened once for all readers
     device = resolve_device(settings)
     computed = computed_model(files, settings, str(device.value))
     prompts = read_text_prompts(files, settings, computed.spec)
     with ThreadPoolExecutor(1, "text") as aside:  # a large vocabulary takes a third as long as a small model's weights
-        text = _Text(aside.submit(_timed_text, files, settings), prompts, time.perf_counter() - began)
-        return _assemble(files, computed, device, text, arguments)
+        text = _Text(aside.submit(_timed_text, named, files, settings), prompts, time.perf_counter() - began)
+        with hub_cache(settings.download_dir):  # of adapters and draft models
+            return _assemble(files, computed, device, text, arguments)
 
 
 def _timed_text(
-    files: Path | GGUFModel, settings: EngineSettings
+    named: TextFiles, model: Path | GGUFModel, settings: EngineSettings
 ) -> tuple[Tokenizer | None, ChatTemplate | None, float]:
     began = time.perf_counter()
-    return *load_text(files, settings), time.perf_counter() - began
+    return *load_text(named, model, settings), time.perf_counter() - began
 
 
 class _Prepared(Struct, frozen=True):
@@ -287,6 +290,7 @@ def _assemble(
     connectors, built = computing.connectors, computing.built
     tokenizer, template, text_seconds = text.reading.result()
     ends = find_end_tokens(computed.spec, tokenizer)
+    warn_of_tokenizer(settings, computed.spec, tokenizer)
     resolved = _resolved(settings, prepared, computing) | {"end_token_ids": ends.resolved()}
     capacity = built.executor.capacity
     driven: Executor = built.executor if arguments.wrap is None else arguments.wrap(built.executor, device)

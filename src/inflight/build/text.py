@@ -10,14 +10,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inflight.config.engine import EngineSettings
-from inflight.config.setting import Resolved, SettingsError
+from inflight.config.setting import Resolved, SettingsError, read_template
 from inflight.execution.grammars.compiled_grammars import CompiledGrammars
 from inflight.execution.grammars.compiling import GrammarError
 from inflight.execution.grammars.vocabulary import Vocabulary
 from inflight.models.gguf.gguf_model import GGUFModel
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts, read_prompts
 from inflight.models.spec import ModelSpec
-from inflight.text import ChatTemplate, Tokenizer, TokenizerError
+from inflight.text import ChatTemplate, TextFiles, Tokenizer, TokenizerError
 
 
 def read_text_prompts(files: Path | GGUFModel, settings: EngineSettings, model: ModelSpec) -> TextPrompts:
@@ -30,19 +30,17 @@ def read_text_prompts(files: Path | GGUFModel, settings: EngineSettings, model: 
             "--score-template writes pairs that a model reads together, and this model has no score for them; set "
             "--score-tokens, or leave it out."
         )
-    path = Path(settings.score_template)
-    try:
-        return replace(prompts, of_pairs=path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--score-template {path} cannot be read ({error}); give a file of text.") from None
+    return replace(prompts, of_pairs=read_template("--score-template", settings.score_template))
 
 
-def load_text(files: Path | GGUFModel, settings: EngineSettings) -> tuple[Tokenizer | None, ChatTemplate | None]:
+def load_text(
+    named: TextFiles, model: Path | GGUFModel, settings: EngineSettings
+) -> tuple[Tokenizer | None, ChatTemplate | None]:
     """Load tokenizer and chat template. With dummy weights both may be missing: then prompts are token ids."""
     try:
-        return Tokenizer.load(files), ChatTemplate.load(files)
+        return named.load(model)
     except TokenizerError:
-        path = files.path if isinstance(files, GGUFModel) else files
+        path = Path(named.tokenizer or named.model)
         if settings.load_format == "dummy" and not (path / "tokenizer.json").exists():
             return None, None
         raise
@@ -85,6 +83,17 @@ def find_end_tokens(model: ModelSpec, tokenizer: Tokenizer | None) -> EndTokens:
             ", ".join(map(str, ends.dropped)),
         )
     return ends
+
+
+def warn_of_tokenizer(settings: EngineSettings, model: ModelSpec, tokenizer: Tokenizer | None) -> None:
+    """Warn of a tokenizer of the settings that has tokens which the model does not."""
+    if settings.tokenizer is not None and tokenizer is not None and tokenizer.vocab_size > model.vocab_size:
+        log.warning(
+            "--tokenizer %s has %d tokens, and the model's vocabulary %d: prompts with other tokens are refused.",
+            settings.tokenizer,
+            tokenizer.vocab_size,
+            model.vocab_size,
+        )
 
 
 def grammars_of(model: ModelSpec, tokenizer: Callable[[], Tokenizer | None], ranks: int) -> CompiledGrammars:

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 HELP = "Type a message; /reset starts over, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."
 
-NO_TEMPLATE = "This model has no chat template; use `inflight run --raw PROMPT` instead."
+NO_TEMPLATE = (
+    "This model has no chat template; give one with --chat-template, or use `inflight run PROMPT`, which continues the "
+    "text."
+)
 
 
 @click.command("chat", cls=Verb)

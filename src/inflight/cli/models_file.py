@@ -37,7 +37,10 @@ from inflight.launch.several_models import FileModel, ModelsFile
 from inflight.server.settings import ServerSettings
 
 MAX_WAIT = 60.0  # seconds
-OF_MODELS = ("tool_parser", "reasoning_parser", "parse_control_tokens", "max_n", "max_prompts", "record")
+OF_MODELS = (
+    *("tool_parser", "reasoning_parser", "parse_control_tokens", "generation_config", "override_generation_config"),
+    *("max_n", "max_prompts", "record"),
+)
 _GROUPS = ("Engine", "Scheduling")
 _TOP = ("memory", "max-wait", "default", "models")
 _RESIDENCY = ("aliases", "pin", "weight", "idle", "size")

@@ -158,6 +158,8 @@ def _answer(engine: Engine, params: SamplingParams, prompt: str | None, asked: R
         if prompt is QUESTION:
             show(f"(No prompt was given, so here is one: {QUESTION})")
     chat = engine.prompts.can_chat and not asked.raw
+    if not chat and not asked.raw:
+        show("(This model has no chat template, so it continues the text; --chat-template FILE gives it one.)")
     messages = [{"role": "user", "content": prompt}]
     token_ids = engine.prompts.chat(Conversation(messages)).token_ids if chat else engine.prompts.tokens(prompt)
     request = engine.prompts.request("0", token_ids, params, engine.loop.clock.now())

@@ -6,10 +6,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
-from inflight.config.setting import Bound, Resolved, SettingsError, check_settings, option, setting, whole_number
+from inflight.config.setting import (
+    Bound,
+    Resolved,
+    SettingsError,
+    check_settings,
+    option,
+    read_json_object,
+    read_template,
+    setting,
+    whole_number,
+)
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.core.types.sampling import MAX_RANK
 from inflight.counted import UNBOUNDED, counted
@@ -43,6 +55,24 @@ class EngineSettings:
         metavar="M",
     )
     revision: str | None = setting(None, "Branch, tag or commit of a hub id.")
+    download_dir: str | None = setting(
+        None, "Folder for models of the hub; else its own cache (HF_HOME).", metavar="DIR", path="folder"
+    )
+    tokenizer: str | None = setting(
+        None, "Folder, .gguf file or hub id of another tokenizer, whose chat template is used too.", metavar="M"
+    )
+    chat_template: str | None = setting(
+        None,
+        "Jinja template of conversations instead of the model's: a file, or the template itself.",
+        metavar="FILE",
+        text=partial(read_template, "--chat-template"),
+    )
+    chat_template_kwargs: Mapping[str, Any] | None = setting(
+        None,
+        'Variables of the chat template unless a request sets them, such as {"enable_thinking": false}.',
+        metavar="JSON",
+        text=partial(read_json_object, "--chat-template-kwargs"),
+    )
     family: str | None = setting(None, "Family of a model of your own: package.module:NAME.", metavar="F")
     backend: BackendChoice = setting(
         "auto", "auto: our kernels; transformers: its modules, for families that inflight does not have; slow."

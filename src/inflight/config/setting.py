@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -180,6 +182,34 @@ class Resolved:
 
     value: int | float | str | bool
     reason: str
+
+
+def read_json_object(name: str, text: str) -> dict[str, Any]:
+    """Return the JSON object of an option's value. Raises SettingsError."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f'{name} is not JSON ({error}); give an object, such as {{"name": 1}}.') from None
+    if not isinstance(found, dict):
+        raise SettingsError(f'{name} is a JSON {type(found).__name__}; give an object, such as {{"name": 1}}.')
+    return found
+
+
+def read_template(name: str, given: str) -> str:
+    """Return the source of an option's Jinja template: the file's, or what is given where this is a template itself.
+    Raises SettingsError."""
+    if "{" in given or "\n" in given:
+        return given
+    try:
+        source = Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise SettingsError(
+            f"{name} {given} cannot be read ({cause}); give a Jinja file, or the template itself."
+        ) from None
+    if "{" not in source:
+        raise SettingsError(f"{name} {given} holds no Jinja template: neither {{{{ nor {{% is in it; give one.")
+    return source
 
 
 def option(name: str) -> str:

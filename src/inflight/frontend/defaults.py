@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from inflight.core.types.sampling import InvalidSampling, SamplingParams
@@ -30,3 +31,13 @@ def sampling_defaults(generation: Mapping[str, Any] | None) -> SamplingParams:
             continue
         given[name] = value
     return SamplingParams(**given)
+
+
+def overridden(defaults: SamplingParams, given: Mapping[str, Any]) -> SamplingParams:
+    """Return the defaults with other values. Raises InvalidSampling for an unknown name or a value out of range."""
+    known = (*_TAKEN, "do_sample")
+    if unknown := [name for name in given if name not in known]:
+        raise InvalidSampling(f"it has {unknown[0]!r}; known are {', '.join(known)}.")
+    values = {name: value for name, value in given.items() if name in _TAKEN}
+    greedy = {"temperature": 0.0} if given.get("do_sample") is False else {}
+    return replace(defaults, **{**greedy, **values})

@@ -21,8 +21,10 @@ from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import load_numpy
 from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.plan import Executor
+from inflight.core.types.sampling import SamplingParams
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
+from inflight.frontend.defaults import overridden, sampling_defaults
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.frontend.parsers.registry import NONE
 from inflight.launch.engine_setup import ModelSetup
@@ -30,6 +32,7 @@ from inflight.live.engine_feed import EngineFeed
 from inflight.live.frames import Hello, Setting
 from inflight.live.observer import LiveObserver
 from inflight.models.gguf.gguf_model import is_gguf, model_name
+from inflight.models.registry import read_generation
 from inflight.peer_secret import PeerSecretError, read_peer_secret
 from inflight.server.engine_description import EngineDescription, ServedLane
 from inflight.server.kv_peers import KVPeering
@@ -37,13 +40,14 @@ from inflight.server.live.sources import EngineSource, FrameCache
 from inflight.server.metrics.page import Metrics
 from inflight.server.parsers import parsers_of, settled
 from inflight.server.settings import ServerSettings
+from inflight.text.text_files import TextFiles
 
 if TYPE_CHECKING:
     from inflight.build import Engine, KVPeerSettings
     from inflight.engine.kv_events.publisher import KVEventPublisher
 
 Doing = Callable[[str], None]  # called with the current stage of loading
-Found = Callable[[Path], None]  # called with the model's folder
+Found = Callable[[TextFiles], None]  # called with the files of tokenizer and chat template
 Wrap = Callable[[Executor, Resolved], Executor]
 
 
@@ -72,7 +76,7 @@ class LoadedEngine:
 def load_engine(
     setup: ModelSetup,
     doing: Doing = lambda stage: None,
-    found: Found = lambda folder: None,
+    found: Found = lambda text: None,
     wrap: Wrap | None = None,
     kv_events: KVEventPublisher | None = None,
     peers: KVPeerSettings | None = None,
@@ -81,20 +85,20 @@ def load_engine(
 
     Args:
         doing: Called with each stage of the loading.
-        found: Called with the model's folder before the engine is built.
+        found: Called with the files of its text side before the engine is built.
         wrap: As in `build_engine`.
         kv_events: Publishes the changes of the prefix cache.
         peers: As in `build_engine`.
     """
     # Imported here, in the loader's thread: it loads numpy and the kernels.
     load_numpy()
-    from inflight.build import build_engine, model_folder
+    from inflight.build import build_engine, text_files
 
     def progress(done: int, total: int) -> None:
         doing(f"loading the model ({loaded(done, total)})")
 
     doing("loading the model")
-    found(model_folder(setup.engine))
+    found(text_files(setup.engine))
     queue = None if kv_events is None else KVEventQueue()
     engine = build_engine(
         setup.engine, setup.scheduling, setup.record, progress, wrap=wrap, kv_event_queue=queue, peers=peers
@@ -122,7 +126,7 @@ def _describe(setup: ModelSetup, engine: Engine) -> EngineDescription:
         max_model_len=engine.capacity.max_model_len,
         vocab_size=engine.capacity.vocab_size,
         max_sequences=setup.scheduling.max_queued,
-        defaults=engine.defaults,
+        defaults=_sampling_defaults(setup.server, engine.defaults),
         seed=setup.engine.seed,
         clock_zero=time.monotonic() - engine.loop.clock.now(),
         parsers=_parsers(setup.server, engine),
@@ -137,6 +141,16 @@ def _describe(setup: ModelSetup, engine: Engine) -> EngineDescription:
     if described.peering is not None:
         log_line(_peering_sentence(described.peering))
     return described
+
+
+def _sampling_defaults(settings: ServerSettings, own: SamplingParams) -> SamplingParams:
+    """Return the sampling settings of requests that name none. own: the model's. Raises ModelError."""
+    source, found = settings.generation_config, own
+    if source == "vllm":
+        found = SamplingParams()
+    elif source != "auto":
+        found = sampling_defaults(read_generation(Path(source).expanduser()))
+    return overridden(found, settings.override_generation_config or {})
 
 
 def wanted_peers(settings: ServerSettings) -> KVPeerSettings | None:

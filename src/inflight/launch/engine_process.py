@@ -292,7 +292,7 @@ class _LocalEngine(EngineProcess):
         engine, loaded = load_engine(
             setup,
             doing=lambda doing: self.send(Loading(doing)),
-            found=lambda folder: self.send(Model(folder)),
+            found=lambda text: self.send(Model(text)),
             wrap=self._wrap if setup.sharing is None else partial(self._share_cores, setup.sharing),
             kv_events=_open_kv_events(setup.server.kv_events_config),
             peers=wanted_peers(setup.server),

@@ -134,7 +134,11 @@ def supervise(
         else:
             ready(url(settings, bound))
 
-    return Supervisor(server, tenants, bound, make_engines, is_ready).run()
+    try:
+        return Supervisor(server, tenants, bound, make_engines, is_ready).run()
+    finally:
+        if settings.uds is not None:
+            settings.uds.unlink(missing_ok=True)
 
 
 def _log_ready(

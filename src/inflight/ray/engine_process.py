@@ -85,10 +85,10 @@ class _ReplicasProcess(EngineProcess):
 
     def _start(self) -> ReplicaHandle:
         """Start Ray and the replicas. Raises SettingsError, ModelError."""
-        from inflight.build import model_folder
+        from inflight.build import text_files
 
         setup, replicas = self._setup_of_replica, self._replicas
-        self.send(Model(model_folder(setup.engine)))  # checks the model before Ray is started
+        self.send(Model(text_files(setup.engine)))  # checks the model before Ray is started
         self.send(Loading("starting Ray and the replicas"))
         where = "and a Ray of this machine" if replicas.address is None else f"on Ray at {replicas.address}"
         log_line(f"Starting {counted(replicas.started, 'replica')} {where}; half a minute, or more on a busy machine.")

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from inflight.server.access_log import AccessLog, Observe
-from inflight.server.asgi import IGNORED_FIELDS, MAX_TOKENS, error_response, request_id_headers
+from inflight.server.asgi import IGNORED_FIELDS, MAX_TOKENS, UnderPath, error_response, request_id_headers
 from inflight.server.docs_page import docs_page
 from inflight.server.endpoints import endpoint_routes
 from inflight.server.errors import ApiError, without_frames
@@ -53,9 +53,22 @@ DESCRIPTION = "OpenAI-compatible inference with continuous batching."
 class Application(Starlette):
     """The operations as an ASGI application, with the document of them at /openapi.json and as a page at /docs."""
 
-    def __init__(self, operations: list[Operation], version: str, *, needs_keys: bool, ignores_unknown: bool):
-        """ignores_unknown: endpoints ignore unknown fields of their bodies, instead of refusing them."""
-        self._operations, self._needs_keys = operations, needs_keys
+    def __init__(
+        self,
+        operations: list[Operation],
+        version: str,
+        *,
+        needs_keys: bool,
+        ignores_unknown: bool,
+        root_path: str = "",
+    ):
+        """Make the application.
+
+        Args:
+            ignores_unknown: Endpoints ignore unknown fields of their bodies, instead of refusing them.
+            root_path: Path under which a proxy shows it.
+        """
+        self._operations, self._needs_keys, self._root_path = operations, needs_keys, root_path
         self._open_bodies = {one.body.kind for one in ENDPOINTS.values()} if ignores_unknown else set()
         self._info = {"title": "inflight", "description": DESCRIPTION, "version": version}
         shown = [Route("/openapi.json", self._show_document), Route("/docs", self._show_page)]
@@ -63,7 +76,8 @@ class Application(Starlette):
 
     def openapi(self) -> Document:
         """Return the OpenAPI document."""
-        return openapi_document(self._operations, self._info, self._needs_keys, self._open_bodies)
+        document = openapi_document(self._operations, self._info, self._needs_keys, self._open_bodies)
+        return document | {"servers": [{"url": self._root_path}]} if self._root_path else document
 
     @cached_property
     def _document(self) -> bytes:
@@ -117,12 +131,16 @@ def make_app(
     ]
     operations = [operation for group in routes for operation in group.operations]
     ignores_unknown = service.settings.unknown_fields != "refuse"
-    app = Application(operations, version, needs_keys=tenants.required, ignores_unknown=ignores_unknown)
+    root_path = service.settings.root_path
+    needs_keys = tenants.required
+    app = Application(operations, version, needs_keys=needs_keys, ignores_unknown=ignores_unknown, root_path=root_path)
     table = RouteTable(app.routes)
     _add_ingress(app, service.settings, tenants)
     if spans is not None:
         app.add_middleware(TraceRequests, sink=spans)
     app.add_middleware(AccessLog, observe=observe, template=table.template)
+    if root_path:
+        app.add_middleware(UnderPath, root_path=root_path)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, partial(_http_error, table))
     app.add_exception_handler(Exception, _fault)

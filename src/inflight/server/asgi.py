@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inflight.counted import LONGEST_SHOWN
 from inflight.server.common.prepared import Call
@@ -29,6 +29,19 @@ MAX_TOKENS = "X-Inflight-Max-Tokens"
 _NOTICES = "notice_headers"  # in the request's state
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _NOT_IN_CALLS = re.compile(r"[/+=@]")  # signs of a request's id that no id of a call has, since paths hold those
+
+
+class UnderPath:
+    """Takes the path of a proxy off requests that have it, before any other layer reads their path."""
+
+    def __init__(self, app: ASGIApp, root_path: str):
+        self._app, self._root_path = app, root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (scope["path"] + "/").startswith(self._root_path + "/"):
+            scope["path"] = scope["path"].removeprefix(self._root_path) or "/"
+            scope["raw_path"] = scope["raw_path"].removeprefix(self._root_path.encode("ascii")) or b"/"
+        await self._app(scope, receive, send)
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

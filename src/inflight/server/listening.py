@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import resource
 import socket
+from pathlib import Path
 
 from inflight.server.settings import ServerSettings
 
@@ -33,6 +36,8 @@ def listen(settings: ServerSettings) -> socket.socket:
         DescriptorsError: The system gives too few descriptors.
     """
     possible_connections(settings.max_connections)
+    if settings.uds is not None:
+        return _listen_at(settings.uds)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -51,6 +56,39 @@ def listen(settings: ServerSettings) -> socket.socket:
             "with --host and --port."
         ) from None
     return bound
+
+
+def _listen_at(path: Path) -> socket.socket:
+    """Listen at a Unix socket, which its owner and group may connect to. A file that a server has left is replaced.
+    Raises AddressError."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o117)
+    try:
+        if path.is_socket() and not _is_listened_at(path):
+            path.unlink()
+        bound.bind(str(path))
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        cause = error.strerror or error
+        if error.errno == errno.EADDRINUSE:
+            cause = "another server listens there" if path.is_socket() else "there is another file"
+        raise AddressError(f"--uds {path} cannot be used ({cause}); choose another path.") from None
+    finally:
+        os.umask(before)
+    return bound
+
+
+def _is_listened_at(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(1.0)
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            pass  # bind reports it
+    return True
 
 
 def possible_connections(wanted: int) -> int:
@@ -72,6 +110,9 @@ def possible_connections(wanted: int) -> int:
 
 
 def url(settings: ServerSettings, bound: socket.socket) -> str:
+    """Return the server's address; of a Unix socket unix:PATH."""
+    if settings.uds is not None:
+        return f"unix:{settings.uds}"
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scheme = "http" if settings.ssl_certfile is None else "https"
-    return f"{scheme}://{host}:{bound.getsockname()[1]}"
+    return f"{scheme}://{host}:{bound.getsockname()[1]}{settings.root_path}"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from inflight.config.kv_events import read_kv_events
 from inflight.config.parsers import ParserSettings
-from inflight.config.setting import Bound, SettingsError, check_settings, option, setting
+from inflight.config.setting import Bound, SettingsError, check_settings, option, read_json_object, setting
 from inflight.core.types.kv_transfer import KVTransferOptions, Role, Transport
+from inflight.core.types.sampling import InvalidSampling, SamplingParams
 from inflight.engine.kv_events import KVEventOptions
+from inflight.frontend.defaults import overridden
 from inflight.server.common.bodies import UnknownFieldPolicy
 from inflight.server.ingress.addresses import Networks, is_loopback
 
@@ -23,6 +27,7 @@ _OF_ROLES = (
 _POSITIVE = Bound(0, 2**31, "a number above 0", above=True, below=True)
 _TRANSFER_SECONDS = Bound(0, 3600, "seconds above 0, up to 3,600", above=True)
 _COLLECTOR = re.compile(r"https?://[^/?#\s]+(?<!:4317)(/\S*)?")
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_.:\[\]-]+")
 
 
@@ -36,11 +41,29 @@ class ServerSettings(ParserSettings):
         "Port to listen on; 0 takes a free one.",
         bound=Bound(0, 65535, "a number from 1 to 65535, or 0 for a free one"),
     )
+    uds: Path | None = setting(
+        None, "Unix socket to listen on, for its owner and group, instead of --host and --port.", metavar="PATH"
+    )
+    root_path: str = setting(
+        "", "Path under which a proxy shows the server, such as /llm; requests may have it or not.", metavar="PATH"
+    )
     api_processes: int = setting(
         1, "Processes for HTTP and streams, beside the engine's.", bound=Bound(1, 64, "a number from 1 to 64")
     )
     served_model_name: tuple[str, ...] = setting(
         (), "Name of the model in requests, the first in answers; several times."
+    )
+    generation_config: str = setting(
+        "auto",
+        "Sampling settings of requests that name none: auto: of the model's files; vllm: of neither; or a folder with "
+        "generation_config.json.",
+        metavar="FROM",
+    )
+    override_generation_config: Mapping[str, Any] | None = setting(
+        None,
+        'Some of them, such as {"temperature": 0.5}.',
+        metavar="JSON",
+        text=partial(read_json_object, "--override-generation-config"),
     )
     parse_control_tokens: bool = setting(False, "Let messages contain control tokens; without it they are plain text.")
     unknown_fields: UnknownFieldPolicy = setting(
@@ -163,11 +186,11 @@ class ServerSettings(ParserSettings):
     @property
     def is_loopback(self) -> bool:
         """Return whether only this machine can connect."""
-        return is_loopback(self.host)
+        return self.uds is not None or is_loopback(self.host)
 
     def connections_of_one(self, connections: int) -> int:
-        """Return the maximum of one address. connections: of all."""
-        return self.max_connections_per_address or max(1, connections // 2)
+        """Return the maximum of one address. connections: of all. Clients of a Unix socket have no address."""
+        return self.max_connections_per_address or max(1, connections if self.uds else connections // 2)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -184,6 +207,18 @@ class ServerSettings(ParserSettings):
             )
         self._check_kv_transfer()
         self._check_ingress()
+        self._check_generation()
+
+    def _check_generation(self) -> None:
+        try:
+            overridden(SamplingParams(), self.override_generation_config or {})
+        except InvalidSampling as error:
+            raise SettingsError(f"--override-generation-config: {error}") from None
+        folder = self.generation_config
+        if folder not in ("auto", "vllm") and not (Path(folder).expanduser() / "generation_config.json").is_file():
+            raise SettingsError(
+                f"--generation-config is {folder!r}; give auto, vllm, or a folder that holds generation_config.json."
+            )
 
     def _check_kv_transfer(self) -> None:
         if self.role is None:
@@ -225,6 +260,8 @@ class ServerSettings(ParserSettings):
                 "would never fit; raise the budget or lower the other."
             )
         Networks(self.trusted_proxies)
+        if not _ROOT_PATH.fullmatch(self.root_path):
+            raise SettingsError(f"--root-path is {self.root_path!r}; give a path without a slash at its end, as /llm.")
         for origin in self.cors_origin:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise SettingsError(

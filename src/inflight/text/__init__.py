@@ -7,6 +7,7 @@ from inflight.text.chat_encoder import ChatEncoder, EncodedChat, RenderedChat
 from inflight.text.detokenizer import IncrementalDetokenizer
 from inflight.text.errors import ChatTemplateError, TemplateVariableError, TokenizerError
 from inflight.text.stream import AnswerStart, StopStringFinder, TextStream
+from inflight.text.text_files import TextFiles
 from inflight.text.tokenizer import Tokenizer
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "RenderedChat",
     "StopStringFinder",
     "TemplateVariableError",
+    "TextFiles",
     "TextStream",
     "Tokenizer",
     "TokenizerError",

@@ -82,6 +82,10 @@ class ChatTemplate:
         source: str | Mapping[str, str] | None,
         special_tokens: Mapping[str, str | list[str]] | None = None,
         limits: RenderLimits = RenderLimits(),  # noqa: B008  (frozen)
+        *,
+        searched: str = "",
+        option: str = "",
+        variables: Mapping[str, Any] | None = None,
     ) -> None:
         """Store the sources.
 
@@ -89,7 +93,12 @@ class ChatTemplate:
             source: One template, or several by name ("default", "tool_use", …); None: the model has none.
             special_tokens: Variables of the template, such as `bos_token`.
             limits: Of one rendering.
+            searched: Names for errors where a template was searched; empty: a model's folder.
+            option: Name of the option that gives the template; empty: the model has it.
+            variables: Variables of the template, unless a conversation has others.
         """
+        self._searched = searched or f"neither chat_template.jinja nor a chat_template in {FILE_NAME}"
+        self._option, self._variables = option, dict(variables or {})
         self._limits = limits
         self._sources = {_DEFAULT: source} if isinstance(source, str) else dict(source or {})
         self._special_tokens = dict(special_tokens or {})
@@ -107,12 +116,28 @@ class ChatTemplate:
         """
         config = read_tokenizer_config(folder)
         if isinstance(folder, GGUFModel):
-            return cls(_templates_in(config, folder.path), special_tokens(config))
+            searched = f"the metadata of {folder.path.name} have no tokenizer.chat_template"
+            return cls(_templates_in(config, folder.path), special_tokens(config), searched=searched)
         return cls(_template_files(folder) or _templates_in(config, folder / FILE_NAME), special_tokens(config))
 
     def of_other_source(self, source: str) -> ChatTemplate:
         """Make another template for the same model."""
         return ChatTemplate(source, self._special_tokens, self._limits)
+
+    def with_options(self, source: str, variables: Mapping[str, Any]) -> ChatTemplate:
+        """Return the template with other variables, and with the source of --chat-template, if there is one. Raises
+        TemplateVariableError."""
+        if not source and not variables:
+            return self
+        try:
+            checked = _checked_variables(variables)
+        except TemplateVariableError as error:
+            raise TemplateVariableError(f"--chat-template-kwargs: {error}") from None
+        option = "--chat-template" if source else ""
+        sources = source or self._sources
+        return ChatTemplate(
+            sources, self._special_tokens, self._limits, searched=self._searched, option=option, variables=checked
+        )
 
     @property
     def is_available(self) -> bool:
@@ -170,7 +195,7 @@ class ChatTemplate:
                 name,
                 _checked(conversation.messages, self._compile(name)),
                 _plain(conversation.tools, "tools"),
-                _checked_variables(conversation.variables or {}),
+                {**self._variables, **_checked_variables(conversation.variables or {})},
                 conversation.add_generation_prompt,
                 conversation.continue_final_message,
             )
@@ -212,8 +237,8 @@ class ChatTemplate:
     def _choose(self, has_tools: bool) -> str:
         if not self._sources:
             raise ChatTemplateError(
-                "This model has no chat template (neither chat_template.jinja nor a chat_template in "
-                f"{FILE_NAME} or a GGUF file), so it takes no messages; give the prompt as text instead."
+                f"This model has no chat template ({self._searched}), so it takes no messages; give the prompt as "
+                "text, or a template with --chat-template."
             )
         if has_tools and _WITH_TOOLS in self._sources:
             return _WITH_TOOLS
@@ -239,8 +264,8 @@ class ChatTemplate:
             environment, source = chat_environment(), self._sources[name]
             if len(source) > _LONGEST_SOURCE:
                 raise ChatTemplateError(
-                    f"The model's chat template {name!r} has {len(source):,} characters, and at most "
-                    f"{_LONGEST_SOURCE:,} are compiled; correct it in the model's folder, or give the prompt as text."
+                    f"{self._title(name)} has {len(source):,} characters, and at most {_LONGEST_SOURCE:,} are "
+                    f"compiled; {self._correct}."
                 )
             try:
                 tree = environment.parse(source)
@@ -253,15 +278,22 @@ class ChatTemplate:
                 self._compiled[name] = _Compiled(environment.from_string(tree), *read)  # which rewrites the tree
             except TemplateSyntaxError as error:
                 raise ChatTemplateError(
-                    f"The model's chat template {name!r} has an error in line {error.lineno}: {error.message}; "
-                    "correct it in the model's folder, or give the prompt as text."
+                    f"{self._title(name)} has an error in line {error.lineno}: {error.message}; {self._correct}."
                 ) from error
             except (RecursionError, MemoryError, SyntaxError, ValueError) as error:  # of Python's own compiler, too
                 raise ChatTemplateError(
-                    f"The model's chat template {name!r} cannot be compiled ({type(error).__name__}: it is nested too "
-                    "deeply, or no program); correct it in the model's folder, or give the prompt as text."
+                    f"{self._title(name)} cannot be compiled ({type(error).__name__}: it is nested too deeply, or no "
+                    f"program); {self._correct}."
                 ) from error
         return self._compiled[name]
+
+    def _title(self, name: str) -> str:
+        return self._option or f"The model's chat template {name!r}"
+
+    @property
+    def _correct(self) -> str:
+        """Return the next step after an error of the source."""
+        return "correct it" if self._option else "correct it in the model's folder, or give the prompt as text"
 
 
 def _template_files(folder: Path) -> dict[str, str]:

@@ -27,6 +27,10 @@ from inflight.server.settings import ServerSettings
         ({"cors_origin": ("chat.example.com",)}, "such as https://chat.example.com"),
         ({"cors_origin": ("https://chat.example.com/",)}, "such as https://chat.example.com"),
         ({"allowed_hosts": ("https://llm.example.com",)}, "without scheme"),
+        ({"root_path": "/llm/"}, "without a slash at its end"),
+        ({"generation_config": "/nowhere"}, "a folder that holds generation_config.json"),
+        ({"override_generation_config": {"temprature": 1}}, "it has 'temprature'; known are temperature, "),
+        ({"override_generation_config": {"top_p": 2}}, "--override-generation-config: top_p is 2"),
         ({"ssl_keyfile": Path("key")}, "no effect without --ssl-certfile"),
     ],
 )

@@ -21,7 +21,7 @@ from inflight.server.errors import ApiError
 from inflight.server.preprocessing import pool as pool_module
 from inflight.server.preprocessing.pool import SHORT_BYTES, PreprocessingError, PreprocessingPool, ReadingProcess
 from inflight.server.preprocessing.worker import Preprocessor
-from inflight.text import ChatTemplate, Tokenizer
+from inflight.text import ChatTemplate, TextFiles, Tokenizer
 
 BUILT_IN = Path(inflight.__file__).parent / "builtin_model"
 MEMORY = 64 << 20
@@ -43,7 +43,7 @@ def run(
         tokenizer = Tokenizer.load(folder)
         in_place = Preprocessor(PromptEncoder(tokenizer, ChatTemplate.load(folder), 0), tokenizer, Limits())
         pool = PreprocessingPool(long_processes)
-        pool.load(folder)
+        pool.load(TextFiles(str(folder)))
         try:
             await asyncio.to_thread(pool.configure, Limits(memory_bytes=memory), in_place)
             await work(pool)

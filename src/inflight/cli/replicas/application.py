@@ -31,7 +31,6 @@ from inflight.server.app import make_app
 from inflight.server.loading import make_jobs, make_prompts, make_served
 from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.preprocessing.pool import PreprocessingPool
-from inflight.server.preprocessing.worker import loaded
 from inflight.server.served import OneModel
 from inflight.server.service import Service
 from inflight.server.tenants import Tenants, load_tenants
@@ -81,13 +80,13 @@ class HttpReplica:
 
     async def _served_by(self, handle: ReplicaHandle) -> OneModel:
         """Make the served model of the replicas. Raises PreprocessingError."""
-        from inflight.build import model_folder
+        from inflight.build import text_files
 
         setup, preprocessing = self._setup, self._preprocessing
-        folder = await asyncio.to_thread(lambda: model_folder(setup.engine))
-        preprocessing.load(folder)
+        text = await asyncio.to_thread(lambda: text_files(setup.engine))
+        preprocessing.load(text)
         described, client = await handle.connect(setup.scheduling.weighs_tenants)
-        tokenizer, template = await asyncio.to_thread(lambda: loaded(folder))
+        tokenizer, template = await asyncio.to_thread(text.load_if_any)
         prompts = make_prompts(tokenizer, template, described, SERIAL)
         make = partial(make_served, setup.server, described, client, preprocessing, prompts, tokenizer)
         return OneModel(await asyncio.to_thread(make))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -212,3 +213,31 @@ def _asking_hub(name: str, revision: str | None, ask: Callable[[], Path]) -> Pat
 def _elsewhere() -> str:
     """Return what needs no hub."""
     return f"a local folder, or {SUGGESTED}, a small model that comes from the Python package index"
+
+
+_TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja"),
+)
+
+
+def resolve_tokenizer(name: str) -> Path:
+    """Return the folder or the GGUF file of a tokenizer, as `resolve_model` does; of a hub id no weights are fetched.
+    Raises ModelError."""
+    is_hub_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name) and not Path(name).expanduser().exists()
+    return fetch_folder(name, _TOKENIZER_FILES) if is_hub_id else resolve_model(name)
+
+
+@contextmanager
+def hub_cache(folder: str | None) -> Iterator[None]:
+    """Keep files of the hub in a folder; None: in the hub's own cache."""
+    if folder is None:
+        yield
+        return
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_CACHE = constants.HF_HUB_CACHE, str(Path(folder).expanduser())
+    try:
+        yield
+    finally:
+        constants.HF_HUB_CACHE = before

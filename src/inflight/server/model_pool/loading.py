@@ -92,7 +92,7 @@ class ModelLoader:
         worker.start(model.setup(serial), dropped=self._dropped)
         try:
             found = await worker.found()
-            self._announce(Model(found.folder, model.name, serial))
+            self._announce(Model(found.text, model.name, serial))
             ready = await worker.ready()
         except BaseException:
             self._announce(Lost("The model could not be loaded.", model.name))

@@ -50,6 +50,7 @@ from inflight.server.preprocessing.worker import (
     memory_of_body,
     out_of_memory,
 )
+from inflight.text import TextFiles
 
 INLINE = 1 << 12  # bytes of a completion's body that is read in place, in a millisecond or so
 SHORT_BYTES = 1 << 15  # bytes of a body that goes to the quick process
@@ -83,11 +84,11 @@ class PreprocessingPool:
         self._forking = asyncio.Lock()
         self._spawn()
 
-    def load(self, model_folder: Path) -> None:
+    def load(self, text: TextFiles) -> None:
         """Have the first process load the model's tokenizer and template, unless it has; `configure` waits for that."""
         if self._setup is not None:
             return
-        self._setup = Setup(str(model_folder), CPU_SECONDS)
+        self._setup = Setup(text, CPU_SECONDS)
         with contextlib.suppress(OSError):  # it is gone already, as `configure` reports
             send(self._control, encode(self._setup))
 

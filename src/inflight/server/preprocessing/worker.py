@@ -17,7 +17,6 @@ import os
 import signal
 import socket
 import sys
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -58,7 +57,7 @@ from inflight.server.common.prepared import (
 from inflight.server.errors import ApiError, invalid
 from inflight.server.parsers import parsers_of
 from inflight.server.registry import ENDPOINTS
-from inflight.text import ChatTemplate, Tokenizer, TokenizerError
+from inflight.text import TextFiles, Tokenizer
 
 Body = bytes | memoryview
 S = TypeVar("S", bound=GenerationSettings)
@@ -194,9 +193,9 @@ def out_of_memory(max_bytes: int) -> ApiError:
 
 
 class Setup(Struct, frozen=True):
-    """The settings of a process: the model's folder, and the seconds that it may compute for one body."""
+    """The settings of a process: the model's text files, and the seconds that it may compute for one body."""
 
-    model_folder: str
+    text: TextFiles
     cpu_seconds: float
 
 
@@ -268,7 +267,7 @@ def _fork_for(control: socket.socket) -> None:
     """Load what children share, and fork one for each socket. Raises EOFError or OSError where the server has closed
     its side."""
     setup = decode_setup(receive(control))
-    tokenizer, template = loaded(Path(setup.model_folder))
+    tokenizer, template = setup.text.load_if_any()
     if tokenizer is not None:
         _ = tokenizer.longest_token  # looked up once, before there are children
     send(control, READY)
@@ -298,14 +297,6 @@ def _fork_for(control: socket.socket) -> None:
             serve(socket.socket(fileno=descriptors[0]), preprocessor, max_bytes, setup.cpu_seconds)
         os.close(descriptors[0])
         control.sendall(pid.to_bytes(PID_BYTES, "big"))
-
-
-def loaded(folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
-    """Load what the server loads too, which reports mistakes; a model without a tokenizer takes token ids."""
-    try:
-        return Tokenizer.load(folder), ChatTemplate.load(folder)
-    except TokenizerError:
-        return None, None
 
 
 def serve(jobs: socket.socket, preprocessor: Preprocessor, max_bytes: int, cpu_seconds: float) -> None:

@@ -92,7 +92,7 @@ class EngineKeeper:
         worker, self._serial = self._worker, serial
         worker.start(self._setup(serial), lambda doing: self._announce(Loading(doing)), dropped=self._dropped)
         try:
-            self._announce(Model((await worker.found()).folder, serial=serial))
+            self._announce(Model((await worker.found()).text, serial=serial))
             ready = await worker.ready()
             adapters = await self._change_again(worker, ready.adapters)
             self._is_ready = True

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,11 +16,10 @@ from inflight.server.engine_description import decode_description
 from inflight.server.loader import LOADER, in_own_thread
 from inflight.server.loading import make_prompts, make_served
 from inflight.server.preprocessing.pool import PreprocessingPool
-from inflight.server.preprocessing.worker import loaded
 from inflight.server.processes.messages import Model, Ready
 from inflight.server.served import Served
 from inflight.server.settings import ServerSettings
-from inflight.text import ChatTemplate, Tokenizer
+from inflight.text import ChatTemplate, TextFiles, Tokenizer
 
 LINK_BITS = 16  # links of a process, each with numbers of its own for requests without a seed
 
@@ -35,7 +33,7 @@ class Connector:
         """serial: of the process; no other one has the same."""
         self._client = str(serial)
         self._serials = itertools.count(serial << LINK_BITS)
-        self._texts: dict[Path, tuple[Tokenizer | None, ChatTemplate | None]] = {}
+        self._texts: dict[TextFiles, tuple[Tokenizer | None, ChatTemplate | None]] = {}
 
     async def connect(
         self,
@@ -57,10 +55,10 @@ class Connector:
         Raises:
             PreprocessingError: The preprocessing could not be started.
         """
-        preprocessing.load(model.folder)
-        if model.folder not in self._texts:
-            self._texts[model.folder] = await in_own_thread(partial(loaded, model.folder), LOADER)
-        tokenizer, template = self._texts[model.folder]
+        preprocessing.load(model.text)
+        if model.text not in self._texts:
+            self._texts[model.text] = await in_own_thread(model.text.load_if_any, LOADER)
+        tokenizer, template = self._texts[model.text]
         serves = await ready
         engine = replace(decode_description(serves.engine), adapters=serves.adapters)
         prompts = make_prompts(tokenizer, template, engine, next(self._serials))

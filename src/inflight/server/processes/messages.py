@@ -15,6 +15,7 @@ from inflight.server.logs import Format
 from inflight.server.model_status import ModelStatus
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
+from inflight.text.text_files import TextFiles
 
 if TYPE_CHECKING:
     from inflight.server.metrics.page import Metrics
@@ -98,14 +99,14 @@ class DataReady(Struct, frozen=True, tag=True):
 
 
 class Model(Struct, frozen=True, tag=True):
-    """The folder of tokenizer and template of an engine that is being loaded.
+    """The tokenizer and template of an engine that is being loaded.
 
     Attributes:
         name: The model's, where there are several.
         serial: Of the engine's process; no other one has the same.
     """
 
-    folder: Path
+    text: TextFiles
     name: str = ""
     serial: int = 0
 
