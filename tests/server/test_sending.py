@@ -21,8 +21,9 @@ from inflight.build import BUILT_IN
 from inflight.server import generating
 from inflight.server.answer_memory import BYTES_PER_ENTRY
 from inflight.server.app import make_app
+from inflight.server.asgi import PIECE_BYTES
 from inflight.server.errors import ApiError, invalid
-from inflight.server.sending import PIECE_BYTES, PreparedResponse, WholeAnswer
+from inflight.server.sending import PreparedResponse, WholeAnswer
 from inflight.server.served import OneModel
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings

@@ -7,8 +7,8 @@ import contextlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import msgspec
@@ -18,8 +18,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inflight.counted import LONGEST_SHOWN
 from inflight.server.common.prepared import Call
-from inflight.server.errors import ApiError, is_of_messages, messages_error, messages_status, without_frames
+from inflight.server.errors import (
+    ApiError,
+    is_of_messages,
+    is_of_ollama,
+    messages_error,
+    messages_status,
+    ollama_status,
+    without_frames,
+)
 
+PIECE_BYTES = 1 << 16  # of an answer that are sent at once
 CLOSE = (b"connection", b"close")
 DRAIN_SECONDS = 2.0  # for a client to read an answer that comes before its body was read
 PAUSE_SECONDS = 0.02  # between two pieces that are ignored: some MB/s of each client, however many they are
@@ -114,6 +123,8 @@ def error_body(error: ApiError, path: str, request_id: str | None = None) -> tup
     """Return status and body, in the form of the API that the path belongs to."""
     if is_of_messages(path):
         return messages_status(error), messages_error(error, request_id)
+    if is_of_ollama(path):
+        return ollama_status(error), {"error": error.message}
     return error.status, error.body
 
 
@@ -183,3 +194,12 @@ def closing(receive: Receive, send: Send, is_read: Callable[[], bool]) -> Send:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return closing_send
+
+
+def file_pieces(file: BinaryIO, nbytes: int) -> Iterator[bytes]:
+    """Read the first bytes of a file piece by piece, and close it. nbytes: as the answer's Content-Length has it; what
+    is written behind them meanwhile is left out."""
+    with file:
+        while piece := file.read(min(PIECE_BYTES, nbytes)):
+            nbytes -= len(piece)
+            yield piece

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from inflight.server.asgi import body_bytes, note_ignored, note_max_tokens
-from inflight.server.common.prepared import (
-    Call,
-    EndpointName,
-    PreparedAnswer,
-    PreparedTexts,
-)
-from inflight.server.errors import Error, MessagesError, is_of_messages
+from inflight.server.common.prepared import Call, EndpointName, PreparedAnswer, PreparedTexts
+from inflight.server.errors import error_type
 from inflight.server.generating import GONE, Keep
 from inflight.server.openai.responses.store import NOT_STORED, Responses
 from inflight.server.openai.responses.stored_input import StoredConversations
@@ -31,8 +27,6 @@ from inflight.server.served import ModelLease
 from inflight.server.service import Service
 from inflight.server.tenants import Tenant
 from inflight.server.tracing.request_trace import passed, trace_of
-
-_STREAM: dict[str, Any] = {"text/event-stream": {}}  # readers take it as text, or as its events
 
 
 def endpoint_routes(service: Service, kept: Callable[[], Responses] | None = None) -> tuple[Routes, Routes]:
@@ -48,9 +42,9 @@ def endpoint_routes(service: Service, kept: Callable[[], Responses] | None = Non
             about=one.about,
             result=one.result,
             result_is="The answer",
-            content=_STREAM if one.generates else {},
+            content={one.stream_type: {}} if one.generates else {},  # readers take it as text, or as its events
             body=one.body.kind,
-            errors=any_errors(MessagesError if is_of_messages(one.path) else Error),
+            errors=any_errors(error_type(one.path)),
         )
     return generation, others
 
@@ -63,10 +57,13 @@ class _Calls:
     async def respond(self, name: EndpointName, request: Request) -> Response:
         """Return the response of a call to the engine. Raises ApiError."""
         try:
-            call, model_lease = await self._read(request, name)
+            read = await self._read(request, name)
         except ClientGone:
             return Response(status_code=GONE)
         request.state.body_lease.release()
+        if isinstance(read, bytes):
+            return Response(read, media_type="application/json")
+        call, model_lease = read
         request.state.is_logged = True  # from here on the service logs how it ended
         opening = self._service.open(call, model_lease, keep=self._keeping(call))
         try:
@@ -76,7 +73,7 @@ class _Calls:
         if (trace := trace_of(request.scope)) is not None:
             trace.generation = generation
         if call.stream:
-            return EventStreamResponse(generation, self._service.settings.keep_alive)
+            return EventStreamResponse(generation, self._service.settings.keep_alive, ENDPOINTS[name].stream_type)
         return WholeAnswer(generation)
 
     async def respond_without_engine(self, name: EndpointName, request: Request) -> Response:
@@ -84,7 +81,7 @@ class _Calls:
         tenant = tenant_of(request)
         return PreparedResponse(self._service.entered(tenant), partial(self._prepared, request, name, tenant))
 
-    async def _read(self, request: Request, name: EndpointName) -> tuple[Call, ModelLease]:
+    async def _read(self, request: Request, name: EndpointName) -> tuple[Call, ModelLease] | bytes:
         """Read the body and make its call, unless the client leaves; of a short body for a loaded model, watching the
         client would cost more than reading it."""
         body = await body_bytes(request)
@@ -93,9 +90,16 @@ class _Calls:
         reading = self._call_of(request, name, body)
         return await (until_gone(request.receive, reading, asyncio.Event()) if watches else reading)
 
-    async def _call_of(self, request: Request, name: EndpointName, body: bytes) -> tuple[Call, ModelLease]:
-        tenant, hints = tenant_of(request), hints_of(request.scope["headers"])
-        model_lease = await self._service.acquire(name, body, tenant)
+    async def _call_of(self, request: Request, name: EndpointName, body: bytes) -> tuple[Call, ModelLease] | bytes:
+        """Return a call and its model; the answer to a body for which no engine is asked. Raises ApiError."""
+        tenant, hints, began = tenant_of(request), hints_of(request.scope["headers"]), time.monotonic()
+        residency, read = self._service.models.residency, ENDPOINTS[name].keep_alive
+        keep = None if read is None or residency is None or not tenant.operator else read(body)
+        if keep is not None and keep.unloaded and residency is not None:
+            await residency.unload(keep.model)
+            return keep.unloaded
+        model_lease = await self._service.acquire(name, body, tenant, None if keep is None else keep.seconds)
+        waited = time.monotonic() - began
         passed(request.scope, "wait_for_model")
         try:
             served, lease, history = model_lease.served, request.state.body_lease, NOT_STORED
@@ -103,11 +107,14 @@ class _Calls:
                 body = await self._stored.with_named_items(body, tenant, lease)
                 history = await self._stored.history_of(body, tenant, lease)
             prepared = await served.preprocessing.prepare(name, body, lease.owner, history)
-            assert not isinstance(prepared, PreparedAnswer), "generation is the engine's"
             note_ignored(request.scope, prepared.ignored)
+            if isinstance(prepared, PreparedAnswer):
+                model_lease.release()
+                return prepared.json
             call = await served.translator.call_without_blocking(
                 prepared, tenant, own_id=request.state.call_id, hints=hints
             )
+            call = call if read is None else replace(call, waited=waited)
             note_max_tokens(request.scope, call, served.max_model_len)
             passed(request.scope, "preprocess")
             if (trace := trace_of(request.scope)) is not None:

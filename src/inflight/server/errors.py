@@ -130,6 +130,29 @@ def refused(refusal: RequestRefused, prompt_field: str = "prompt", form_field: s
     return invalid(str(refusal), fields.get(refusal.field or "", refusal.field), refusal.code)
 
 
+# -- ollama's form -----------------------------------------------------------------------------------------------------
+
+
+class OllamaError(Struct, kw_only=True):
+    """Every error of ollama's API, in answers and in streams."""
+
+    error: str
+
+
+def is_of_ollama(path: str) -> bool:
+    """Whether a path belongs to ollama's API."""
+    return path.startswith("/api/")
+
+
+def ollama_status(error: ApiError) -> int:
+    """Return the status there: 503 also for a queue that is full."""
+    return 503 if error.status == 429 else error.status
+
+
+def ollama_error(error: ApiError) -> OllamaError:
+    return OllamaError(error=error.message)
+
+
 # -- Anthropic's form --------------------------------------------------------------------------------------------------
 
 MESSAGES_PATH = "/v1/messages"
@@ -190,3 +213,8 @@ def messages_error(error: ApiError, request_id: str | None = None) -> dict[str, 
     details = {"error_code": code, "param": error.param}
     inside["details"] = {name: value for name, value in details.items() if value is not None}
     return {"type": "error", "error": inside, "request_id": request_id}
+
+
+def error_type(path: str) -> type[Struct]:
+    """Return the struct of errors of a path."""
+    return OllamaError if is_of_ollama(path) else MessagesError if is_of_messages(path) else Error

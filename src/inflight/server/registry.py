@@ -7,6 +7,10 @@ from inflight.server.anthropic.messages import COUNT_ENDPOINT, MESSAGES_ENDPOINT
 from inflight.server.common.answers import AnswerSerializer
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.prepared import EndpointName
+from inflight.server.ollama.chat import CHAT_ENDPOINT as OLLAMA_CHAT
+from inflight.server.ollama.chat import GENERATE_ENDPOINT as OLLAMA_GENERATE
+from inflight.server.ollama.embed import EMBED_ENDPOINT as OLLAMA_EMBED
+from inflight.server.ollama.embed import EMBEDDINGS_ENDPOINT as OLLAMA_EMBEDDINGS
 from inflight.server.openai.chat import CHAT_ENDPOINT, CHAT_RENDER
 from inflight.server.openai.completions import COMPLETION_ENDPOINT, COMPLETION_RENDER
 from inflight.server.openai.embeddings import EMBEDDINGS_ENDPOINT
@@ -25,10 +29,12 @@ _ALL = (
     *TOKENIZE_ENDPOINTS,
     EMBEDDINGS_ENDPOINT,
     *RERANK_ENDPOINTS,
+    *(OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED, OLLAMA_EMBEDDINGS),
 )
 ENDPOINTS: dict[EndpointName, Endpoint] = {one.name: one for one in _ALL}
 GENERATION: dict[EndpointName, Endpoint] = {one.name: one for one in _ALL if one.generates}
-OF_LINES: dict[str, EndpointName] = {one.path: one.name for one in GENERATION.values()}  # by path, as lines name them
+BY_PATH: dict[str, EndpointName] = {one.path: one.name for one in GENERATION.values()}
+OF_LINES: dict[str, EndpointName] = {one.path: one.name for one in GENERATION.values() if one.is_for_lines}
 
 
 def serializer_of(name: EndpointName) -> type[AnswerSerializer]:

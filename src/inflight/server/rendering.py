@@ -34,7 +34,7 @@ async def rendered_json(served: Served, prepared: Renderable, tenant: Tenant) ->
 
 def _rendered(served: Served, prepared: Renderable, tenant: Tenant) -> list[RenderedRequest]:
     body = prepared.settings
-    endpoint = ENDPOINTS["completion" if isinstance(prepared, PreparedCompletion) else prepared.kind]
+    endpoint = ENDPOINTS[prepared.kind]
     params, (model, _) = served.translator.params(body), served.translator.called(body.model, tenant)
     rendered = []
     for prompt in prepared.prompts:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from inflight.server.asgi import abandon
+from inflight.server.asgi import PIECE_BYTES, abandon
 from inflight.server.generating import GONE, Delivery, Generation
 
-PIECE_BYTES = 1 << 16
 T = TypeVar("T")
 
 
@@ -65,12 +64,11 @@ class WholeAnswer(CallResponse):
 
 
 class EventStreamResponse(CallResponse):
-    """Server-sent events, sent while they are made. While a slow reader's connection is full, nothing is taken from the
+    """Events or lines, sent while they are made. While a slow reader's connection is full, nothing is taken from the
     engine's events, and the next frames hold them all."""
 
-    media_type = "text/event-stream"
-
-    def __init__(self, generation: Generation, keep_alive: float):
+    def __init__(self, generation: Generation, keep_alive: float, media_type: str):
+        self.media_type = media_type
         super().__init__(generation, {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._keep_alive = keep_alive
 
@@ -116,15 +114,6 @@ async def send_json(content: bytes, send: Send) -> None:
     for end in range(PIECE_BYTES, len(content) + PIECE_BYTES, PIECE_BYTES):
         piece = content[end - PIECE_BYTES : end]
         await send({"type": "http.response.body", "body": piece, "more_body": end < len(content)})
-
-
-def file_pieces(file: BinaryIO, nbytes: int) -> Iterator[bytes]:
-    """Read the first bytes of a file piece by piece, and close it. nbytes: as the answer's Content-Length has it; what
-    is written behind them meanwhile is left out."""
-    with file:
-        while piece := file.read(min(PIECE_BYTES, nbytes)):
-            nbytes -= len(piece)
-            yield piece
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T], given_up: asyncio.Event) -> T:

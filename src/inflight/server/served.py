@@ -107,9 +107,9 @@ class ServedModels(Protocol):
 
     async def listed(self) -> Sequence[ListedModel]: ...
 
-    async def acquire(self, name: str | None) -> ModelLease:
-        """Acquire a model by any of its names, and wait until it is in memory. The lease must be released. Raises
-        ApiError."""
+    async def acquire(self, name: str | None, keep_alive: float | None = None) -> ModelLease:
+        """Acquire a model by any of its names, and wait until it is in memory, where it stays for `keep_alive` seconds
+        after the call (None: as its settings say). The lease must be released. Raises ApiError."""
 
     def refuse(self, error: ApiError) -> None:
         """Refuse all calls from now on, and those that wait."""
@@ -148,7 +148,7 @@ class OneModel:
         names = [ListedModel(name, model, None, served) for name in translator.models]
         return [*names, *(ListedModel(name, model, adapters.named(name), served) for name in adapters.names)]
 
-    async def acquire(self, name: str | None) -> ModelLease:
+    async def acquire(self, name: str | None, keep_alive: float | None = None) -> ModelLease:
         return ModelLease(self.served)
 
     def refuse(self, error: ApiError) -> None:

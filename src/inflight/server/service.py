@@ -108,10 +108,13 @@ class Service:
         if self._models is None or self.state == "loading":
             raise self.not_loaded()
 
-    async def acquire(self, endpoint: EndpointName, body: bytes, tenant: Tenant | None = None) -> ModelLease:
+    async def acquire(
+        self, endpoint: EndpointName, body: bytes, tenant: Tenant | None = None, keep_alive: float | None = None
+    ) -> ModelLease:
         """Acquire the model that a body is for.
 
         Args:
+            keep_alive: Seconds for which the model stays in memory afterwards; None: as its settings say.
             tenant: Among its calls it counts while it waits for the model; None: it counts already, or never does.
 
         Returns:
@@ -128,7 +131,7 @@ class Service:
             return await models.acquire(name)
         self._enter(tenant)
         try:
-            return await models.acquire(name)
+            return await models.acquire(name, keep_alive)
         finally:
             self._leave(tenant)
 

@@ -24,6 +24,7 @@ from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder
 from inflight.frontend.text_tasks import TextTasks
 from inflight.models.spec import Pooler
+from inflight.server.common.aliases import served_name
 from inflight.server.common.fields import CallSettings, ChatSettings, CompletionSettings, GenerationSettings, Slo
 from inflight.server.common.prepared import (
     Call,
@@ -93,7 +94,7 @@ class RequestTranslator:
         Raises:
             ApiError: 400, 404.
         """
-        body, kind = prepared.settings, "completion" if isinstance(prepared, PreparedCompletion) else prepared.kind
+        body, kind = prepared.settings, prepared.kind
         own_id = own_id or uuid.uuid4().hex
         model, adapter = self.called(body.model, tenant)
         of_requests = {"adapter": adapter, **self._placement(body, tenant, batch, hints)}
@@ -222,7 +223,7 @@ class RequestTranslator:
     def called(self, name: str | None, tenant: Tenant) -> tuple[str, Adapter | None]:
         """Return the name in answers, and the adapter of that name, if it is one's. Raises ApiError 404, for another
         tenant's adapter, too."""
-        adapter = self.adapters.named(name)
+        adapter = None if name is None else self.adapters.named(served_name(name, self.adapters.names))
         if adapter is not None and tenant.may_name(adapter.name):
             return adapter.name, adapter
         known = (*self.models, *(one for one in self.adapters.names if tenant.may_name(one))) if self.models else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Container, Set
 from typing import Any, Literal
 
 import msgspec
@@ -35,6 +35,7 @@ _SAME_IN_OPTIONS = (
     *("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty"),
     *("repeat_penalty", "num_predict"),
 )
+_TAG = ":latest"  # that ollama's clients add to names
 _NULL = Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 
@@ -62,6 +63,12 @@ ALIAS_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {  # of those that are mo
     "thinking": msgspec.json.Decoder(bool | ReasoningEffort | _Thinking),
     "reasoning": msgspec.json.Decoder(bool | ReasoningEffort | _Reasoning),
 }
+
+
+def served_name(name: str, known: Container[str]) -> str | None:
+    """Return the known name that a name stands for: itself, or the same without or with the tag that ollama's clients
+    add."""
+    return next((one for one in (name, name.removesuffix(_TAG), name + _TAG) if one in known), None)
 
 
 Fields = dict[str, tuple[str, Raw]]  # each with the path that its value comes from

@@ -23,14 +23,7 @@ from inflight.server.common.fields import (
     Text,
 )
 from inflight.server.common.prepared import Limits
-from inflight.server.common.tools import (
-    CalledFunction,
-    CalledTool,
-    FunctionChoice,
-    Functions,
-    ToolChoiceSpec,
-    Tools,
-)
+from inflight.server.common.tools import CalledFunction, CalledTool, FunctionChoice, Functions, ToolChoiceSpec, Tools
 from inflight.server.errors import clients_fault, invalid
 from inflight.text import ChatTemplateError, Conversation, RenderedChat, TemplateVariableError, Tokenizer
 

@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 Prepare = Callable[["Preprocessor", Any, bytes | memoryview], Prepared | PreparedAnswer]
 
 
+class KeepAlive(Struct, frozen=True):
+    """How long a model is to stay in memory after a call.
+
+    Attributes:
+        model: As the body names it. seconds: Without calls; infinity: until others need its room.
+        unloaded: The answer to a body that asks for nothing but that the model is unloaded; empty: it asks for more.
+    """
+
+    model: str
+    seconds: float
+    unloaded: bytes = b""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Endpoint:
     """A path that takes a body about prompts or tokens.
@@ -32,7 +45,10 @@ class Endpoint:
         serializer: Writes answers from the engine's events; None where no engine is asked.
         prompt_field: The body's name for the prompt. call_prefix: Begins the ids of calls.
         field_names: The body's names for fields of /v1/chat/completions, for messages about mistakes in them.
+        stream_type: Media type of its streams.
+        is_for_lines: Lines of batch jobs and of the command line may name it.
         is_stored: Its answers may be stored, and bodies may continue a stored one.
+        keep_alive: Reads what a body says of its model's stay in memory; None where bodies say nothing of it.
         renders: The endpoint whose bodies it takes, to answer with the engine requests that these would become.
         operation, about: Name and description in the OpenAPI document.
     """
@@ -46,7 +62,10 @@ class Endpoint:
     prompt_field: str = ""
     call_prefix: str = ""
     field_names: Mapping[str, str] = field(default_factory=dict)
+    stream_type: str = "text/event-stream"
+    is_for_lines: bool = True
     is_stored: bool = False
+    keep_alive: Callable[[bytes], KeepAlive | None] | None = None
     renders: EndpointName | None = None
     operation: str
     about: str = ""

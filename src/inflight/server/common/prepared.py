@@ -16,6 +16,7 @@ from inflight.frontend.parsers.parser_choice import ParserNames, Tool
 from inflight.frontend.text_tasks import TextTask
 from inflight.models.sentence_transformers import NO_PROMPTS, TextPrompts
 from inflight.models.spec import Pooler
+from inflight.server.common.aliases import served_name
 from inflight.server.common.bodies import UnknownFieldPolicy
 from inflight.server.common.fields import PLAIN_FORM, ChatSettings, CompletionSettings, TextForm, TextSettings
 from inflight.server.errors import ApiError, invalid
@@ -61,8 +62,11 @@ class ReadBody(Struct, frozen=True, kw_only=True):
 
 
 class PreparedCompletion(ReadBody, frozen=True, tag_field="outcome", tag="completion"):
+    """kind: the endpoint's name. form_field: that the grammar is from."""
+
     settings: CompletionSettings
     prompts: tuple[Prompt, ...]
+    kind: EndpointName = "completion"
     grammar: Grammar | None = None
     form_field: str | None = None
 
@@ -149,7 +153,7 @@ def check_model(name: str | None, models: tuple[str, ...]) -> str:
     """Return the name as the client wrote it; ours, if it wrote none. Raises ApiError 404."""
     if name is None:
         return models[0] if models else ""
-    if models and name not in models:
+    if models and served_name(name, models) is None:
         raise ApiError(
             404,
             f"The model {shortened(name)!r} does not exist; this server has {', '.join(models)}.",
@@ -232,6 +236,7 @@ class Call:
         pairs: Of requests, whose vectors are compared.
         labels: Of a classifier.
         kv_transfer: JSON, where other engines find the prompt's keys and values.
+        waited: Seconds until its model was in memory.
     """
 
     kind: EndpointName
@@ -262,6 +267,7 @@ class Call:
     pairs: tuple[tuple[int, int], ...] = ()
     labels: tuple[str, ...] = ()
     kv_transfer: bytes = b""
+    waited: float = 0.0
 
     @property
     def has_grammar(self) -> bool:

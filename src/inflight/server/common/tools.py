@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from inflight.counted import shortened
 from inflight.frontend.parsers.parser_choice import Tool, ToolChoice
@@ -88,6 +89,21 @@ class CalledTool(Struct):
     id: Name | None = None
     type: Literal["function", "custom"] = "function"
     custom: CalledCustomTool | UnsetType = UNSET
+
+
+_IS_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+
+
+def arguments_object(arguments: str) -> Any:
+    """Return a call's arguments for answers that show an object. Text of a model that is none, or was cut off, stands
+    in it as text."""
+    if not arguments.strip():
+        return {}
+    try:
+        _IS_OBJECT.decode(arguments)
+    except (msgspec.MsgspecError, RecursionError):
+        return {"INVALID_JSON": arguments}
+    return Raw(arguments.encode())
 
 
 # -- what may be called ------------------------------------------------------------------------------------------------

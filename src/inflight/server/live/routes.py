@@ -20,10 +20,11 @@ from starlette.types import Receive, Scope, Send
 
 from inflight.live.frames import encode_account
 from inflight.live.page_files import PageFile, page_file, served_page
+from inflight.server.asgi import file_pieces
 from inflight.server.errors import ApiError
 from inflight.server.live.broadcaster import FeedBroadcaster
 from inflight.server.routes import Routes, check_operator, read_query, tenant_of
-from inflight.server.sending import ClientGone, file_pieces, until_gone
+from inflight.server.sending import ClientGone, until_gone
 from inflight.server.tenants import Tenant
 
 EVENTS, ACCOUNT, RECORD, FILES = "/live/events", "/live/account", "/live/record", "/ui"

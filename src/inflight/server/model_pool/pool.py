@@ -15,6 +15,7 @@ from prometheus_client.core import Metric
 
 from inflight.counted import shortened
 from inflight.engine.event_stream import set_outcome
+from inflight.server.common.aliases import served_name
 from inflight.server.errors import ApiError, invalid
 from inflight.server.model_pool.keeper import ModelKeeper
 from inflight.server.model_pool.loading import LoadedModel, ModelLoader, PoolModel
@@ -63,9 +64,17 @@ class ModelPool:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    async def acquire(self, name: str | None) -> PoolLease:
-        """Return a lease of the model with this name, when it is in memory. Raises ApiError."""
+    async def acquire(self, name: str | None, keep_alive: float | None = None) -> PoolLease:
+        """Return a lease of the model with this name, when it is in memory.
+
+        Args:
+            keep_alive: Seconds without calls for which the model stays afterwards; None: as its settings say.
+
+        Raises:
+            ApiError: The model cannot be had now, or is unknown.
+        """
         own = self._named(name)
+        self._residency.keep_alive(own, keep_alive)
         self._keeper.look()  # one that failed may be tried again by now
         if (lease := self._leased(own)) is not None:
             return lease
@@ -152,7 +161,7 @@ class ModelPool:
         known = ", ".join(self._models)
         if name is None:
             raise invalid(f"The body names no model, and this server has several: {known}.", "model")
-        one = self._by_name.get(name)
+        one = self._by_name.get(served_name(name, self._by_name) or "")
         if one is None:
             raise ApiError(
                 404,

@@ -94,7 +94,7 @@ class PoolEngines:
         try:
             match question:
                 case Acquire():
-                    lease = self._leases[client, number] = await pool.acquire(question.name)
+                    lease = self._leases[client, number] = await pool.acquire(question.name, question.keep_alive)
                     return Acquired(number, lease.name, lease.serial)
                 case AskPage():
                     return await self._page(number)

@@ -82,6 +82,10 @@ class Residency:
         one.last_used = now
         return True
 
+    def keep_alive(self, name: str, seconds: float | None) -> None:
+        """Set after how many seconds without a call the model is unloaded; None: as its settings say."""
+        self._models[name].keep_alive = seconds
+
     def left(self, name: str, seconds: float, now: float) -> None:
         """Take note that a call has ended. seconds: that it took."""
         one = self._models[name]

@@ -39,6 +39,7 @@ class Resident:
         waiting: Calls that wait until it is loaded.
         is_asked: It is to be loaded though no call waits: for an operator, or since a call was refused.
         since: When the first of all of them came.
+        keep_alive: Seconds that the last call asked for, instead of `ModelNeeds.idle_seconds`; None: it asked for none.
         makes_room_for: The model that it is drained for; None: an operator has it unloaded.
         began: When loading did.
     """
@@ -55,6 +56,7 @@ class Resident:
     last_used: float = -math.inf
     began: float = -math.inf
     loaded_at: float = -math.inf
+    keep_alive: float | None = None
     makes_room_for: str | None = None
     failures: int = 0
     failure: str = ""
@@ -88,7 +90,7 @@ class Resident:
     @property
     def idle_at(self) -> float:
         """Return when it has had no call for long enough to be unloaded."""
-        seconds = self.needs.idle_seconds
+        seconds = self.needs.idle_seconds if self.keep_alive is None else self.keep_alive
         if self.state != "loaded" or seconds is None or self.needs.is_pinned or self.is_busy:
             return math.inf
         return self.last_used + seconds

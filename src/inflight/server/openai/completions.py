@@ -77,7 +77,9 @@ def prepare(preprocessor: Preprocessor, body: CompletionBody, history: bytes | m
     tokens = sum(one.num_tokens for one in prepared)
     check_logprobs(limits, shown, samples * len(prompts), body.logprobs, tokens, scored)
     settings = preprocessor.settings_of(body, CompletionSettings)
-    return PreparedCompletion(settings, tuple(prepared), preprocessor.forms.of_body(body), form_field(body))
+    return PreparedCompletion(
+        settings, tuple(prepared), grammar=preprocessor.forms.of_body(body), form_field=form_field(body)
+    )
 
 
 def _listed(given: str | list[Any], max_prompts: int) -> list[str | list[int]]:

@@ -14,12 +14,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from inflight.counted import shortened
-from inflight.server.asgi import json_of
+from inflight.server.asgi import file_pieces, json_of
 from inflight.server.errors import ApiError, Error, invalid
 from inflight.server.jobs.files import StoredFile, too_large
 from inflight.server.jobs.service import JobService
 from inflight.server.routes import Routes, read_query, tenant_of
-from inflight.server.sending import file_pieces
 
 PIECE_BYTES = 1 << 20
 _FORM_BYTES = 1 << 14  # what a form may hold beside its file

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from inflight.core.types.sampling import MAX_NAME_CHARS
 from inflight.server.asgi import JsonResponse, body_bytes, json_of
+from inflight.server.common.aliases import served_name
 from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.fields import Name
 from inflight.server.common.prepared import check_model
@@ -158,8 +159,9 @@ def model_routes(service: Service) -> Routes:
     @routes.get("/v1/models/{name:path}", result=Model, **answered)
     async def model(request: Request) -> Response:
         shown = {one.name: one for one in await _shown(service, tenant_of(request))}
-        name = check_model(request.path_params["name"], tuple(shown))
-        return json_of(_described(shown[name], started))
+        known = served_name(check_model(request.path_params["name"], tuple(shown)), shown)
+        assert known is not None, "checked"
+        return json_of(_described(shown[known], started))
 
     @routes.get("/tokenizer_info", query=TokenizerQuery, result=TokenizerInfo, **answered)
     async def tokenizer_info(request: Request) -> Response:

@@ -287,10 +287,16 @@ class AskFrames(Struct, frozen=True, tag=True):
 
 
 class Acquire(Struct, frozen=True, tag=True):
-    """A call needs one of several models. name: any of the model's; None: the body names none."""
+    """A call needs one of several models.
+
+    Attributes:
+        name: Any of the model's; None: the body names none.
+        keep_alive: Seconds for which the model stays afterwards; None: as its settings say.
+    """
 
     question: int
     name: str | None
+    keep_alive: float | None = None
 
 
 class Release(Struct, frozen=True, tag=True):

@@ -125,13 +125,13 @@ class PooledModels:
             found += [ListedModel(own.name, model.name, own, served, status) for own in model.adapters]
         return found
 
-    async def acquire(self, name: str | None) -> ModelLease:
+    async def acquire(self, name: str | None, keep_alive: float | None = None) -> ModelLease:
         asked = -1  # the question's number, once it is sent
 
         def put(question: int) -> None:
             nonlocal asked
             asked = question
-            self._send(Acquire(question, name))
+            self._send(Acquire(question, name, keep_alive))
 
         try:
             acquired = await self._replies.ask(put)

@@ -27,6 +27,10 @@ _OPERATIONS: dict[EndpointName, str] = {  # others are called by their endpoint'
     "messages": "chat",
     "embeddings": "embeddings",
     "embed": "embeddings",
+    "ollama_chat": "chat",
+    "ollama_generate": "text_completion",
+    "ollama_embed": "embeddings",
+    "ollama_embeddings": "embeddings",
 }
 _SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "max_tokens", "seed")
 

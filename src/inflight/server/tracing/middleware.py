@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from inflight.server.asgi import header, state_of
 from inflight.server.errors import ApiError
 from inflight.server.generating import GONE
-from inflight.server.registry import OF_LINES
+from inflight.server.registry import BY_PATH
 from inflight.server.tracing.call_spans import SpanFacts, request_span
 from inflight.server.tracing.request_trace import RequestTrace
 
@@ -27,7 +27,7 @@ class TraceRequests:
         self._sink = sink
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = OF_LINES.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        endpoint = BY_PATH.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if endpoint is None:
             return await self._app(scope, receive, send)
         trace = state_of(scope)["trace"] = RequestTrace(endpoint)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import msgspec
-from msgspec import Raw
-
 from inflight.core.types.events import Finish
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ReasoningDelta, ToolCallDelta
@@ -15,12 +12,12 @@ from inflight.server.anthropic.messages.schema import MessageContent, MessagesAn
 from inflight.server.common.answers import Change, Choice, TokenUsage, deltas_of, joined
 from inflight.server.common.logprobs import TokenNames, encode
 from inflight.server.common.prepared import Call
+from inflight.server.common.tools import arguments_object
 from inflight.server.errors import ApiError, messages_error
 
 Json = dict[str, Any]
 BlockKind = Literal["thinking", "text", "tool_use"]
 SIGNATURE = "unsigned"  # reasoning is shown as it is, and accepted as it comes back; clients want some text
-_IS_OBJECT = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Blocks:
@@ -96,19 +93,10 @@ def content_block(delta: AnswerDelta, shows_thinking: bool) -> MessageContent:
     if isinstance(delta, ReasoningDelta):
         return MessageContent(type="thinking", thinking=delta.text if shows_thinking else "", signature=SIGNATURE)
     if isinstance(delta, ToolCallDelta):
-        return MessageContent(type="tool_use", id=delta.call_id, name=delta.name, input=_input(delta.arguments))
+        return MessageContent(
+            type="tool_use", id=delta.call_id, name=delta.name, input=arguments_object(delta.arguments)
+        )
     return MessageContent(type="text", text=delta.text)  # no citations: some clients take a list or none at all
-
-
-def _input(arguments: str) -> Any:
-    """Return a call's input: an object. What a model wrote that is none, or was cut off, stands in it as text."""
-    if not arguments.strip():
-        return {}
-    try:
-        _IS_OBJECT.decode(arguments)
-    except (msgspec.MsgspecError, RecursionError):
-        return {"INVALID_JSON": arguments}
-    return Raw(arguments.encode())
 
 
 class MessagesSerializer:

@@ -1,0 +1,1 @@
+"""ollama's API: chat, generation and embeddings over the engine, and the models that its clients list and manage."""
