@@ -224,3 +224,19 @@ def test_each_fault_of_a_vocabulary_is_a_sentence(change: dict[str, Any], senten
             put(f"tokenizer.ggml.{names.get(name, name)}", value)
     with pytest.raises((TokenizerError, ModelError), match=sentence):
         Tokenizer.load(finish(writer, tmp_path / "model.gguf"))
+
+
+@pytest.mark.parametrize("names", [("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle")])
+def test_tokens_that_fill_gaps_are_those_of_the_keys(names: tuple[str, ...], tmp_path: Path) -> None:
+    backend = trained("qwen2")
+    tokens = ["<before>", "<after>", "<here>"]
+    backend.add_special_tokens(tokens)
+    keys = {f"{name}_token_id": backend.token_to_id(token) for name, token in zip(names, tokens, strict=True)}
+    found = Tokenizer.load(file_of(backend, tmp_path / "model.gguf", "qwen2", **keys))
+    assert found.fill_in_middle is not None
+    ids = found.fill_in_middle.prompt("hello <here>", "world").token_ids
+    assert found.decode(ids, skip_special_tokens=False) == "<before>hello <here><after>world<here>"
+    assert ids.count(backend.token_to_id("<here>")) == 1
+    known = Tokenizer(backend, {"fill_in_middle": dict(zip(("prefix", "suffix", "middle"), tokens, strict=True))})
+    assert known.fill_in_middle is not None
+    assert known.fill_in_middle.prompt("hello <here>", "world").token_ids == ids

@@ -19,6 +19,8 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5  # token types
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 _NAMED = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
 SENTENCEPIECE = ("llama", "gemma4")
+# Fill-in-the-middle: what stands behind each token, by the key's name in files of today and in older ones.
+_FILL = {"prefix": ("fim_pre", "prefix"), "suffix": ("fim_suf", "suffix"), "middle": ("fim_mid", "middle")}
 _AGAIN = "convert the model again, or take another file."
 
 
@@ -26,10 +28,18 @@ def read_gguf_tokenizer_config(model: GGUFModel) -> dict[str, Any]:
     """Return the settings of tokenizer_config.json: named tokens, whether they surround a text, chat templates."""
     metadata = model.metadata
     config: dict[str, Any] = {}
-    for key, name in _NAMED.items():
+
+    def token_of(key: str) -> str | None:
         number = metadata.token_id(f"{KEY}{key}_token_id")
-        if number is not None and 0 <= number < metadata.length(KEY + "tokens"):
-            config[f"{name}_token"] = metadata.text_of(KEY + "tokens", number)
+        known = number is not None and 0 <= number < metadata.length(KEY + "tokens")
+        return metadata.text_of(KEY + "tokens", number) if known and number is not None else None
+
+    for key, name in _NAMED.items():
+        if (token := token_of(key)) is not None:
+            config[f"{name}_token"] = token
+    config["fill_in_middle"] = {
+        name: token for name, keys in _FILL.items() if (token := next(filter(None, map(token_of, keys)), None))
+    }
     begins = metadata.flag(KEY + "add_bos_token")
     kind, pre = metadata.text(KEY + "model"), metadata.text(KEY + "pre") or ""
     config["add_bos_token"] = (kind == "llama" or pre in BEGIN_BY_DEFAULT) if begins is None else begins

@@ -10,6 +10,7 @@ from inflight.models.gguf.gguf_model import GGUFModel, gguf_at
 from inflight.text.compiled_tokenizer import CompiledEncoding, CompiledTokenizer, compiled_tokenizer
 from inflight.text.control import AddedToken
 from inflight.text.errors import LibraryFaults, TokenizerError, is_fault
+from inflight.text.fill_in_middle import FillInMiddle, fill_in_middle, named_tokens
 from inflight.text.gguf_tokenizer import gguf_backend
 from inflight.text.grammar_tokens import GrammarTokens, grammar_tokens
 from inflight.text.in_parts import encoded_in_parts
@@ -47,6 +48,7 @@ class Tokenizer:
             backend.no_padding()  # some files were saved with the padding and truncation of their training
             backend.no_truncation()
         self.special_tokens = special_tokens(config)
+        self._fill_tokens = named_tokens(config, self.special_tokens)
         self._backend = backend
         self._mark_special()
         self.special_token_ids = self._special_ids()
@@ -110,6 +112,11 @@ class Tokenizer:
         """The tokens added to the model's vocabulary, or flagged as added within it."""
         added = self._backend.get_added_tokens_decoder()
         return tuple(AddedToken(token.content, token.special, token.single_word) for token in added.values())
+
+    @cached_property
+    def fill_in_middle(self) -> FillInMiddle | None:
+        """Prompts that fill the gap between two texts; None: the model has no tokens for that."""
+        return fill_in_middle(self, self._fill_tokens)
 
     def separate_encoder(self, control: Collection[str]) -> SeparateEncoder | CompiledSeparateEncoder:
         """Make an encoder of texts whose control tokens are known. control: texts of the control tokens."""

@@ -49,19 +49,14 @@ Prompt = Text | Annotated[list[TokenId | Text | TokenIds], Meta(max_length=MAX_T
 
 
 class CompletionBody(CompletionSettings, kw_only=True, forbid_unknown_fields=True):
-    """prompt: text, texts, token ids, or several lists of token ids."""
+    """prompt: text, texts, token ids, or several lists of token ids. suffix: text behind the gap that the answer
+    fills."""
 
     prompt: Prompt
+    suffix: Text | None = None
 
 
-COMPLETION = BodyDecoder(
-    CompletionBody,
-    neutral={
-        **COMMON_NEUTRAL,
-        "suffix": (("",), "this model continues text, it does not fill gaps; leave it out."),
-    },
-    hints=COMMON_HINTS,
-)
+COMPLETION = BodyDecoder(CompletionBody, neutral=COMMON_NEUTRAL, hints=COMMON_HINTS)
 
 
 def prepare(preprocessor: Preprocessor, body: CompletionBody, history: bytes | memoryview) -> PreparedCompletion:
@@ -77,6 +72,8 @@ def prepare(preprocessor: Preprocessor, body: CompletionBody, history: bytes | m
     tokens = sum(one.num_tokens for one in prepared)
     check_logprobs(limits, shown, samples * len(prompts), body.logprobs, tokens, scored)
     settings = preprocessor.settings_of(body, CompletionSettings)
+    if body.suffix:
+        settings.stop_token_ids = with_ends_of_gaps(preprocessor.prompts, settings)
     return PreparedCompletion(
         settings, tuple(prepared), grammar=preprocessor.forms.of_body(body), form_field=form_field(body)
     )
@@ -93,10 +90,13 @@ def _listed(given: str | list[Any], max_prompts: int) -> list[str | list[int]]:
 
 def _prompt(prompts: Prompts, given: str | list[int], body: CompletionBody) -> PreparedPrompt:
     """Return a prompt to be continued; its text, too, where the answer repeats it. Raises ApiError."""
-    if isinstance(given, str):
-        prompts.check_length(given, "prompt", body.truncate_prompt_tokens)
-    added = body.add_special_tokens is not False  # those that the model expects around a text
-    tokens = clients_fault(lambda: prompts.encoder.tokens(given, add_special_tokens=added), "prompt")
+    if body.suffix:
+        tokens = _around_gap(prompts, given, body.suffix, body)
+    else:
+        if isinstance(given, str):
+            prompts.check_length(given, "prompt", body.truncate_prompt_tokens)
+        added = body.add_special_tokens is not False  # those that the model expects around a text
+        tokens = clients_fault(lambda: prompts.encoder.tokens(given, add_special_tokens=added), "prompt")
     kept, length = prompts.truncated(tokens, body.truncate_prompt_tokens), prompts.limits.max_model_len
     if length is not None and len(kept) > length:
         raise invalid(
@@ -110,6 +110,23 @@ def _prompt(prompts: Prompts, given: str | list[int], body: CompletionBody) -> P
     if isinstance(given, str) and len(kept) == len(tokens):
         return PreparedPrompt(packed(kept), given)
     return PreparedPrompt(packed(kept), prompts.text(kept))
+
+
+def _around_gap(prompts: Prompts, prefix: str | list[int], suffix: str, body: CompletionBody) -> tuple[int, ...]:
+    """Return the tokens of the texts around a gap. Raises ApiError."""
+    if not isinstance(prefix, str):
+        raise invalid("The prompt is token ids, but suffix needs one that is text; send text, or no suffix.", "suffix")
+    if body.echo:
+        raise invalid("echo repeats a prompt, which is in two parts with a suffix; leave one of them out.", "echo")
+    most = body.truncate_prompt_tokens
+    return prompts.filled(
+        prefix, suffix, "suffix", max_tokens=most if most is None or most > 0 else prompts.limits.max_model_len
+    ).token_ids
+
+
+def with_ends_of_gaps(prompts: Prompts, settings: CompletionSettings) -> list[int]:
+    """Return the token ids that stop an answer which fills a gap: those that the body names, and the model's."""
+    return [*(settings.stop_token_ids or ()), *(() if settings.ignore_eos else prompts.fill_stop_token_ids)]
 
 
 def is_little(body: CompletionBody) -> bool:
