@@ -18,10 +18,18 @@ from inflight.testing.scripted import ScriptedExecutor
 from inflight.text import Tokenizer
 
 ANSWERS = {
+    "gap": "first\nsecond<|user|>unseen",  # <|user|> is a token of files in `write_filler`'s model
     "weather": '{"city": "Zürich", "unit": "°C"}',
     "tool": 'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Zürich"}}\n</tool_call>',
     "think": "<think>\nHm.\n</think>\n\n42",
     "count": "one two three four five",
+}
+FILL = {
+    "<|system|>": "<|fim_prefix|>",
+    "<|tool|>": "<|fim_suffix|>",
+    "<tool_call>": "<|fim_middle|>",
+    "<|user|>": "<|repo_name|>",
+    "<|assistant|>": "<|file_sep|>",
 }
 
 TEMPLATE = (
@@ -57,6 +65,16 @@ def write_plain_marks(folder: Path) -> Path:
 def write_toolless(folder: Path) -> Path:
     """The built-in model with a chat template that knows no tools."""
     return _with_template(folder, TOOLLESS)
+
+
+def write_filler(folder: Path) -> Path:
+    """The built-in model, with a Qwen-Coder's fill-in-the-middle tokens in the places of its others."""
+    path = _with_template(folder, TOOLLESS) / "tokenizer.json"
+    text = path.read_text(encoding="utf-8")
+    for old, new in FILL.items():
+        text = text.replace(json.dumps(old), json.dumps(new))
+    path.write_text(text, encoding="utf-8")
+    return folder
 
 
 def _with_template(folder: Path, template: str) -> Path:

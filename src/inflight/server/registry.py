@@ -7,6 +7,8 @@ from inflight.server.anthropic.messages import COUNT_ENDPOINT, MESSAGES_ENDPOINT
 from inflight.server.common.answers import AnswerSerializer
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.prepared import EndpointName
+from inflight.server.llama_cpp.apply_template import APPLY_TEMPLATE_ENDPOINT
+from inflight.server.llama_cpp.completion import INFILL_ENDPOINT, LLAMA_COMPLETION_ENDPOINT
 from inflight.server.ollama.chat import CHAT_ENDPOINT as OLLAMA_CHAT
 from inflight.server.ollama.chat import GENERATE_ENDPOINT as OLLAMA_GENERATE
 from inflight.server.ollama.embed import EMBED_ENDPOINT as OLLAMA_EMBED
@@ -29,6 +31,9 @@ _ALL = (
     *TOKENIZE_ENDPOINTS,
     EMBEDDINGS_ENDPOINT,
     *RERANK_ENDPOINTS,
+    INFILL_ENDPOINT,
+    LLAMA_COMPLETION_ENDPOINT,
+    APPLY_TEMPLATE_ENDPOINT,
     *(OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED, OLLAMA_EMBEDDINGS),
 )
 ENDPOINTS: dict[EndpointName, Endpoint] = {one.name: one for one in _ALL}

@@ -158,7 +158,8 @@ class RequestTranslator:
                 "stored_items": prepared.stored_items,
             }
         else:
-            of_call |= {"logprobs": prepared.settings.logprobs, "echo": bool(prepared.settings.echo)}
+            own = prepared.settings
+            of_call |= {"logprobs": own.logprobs, "echo": bool(own.echo), "echoed": prepared.echoed}
         make = partial(
             self.encoder.request,
             params=params,

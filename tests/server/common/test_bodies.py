@@ -101,7 +101,7 @@ def test_what_changes_no_token_passes(more: dict[str, Any]) -> None:
         (CHAT, {"think": 5}, "think", "give true or false"),
         (CHAT, {"options": {"temperature": "hot"}}, "options.temperature", "give a number"),
         (COMPLETION, {"repeat_penalty": "x"}, "repeat_penalty", "give a number"),
-        (COMPLETION, {"suffix": "x"}, "suffix", "fill gaps"),
+        (COMPLETION, {"suffix": 5}, "suffix", "give text"),
         (COMPLETION, {"prompt": [1, -1]}, "prompt[1]", ">= 0"),
         (COMPLETION, {"prompt": [1.5]}, "prompt[0]", "a whole number or text or a list"),
     ],

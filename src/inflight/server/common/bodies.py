@@ -6,7 +6,7 @@ bytes cost, whatever is in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
 import msgspec
@@ -132,7 +132,7 @@ class BodyDecoder(Generic[B]):
     def __init__(
         self,
         kind: type[B],
-        neutral: dict[str, tuple[tuple[Any, ...], str]] | None = None,
+        neutral: Mapping[str, tuple[tuple[Any, ...], str]] | None = None,
         hints: Set[str] = frozenset(),
         content: Set[str] = frozenset(),
     ):

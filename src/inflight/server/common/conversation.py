@@ -221,7 +221,7 @@ class Prompts:
                 "unsupported_task",
             )
         if max_tokens is None:
-            self.check_length(prefix + suffix, field, None)
+            self.check_length(prefix + suffix, "prompt", None)
         elif (longest := self.max_token_chars) is not None:
             most = max(1, max_tokens) * longest  # characters beyond that cannot be in the prompt
             prefix, suffix, files = prefix[-most:], suffix[:most], _last_files(files, most)

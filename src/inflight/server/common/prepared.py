@@ -62,13 +62,15 @@ class ReadBody(Struct, frozen=True, kw_only=True):
 
 
 class PreparedCompletion(ReadBody, frozen=True, tag_field="outcome", tag="completion"):
-    """kind: the endpoint's name. form_field: that the grammar is from."""
+    """kind: the endpoint's name. form_field: that the grammar is from. echoed: JSON, what the answer needs of the
+    body."""
 
     settings: CompletionSettings
     prompts: tuple[Prompt, ...]
     kind: EndpointName = "completion"
     grammar: Grammar | None = None
     form_field: str | None = None
+    echoed: bytes = b""
 
 
 class PreparedChat(ReadBody, frozen=True, tag_field="outcome", tag="chat"):

@@ -131,6 +131,8 @@ def with_ends_of_gaps(prompts: Prompts, settings: CompletionSettings) -> list[in
 
 def is_little(body: CompletionBody) -> bool:
     """Whether a short body asks for little work too: many prompts are tokenized one by one."""
+    if body.suffix:
+        return False
     return isinstance(body.prompt, str) or len(body.prompt) <= FEW_PROMPTS or isinstance(body.prompt[0], int)
 
 

@@ -269,7 +269,7 @@ def _fork_for(control: socket.socket) -> None:
     setup = decode_setup(receive(control))
     tokenizer, template = setup.text.load_if_any()
     if tokenizer is not None:
-        _ = tokenizer.longest_token  # looked up once, before there are children
+        _ = tokenizer.longest_token, tokenizer.fill_in_middle  # looked up once, before there are children
     send(control, READY)
     limits = decode_limits(receive(control))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children leave no zombies

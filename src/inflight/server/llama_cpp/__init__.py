@@ -1,0 +1,1 @@
+"""llama-server's own endpoints: /infill, /completion, /apply-template, /props, /slots."""
