@@ -265,3 +265,14 @@ def test_content_that_a_later_step_computes_again_is_written_once_that_is_commit
     writer.commit_step(1)
     writer.begin_step(3)
     assert writer.stored == [(6,), (slots.find(block.node),)] and writer.num_missed == 0
+
+
+@pytest.mark.parametrize("host_blocks", [1, 2])
+def test_a_chain_that_a_full_host_evicts_for_its_own_load_is_loaded_whole(host_blocks: int) -> None:
+    """The blocks that are loaded need room on the device; what is evicted there needs that of the chain on the host."""
+    harness = Harness(replace(kept(), num_blocks=6, host_blocks=host_blocks, host_is_tier=True))
+    harness.serve(request("beginning", PROMPT[:5], output=1))
+    harness.serve(request("other", (2,) * 11, output=1))
+    before = harness.scheduler.stats().tiers.brought
+    assert harness.serve(request("again", PROMPT, output=1)) == [8]
+    assert harness.scheduler.stats().tiers.brought == before + 4

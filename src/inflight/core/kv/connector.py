@@ -162,7 +162,11 @@ class PrefixLoader:
         lookup.has_loaded = True
         if self._sharing.has_groups and not all(match.has(*one) for one in missing):
             return 0  # what was cached when the match was found is evicted by now, and the source lacks it
-        return self._begin(sequence, lookup, match, missing, now)
+        transfer_id = self._begin(sequence, lookup, match, missing, now)
+        if not transfer_id:  # the chain is shorter now, and more of it missing
+            lookup.has_loaded = False
+            return self.start_load(sequence, spare, now, is_due)
+        return transfer_id
 
     def forget(self, sequence: Sequence) -> None:
         """Forget a sequence that no longer waits."""
@@ -236,17 +240,22 @@ class PrefixLoader:
     def _begin(
         self, sequence: Sequence, lookup: Lookup, match: PrefixMatch, missing: list[tuple[int, int]], now: float
     ) -> int:
+        """Begin the load of what is missing for a match; return the transfer's id, 0 where the chain is lost."""
         chain, size, source = lookup.chain.blocks, self._size, match.chain
         before = self._sharing.device_blocks(chain, match.length)
         for block in before:  # or the allocation might evict them
             self._pool.acquire(block)
+        num_blocks = sum(group != self._state_group for _, group in missing)
+        blocks = self._pool.allocate(num_blocks)
+        if any(one.lost for one in chain[: match.length]):  # on a full host: what was evicted to it took their room
+            self._pool.release(reversed((*before, *blocks)))
+            return 0
         numbers = tuple(match.number(index, group) for index, group in missing)
         load = _Load(source.tier, now, self._moved(missing), [], 0)
         if missing[-1][1] == self._state_group:
             load.slot = self._slots.take_to_load()
             assert load.slot is not None, "there is room"
             missing = missing[:-1]
-        blocks = self._pool.allocate(len(missing))
         nodes = [one.node for one in chain]
         root = self._sharing.root(sequence)
         for (index, group), block in zip(missing, blocks, strict=True):
