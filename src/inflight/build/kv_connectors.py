@@ -91,6 +91,7 @@ class KVConnectors:
         self._identity: KVIdentity | None = None  # set when there is memory: files are read while weights are packed
         self._tier: FolderTier | None = None
         self.peer_transfers: PeerTransfers | None = None
+        self._abandon: Callable[[], None] = lambda: None
 
     def open(
         self, find_memory: Callable[[], KVMemory | HostStaging | None], steps: StepActivity
@@ -111,10 +112,13 @@ class KVConnectors:
             memory = of_peers.memory if isinstance(of_peers, HostStaging) else of_peers
             memory = None if isinstance(of_peers, HostStaging) and not self.peer_bytes else memory
             self.peer_transfers = peers = self._settings.peers.open(memory, identity)
+            self._abandon = peers.abandon
             if isinstance(of_peers, HostStaging):
                 from inflight.execution.kv.transfer.staged_peers import StagedPeers
 
-                yield StagedPeers(peers, of_peers)
+                staged = StagedPeers(peers, of_peers)
+                self._abandon = staged.abandon
+                yield staged
             else:
                 yield peers
 
@@ -174,8 +178,7 @@ class KVConnectors:
 
     def abandon(self) -> None:
         """End transfers with peers as soon as possible."""
-        if self.peer_transfers is not None:
-            self.peer_transfers.abandon()
+        self._abandon()
 
     def resolved(self) -> dict[str, Resolved]:
         found, folder, peers = {}, self._settings.folder, self._settings.peers

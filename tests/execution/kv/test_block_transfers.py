@@ -108,3 +108,19 @@ def test_what_goes_to_the_host_has_gone_before_a_folder_fills_its_blocks(broken:
     else:
         transfers.begin(plan)
     assert place.begun == [(brought, 1)], "and it begins though the step has failed: its transfer must end"
+
+
+def test_a_transfer_ends_once_all_its_copies_have_though_one_failed() -> None:
+    """A device block that is copied must not be used again before that."""
+
+    class Failing(Part):
+        def query(self) -> bool:
+            raise RuntimeError("the device is lost")
+
+    copying = Copying()
+    transfers = BlockTransfers(BESIDE, lambda *both: [Failing(copying, 0, 0), copying(*both)[1]])
+    transfers.begin(BatchPlan(0, (), transfers=(STORE,)))
+    assert transfers.poll() == ()
+    copying.done.add((0, 1))
+    (ended,) = transfers.poll() or ()
+    assert "the device is lost" in str(ended.error) and transfers.poll() is None

@@ -47,7 +47,7 @@ class BlockTransfers:
         self._first_host = capacity.num_blocks + 1
         self._asynchronous = capacity.asynchronous_transfers
         self._copy = copy
-        self._in_flight: dict[int, Sequence[PendingCopy]] = {}
+        self._in_flight: dict[int, tuple[list[PendingCopy], list[str]]] = {}  # copies, and errors of those that failed
         self._failed: list[Transferred] = []
 
     def begin(self, plan: BatchPlan) -> None:
@@ -94,7 +94,7 @@ class BlockTransfers:
         remote = [self._first_host + block for block in transfer.remote_blocks]
         both = (transfer.blocks, remote) if transfer.kind == "store" else (remote, transfer.blocks)
         try:
-            self._in_flight[transfer.transfer_id] = self._copy(*both)
+            self._in_flight[transfer.transfer_id] = [*self._copy(*both)], []
         except Exception as fault:  # no fault of a copy beside the steps ends one
             self._failed.append(_failed(transfer.transfer_id, fault))
 
@@ -106,16 +106,30 @@ class BlockTransfers:
         ended, self._failed = self._failed, []
         for one in by_tier:
             ended += one or ()
-        for transfer_id, copies in tuple(self._in_flight.items()):
-            try:
-                if not all(copy.query() for copy in copies):
-                    continue
-                ended.append(Transferred(transfer_id))
-            except Exception as fault:  # the device's
-                ended.append(_failed(transfer_id, fault))
-            del self._in_flight[transfer_id]
+        for transfer_id, (copies, errors) in tuple(self._in_flight.items()):
+            errors += take_ended(copies)
+            if not copies:
+                ended.append(Transferred(transfer_id, errors[0] if errors else None))
+                del self._in_flight[transfer_id]
         return tuple(ended)
 
 
+def take_ended(copies: list[PendingCopy]) -> list[str]:
+    """Remove the copies that have ended; return the errors of those that failed. The others still use their memory."""
+    errors = []
+    for copy in tuple(copies):
+        try:
+            if not copy.query():
+                continue
+        except Exception as fault:  # the device's
+            errors.append(copy_error(fault))
+        copies.remove(copy)
+    return errors
+
+
+def copy_error(fault: Exception) -> str:
+    return f"Blocks could not be copied ({type(fault).__name__}: {fault})."
+
+
 def _failed(transfer_id: int, fault: Exception) -> Transferred:
-    return Transferred(transfer_id, f"Blocks could not be copied ({type(fault).__name__}: {fault}).")
+    return Transferred(transfer_id, copy_error(fault))

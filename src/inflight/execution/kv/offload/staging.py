@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from inflight.core.types.plan import Transfer, Transferred
 from inflight.execution.backends.protocol import PendingCopy
 from inflight.execution.kv.block_memory import KVMemory
-from inflight.execution.kv.block_transfers import TierTransfers
+from inflight.execution.kv.block_transfers import TierTransfers, copy_error
 
 STAGING_BLOCKS, STAGING_STATES = 32, 2  # of host memory, for a folder
 PEER_BYTES, PEER_STATES = 2 << 30, 16  # the same, for peers; the bytes are of blocks
@@ -170,7 +170,7 @@ class StagedTransfers:
         try:
             copying = copy(device, host) if is_store else copy(host, device)
         except Exception as fault:  # no fault of a copy beside the steps ends one
-            self._end_piece(number, f"Blocks could not be copied ({type(fault).__name__}: {fault}).")
+            self._end_piece(number, copy_error(fault))
             return
         piece.copies = [] if copying is None else [copying]
         self._poll_copies(number, piece)
@@ -181,7 +181,7 @@ class StagedTransfers:
             if not all(one.query() for one in piece.copies or ()):
                 return
         except Exception as fault:  # the device's
-            self._end_piece(number, f"Blocks could not be copied ({type(fault).__name__}: {fault}).")
+            self._end_piece(number, copy_error(fault))
             return
         piece.copies = None
         if piece.whole.transfer.kind == "store":

@@ -20,11 +20,13 @@ from msgspec.structs import replace
 from inflight.core.types.kv_transfer import export_of
 from inflight.core.types.plan import Transfer, Transferred
 from inflight.execution.backends.protocol import PendingCopy
+from inflight.execution.kv.block_transfers import copy_error, take_ended
 from inflight.execution.kv.offload.staging import HostStaging
 from inflight.execution.kv.transfer.peer_transfers import PeerTransfers
 
 _CLOSING = 5.0  # seconds for copies in flight, at the end
 _TICK = 0.0005  # seconds between two queries of copies
+_ABANDONED = "The transfer was broken off."
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class _Staged:
     Attributes:
         transfer: Of the device's blocks.
         here: Host blocks, one to one.
-        copies: In flight, to host memory or from it.
+        copies: In flight, to host memory or from it; the host blocks are in use until there are none.
         error: Why not all blocks are copied.
     """
 
@@ -47,11 +49,9 @@ class _Staged:
 
     def take_copies(self) -> bool:
         """Return whether the copies have ended, and note an error of the device."""
-        try:
-            return all(one.query() for one in self.copies)
-        except Exception as fault:  # the device's
-            self.error = _error(fault)
-            return True
+        if errors := take_ended(self.copies):
+            self.error = errors[0]
+        return not self.copies
 
 
 class StagedPeers:
@@ -67,7 +67,7 @@ class StagedPeers:
         self._storing: queue.SimpleQueue[_Staged | None] = queue.SimpleQueue()  # sends with copies in flight, in order
         self._thread = threading.Thread(target=self._watch, name="inflight-kv-stage", daemon=True)
         self._lock = threading.RLock()  # for what follows
-        self._num_storing = 0
+        self._sending: list[_Staged] = []  # sends whose copies are in flight
         self._waiting: deque[Transfer] = deque()  # pulls without host blocks
         self._with_peers: dict[int, _Staged] = {}  # by id
         self._loading: list[_Staged] = []  # pulls whose copies are in flight
@@ -94,12 +94,21 @@ class StagedPeers:
                     self._end_pull(staged, staged.error)
             self._begin_pulls()
             ended, self._ended = self._ended, []
-            is_in_flight = self._num_storing or self._waiting or self._loading or self._with_peers
+            is_in_flight = self._sending or self._waiting or self._loading or self._with_peers
             return ended if ended or is_in_flight or is_polled else None
+
+    def abandon(self) -> None:
+        """End all transfers as soon as possible: their blocks have no owner any more."""
+        with self._lock:
+            self._ended += [Transferred(one.transfer_id, _ABANDONED) for one in self._waiting]
+            self._waiting.clear()
+            for staged in self._sending:
+                staged.error = _ABANDONED
+            self._peers.abandon()
 
     def close(self) -> None:
         last = time.monotonic() + _CLOSING
-        while (self._num_storing or self._loading) and time.monotonic() < last:
+        while (self._sending or self._loading) and time.monotonic() < last:
             self.poll()
             time.sleep(_TICK)
         self._storing.put(None)
@@ -111,11 +120,13 @@ class StagedPeers:
             while not staged.take_copies():
                 time.sleep(_TICK)
             with self._lock:
-                self._num_storing -= 1
+                self._sending.remove(staged)
                 self._end_send(staged)
 
     def _begin_send(self, transfer: Transfer) -> None:
         """Begin to copy exported blocks to host memory; the end of an export follows them."""
+        if not self._thread.is_alive():
+            self._thread.start()
         here = self._allocate(transfer)
         if here is None:
             log.warning(
@@ -127,10 +138,8 @@ class StagedPeers:
             return
         staged = _Staged(transfer, here)
         self._copy(staged, to_host=True)
-        self._num_storing += 1
+        self._sending.append(staged)
         self._storing.put(staged)
-        if not self._thread.is_alive():
-            self._thread.start()
 
     def _end_send(self, staged: _Staged) -> None:
         """Have peers read exported blocks that are copied; the device's are free then."""
@@ -139,8 +148,7 @@ class StagedPeers:
         if staged.error is None:
             self._begin_with_peers(staged)
         else:
-            self._release(staged)
-            self._withdraw(transfer)
+            self._end_export(staged)
 
     def _begin_pulls(self) -> None:
         """Begin the next pulls, in order, while there is host memory for them."""
@@ -159,8 +167,16 @@ class StagedPeers:
 
     def _begin_with_peers(self, staged: _Staged) -> None:
         """Begin a transfer between its host blocks and peers, with the same id."""
-        self._with_peers[staged.transfer.transfer_id] = staged
-        self._peers.begin(replace(staged.transfer, blocks=staged.here))
+        try:
+            self._peers.begin(replace(staged.transfer, blocks=staged.here))
+        except Exception as fault:  # no fault of a transfer ends a step, or the thread
+            log.exception("a transfer with a peer does not begin")
+            if staged.transfer.kind == "send":
+                self._end_export(staged)
+            else:
+                self._end_pull(staged, copy_error(fault))
+        else:
+            self._with_peers[staged.transfer.transfer_id] = staged
 
     def _take_ended(self) -> bool:
         """Take the transfers that have ended with peers; return whether any was in flight."""
@@ -179,6 +195,11 @@ class StagedPeers:
     def _end_pull(self, staged: _Staged, error: str | None) -> None:
         self._release(staged)
         self._ended.append(Transferred(staged.transfer.transfer_id, error))
+
+    def _end_export(self, staged: _Staged) -> None:
+        """End the export of a send that peers cannot read."""
+        self._release(staged)
+        self._withdraw(staged.transfer)
 
     def _withdraw(self, transfer: Transfer) -> None:
         """End the export of a send, of which blocks are missing."""
@@ -217,11 +238,7 @@ class StagedPeers:
             try:
                 pending = (copy(device, host) if to_host else copy(host, device)) if device else None
             except Exception as fault:  # no fault of a copy beside the steps ends one
-                staged.error = _error(fault)
+                staged.error = copy_error(fault)
                 return
             if pending is not None:
                 staged.copies.append(pending)
-
-
-def _error(fault: Exception) -> str:
-    return f"Blocks could not be copied ({type(fault).__name__}: {fault})."
