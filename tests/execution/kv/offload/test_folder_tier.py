@@ -420,7 +420,7 @@ def test_a_folder_that_was_taken_away_is_empty_and_made_again(tmp_path: Path) ->
     assert engine.found() == numbers
 
 
-def test_a_folder_in_the_place_of_a_file_is_no_block(tmp_path: Path) -> None:
+def test_a_folder_in_the_place_of_a_file_is_no_block(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine(tmp_path, blocks=4)
     numbers = engine.keep()
     path = engine.tier.index.path(numbers[0])
@@ -428,6 +428,10 @@ def test_a_folder_in_the_place_of_a_file_is_no_block(tmp_path: Path) -> None:
     (path / "foreign").mkdir(parents=True)
     engine.tier.index.scan()
     assert engine.found() == () and engine.tier.index.num_blocks == 3
+    assert engine.tier.wants(numbers[0])
+    engine.keep()
+    assert not engine.tier.wants(numbers[0]), "it is not tried again with each step"
+    assert f"{path} cannot be written (Is a directory); remove that folder" in caplog.text
     engine.keep(tokens=tuple(range(100, 116)))
     assert engine.found(tokens=tuple(range(100, 116))), "it keeps nothing else from being written"
 

@@ -14,6 +14,7 @@ import pytest
 
 from inflight.execution.kv.transfer import transports
 from inflight.execution.kv.transfer.handshake import introduce
+from inflight.execution.kv.transfer.server import MAX_CONNECTIONS
 from inflight.execution.kv.transfer.wire import (
     PROTOCOL,
     Blocks,
@@ -99,8 +100,8 @@ def test_another_version_of_the_protocol_is_refused_with_a_sentence(engine: Engi
         assert b"speaks version 3 of the exchange, not 2; run one version" in connected.recv(4096)
 
 
-@pytest.mark.parametrize(("names", "groups"), [(0, 0), (1, 2), (2, 1)])
-def test_a_pull_names_a_group_for_each_block(engine: Engine, names: int, groups: int) -> None:
+@pytest.mark.parametrize(("names", "groups"), [(0, 0), (1, 2), (2, 1), (2, 2)])
+def test_a_pull_names_each_block_once_and_its_group(engine: Engine, names: int, groups: int) -> None:
     engine.export("one", [0, 1], [1, 2])
     with socket.create_connection(engine.peer_transfers.address, timeout=5) as connected:
         channel = Channel(connected, "the server")
@@ -108,6 +109,7 @@ def test_a_pull_names_a_group_for_each_block(engine: Engine, names: int, groups:
         channel.send(Pull("one", [bytes(16)] * names, [0] * groups, 100), 5.0)
         with pytest.raises(PeerError, match="closed"):
             channel.receive(5.0)
+    assert engine.peer_transfers.export_stats.held == 2, "nothing is taken"
     works(engine)
 
 
@@ -137,8 +139,8 @@ def test_a_peer_that_stops_within_a_block_is_too_slow(engine: Engine, monkeypatc
     works(engine)
 
 
-def test_many_that_say_nothing_keep_others_out_only_briefly(engine: Engine) -> None:
-    silent = [socket.create_connection(engine.peer_transfers.address, timeout=5) for _ in range(20)]
+def test_many_that_say_nothing_keep_no_other_out(engine: Engine) -> None:
+    silent = [socket.create_connection(engine.peer_transfers.address, timeout=5) for _ in range(MAX_CONNECTIONS + 5)]
     works(engine)
     for one in silent:
         one.close()

@@ -26,11 +26,12 @@ FOLDER = "blocks-1"  # of this layout of folders
 
 @dataclass(slots=True)
 class Entry:
-    """One file. used: time of its last use, seconds since 1970."""
+    """One file. used: time of its last use, seconds since 1970. name: None: it is another model's."""
 
-    path: Path
+    path: str
     nbytes: int
     used: float
+    name: int | None
 
 
 class FolderIndex:
@@ -49,7 +50,7 @@ class FolderIndex:
         self._root = folder / FOLDER
         self._mine = self._root / identity.hex()
         self.max_bytes = max_bytes
-        self._entries: dict[Path, Entry] = {}  # of all models
+        self._entries: dict[str, Entry] = {}  # of all models
         self._names: dict[int, Entry] = {}  # of this one
         self._bytes = self._own_bytes = 0
         self._lock = threading.Lock()
@@ -84,10 +85,8 @@ class FolderIndex:
 
     def scan(self) -> None:
         """Read the folder again. Raises OSError."""
-        found: dict[Path, Entry] = {}
-        for path, status in self._files():
-            found[path] = Entry(path, -(-status.st_size // 4096) * 4096, status.st_mtime)
-        mine = {int(path.stem, 16): entry for path, entry in found.items() if path.parent.parent == self._mine}
+        found = {entry.path: entry for entry in self._files()}
+        mine = {entry.name: entry for entry in found.values() if entry.name is not None}
         with self._lock:
             for path, entry in found.items():
                 if (known := self._entries.get(path)) is not None:
@@ -112,17 +111,17 @@ class FolderIndex:
 
     def add(self, name: int, nbytes: int) -> None:
         """Add a block that was written."""
-        path = self.path(name)
+        path = str(self.path(name))
         with self._lock:
             self._forget(path)
-            self._entries[path] = self._names[name] = Entry(path, nbytes, time.time())
+            self._entries[path] = self._names[name] = Entry(path, nbytes, time.time(), name)
             self._bytes += nbytes
             self._own_bytes += nbytes
 
     def remove(self, name: int) -> None:
         """Remove a block whose file is gone, or cannot be used."""
         with self._lock:
-            self._forget(self.path(name))
+            self._forget(str(self.path(name)))
 
     def make_room(self, nbytes: int) -> bool:
         """Evict files until so many bytes more are within the limit, least recently used first. Return whether they
@@ -139,41 +138,42 @@ class FolderIndex:
                 if wanted <= 0:
                     break
                 with contextlib.suppress(OSError):
-                    entry.path.unlink(missing_ok=True)
+                    Path(entry.path).unlink(missing_ok=True)
                     wanted -= entry.nbytes
                     self._forget(entry.path)
                     self.num_evicted += 1
         return self._bytes + nbytes <= self.max_bytes
 
-    def _forget(self, path: Path) -> None:
+    def _forget(self, path: str) -> None:
         entry = self._entries.pop(path, None)
         if entry is not None:
             self._bytes -= entry.nbytes
-            if path.parent.parent == self._mine:
+            if entry.name is not None:
                 self._own_bytes -= entry.nbytes
-                self._names.pop(int(path.stem, 16), None)
+                self._names.pop(entry.name, None)
 
-    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+    def _files(self) -> Iterator[Entry]:
         """Yield all models' files; delete those that interrupted writers have left."""
-        now = time.time()
-        for model in _folders(self._root):
+        now, own = time.time(), str(self._mine)
+        for model in _folders(str(self._root)):
             for part in _folders(model):
                 for entry in _entries(part):
                     try:
                         found = entry.stat(follow_symlinks=False)
                         if _FILE.fullmatch(entry.name) and stat.S_ISREG(found.st_mode):
-                            yield Path(entry.path), found
+                            name = int(entry.name[:32], 16) if model == own else None
+                            yield Entry(entry.path, -(-found.st_size // 4096) * 4096, found.st_mtime, name)
                         elif entry.name.startswith(".") and now - found.st_mtime > _OLD_ASIDE:
                             os.unlink(entry.path)
                     except OSError:
                         continue  # another engine was faster
 
 
-def _folders(path: Path) -> list[Path]:
-    return [Path(entry.path) for entry in _entries(path) if entry.is_dir(follow_symlinks=False)]
+def _folders(path: str) -> list[str]:
+    return [entry.path for entry in _entries(path) if entry.is_dir(follow_symlinks=False)]
 
 
-def _entries(path: Path) -> list[os.DirEntry[str]]:
+def _entries(path: str) -> list[os.DirEntry[str]]:
     """List a folder; nothing where another engine has deleted it meanwhile."""
     try:
         with os.scandir(path) as found:

@@ -101,6 +101,7 @@ class FolderTier:
         self._steps = steps or StepActivity()
         self._roots: dict[SharedRoot, bytes | None] = {}
         self._writing: set[int] = set()  # numbers of names
+        self._obstructed: set[int] = set()  # those whose files cannot be written, until the next scan
         self._no_reads_before = self._no_writes_before = 0.0
         self._has_warned = False  # that nothing can be written
         self._scanned = time.monotonic()
@@ -134,7 +135,7 @@ class FolderTier:
         return KVChain("load", TIER, name, lambda index, group, number: number in self.index)
 
     def wants(self, number: int) -> bool:
-        if number in self.index or number in self._writing:
+        if number in self.index or number in self._writing or number in self._obstructed:
             return False
         return time.monotonic() >= self._no_writes_before
 
@@ -281,7 +282,16 @@ class FolderTier:
         needed = file_bytes(len(view))
         if not self.index.make_room(needed):
             raise OSError(self._no_room(needed))
-        write_block(self.index.path(number), self._identity, number.to_bytes(16), view)
+        path = self.index.path(number)
+        try:
+            write_block(path, self._identity, number.to_bytes(16), view)
+        except IsADirectoryError as error:  # a folder has this block's name
+            self._obstructed.add(number)
+            self.counts.write_errors += 1
+            log.warning(
+                "%s cannot be written (%s); remove that folder. Other blocks are written.", path, error.strerror
+            )
+            return
         self.index.add(number, needed)
         self.counts.written_bytes += len(view)
 
@@ -292,6 +302,7 @@ class FolderTier:
         return f"it holds {self.index.nbytes:,} bytes of {limit:,}, and none of its files can be deleted"
 
     def _scan(self) -> None:
+        self._obstructed.clear()
         try:
             self.index.scan()
         except OSError as error:

@@ -81,6 +81,7 @@ class Exports:
         self._step = _Step()  # begun last
         self._changed = threading.Condition()
         self._exports: OrderedDict[str, _Export] = OrderedDict()  # the oldest first
+        self._num_blocks = self._num_states = 0  # of these
         self._over: OrderedDict[str, None] = OrderedDict()
         self._ended: list[int] = []  # transfer_ids
         self._counts = dict.fromkeys(_OUTCOMES, 0)  # blocks
@@ -94,10 +95,13 @@ class Exports:
                 self._ended.append(transfer_id)
                 return
             export = self._begin(export_id)
+            before, states_before = len(export.blocks), export.num_states
             for key, block in zip(keys, blocks, strict=True):
                 export.num_states += key[0] == self._memory.state_group and key not in export.blocks
                 export.blocks[key] = block
                 export.computing.pop(key, None)
+            self._num_states += export.num_states - states_before
+            self._num_blocks += len(export.blocks) - before
             if blocks:
                 export.transfer_ids.append(transfer_id)
             else:
@@ -200,12 +204,13 @@ class Exports:
         return export
 
     def _displace(self, newest: _Export) -> None:
-        """End other exports until no more than the share of either memory is held."""
-        memory, exports = self._memory, self._exports.values()
-        states = sum(one.num_states for one in exports)
-        blocks = sum(len(one.blocks) for one in exports) - states
+        """End other exports until no more than the share of either memory is held: first those that no peer reads."""
+        memory, states = self._memory, self._num_states
+        blocks = self._num_blocks - states
         max_blocks = int(MAX_HELD * memory.blocks.num_blocks)
         max_states = 0 if memory.states is None else int(MAX_HELD * memory.states.num_blocks)
+        if blocks <= max_blocks and states <= max_states:
+            return
         for export_id, export in sorted(self._exports.items(), key=lambda one: one[1].readers > 0):
             own_states = export.num_states
             own_blocks = len(export.blocks) - own_states
@@ -246,6 +251,8 @@ class Exports:
     def _free(self, export_id: str, export: _Export) -> None:
         if not export.readers and self._exports.pop(export_id, None) is not None:
             self._ended += export.transfer_ids
+            self._num_blocks -= len(export.blocks)
+            self._num_states -= export.num_states
 
 
 class Reading:

@@ -46,6 +46,7 @@ class KVServer:
         self.served_blocks = 0
         self._listener: socket.socket | None = None
         self._channels: set[Channel] = set()
+        self._unknown: dict[Channel, None] = {}  # those whose peers have not proved the secret, the oldest first
         self._threads: set[threading.Thread] = set()
         self._is_closed = False
 
@@ -91,18 +92,33 @@ class KVServer:
                     return
                 time.sleep(0.1)  # too many open files, perhaps
                 continue
-            with self._lock:
-                is_full = self._is_closed or len(self._channels) >= MAX_CONNECTIONS
-                if not is_full:
-                    self._channels.add(channel)
-            if is_full:
-                channel.close()
-                continue
-            self._start(threading.Thread(target=self._serve, args=(channel,), name="inflight-kv-serve"))
+            if self._add(channel):
+                self._start(threading.Thread(target=self._serve, args=(channel,), name="inflight-kv-serve"))
+
+    def _add(self, channel: Channel) -> bool:
+        """Add a connection; return False, and close it, where there are too many. The oldest of a peer that has not
+        proved the secret is closed for it, so that peers which say nothing keep no other out."""
+        with self._lock:
+            refused = None
+            if self._is_closed or len(self._channels) >= MAX_CONNECTIONS:
+                refused = channel if self._is_closed else next(iter(self._unknown), channel)
+                self._forget(refused)
+            if refused is not channel:
+                self._channels.add(channel)
+                self._unknown[channel] = None
+        if refused is not None:
+            refused.close()
+        return refused is not channel
+
+    def _forget(self, channel: Channel) -> None:
+        self._channels.discard(channel)
+        self._unknown.pop(channel, None)
 
     def _serve(self, channel: Channel) -> None:
         try:
             sender = self._sender(channel)
+            with self._lock:
+                self._unknown.pop(channel, None)
             while isinstance(message := channel.receive(_IDLE), Pull):
                 self._serve_pull(channel, sender, message)
         except PeerError as error:
@@ -111,7 +127,7 @@ class KVServer:
             log.exception("a peer's connection ends by a fault")
         finally:
             with self._lock:
-                self._channels.discard(channel)
+                self._forget(channel)
                 self._threads.discard(threading.current_thread())
             channel.close()
 
@@ -130,6 +146,8 @@ class KVServer:
             raise PeerError(f"{channel.peer} names {len(pull.names)} blocks of {len(pull.groups)} groups.")
         numbers = (int.from_bytes(name, "big") for name in pull.names)
         keys = list(zip(pull.groups or [0] * len(pull.names), numbers, strict=True))
+        if len({*keys}) < len(keys):
+            raise PeerError(f"{channel.peer} names a block twice in one pull.")
         deadline = time.monotonic() + min(pull.patience / 1e3, _MAX_PATIENCE)
         try:
             with self._exports.reading(pull.export, deadline - time.monotonic()) as reading:
