@@ -105,14 +105,43 @@ def test_the_model_says_what_it_can_do(
     def capabilities_of(of: Server) -> Any:
         return of.get("/v1/models").json()["data"][0]["capabilities"]
 
-    assert capabilities_of(scripted).items() >= {"chat": True, "tools": True, "reasoning": True}.items()
+    calling = {"chat": True, "tools": True, "tool_format": "hermes", "reasoning": True}
+    assert capabilities_of(scripted).items() >= calling.items()
     generates = {"chat": True, "completions": True, "reasoning": False, "structured_output": True}
     generates |= {"embeddings": False, "scores": False, "classes": False}
-    assert capabilities_of(server) == {**generates, "tools": True}
-    plain = start(str(write_toolless(tmp_path / "plain")), "--served-model-name", "plain")
-    assert capabilities_of(plain) == {**generates, "tools": False}
+    assert capabilities_of(server) == {**generates, "tools": True, "tool_format": "hermes"}
+    plain = start(str(write_toolless(tmp_path / "plain")), "--served-model-name", "plain", "--tool-parser", "none")
+    assert capabilities_of(plain) == {**generates, "tools": False, "tool_format": None}
     refused = plain.post("/v1/chat/completions", ask("Hi", tools=TOOLS) | {"model": "plain"})
-    assert refused.status_code == 400 and "shows no tools" in refused.json()["error"]["message"]
+    assert refused.status_code == 400 and "--tool-parser none" in refused.json()["error"]["message"]
+
+
+def test_a_model_whose_template_knows_no_tools_calls_them(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start(str(write_toolless(tmp_path / "plain")), "--served-model-name", "qwenlike")
+    assert server.get("/v1/models").json()["data"][0]["capabilities"]["tool_format"] == "generic"
+    client = server.client()
+    asked = ask("Hi", tools=TOOLS, temperature=1.5, seed=1, max_tokens=300)
+    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+        with client.chat.completions.stream(**asked, tool_choice=choice) as stream:
+            streamed = stream.get_final_completion().choices[0]
+        whole = client.chat.completions.create(**asked, tool_choice=choice).choices[0]
+        for one in (streamed, whole):
+            (call,) = one.message.tool_calls or ()
+            assert one.finish_reason == "tool_calls" and call.function.name == "weather" and not one.message.content
+            assert json.loads(call.function.arguments).keys() == {"city"}
+    free = client.chat.completions.create(**asked).choices[0].message
+    assert bool(free.content) != bool(free.tool_calls)
+    history = [
+        *asked["messages"],
+        {"role": "assistant", "tool_calls": [call.model_dump()]},
+        {"role": "tool", "tool_call_id": call.id, "content": "sun"},
+    ]
+    read = server.post("/tokenize", {"messages": history, "tools": TOOLS, "return_token_strs": True})
+    prompt = server.post("/detokenize", {"tokens": read.json()["tokens"]}).json()["prompt"]
+    assert prompt.startswith("<|system|>\nYou can call these functions:\n") and "<|tool|>" not in prompt
+    assert prompt.endswith(f'"arguments": {call.function.arguments}}}:\nsun<|end|>\n<|assistant|>')
+    none = client.chat.completions.create(**asked | {"messages": history}, tool_choice="none").choices[0]
+    assert not none.message.tool_calls
 
 
 def test_calls_are_forced_where_the_marks_of_calls_are_text_too(start: Callable[..., Server], tmp_path: Path) -> None:

@@ -377,3 +377,15 @@ def test_a_template_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert template.render(Conversation([{"role": "user", "content": "Hello"}])) == "Hello"
     assert not template.changes_text() and not template.looked_for()
     assert parsed == ["{{ messages[0].content }}"]
+
+
+@pytest.mark.parametrize(
+    ("source", "is_shown"),
+    [
+        ("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}", True),
+        ("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}", False),
+        ("{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}", False),
+    ],
+)
+def test_whether_a_template_writes_system_messages(source: str, is_shown: bool) -> None:
+    assert ChatTemplate(source).shows_system is is_shown

@@ -89,6 +89,11 @@ class PromptEncoder:
         """Whether the chat template writes tools into the prompt."""
         return self._chat_template is not None and self._chat_template.knows_tools()
 
+    @property
+    def shows_system(self) -> bool:
+        """Whether the chat template writes system messages into the prompt."""
+        return self._chat_template is not None and self._chat_template.shows_system
+
     def takes_arguments_as_text(self, has_tools: bool) -> bool:
         """Return whether the template reads arguments of tool calls as JSON text, not objects. Raises
         ChatTemplateError."""

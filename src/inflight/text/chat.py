@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
@@ -172,6 +173,15 @@ class ChatTemplate:
     def knows_tools(self) -> bool:
         """Return whether one of the templates writes tools into the prompt."""
         return _WITH_TOOLS in self._sources or "tools" in self.written
+
+    @cached_property
+    def shows_system(self) -> bool:
+        """Whether the template writes system messages into the prompt; some leave them out or refuse them."""
+        messages = [{"role": "system", "content": _CONTINUED}, {"role": "user", "content": "Hello"}]
+        try:
+            return _CONTINUED.strip() in self.render(Conversation(messages))
+        except ChatTemplateError:
+            return False
 
     def render(self, conversation: Conversation) -> str:
         """Write a conversation as one prompt text, to be encoded without adding special tokens.

@@ -62,6 +62,8 @@ CALLS = {
     "functiongemma": 'Let me look.<start_function_call>call:get_weather{city:<escape>Paris "<tool_call>"<escape>,'
     "days:3,metric:true,tags:[<escape>a<escape>,<escape>b]<escape>]}<end_function_call>"
     "<start_function_call>call:now{}<end_function_call>",
+    "generic": f'Let me look. {{"tool_calls": [{{"name": "get_weather", "arguments": {_JSON}}}, '
+    '{"name": "now", "arguments": {}}]}',
     "openai": "<|channel|>commentary<|message|>Let me look.<|end|><|start|>assistant<|channel|>commentary "
     f"to=functions.get_weather <|constrain|>json<|message|>{_JSON}<|call|><|start|>assistant to=functions.now"
     "<|channel|>commentary <|constrain|>json<|message|>{}<|call|>",

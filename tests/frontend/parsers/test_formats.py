@@ -42,6 +42,23 @@ def test_deltas_do_not_depend_on_how_the_text_is_cut(name: str, places: list[int
         assert deltas_of(list(text), names) == whole
 
 
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("opened", [False, True])
+def test_reasoning_before_calls_loses_neither(name: str, opened: bool) -> None:
+    names, reasoning = ParserNames(name, "qwen3"), "Shall I <tool_call> it?"
+    text = f"{'' if opened else '<think>'}{reasoning}</think>\n\n{CALLS[name]}"
+    if name == "openai":
+        names = ParserNames(name, "openai_gptoss")
+        text = f"<|channel|>analysis<|message|>{reasoning}<|end|><|start|>assistant{CALLS[name]}"
+    for pieces in ([text], list(text)):  # a whole answer in one delta, and a delta for each character
+        found, content, calls = parsed(pieces, names, in_reasoning=opened)
+        assert (found, content) == (reasoning, "Let me look.")
+        assert [(called, json.loads(arguments)) for called, arguments in calls] == [
+            ("get_weather", ARGUMENTS),
+            ("now", {}),
+        ]
+
+
 @pytest.mark.parametrize("name", sorted(set(CALLS) - {"openai"}))
 def test_text_without_a_call_is_content(name: str) -> None:
     for text in ("Hello.\n", " <b>[1, 2]</b> {x} \n"):

@@ -126,7 +126,7 @@ def test_parsers_are_chosen_by_the_familys_marks(model: str) -> None:
 def test_a_formats_marks_are_in_its_forced_call_and_choose_it(name: str) -> None:
     one = TOOL_FORMATS[name]
     example = CALLS["qwen3_coder" if name == "qwen3_xml" else name]
-    assert any(mark in example for mark in one.marks) or name == "llama3_json"  # its tag may be left out
+    assert any(mark in example for mark in one.marks) or name in ("llama3_json", "generic")  # whose tag may be left out
     chosen = choose("{% if tools %}" + "".join(one.in_template), None, ParserNames()).names.tools
     assert chosen == ("qwen3_coder" if name == "qwen3_xml" else name)
     assert set(one.marks) <= set(ChosenParsers(ParserNames(name)).visible_marks)
@@ -145,7 +145,8 @@ def test_a_formats_marks_are_in_its_forced_call_and_choose_it(name: str) -> None
         ("{{ tools }}{{ '\"parameters\": ' }}<|eot_id|>", "llama", "llama3_json", None),
         ("<|tool|>{{ message['tools'] }}", "phi3", "phi4_mini_json", None),
         ("{{ tools }}", "qwen2", "hermes", None),
-        ("{{ messages }}", "llama", None, None),
+        ("{{ messages }}", "llama", "generic", None),
+        ("{{ tools }}", "llama", "generic", None),
         (None, None, None, None),
     ],
 )

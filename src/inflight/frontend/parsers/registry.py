@@ -12,6 +12,7 @@ from inflight.frontend.parsers.answer_parser import AnswerParser
 from inflight.frontend.parsers.content import ContentParser
 from inflight.frontend.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from inflight.frontend.parsers.gemma import FUNCTION_GEMMA, GEMMA4
+from inflight.frontend.parsers.generic import GENERIC, GENERIC_NAME
 from inflight.frontend.parsers.harmony import HARMONY, REASONING_ENDS, REASONING_TEXT
 from inflight.frontend.parsers.hermes import HERMES
 from inflight.frontend.parsers.llama3_json import LLAMA3_JSON
@@ -42,6 +43,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "phi4_mini_json": PHI4_MINI,
     "llama4_pythonic": LLAMA4_PYTHONIC,
     "llama3_json": LLAMA3_JSON,
+    GENERIC_NAME: GENERIC,
 }
 
 _THINK = ReasoningMarks(("<think>",), ("</think>",))
@@ -132,7 +134,8 @@ class ChosenParsers:
         callable_tools = [tool for tool in tools if not choice.names or tool.name in choice.names]
         forced = choice.mode in ("required", "named")
         strict = choice.mode == "auto" and any(tool.strict for tool in callable_tools)
-        if choice.mode == "none" or not callable_tools or not (forced or strict or content is not None):
+        always = self._format is not None and self._format.always_constrained
+        if choice.mode == "none" or not callable_tools or not (forced or strict or always or content is not None):
             return content
         if self._format is None or self._format.grammars is None:
             if strict and not forced and content is None:
@@ -165,7 +168,8 @@ def choose(
     Args:
         template: Source of the chat template.
         family: Name of the model's family.
-        asked: Names, `package.module:Class`, "none", or "auto" (also None): chosen by the template, then the family.
+        asked: Names, `package.module:Class`, "none", or "auto" (also None): chosen by the template, then the family;
+            the generic format if neither has one.
         mark_ids: Ids of added tokens by text.
 
     Raises:
@@ -174,7 +178,8 @@ def choose(
     source, of_family = template or "", _BY_FAMILY.get(family or "", ParserNames())
     tools, reasoning = asked.tools or AUTO, asked.reasoning or AUTO
     if tools == AUTO:
-        tools = _tools_in(source) or (of_family.tools if "tools" in source else None) or NONE
+        own = _tools_in(source) or (of_family.tools if "tools" in source else None)
+        tools = own or (GENERIC_NAME if source else NONE)
     if reasoning == AUTO:
         reasoning = _reasoning_in(source, family) or (of_family.reasoning if not source else None) or NONE
     if tools == "openai" and asked.reasoning is None:

@@ -34,6 +34,7 @@ class ToolFormat(Struct, frozen=True):
         grammars: Makes grammars from the ids of marks that are tokens; None: calls cannot be forced.
         in_template: Texts that are all in a chat template of this format; empty: templates are not recognized.
         reasons: Whether parser and grammars include reasoning.
+        always_constrained: Whether a grammar constrains every answer that may call tools.
         in_calls: Texts one of which is in every answer with a call, and in hardly any other; empty: there are none.
     """
 
@@ -43,3 +44,4 @@ class ToolFormat(Struct, frozen=True):
     in_template: tuple[str, ...] = ()
     reasons: bool = False
     in_calls: tuple[str, ...] = ()
+    always_constrained: bool = False

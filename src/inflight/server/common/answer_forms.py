@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import UnsetType, structs
 
 from inflight.core.types.sampling import MAX_SOURCE_CHARS, Grammar
 from inflight.counted import shortened
-from inflight.frontend.parsers.parser_choice import ParserChoice
+from inflight.frontend.parsers.generic import GENERIC_NAME
+from inflight.frontend.parsers.parser_choice import ParserChoice, ParserNames
 from inflight.server.common.conversation import ChatBody, Prompts
 from inflight.server.common.fields import (
     FORM_FIELDS,
@@ -130,24 +131,23 @@ class AnswerForms:
         return self._parsers is not None and self._parsers.opens_in_prompt(prompt)
 
     def tools(self, body: ChatBody) -> AskedTools:
-        tools = tools_of(body)
-        if not tools.callable:
+        """Return the tools of a body. Raises ApiError if the model is shown none, or its calls are not parsed."""
+        tools, names = tools_of(body), ParserNames() if self._parsers is None else self._parsers.names
+        if not tools.callable or not self._prompts.encoder.can_chat:  # what renders the messages reports the latter
             return tools
-        field = "functions" if tools.old else "tools"
-        if not self._prompts.template_shows_tools:
+        if names.tools is None or not self._prompts.shows_tools:
+            why = f"--tool-parser {names.tools}" if names.tools else "--tool-parser none"
+            why += "" if self._prompts.shows_tools else ", and the model's chat template shows no tools"
+            field = "functions" if tools.old else "tools"
             raise invalid(
-                f"The field {field!r} is not supported by this model: its chat template shows no tools; describe "
-                "them in a message if the model knows how to use them.",
+                f"The field {field!r} is not supported by this server ({why}); start it without --tool-parser, or with "
+                "--tool-parser generic.",
                 field,
                 "unsupported_field",
             )
-        if self._parsers is None or self._parsers.names.tools is None:
-            raise invalid(
-                f"The field {field!r} is not supported by this model: the format of its tool calls is unknown; start "
-                "the server with --tool-parser, or send tool_choice none.",
-                field,
-                "unsupported_field",
-            )
+        if names.tools == GENERIC_NAME and body.parallel_tool_calls is None:
+            # Small models, which often need this form, would repeat a call until the answer is cut off.
+            tools = replace(tools, choice=structs.replace(tools.choice, parallel=False))
         return tools
 
     def of_body(self, body: GenerationSettings) -> Grammar | None:

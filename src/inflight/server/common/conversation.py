@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct, UnsetType
 
 from inflight.counted import shortened
+from inflight.frontend.parsers.generic import generic_messages
 from inflight.frontend.prompts import PromptEncoder, PromptError
 from inflight.server.common.fields import (
     MAX_MESSAGES,
@@ -183,8 +184,12 @@ class Prompts:
         encoder: Of the model. limits: Of bodies.
     """
 
-    def __init__(self, encoder: PromptEncoder, tokenizer: Tokenizer | None, limits: Limits):
+    def __init__(
+        self, encoder: PromptEncoder, tokenizer: Tokenizer | None, limits: Limits, generic_tools: bool = False
+    ):
+        """Make the prompts of one model. generic_tools: messages show tools in the generic form, not the template."""
         self.encoder, self._tokenizer, self.limits = encoder, tokenizer, limits
+        self._generic_tools = generic_tools
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -239,8 +244,8 @@ class Prompts:
         return None if self._tokenizer is None else self._tokenizer.longest_token
 
     @property
-    def template_shows_tools(self) -> bool:
-        return self.encoder.shows_tools
+    def shows_tools(self) -> bool:
+        return self._generic_tools or self.encoder.shows_tools
 
     def rendered(self, body: ChatBody, tools: tuple[dict[str, Any], ...]) -> RenderedChat:
         """Return what the model's template makes of the messages."""
@@ -253,9 +258,12 @@ class Prompts:
             )
         begins = not continues if body.add_generation_prompt is None else body.add_generation_prompt
         try:
-            as_text = self.encoder.takes_arguments_as_text(bool(tools))
+            as_text = self._generic_tools or self.encoder.takes_arguments_as_text(bool(tools))
+            messages: Sequence[dict[str, Any]] = template_messages(body.messages, as_text)
+            if self._generic_tools:
+                messages, tools = generic_messages(messages, tools, self.encoder.shows_system), ()
             conversation = Conversation(
-                template_messages(body.messages, as_text),
+                messages,
                 self._variables(body),
                 tools or None,
                 add_generation_prompt=begins,

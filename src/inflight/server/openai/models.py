@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from inflight.core.types.sampling import MAX_NAME_CHARS
+from inflight.frontend.parsers.generic import GENERIC_NAME
 from inflight.server.asgi import JsonResponse, body_bytes, json_of
 from inflight.server.common.aliases import served_name
 from inflight.server.common.bodies import BodyDecoder
@@ -60,11 +61,13 @@ MODEL = BodyDecoder(ModelBody)
 
 
 class Capabilities(Struct, kw_only=True):
-    """Kinds of answers that a model gives."""
+    """Kinds of answers that a model gives. tool_format: name of the form in which it is shown tools and writes calls;
+    "generic" where its chat template knows none; null where it is given no tools."""
 
     completions: bool
     chat: bool
     tools: bool
+    tool_format: str | None
     reasoning: bool
     structured_output: bool
     embeddings: bool
@@ -235,10 +238,14 @@ def _capabilities(served: Served) -> Capabilities:
     parsers, pooler = served.translator.parsers, served.translator.pooler
     if not served.generates:
         parsers = None
+    tool_format = None if parsers is None else parsers.names.tools
+    if tool_format != GENERIC_NAME and not served.translator.encoder.shows_tools:
+        tool_format = None
     return Capabilities(
         completions=served.generates,
         chat=served.generates and served.translator.encoder.can_chat,
-        tools=parsers is not None and parsers.names.tools is not None and served.translator.encoder.shows_tools,
+        tools=tool_format is not None,
+        tool_format=tool_format,
         reasoning=parsers is not None and parsers.reasoning_ends is not None,
         structured_output=served.generates and served.keeps_grammars,
         embeddings=pooler is not None and not pooler.labels,

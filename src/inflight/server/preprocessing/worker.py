@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from inflight.counted import counted
+from inflight.frontend.parsers.generic import GENERIC_NAME
 from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.frontend.prompts import PromptEncoder
 from inflight.limited_process import (
@@ -75,7 +76,8 @@ class Preprocessor:
     ):
         """parsers: of the model's answers; None where nothing is known of them."""
         self.limits = limits
-        self.prompts = Prompts(encoder, tokenizer, limits)
+        generic_tools = parsers is not None and parsers.names.tools == GENERIC_NAME
+        self.prompts = Prompts(encoder, tokenizer, limits, generic_tools)
         self.forms = AnswerForms(self.prompts, limits.keeps_grammars, parsers)
 
     def prepared(self, endpoint: EndpointName, body: Body, history: Body = b"") -> Prepared | PreparedAnswer:
