@@ -19,8 +19,7 @@ def test_a_pass_pauses_between_its_layers_alone(oracle_of: OracleOf, variant: st
     expected = plain.prefill(plain.start(oracle.prompt[:40]), 16)
     pauses: list[int] = []
     driver.decoder.pauses(lambda: pauses.append(1))
-    driver.decoder.tap(len(driver.config.layers) - 1)
-    driver.decoder.tap(0)
+    driver.decoder.taps([len(driver.config.layers) - 1, 0])
     assert np.array_equal(driver.prefill(driver.start(oracle.prompt[:40]), 16), expected)
     assert len(pauses) == 3 * (len(driver.config.layers) - 1) > 0
     driver.decoder.pauses(lambda: None)

@@ -32,7 +32,7 @@ class Model:
         self._tokens = Workspace(backend.activation, max_tokens)  # a row for each token of a pass
         self._rows = Workspace(backend.activation, max_logit_rows)  # a row for each position or text that is asked for
         self._hidden = self._tokens.take("hidden", spec.hidden_size, "float32")  # [T, E], the residual stream
-        self._taps: dict[int, Activation] = {}
+        self._taps = {len(weights.layers): self._hidden}  # by the layer that reads it
         self._between_layers: Callable[[], None] | None = None
         self._layer_done: Callable[[int], None] | None = None
         self._logits_of: ForwardPass | None = None  # the pass whose logits of all tokens came with its layers
@@ -129,14 +129,14 @@ class Model:
         batch.run(of_texts, [self.weights.pooler.token_of(text) for text in texts])
         return self._pooled
 
-    def tap(self, layer: int) -> Activation:
-        """Copy the residual stream that this layer reads, float32[T, E], in each later pass, and return the copy. The
-        number of layers as index stands for the last layer's output, which is the stream itself."""
-        if layer == len(self.weights.layers):
-            return self._hidden
-        self._taps[layer] = self._tokens.take(f"tap {layer}", self._spec.hidden_size, "float32")
-        self._record_layers()
-        return self._taps[layer]
+    def taps(self, layers: Sequence[int]) -> list[Activation]:
+        """Copy the residual streams that these layers read, float32[T, E] each, in each later pass, and return the
+        copies. The number of layers as index stands for the last layer's output, which is the stream itself."""
+        if new := [one for one in layers if one not in self._taps]:
+            for layer in new:
+                self._taps[layer] = self._tokens.take(f"tap {layer}", self._spec.hidden_size, "float32")
+            self._record_layers()
+        return [self._taps[layer] for layer in layers]
 
     def pauses(self, between: Callable[[], None]) -> None:
         """Call `between` between two layers of each later pass: others may compute on the same cores meanwhile."""

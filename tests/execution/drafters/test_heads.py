@@ -89,7 +89,7 @@ class Loaded:
         return tuple(self.backend.kv_cache(shape, BLOCKS + 1) for shape in (self.shape, own))
 
     def recent(self, rows: int) -> RecentHidden:
-        taps = [self.model.tap(layer) for layer in self.head.head.taps]
+        taps = self.model.taps(self.head.head.taps)
         return RecentHidden(self.backend, taps, self.width, rows, self.model.max_tokens)
 
     def drafter(self, cache: Any) -> HeadDrafter:

@@ -52,7 +52,7 @@ class HeadRig(Rig):
         own = HeadDecoder(head, backend, self.spec.hidden_size, decoder.max_tokens, 3)
         capacity = self.capacity
         cache = backend.kv_cache(head.kv_shape(BLOCK, False), capacity.num_blocks + 1, capacity.host_blocks)
-        taps = [decoder.tap(layer) for layer in head.taps]
+        taps = decoder.taps(head.taps)
         recent = RecentHidden(backend, taps, self.spec.hidden_size, capacity.max_rows + 1, decoder.max_tokens)
         self.made.append(HeadDrafter(own, own, recent, backend, cache, capacity))
         return self.made[-1]

@@ -17,7 +17,7 @@ from inflight.execution.backends.torch.launcher import KernelLauncher, compiled,
 from inflight.execution.backends.torch.memory import DeviceActivation
 from inflight.execution.program import OPERATIONS, Operation, Program
 
-from .launched import Given
+from .launched import Given, launch
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -67,3 +67,16 @@ def test_rows_follow_from_what_is_read_or_from_the_run() -> None:
     counts = {"tokens": 4, "places": 2, "texts": 3}
     found = [[len(one) for one in call.tensors(counts)] for call in compiled(program)]
     assert found == [[4], [4, 4], [9, 2], [9, 3]]
+
+
+def test_rows_that_several_operations_of_a_program_gather_are_sent_once() -> None:
+    sent: list[list[int]] = []
+    on = Given().over()
+    send, on.send = on.send, lambda values: (sent.append(values.tolist()), send(values))[1]
+    x, out = torch.arange(8.0).view(4, 2), torch.zeros(2, 2)
+    for places in [[3, 1], [2, 0]]:
+        on.begin_program(places, ())
+        for _ in range(3):
+            launch(ops.gather, on, x, out)
+            assert torch.equal(out, x[places])
+    assert sent == [[3, 1], [2, 0]]

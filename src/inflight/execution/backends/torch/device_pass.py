@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,6 +47,18 @@ class DevicePass:
     invariant: bool = False
     places: Sequence[int] = ()
     texts: Sequence[range] = ()
+    _sent_places: Tensor | None = None
+
+    def begin_program(self, places: Sequence[int], texts: Sequence[range]) -> None:
+        """Run operations over these rows from now on."""
+        self.places, self.texts, self._sent_places = places, texts, None
+
+    @property
+    def sent_places(self) -> Tensor:
+        """`places` on the device, int32[S]; sent once for all operations of a program."""
+        if self._sent_places is None:
+            self._sent_places = self.send(np.array(self.places, np.int32))
+        return self._sent_places
 
     def recurrent(self, layer: int) -> tuple[LayerStates, StateTensors]:
         """Return a recurrent layer's states, and what the chunks leave of them. Raises ValueError where there are

@@ -60,7 +60,7 @@ class TorchPass:
         launcher.begin(start.appended, mirror.tokens[:, batch.ahead :], start.tensors)
 
     def run(self, program: Sequence[TensorCall], places: Sequence[int] = (), texts: Sequence[range] = ()) -> None:
-        self._on.places, self._on.texts = places, texts
+        self._on.begin_program(places, texts)
         counts = {"tokens": self.num_tokens, "places": len(places), "texts": len(texts)}
         for call in program:
             self._launcher.launch(call.operation, self._on, call.tensors(counts))

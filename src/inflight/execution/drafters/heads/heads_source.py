@@ -77,7 +77,7 @@ class HeadsSource:
                 self.folder, model, weights, backend, self.max_positions, how.quantization, how.group_size
             )
         own = HeadDecoder(head, backend, model.hidden_size, self.max_tokens, self.max_logit_rows)
-        taps = [of_model.tap(layer) for layer in head.taps]
+        taps = of_model.taps(head.taps)
         recent = RecentHidden(backend, taps, model.hidden_size, self.max_rows + 1, of_model.max_tokens)
         passes: HeadPasses = own
         if how.graphs.rows:
