@@ -38,9 +38,9 @@ class FakeHub:
         """What was asked of a file."""
         return [span for method, path, span in self.asked if method == "GET" and path.endswith(name)]
 
-    def environment(self, folder: Path) -> dict[str, str]:
+    def environment(self, cache: Path) -> dict[str, str]:
         """Variables for a process of its own."""
-        return {"HF_ENDPOINT": self.url, "HF_HOME": str(folder), "HF_HUB_OFFLINE": "0"}
+        return {"HF_ENDPOINT": self.url, "HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "0"}
 
     def use(self, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
         """Have the hub's client in this process ask here, and keep files in `cache`."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from models import write_model
 
-from inflight.cli import models
+from inflight.cli import show
 from inflight.execution import memory
 from inflight.execution.memory import MachineMemory
 from inflight.execution.model_card import ModelCard
@@ -44,7 +44,7 @@ def test_a_folder_is_described(inflight: Caller, tmp_path: Path) -> None:
 def test_a_speed_below_ten_tokens_a_second_is_not_told_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     card = ModelCard("big", "llama", "bfloat16", 10**10, 10**10, 4096, 0, 2 * 10**10, 4096, {1: 0.42, 8: 23.4}, None)
     monkeypatch.setattr(memory, "machine_memory", lambda: MachineMemory(2**40, 2**40, "a test"))
-    assert models._row(card)[-2:] == ("0.4", "23")
+    assert show._row(card)[-2:] == ("0.4", "23")
 
 
 def test_a_model_that_does_not_fit_has_no_speed(
@@ -52,7 +52,7 @@ def test_a_model_that_does_not_fit_has_no_speed(
 ) -> None:
     card = ModelCard("big", "llama", "bfloat16", 10**10, 10**10, 4096, 0, 2 * 10**10, 4096, {1: 0.42, 8: 23.4}, None)
     monkeypatch.setattr(memory, "machine_memory", lambda: MachineMemory(2**34, 2**34, "a test"))
-    models._print([card])
+    show.print_cards([card])
     told = capsys.readouterr().out
     assert "no weights" in told and "0.4" not in told
     assert "big does not fit: its weights take 18.6 GiB of memory, and this machine has 16.0 GiB." in told
@@ -83,8 +83,8 @@ def test_the_hubs_cache(inflight: Caller, monkeypatch: pytest.MonkeyPatch, tmp_p
     missing = inflight("models", "some/third", model=False)
     assert missing.code == 1
     assert (
-        "some/third is neither a folder or file here nor in the caches of `inflight pull` and of the hub, which hold 2 "
-        "models; `inflight pull some/third` fetches it." in missing.err
+        "some/third is not on this machine: the caches of `inflight pull` and of the hub hold 2 models; `inflight pull "
+        "some/third` fetches it." in missing.err
     )
 
 

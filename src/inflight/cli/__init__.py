@@ -30,8 +30,13 @@ VERBS = {
     "calibrate": "Measure step times of this machine, for the simulator.",
     "plan": "Size a deployment: how many of which GPUs, under which settings, and why.",
     "tune": "Search the settings that serve a workload best, in simulation and on the real engine.",
-    "pull": "Download a small model by its name, such as smollm2, or list the names.",
-    "models": "List models: families that run, what a folder or file is, what the caches hold.",
+    "pull": "Download a model: a short name such as smollm2, or owner/name of the hub.",
+    "list": "List the models on this machine.",
+    "show": "Describe a model: family, context, template, licence, files, memory.",
+    "ps": "List running servers and the models they have in memory.",
+    "stop": "Take a model out of memory, or end the server that has it.",
+    "rm": "Delete a model that was pulled.",
+    "models": "Compare models: memory, speed at best; or list the families that run.",
     "doctor": "Measure this machine: instruction set, bandwidth, peak rates, which models fit.",
 }
 
@@ -66,7 +71,7 @@ _INDENT, _GAP, _WIDEST = 2, 2, 46  # a longer command has its text on the next l
 
 class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [*VERBS]  # not `list`, which is a verb's module here
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
@@ -88,7 +93,7 @@ class _Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))  # from the table above: help imports no verb
+            formatter.write_dl([*VERBS.items()])  # from the table above: help imports no verb
 
 
 @click.group(cls=_Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

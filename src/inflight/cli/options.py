@@ -175,6 +175,14 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return found or [CompletionItem(incomplete, type="file")]
 
 
+def complete_local_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of models on this machine that begin so; where there is none, have the shell complete a path."""
+    from inflight.execution.checkpoints.local_models import local_models
+
+    found = [CompletionItem(one.name) for one in local_models() if one.name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
 engine_options = settings_options(
     EngineSettings, {"model": (_pipeline_parallel, _expert_parallel, config_option)}, {"model": complete_model}
 )

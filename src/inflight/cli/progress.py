@@ -114,6 +114,12 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
 
 
+def ago(moment: float) -> str:
+    """Return how long ago a moment was. moment: in seconds since 1970."""
+    seconds = max(0.0, time.time() - moment)
+    return f"{seconds // 86400:,.0f} days ago" if seconds >= 2 * 86400 else f"{duration(seconds)} ago"
+
+
 class Interrupt:
     """While entered, the first SIGINT only sets `wanted`; the second one raises KeyboardInterrupt."""
 

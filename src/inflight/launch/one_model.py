@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from inflight.config.setting import SettingsError
 from inflight.counted import seconds_of_parts
 from inflight.engine.kv_events import KVEventOptions
 from inflight.launch.engine_setup import EngineSetup
+from inflight.launch.running_servers import registered
 from inflight.server import logs
 from inflight.server.listening import listen, url
 from inflight.server.processes.engine_keeper import EngineKeeper
@@ -106,13 +107,14 @@ def serve(
         record=record,
         has_replicas=program.has_replicas,
     )
-    return supervise(server, tenants, make, started=started, ready=ready)
+    return supervise(server, tenants, make, (engine_settings.model,), started=started, ready=ready)
 
 
 def supervise(
     server: ServerSetup,
     tenants: Tenants,
     make_engines: MakeEngines,
+    models: Sequence[str | None],
     *,
     started: float,
     ready: Callable[[str], None] | None = None,
@@ -121,6 +123,7 @@ def supervise(
 
     Args:
         make_engines: As `Supervisor` has it.
+        models: What engines are given as their models, None: the built-in one; for `inflight ps`.
         started: As `serve` has it.
         ready: As `serve` has it.
     """
@@ -129,13 +132,15 @@ def supervise(
     bound = listen(settings)
 
     def is_ready(engine: EngineReady | None) -> None:
+        registration.write(url(settings, bound))
         if ready is None:
             _log_ready(settings, tenants, url(settings, bound), time.monotonic() - started, engine)
         else:
             ready(url(settings, bound))
 
     try:
-        return Supervisor(server, tenants, bound, make_engines, is_ready).run()
+        with registered(models, bool(server.models)) as registration:
+            return Supervisor(server, tenants, bound, make_engines, is_ready).run()
     finally:
         if settings.uds is not None:
             settings.uds.unlink(missing_ok=True)

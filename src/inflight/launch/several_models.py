@@ -114,7 +114,7 @@ def serve_models(
         log_level=log_level,
         models=tuple(PooledModel(one.names, _adapters(one), one.server) for one in models),
     )
-    return supervise(server, tenants, make, started=started)
+    return supervise(server, tenants, make, [one.engine.model for one in models], started=started)
 
 
 def _adapters(one: FileModel) -> tuple[Adapter, ...]:

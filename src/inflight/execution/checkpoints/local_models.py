@@ -87,6 +87,13 @@ def find_model(name: str) -> LocalModel:
     )
 
 
+def models_below(folder: Path) -> list[tuple[str, Path]]:
+    """Return the GGUF models and the model folders that lie in a folder, each as its path below it."""
+    inside = sorted(one for one in folder.iterdir() if one.is_dir() and (one / "config.json").is_file())
+    files = [one.relative_to(folder).as_posix() for one in sorted(folder.rglob("*.gguf"))]
+    return [(one.name, one) for one in inside] + [(names[0], folder / names[0]) for names in models_among(files)]
+
+
 def unfinished_downloads() -> list[Unfinished]:
     """Return what interrupted downloads left in the hub's cache."""
     found: dict[str, list[Path]] = {}

@@ -1,0 +1,184 @@
+"""Know the servers that this user runs on this machine: each writes a small file while it serves, for `inflight ps`,
+`stop` and `rm`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from inflight.execution.checkpoints.hub import hub_id_of
+from inflight.execution.checkpoints.local_models import LocalModel
+from inflight.models.errors import ModelError
+from inflight.private_files import NotPrivate, check_private, make_folders, open_private
+
+_ASKING_SECONDS = 3.0
+_LARGEST_FILE = 1 << 16
+_WILDCARDS = ("//0.0.0.0:", "//[::]:")
+
+
+class RunningServer(Struct, frozen=True):
+    """A server of this user.
+
+    Attributes:
+        pid: Of its first process, which a signal ends.
+        began: When that process began, in the kernel's ticks: another process may have the same number later.
+        url: Its address, for clients on this machine.
+        since: When it became ready, in seconds since 1970.
+        models: What it was given as models: names, hub ids or absolute paths.
+        is_pool: It loads and unloads them as they are called.
+    """
+
+    pid: int
+    began: int
+    url: str
+    since: float
+    models: tuple[str, ...]
+    is_pool: bool = False
+
+
+def servers_folder() -> Path:
+    """Return the folder of these files, which may not exist: `$XDG_CACHE_HOME/inflight/servers`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "inflight" / "servers"
+
+
+@contextmanager
+def registered(models: Sequence[str | None], is_pool: bool) -> Iterator[_Registration]:
+    """Yield what writes the file once the server is ready; the file goes at the end.
+
+    A server whose user has no folder to write to is not listed.
+    """
+    names = tuple(one if not (path := Path(one)).exists() else str(path.absolute()) for one in models if one)
+    registration = _Registration(names, is_pool)
+    try:
+        yield registration
+    finally:
+        registration.remove()
+
+
+class _Registration:
+    def __init__(self, models: tuple[str, ...], is_pool: bool) -> None:
+        self._models, self._is_pool = models, is_pool
+        self._path: Path | None = None
+
+    def write(self, url: str) -> None:
+        """Write the server's file. url: its address."""
+        for one in _WILDCARDS:
+            url = url.replace(one, "//127.0.0.1:")
+        pid = os.getpid()
+        server = RunningServer(pid, _began(pid) or 0, url, time.time(), self._models, self._is_pool)
+        with contextlib.suppress(OSError, RuntimeError):  # no home, or one that is read-only
+            make_folders(folder := servers_folder())
+            check_private(folder)
+            path = folder / f"{pid}.json"
+            path.unlink(missing_ok=True)
+            with open(path, "wb", opener=lambda name, flags: open_private(name, flags | os.O_EXCL)) as file:
+                file.write(msgspec.json.encode(server))
+            self._path = path
+
+    def remove(self) -> None:
+        """Delete the server's file."""
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+
+def running_servers() -> list[RunningServer]:
+    """Return this user's servers, the oldest first; files of servers that were killed are deleted."""
+    found = []
+    with contextlib.suppress(OSError, RuntimeError, NotPrivate):
+        check_private(servers_folder())
+        for path in servers_folder().glob("*.json"):
+            try:
+                server = msgspec.json.decode(path.read_bytes()[:_LARGEST_FILE], type=RunningServer)
+            except (OSError, msgspec.DecodeError):
+                continue
+            if _began(server.pid) == server.began:
+                found.append(server)
+            else:
+                path.unlink(missing_ok=True)
+    return sorted(found, key=lambda one: one.since)
+
+
+def servers_of(model: LocalModel) -> list[RunningServer]:
+    """Return this user's servers that were given a cached model."""
+    return [one for one in running_servers() if any(_is_meant(given, model) for given in one.models)]
+
+
+def _is_meant(given: str, model: LocalModel) -> bool:
+    """Return whether the model is the one that a server was given by this name, or may be."""
+    if given == model.name or Path(given).resolve() in (model.path.resolve(), *(one.resolve() for one in model.files)):
+        return True
+    try:
+        repository, tag = hub_id_of(given)
+    except ModelError:
+        return False
+    own, _, quantization = model.name.lower().partition(":")
+    return own == repository.lower() and (not tag or tag.lower() in (quantization, model.path.name.lower()))
+
+
+def process_memory(pid: int) -> int:
+    """Return the bytes that a process and all its descendants have in memory, shared pages divided among their users; 0
+    where the system does not say."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        if (fields := _stat(int(entry.name))) is not None:
+            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    family, total = [pid], 0
+    while family:
+        one = family.pop()
+        family += parents.get(one, ())
+        with contextlib.suppress(OSError, ValueError, StopIteration):
+            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+            total += 1024 * int(next(line for line in lines if line.startswith("Pss:")).split()[1])
+    return total
+
+
+class AskingError(ValueError):
+    """A server does not answer as it should; the sentence says how."""
+
+
+def ask(url: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
+    """Return a server's answer as JSON. key: an API key. body: of a POST; None: a GET. Raises AskingError."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        request = urllib.request.Request(url.rstrip("/") + path, data, {**headers, "Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=_ASKING_SECONDS) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise AskingError(f"The server at {url} answers {error.code}: {_message(error)}") from None
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "reason", None) or error
+        raise AskingError(f"The server at {url} does not answer ({cause}).") from None
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"]["message"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return str(error.reason)
+
+
+def _began(pid: int) -> int | None:
+    """Return when a process began, in ticks; None where there is none, or the system does not say."""
+    fields = _stat(pid)
+    return None if fields is None else int(fields[19])
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the state on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None

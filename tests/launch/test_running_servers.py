@@ -1,0 +1,70 @@
+"""Files of running servers: written when ready, gone at the end, not believed when the process is another."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from inflight.execution.checkpoints.local_models import LocalModel
+from inflight.launch.running_servers import process_memory, registered, running_servers, servers_folder, servers_of
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_a_server_is_there_from_ready_to_its_end(tmp_path: Path) -> None:
+    with registered([None, str(tmp_path), "owner/name:Q4_K_M"], is_pool=True) as registration:
+        assert running_servers() == []
+        registration.write("http://0.0.0.0:8000")
+        (one,) = running_servers()
+        assert (one.pid, one.url, one.is_pool) == (os.getpid(), "http://127.0.0.1:8000", True)
+        assert one.models == (str(tmp_path), "owner/name:Q4_K_M")
+        assert servers_folder().stat().st_mode & 0o777 == 0o700
+        assert next(servers_folder().iterdir()).stat().st_mode & 0o777 == 0o600
+    assert running_servers() == [] and not list(servers_folder().iterdir())
+
+
+def test_files_of_servers_that_were_killed_are_deleted() -> None:
+    with registered([], is_pool=False) as registration:
+        registration.write("http://127.0.0.1:8000")
+        (file,) = servers_folder().iterdir()
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"began": 1}))
+        (servers_folder() / "x.json").write_text("{")
+        assert running_servers() == [] and not file.exists()
+
+
+def test_a_folder_that_others_may_write_to_is_not_believed() -> None:
+    with registered([], is_pool=False) as registration:
+        registration.write("http://127.0.0.1:8000")
+        servers_folder().chmod(0o777)
+        assert running_servers() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "is_used"),
+    [
+        ("owner/name", True),
+        ("hf.co/owner/name:q4_k_m", True),
+        ("owner/name:Tiny-Q4_K_M.gguf", True),
+        ("owner/name:Q8_0", False),
+        ("owner/other", False),
+        ("smollm2", False),
+    ],
+)
+def test_a_model_is_in_use_by_any_of_its_names(given: str, is_used: bool, tmp_path: Path) -> None:
+    file = tmp_path / "Tiny-Q4_K_M.gguf"
+    model = LocalModel("owner/name:Q4_K_M", file, (file,), 1, 0.0, "", "hub")
+    for name, expected in ((given, is_used), (str(file), True)):
+        with registered([name], is_pool=False) as registration:
+            registration.write("http://127.0.0.1:8000")
+            assert [one.url for one in servers_of(model)] == ["http://127.0.0.1:8000"] * expected
+
+
+def test_memory_is_that_of_a_process_with_its_children() -> None:
+    assert process_memory(os.getpid()) > 1 << 20
+    assert process_memory(2**22 + 1) == 0
