@@ -156,9 +156,9 @@ def test_a_running_server_is_seen_and_stopped(hub: FakeHub, tmp_path: Path, capf
 
 def test_a_server_that_does_not_answer_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
     assert call(["ps", "--url", "http://127.0.0.1:1"]) == 1
-    assert "The server at http://127.0.0.1:1 does not answer (" in capfd.readouterr().err
+    assert "The server at http://127.0.0.1:1 does not answer as one of ours (" in capfd.readouterr().err
     assert call(["stop", "any", "--url", "no address"]) == 1
-    assert "The server at no address does not answer (unknown url type" in capfd.readouterr().err
+    assert "(an address is such as http://127.0.0.1:8000)" in capfd.readouterr().err
 
 
 def test_a_pull_that_is_stopped_says_how_it_goes_on(

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
+import socket
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +24,7 @@ from inflight.models.errors import ModelError
 from inflight.private_files import NotPrivate, check_private, make_folders, open_private
 
 _ASKING_SECONDS = 3.0
-_LARGEST_FILE = 1 << 16
+_LARGEST_FILE, _LARGEST_ANSWER = 1 << 16, 1 << 22
 _WILDCARDS = ("//0.0.0.0:", "//[::]:")
 
 
@@ -150,24 +151,45 @@ class AskingError(ValueError):
 
 def ask(url: str, path: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
     """Return a server's answer as JSON. key: an API key. body: of a POST; None: a GET. Raises AskingError."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    data = None if body is None else json.dumps(body)
     try:
-        request = urllib.request.Request(url.rstrip("/") + path, data, {**headers, "Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=_ASKING_SECONDS) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        raise AskingError(f"The server at {url} answers {error.code}: {_message(error)}") from None
-    except (OSError, ValueError) as error:
-        cause = getattr(error, "reason", None) or error
-        raise AskingError(f"The server at {url} does not answer ({cause}).") from None
+        with contextlib.closing(_connection(url)) as connection:
+            below = "" if url.startswith("unix:") else urlsplit(url).path.rstrip("/")  # --root-path
+            connection.request("GET" if data is None else "POST", below + path, data, headers)
+            answer = connection.getresponse()
+            found = json.loads(answer.read(_LARGEST_ANSWER))
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise AskingError(f"The server at {url} does not answer as one of ours ({error}).") from None
+    if answer.status != 200:
+        try:
+            cause = found["error"]["message"]
+        except (KeyError, TypeError):
+            cause = answer.reason
+        raise AskingError(f"The server at {url} answers {answer.status}: {cause}")
+    return found
 
 
-def _message(error: urllib.error.HTTPError) -> str:
-    try:
-        return str(json.load(error)["error"]["message"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return str(error.reason)
+def _connection(url: str) -> http.client.HTTPConnection:
+    """Return a connection, not opened yet. Raises ValueError for what is no address."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return _UnixConnection(parts.path)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("an address is such as http://127.0.0.1:8000")
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    return kind(parts.hostname, parts.port, timeout=_ASKING_SECONDS)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_ASKING_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_ASKING_SECONDS)
+        self.sock.connect(self._path)
 
 
 def _began(pid: int) -> int | None:
