@@ -32,6 +32,7 @@ REPORT_AS_JSON = "Report on Zürich in JSON."
 DESK = "Somebody at the desk shall tell how warm and how large Zürich is."
 EXPERT = "Ask an expert how warm and how large Zürich is."
 SURVEY = "Survey Zürich."
+IN_SAN_FRANCISCO = "What's the weather like in San Francisco?"
 THINK = "Think about six times seven."
 THINK_AND_CALL = "Think first: how warm is it there?"
 # What the flows' tools return.
@@ -60,6 +61,7 @@ ANSWERS = {
     DESK: call("transfer_to_weather_desk"),
     '"Weather desk"': BOTH,  # whom a handoff hands over to, as the client tells the model
     EXPERT: call("expert", input=WARM_AND_LARGE),
+    IN_SAN_FRANCISCO: call("get_weather", location="San Francisco, CA"),
     SURVEY: call("survey", city="Zürich"),
     SURVEYED: '{"city": "Zürich", "degrees": 21}',
     IS_WARM_AND_LARGE: "The expert says so.",  # when it comes back as a tool's result

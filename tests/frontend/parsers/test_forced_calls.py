@@ -406,3 +406,13 @@ def test_a_plugins_calls_are_refused_in_words() -> None:
 def test_nothing_is_forced_where_nothing_is_asked() -> None:
     chosen = ChosenParsers(ParserNames("hermes"))
     assert chosen.grammar_of_calls(TOOLS, ToolChoice("auto"), None) is None
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_of_tools_that_are_shown_only_those_that_are_allowed_are_called(name: str) -> None:
+    grammar, called = _grammar(name, ToolChoice("auto", ("get_weather",)), tools=TOOLS), set()
+    for seed in range(20):
+        text = grammar.drawn(random.Random(seed), ends=0.03)
+        if text is not None:
+            called |= {one for one, _ in parsed([text], ParserNames(name), TOOLS)[2]}
+    assert called <= {"get_weather"}

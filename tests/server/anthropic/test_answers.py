@@ -27,6 +27,8 @@ ALL: list[AnswerDelta] = [
     ToolCallDelta(1, "g", "", "call_2"),
 ]
 
+UNUSED = {"stop_details": None, "container": None}
+
 
 def serializer(**fields: Any) -> tuple[MessagesSerializer, OutputCollector]:
     params = SamplingParams(max_tokens=5)
@@ -52,14 +54,21 @@ def test_a_stream_of_all_kinds_of_blocks() -> None:
     ]
     kinds = [one["delta"]["type"] for one in middle if "delta" in one]
     assert kinds == [*["thinking_delta"] * 2, "signature_delta", "text_delta", *["input_json_delta"] * 2]
-    assert middle[8]["content_block"] == {"type": "tool_use", "id": "call_1", "name": "f", "input": {}}
-    assert last["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert middle[8]["content_block"] == {
+        "type": "tool_use",
+        "id": "call_1",
+        "name": "f",
+        "input": {},
+        "caller": {"type": "direct"},
+    }
+    assert last["delta"] == {"stop_reason": "tool_use", "stop_sequence": None, **UNUSED}
     assert last["usage"] == {
         "input_tokens": 3,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 4,
         "output_tokens": 5,
         "output_tokens_details": {"thinking_tokens": 2},
+        "server_tool_use": None,
     }
     assert stop == {"type": "message_stop"}
 
@@ -75,7 +84,7 @@ def test_a_stream_of_all_kinds_of_blocks() -> None:
 )
 def test_why_it_stopped(finish: Finish, output_tokens: int, reason: str, sequence: str | None) -> None:
     *_, last, _ = streamed([ContentDelta("So")], finish, TokenUsage(7, output_tokens))
-    assert last["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
+    assert last["delta"] == {"stop_reason": reason, "stop_sequence": sequence, **UNUSED}
 
 
 def test_an_answer_without_a_word_has_no_blocks() -> None:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from inflight.core.types.events import Finish
 from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import ContentDelta, ReasoningDelta, ToolCallDelta
-from inflight.server.common.answers import Change
+from inflight.server.common.answers import DONE, Change
 from inflight.server.errors import ApiError
 from inflight.server.openai.responses.answers import ResponsesSerializer
 from inflight.server.openai.responses.schema import EchoedFields, encode_echoed
 from tests.server.answers import NO_USAGE, SOME_USAGE, named_events, serializer_of
+
+
+def ended_events(frames: bytes) -> list[dict[str, Any]]:
+    """Return the events before the mark of a stream's end."""
+    assert frames.endswith(DONE)
+    return named_events(frames.removesuffix(DONE))
 
 
 def serializer() -> tuple[ResponsesSerializer, OutputCollector]:
@@ -24,7 +32,7 @@ def test_a_stream_ends_with_the_whole_response() -> None:
     deltas = [ReasoningDelta("Hm"), ReasoningDelta("."), ContentDelta("So"), ToolCallDelta(0, "f", "{}", "call_1")]
     frames = writer.frames([Change(0, collector, begins=True, deltas=deltas)], NO_USAGE, SOME_USAGE, False)
     frames += writer.frames([Change(0, collector, finish=Finish("stop", None))], SOME_USAGE, SOME_USAGE, True)
-    sent = named_events(frames + writer.end(SOME_USAGE))
+    sent = ended_events(frames + writer.end(SOME_USAGE))
     assert [one["sequence_number"] for one in sent] == list(range(len(sent)))
     assert [one["type"] for one in sent[:2]] == ["response.created", "response.in_progress"]
     assert sent[0]["response"]["status"] == "in_progress" and sent[0]["response"]["output"] == []
@@ -46,7 +54,7 @@ def test_the_length_makes_it_incomplete() -> None:
     writer, collector = serializer()
     change = Change(0, collector, begins=True, deltas=[ContentDelta("So")], finish=Finish("length", None))
     writer.frames([change], NO_USAGE, SOME_USAGE, True)
-    (last,) = named_events(writer.end(SOME_USAGE))
+    (last,) = ended_events(writer.end(SOME_USAGE))
     assert last["type"] == "response.incomplete" and last["response"]["output"][0]["status"] == "incomplete"
     assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
 
@@ -54,10 +62,10 @@ def test_the_length_makes_it_incomplete() -> None:
 def test_an_error_within_a_stream_fails_the_response_and_before_it_is_an_error() -> None:
     error = ApiError(503, "The server was shut down.", type="server_error", code="draining")
     writer, collector = serializer()
-    (before,) = named_events(writer.failed(error))
+    (before,) = ended_events(writer.failed(error))
     assert (before["type"], before["message"], before["code"]) == ("error", "The server was shut down.", "draining")
     writer, collector = serializer()
     writer.frames([Change(0, collector, begins=True, deltas=[ContentDelta("So")])], NO_USAGE, SOME_USAGE, False)
-    (failed,) = named_events(writer.failed(error))
+    (failed,) = ended_events(writer.failed(error))
     assert failed["type"] == "response.failed" and failed["response"]["status"] == "failed"
     assert failed["response"]["error"] == {"code": "server_error", "message": "The server was shut down."}

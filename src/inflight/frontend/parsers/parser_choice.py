@@ -92,7 +92,9 @@ class ParserChoice(Protocol):
         """Make the parser of one answer. Without tools, calls are not parsed."""
 
     def grammar_of_calls(self, tools: Sequence[Tool], choice: ToolChoice, content: Grammar | None) -> Grammar | None:
-        """Return a grammar that forces the calls of `choice` and the arguments of strict tools; None: nothing to force.
+        """Return a grammar that forces the calls of `choice`, its limits, and the arguments of strict tools.
+
+        None: nothing is forced.
 
         Args:
             tools: That may be called.

@@ -135,10 +135,12 @@ class ChosenParsers:
         forced = choice.mode in ("required", "named")
         strict = choice.mode == "auto" and any(tool.strict for tool in callable_tools)
         always = self._format is not None and self._format.always_constrained
-        if choice.mode == "none" or not callable_tools or not (forced or strict or always or content is not None):
+        limited = choice.mode == "auto" and bool(choice.names)  # the prompt shows tools that may not be called
+        is_free = not (forced or strict or always or limited or content is not None)
+        if choice.mode == "none" or not callable_tools or is_free:
             return content
         if self._format is None or self._format.grammars is None:
-            if strict and not forced and content is None:
+            if strict and not (forced or limited) and content is None:
                 return None  # `strict` is enforced only where calls can be forced
             raise ParserError(
                 f"Calls in the format {self.names.tools} cannot be forced, nor combined with response_format; send "

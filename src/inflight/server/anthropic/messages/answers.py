@@ -8,7 +8,13 @@ from typing import Any, Literal
 from inflight.core.types.events import Finish
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ReasoningDelta, ToolCallDelta
-from inflight.server.anthropic.messages.schema import MessageContent, MessagesAnswer, MessageUsage, ThinkingTokens
+from inflight.server.anthropic.messages.schema import (
+    DirectCaller,
+    MessageContent,
+    MessagesAnswer,
+    MessageUsage,
+    ThinkingTokens,
+)
 from inflight.server.common.answers import Change, Choice, TokenUsage, deltas_of, joined
 from inflight.server.common.logprobs import TokenNames, encode
 from inflight.server.common.prepared import Call
@@ -73,7 +79,7 @@ def _begun(delta: AnswerDelta) -> Json:
     if isinstance(delta, ReasoningDelta):
         return {"type": "thinking", "thinking": "", "signature": ""}
     if isinstance(delta, ToolCallDelta):
-        return {"type": "tool_use", "id": delta.call_id, "name": delta.name, "input": {}}
+        return {"type": "tool_use", "id": delta.call_id, "name": delta.name, "input": {}, "caller": DirectCaller()}
     return {"type": "text", "text": ""}
 
 
@@ -93,9 +99,8 @@ def content_block(delta: AnswerDelta, shows_thinking: bool) -> MessageContent:
     if isinstance(delta, ReasoningDelta):
         return MessageContent(type="thinking", thinking=delta.text if shows_thinking else "", signature=SIGNATURE)
     if isinstance(delta, ToolCallDelta):
-        return MessageContent(
-            type="tool_use", id=delta.call_id, name=delta.name, input=arguments_object(delta.arguments)
-        )
+        given = arguments_object(delta.arguments)
+        return MessageContent(type="tool_use", id=delta.call_id, name=delta.name, input=given, caller=DirectCaller())
     return MessageContent(type="text", text=delta.text)  # no citations: some clients take a list or none at all
 
 
@@ -154,6 +159,7 @@ class MessagesSerializer:
 
     def _message(self, content: list[MessageContent], stopped: Json, usage: TokenUsage) -> MessagesAnswer:
         shown, call = _usage(usage), self._call
+        shown.cache_creation = shown.inference_geo = None
         shown.service_tier = "batch" if call.tier == "flex" else "standard"
         return MessagesAnswer(
             id=call.call_id, type="message", role="assistant", model=call.model, content=content, usage=shown, **stopped
@@ -170,7 +176,7 @@ class MessagesSerializer:
 
 
 def _stop(reason: str | None, sequence: str | None = None) -> Json:
-    return {"stop_reason": reason, "stop_sequence": sequence}
+    return {"stop_reason": reason, "stop_sequence": sequence, "stop_details": None, "container": None}
 
 
 def _usage(usage: TokenUsage) -> MessageUsage:

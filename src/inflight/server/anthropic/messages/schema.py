@@ -219,7 +219,16 @@ class MessageUsage(Struct, kw_only=True):
     cache_read_input_tokens: int
     output_tokens: int
     output_tokens_details: ThinkingTokens
+    server_tool_use: None = None
+    cache_creation: UnsetType | None = UNSET
+    inference_geo: UnsetType | None = UNSET
     service_tier: Literal["standard", "batch"] | UnsetType = UNSET
+
+
+class DirectCaller(Struct, kw_only=True):
+    """The caller of each tool: the model, since the server runs no programs that call tools."""
+
+    type: Literal["direct"] = "direct"
 
 
 class MessageContent(Struct, kw_only=True):
@@ -231,6 +240,7 @@ class MessageContent(Struct, kw_only=True):
     id: str | UnsetType | None = UNSET
     name: str | UnsetType | None = UNSET
     input: dict[str, Any] | UnsetType = UNSET
+    caller: DirectCaller | UnsetType = UNSET
     text: str | UnsetType = UNSET
 
 
@@ -245,6 +255,8 @@ class MessagesAnswer(Struct, kw_only=True):
     content: list[MessageContent]
     stop_reason: StopReason | None
     stop_sequence: str | None
+    stop_details: None
+    container: None
     usage: MessageUsage
 
 

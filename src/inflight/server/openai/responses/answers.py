@@ -14,7 +14,7 @@ from msgspec import Raw, Struct, structs
 from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.outputs import OutputCollector
 from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
-from inflight.server.common.answers import Change, Choice, TokenUsage, deltas_of, joined
+from inflight.server.common.answers import DONE, Change, Choice, TokenUsage, deltas_of, joined
 from inflight.server.common.logprobs import TokenNames, chat_logprobs, encode
 from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError
@@ -217,7 +217,7 @@ class ResponsesSerializer:
         return b"".join(map(self._event, events))
 
     def end(self, usage: TokenUsage) -> bytes:
-        return self._event({"type": f"response.{self._ended_state}", "response": Raw(self.kept(usage))})
+        return self._event({"type": f"response.{self._ended_state}", "response": Raw(self.kept(usage))}) + DONE
 
     def kept(self, usage: TokenUsage) -> bytes:
         if not self._kept:
@@ -227,8 +227,8 @@ class ResponsesSerializer:
     def failed(self, error: ApiError) -> bytes:
         failure: Json = {"code": _CODES.get(error.status, "server_error"), "message": error.message}
         if not self._events:
-            return self._event({"type": "error", **failure, "code": error.code, "param": error.param})
-        return self._event({"type": "response.failed", "response": self._response("failed", None, failure)})
+            return self._event({"type": "error", **failure, "code": error.code, "param": error.param}) + DONE
+        return self._event({"type": "response.failed", "response": self._response("failed", None, failure)}) + DONE
 
     def _opening(self) -> list[Json]:
         begun = self._response("in_progress", None)
@@ -275,6 +275,8 @@ class ResponsesSerializer:
             service_tier=call.tier,
             temperature=self._params.temperature,
             top_p=self._params.top_p,
+            presence_penalty=self._params.presence_penalty,
+            frequency_penalty=self._params.frequency_penalty,
             usage=None if usage is None else _usage(usage),
             **self._echoed,
         )

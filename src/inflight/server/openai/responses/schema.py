@@ -322,6 +322,8 @@ class Response(Struct, kw_only=True):
     service_tier: str
     temperature: float
     top_p: float
+    presence_penalty: float
+    frequency_penalty: float
     usage: ResponseUsage | None
     instructions: str | None
     max_output_tokens: int | None
