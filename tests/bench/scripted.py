@@ -22,14 +22,15 @@ from inflight.workload.workload import Entry, Workload
 @dataclass
 class ScriptedServer:
     """refuses: fields that are answered with a 400. named: whether the 400 names the field. ignores: taken without
-    effect. vocab_size: of token ids. tokenize: whether there is /tokenize; a word is a token, and each text has one
-    more in front."""
+    effect. vocab_size: of token ids. reports_vocab_size: /tokenizer_info has it. tokenize: whether there is
+    /tokenize; a word is a token, and each text has one more in front."""
 
     refuses: frozenset[str] = frozenset()
     named: bool = True
     ignores: frozenset[str] = frozenset()
     takes_ids: bool = True
     vocab_size: int = 5000
+    reports_vocab_size: bool = False
     tokenize: bool = True
     tokenize_messages: bool = True
     usage: bool = True
@@ -51,6 +52,8 @@ class ScriptedServer:
     def get(self, path: str) -> tuple[int, Any]:
         if path == "/v1/models":
             return 200, {"data": [{"id": name, **self.extra} for name in self.models]}
+        if path == "/tokenizer_info?model=m" and self.reports_vocab_size:
+            return 200, {"vocab_size": self.vocab_size}
         return 404, {"error": {"message": "no such path"}}
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:

@@ -117,6 +117,12 @@ def test_an_unknown_vocabulary_is_found_from_above(size):
         assert server.vocab_size / 4 < found.prompts.last <= server.vocab_size
 
 
+def test_a_vocabulary_that_the_server_reports_is_not_tried_out():
+    with ScriptedServer(vocab_size=300, reports_vocab_size=True) as server:
+        assert prepared(server).prompts.last == 270
+        assert len(server.bodies) == 1
+
+
 def test_ids_at_both_ends_are_left_out():
     assert ordinary(128_000).first == 1000
     assert ordinary(128_000).last == 115_200

@@ -57,7 +57,7 @@ from .terminal import Caller, write_lines
         ("--max-num-batched-tokens 31", "is 31, but 32 sequences may run at once"),
         ("--max-num-batched-tokens 1000000000", "memory is not enough"),
         ("--max-model-len 1", "leaves no room for an answer"),
-        ("--max-model-len 999999", "the model has positions for 256 tokens, not for 999999"),
+        ("--max-model-len 999999", "--max-model-len is 999,999, but the model has 256 positions; give 1 to 256."),
         ("--block-size 20", "--block-size is 20; give a multiple of 16"),
         ("--block-size 1600000000", "too little for one KV block"),
         ("--kv-memory 0", "--kv-memory is 0 GiB"),

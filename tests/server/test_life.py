@@ -14,6 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from inflight.config.scheduling import SchedulingSettings
+from inflight.launch.one_model import with_weights
+from inflight.server.tenants import Tenant, Tenants
+
 from .conftest import Server
 
 ENDLESS = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
@@ -124,10 +128,7 @@ def test_a_model_that_is_not_there_ends_with_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.wide
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    keys = tmp_path / "keys.toml"
-    keys.write_text('[acme]\nkey = "a"\nweight = 2.0\n', encoding="utf-8")
     for arguments, said in (
-        (("--api-keys-file", str(keys)), "no effect with --policy fcfs"),
         (("--port", "70000"), "--port is 70000"),
         (("--max-streams", "0"), "--max-streams is 0"),
         (("--batch-concurrency", "4"), "no effect without --data-dir"),
@@ -138,6 +139,22 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         result = run(*arguments)
         assert result.returncode in (1, 2) and said in result.stderr, (arguments, result.stderr)
         assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("wrong", ["--max-streams=0", "--no-such-option", "--api-keys-file=missing.toml"])
+def test_every_line_of_a_start_that_fails_is_json_where_the_log_is(wrong: str) -> None:
+    result = run("--port", "0", "--log-format", "json", "--preset", "mixed", wrong)
+    lines = [json.loads(line) for line in result.stderr.splitlines()]
+    assert result.returncode in (1, 2) and lines[-1]["level"] == "error"
+    assert wrong.partition("=")[2] in lines[-1]["message"]
+
+
+def test_weights_that_the_policy_does_not_read_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    tenants = Tenants([(b"digest", Tenant(name="acme", weight=2.0))])
+    scheduling = SchedulingSettings(policy="fcfs")
+    assert with_weights(scheduling, tenants) == scheduling
+    assert "no effect with --policy fcfs" in caplog.text
+    assert with_weights(SchedulingSettings(policy="fair"), tenants).tenant_weights == {"acme": 2.0}
 
 
 def loading(start: Callable[..., Server], model: Path) -> Server:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from inflight.bench.bodies import TIERS, RequestBodies
 from inflight.bench.client_types import BenchError, Target
@@ -100,7 +101,7 @@ def _range(
     """Return the ids that prompts are drawn from; None where the server accepts none."""
     if local is not None and options.vocab_size is None:
         return TokenRange(0, local.tokenizer.vocab_size, local.tokenizer.special_token_ids)
-    size = options.vocab_size or served.vocab_size
+    size = options.vocab_size or served.vocab_size or _reported_vocab_size(client, served)
     if size is not None:
         if size < 16:
             raise BenchError(f"--vocab-size is {size}; give the number of the model's tokens, at least 16.")
@@ -110,6 +111,13 @@ def _range(
         if client.post(target.path, probe_body(target, question, ServerCapabilities(frozenset()))).ok:
             return ordinary(tried)
     return None
+
+
+def _reported_vocab_size(client: ProbeClient, served: ServedModel) -> int | None:
+    """Return the vocabulary's size as ours and some others report it, so that no ids are tried out."""
+    answer = client.get(f"/tokenizer_info?model={quote(served.model)}")
+    size = answer.body.get("vocab_size") if answer.ok and isinstance(answer.body, dict) else None
+    return size if type(size) is int and size > 0 else None
 
 
 def _wanted(workload: Workload, token_ids: bool) -> frozenset[str]:

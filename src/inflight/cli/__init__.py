@@ -126,11 +126,14 @@ def main() -> None:
 
 def call(arguments: list[str]) -> int:
     """Run one command line; return the exit code."""
+    from inflight.server.logs import begin_json, show
+
+    begin_json(arguments)
     try:
         code: Any = app.main(arguments, prog_name="inflight", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        error.show()
+        show(error.format_message(), error.show)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         print("\nStopped.", file=sys.stderr)
@@ -138,15 +141,11 @@ def call(arguments: list[str]) -> int:
     except OSError as error:
         named = f"{error.filename}: " if error.filename is not None else ""
         cause = error.strerror or type(error).__name__
-        print(
-            f"inflight: {printable(named)}{cause}; check the path, its permissions and the space that is left.",
-            file=sys.stderr,
-        )
-        return 1
+        sentence = f"{printable(named)}{cause}; check the path, its permissions and the space that is left."
     except ValueError as error:
         if not type(error).__module__.startswith("inflight."):
             raise  # a bug of ours, not the user's mistake
         notes = getattr(error, "__notes__", ())  # name environment variables that an option comes from
         sentence = printable("".join((str(error), *notes)), keep="\n")
-        print(f"inflight: {sentence}", file=sys.stderr)
-        return 1
+    show(sentence, lambda: print(f"inflight: {sentence}", file=sys.stderr))
+    return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
@@ -82,20 +83,26 @@ def _take_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> No
         return
     chosen = preset(name)
     names = {opt.lstrip("-"): parameter.name for parameter in ctx.command.params for opt in parameter.opts}
-    print(f"Preset {name}: {chosen.purpose}.", file=sys.stderr)
+    _show(f"Preset {name}: {chosen.purpose}.")
 
     @cache
     def values() -> dict[str, str]:
         """Choose the values once the device is known, in any order of options."""
         found = chosen.on(_on_gpu(ctx))
         for key, (value, why) in found.items():
-            print(f"  --{key} {value}: {why}", file=sys.stderr)
+            _show(f"  --{key} {value}: {why}")
         return {key: str(value) for key, (value, _) in found.items()}
 
     def value_of(key: str) -> Callable[[], str]:
         return lambda: values()[key]
 
     ctx.default_map = {**{names[key]: value_of(key) for key in chosen.values}, **(ctx.default_map or {})}
+
+
+def _show(line: str) -> None:
+    from inflight.server.logs import show
+
+    show(line.strip(), lambda: print(line, file=sys.stderr), logging.INFO)
 
 
 def _on_gpu(ctx: click.Context) -> bool:

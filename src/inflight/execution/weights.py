@@ -155,8 +155,8 @@ def check_positions(model: ModelSpec, max_positions: int) -> None:
     """Raise ModelError for more positions than the model's embedding makes sense."""
     if not 1 <= max_positions <= model.longest_model_len:
         raise ModelError(
-            f"the model has positions for {model.longest_model_len} tokens, not for {max_positions}; "
-            f"set --max-model-len between 1 and {model.longest_model_len}."
+            f"--max-model-len is {max_positions:,}, but the model has {model.longest_model_len:,} positions; give 1 to "
+            f"{model.longest_model_len}."
         )
 
 

@@ -14,7 +14,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.kv_events import OPTION
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
-from inflight.counted import seconds_of_parts
+from inflight.counted import counted, seconds_of_parts
 from inflight.engine.kv_events import KVEventOptions
 from inflight.launch.engine_setup import EngineSetup
 from inflight.launch.running_servers import registered
@@ -165,17 +165,17 @@ def _log_ready(
 
 
 def with_weights(scheduling: SchedulingSettings, tenants: Tenants) -> SchedulingSettings:
-    """Return the scheduling settings with the tenants' weights of the keys file. Raises SettingsError if the policy is
-    not fair, which alone reads weights."""
+    """Return the scheduling settings with the tenants' weights of the keys file. Warn if the policy is not fair, which
+    alone reads weights: servers of several policies may share a file."""
     weights = tenants.weights
     if not weights:
         return scheduling
     if scheduling.policy != "fair":
-        name, weight = next(iter(weights.items()))
-        raise SettingsError(
-            f"The tenant {name!r} has the weight {weight:g}, which has no effect with --policy {scheduling.policy}; "
-            "set --policy fair or remove the weight."
+        log.warning(
+            f"The keys file gives {counted(len(weights), 'tenant')} a weight, which has no effect with --policy "
+            f"{scheduling.policy}; --policy fair reads it."
         )
+        return scheduling
     return replace(scheduling, tenant_weights={**weights, **scheduling.tenant_weights})
 
 

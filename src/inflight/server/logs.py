@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import IO, Any, Literal
@@ -80,6 +82,22 @@ def configure(format: Format = "auto", level: str = "info", stream: IO[str] | No
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
     logging.getLogger("uvicorn.access").disabled = True
+
+
+def begin_json(arguments: Sequence[str]) -> None:
+    """Write JSON lines from the first line on, if a command line or the environment asks a server for them."""
+    named = zip(("", *arguments), arguments, strict=False)
+    given = "json" if any("=".join(pair).endswith("--log-format=json") for pair in named) else ""
+    if arguments[:1] == ["serve"] and (given or os.environ.get("INFLIGHT_LOG_FORMAT")) == "json":
+        configure("json")
+
+
+def show(sentence: str, as_text: Callable[[], None], level: int = logging.ERROR) -> None:
+    """Log a sentence of the start if the log is JSON; else show it as text."""
+    if any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers):
+        logging.getLogger("inflight").log(level, sentence)
+    else:
+        as_text()
 
 
 def log_request(line: RequestLine) -> None:

@@ -27,6 +27,7 @@ from inflight.counted import counted
 ROUND_DECAY = 0.99  # of the evidence, for each round: one counts half after about 70 more
 MIN_TARGET_SHARE = 0.5  # of a target: a shorter prediction decides nothing, and its error is not learnt
 MARGIN_STEP = 0.1  # of the margin's logarithm, for each first token
+MIN_RETRY_S = 0.1  # after which to try again
 UNKNOWN_WAIT_S = 1.0  # after which to try again, before step times are known
 Mode = Literal["off", "queue", "slo", "auto"]
 
@@ -213,11 +214,13 @@ class Admission:
         predicted = self.seconds_to_first_token(len(request.prompt_token_ids), load)
         expected = predicted * self._margin.value
         if expected > target:
+            seconds = max(MIN_RETRY_S, expected - target)
+            waiting = f"{counted(load.ahead, 'request')} and " if load.ahead else ""
             raise RequestRefused(
-                f"The first token would come after about {expected:.2f} s ({counted(load.ahead, 'request')} and "
+                f"The first token would come after about {expected:.2f} s ({waiting}"
                 f"{counted(load.prompt_tokens, 'prompt token')} are before it), later than the target of "
-                f"{target:.2f} s; try again in {expected - target:.1f} s.",
-                retry_after=expected - target,
+                f"{target:.2f} s; try again in {seconds:.1f} s.",
+                retry_after=seconds,
             )
         return predicted if expected > MIN_TARGET_SHARE * target else None
 

@@ -109,7 +109,8 @@ def line_fields(number: int, line: bytes) -> dict[str, Raw]:
         sentence = "a JSON value that is no object; write an object such as {…}."
     except msgspec.DecodeError as error:
         half = HALF_CHARACTER.search(line)
-        sentence = f"not JSON: {'a lone surrogate (half of a UTF-16 pair)' if half else without_prefix(error)}."
+        reason = "a lone surrogate (half of a UTF-16 pair)" if half else without_prefix(error)
+        sentence = f"not JSON: {reason}; write one object a line, with its keys and texts in double quotes."
     except RecursionError:
         sentence = "not usable: the JSON is nested too deeply."
     raise BadLine(number, "invalid_json_line", f"The line is {sentence}")
