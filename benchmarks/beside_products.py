@@ -21,7 +21,7 @@ from benchmarks.kernel_bodies import BLOCK, Body, ones, over, plain, recorded, s
 from benchmarks.rates import Probe, in_turns
 from benchmarks.results import table, write_section
 from inflight.execution import ops
-from inflight.execution.backends import arrays
+from inflight.execution.backends import host
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import Array, AttentionMetadata, KVShape, RopeTable
 from inflight.execution.program import Program
@@ -96,7 +96,7 @@ def draws(backend: NativeBackend) -> Iterator[Body]:
 def rows_between(backend: NativeBackend) -> Iterator[Body]:
     """Their ceiling is what they read and write, as if that lay in memory; it lies in a cache."""
     x = backend.activation_of(np.ones((ROWS, HIDDEN), np.float32))
-    normed = backend.activation_of(arrays.empty((ROWS, HIDDEN), np.uint16))
+    normed = backend.activation_of(host.empty((ROWS, HIDDEN), np.uint16))
     weight, batch = backend.pack_vector(np.ones(HIDDEN, np.float32)), plain(backend)
     run = recorded(backend, batch, partial(ops.rms_norm, x=x, weight=weight, eps=1e-6, out=normed))
     yield Body(f"norm of {ROWS} rows", run, ROWS * HIDDEN * 6, 0)
@@ -108,7 +108,7 @@ def rows_between(backend: NativeBackend) -> Iterator[Body]:
         np.arange(ROWS, dtype=np.int32).reshape(1, ROWS, 1),
     )
     qkv = backend.activation_of(np.ones((ROWS, width), np.float32))
-    q = backend.activation_of(arrays.empty((ROWS, HEADS * DIM), np.uint16))
+    q = backend.activation_of(host.empty((ROWS, HEADS * DIM), np.uint16))
     rope = backend.pack_rope(RopeTable(np.ones((BLOCK, DIM // 2), np.float32), np.zeros((BLOCK, DIM // 2), np.float32)))
 
     def write(program: Program) -> None:

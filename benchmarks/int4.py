@@ -23,7 +23,7 @@ from benchmarks.kernel_bodies import Body, ones, plain, recorded
 from benchmarks.rates import Probe, Timing, in_turns
 from benchmarks.results import table, write_section
 from inflight.execution import ops
-from inflight.execution.backends import arrays
+from inflight.execution.backends import host
 from inflight.execution.backends.matrices import INT8_GROUP, LINEAR_CODES, Int4Matrix, Int8Matrix, Matrix
 from inflight.execution.backends.native import NativeBackend, NativePass
 
@@ -75,7 +75,7 @@ def bodies(backend: NativeBackend, shape: Shape, rows: list[int]) -> tuple[list[
     for name, matrix in kinds.items():
         held = [backend.pack_linear([matrix], hold="int8") for _ in range(MATRICES)]
         for row, count in zip(found, rows, strict=True):
-            x, out = backend.activation_of(ones(count, shape[1])), arrays.empty((count, shape[0]), np.float32)
+            x, out = backend.activation_of(ones(count, shape[1])), host.empty((count, shape[0]), np.float32)
             operations = 2.0 * shape[0] * shape[1] * count
             run = in_turn(backend, batch, x, held, backend.activation_of(out))
             row.append(Body(name, run, bytes_of(matrix), operations, "int8", MATRICES))

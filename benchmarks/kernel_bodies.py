@@ -14,7 +14,7 @@ import numpy as np
 from inflight.core.types.plan import Capacity
 from inflight.counted import counted
 from inflight.execution import ops
-from inflight.execution.backends import arrays
+from inflight.execution.backends import host
 from inflight.execution.backends.native import NativeBackend, NativePass
 from inflight.execution.backends.protocol import Array, AttentionMetadata, Hold, KVShape, RopeTable, SamplingBatch
 from inflight.execution.batch.pass_layout import PassInputs
@@ -79,7 +79,7 @@ class Layers:
         )
         sizes = ((mlp.width, np.uint16), (mixer.qkv_rows, np.float32), (config.hidden_size, np.float32))
         inner, qkv_out, residual = (
-            self._backend.activation_of(arrays.empty((tokens, width), kind)) for width, kind in sizes
+            self._backend.activation_of(host.empty((tokens, width), kind)) for width, kind in sizes
         )
         residual.array[...] = 0
 
@@ -109,7 +109,7 @@ class Head:
     def logits(self, rows: int) -> Body:
         config = self._config
         x = self._backend.activation_of(ones(rows, config.hidden_size))
-        out = self._backend.activation_of(arrays.empty((rows, config.vocab_size), np.float32))
+        out = self._backend.activation_of(host.empty((rows, config.vocab_size), np.float32))
         values = config.vocab_size * config.hidden_size
         return Body(
             f"output projection, {counted(rows, 'row')}",
@@ -143,7 +143,7 @@ def recorded(backend: NativeBackend, batch: NativePass, record: Callable[[Progra
 
 def ones(tokens: int, width: int) -> Array:
     """Ones, in bf16, where a step's own arrays would lie."""
-    made = arrays.empty((tokens, width), np.uint16)
+    made = host.empty((tokens, width), np.uint16)
     made[...] = ONE
     return made
 

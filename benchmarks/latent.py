@@ -21,7 +21,7 @@ from benchmarks.kernel_bodies import BLOCK, Body, over, recorded
 from benchmarks.rates import Probe, in_turns
 from benchmarks.results import table, write_section
 from inflight.execution import ops
-from inflight.execution.backends import arrays
+from inflight.execution.backends import host
 from inflight.execution.backends.native import NativeBackend
 from inflight.execution.backends.protocol import AttentionMetadata, KVLayer, KVShape, RopeTable
 
@@ -66,11 +66,11 @@ def latent(backend: NativeBackend, heads: int, length: int, context: int, quanti
             rope=backend.pack_rope(no_rotation(context, ROTATED)),
             kv_norm=norm,
             eps=1e-6,
-            nope_out=on(arrays.empty((count, heads * NOPE), np.uint16)),
+            nope_out=on(host.empty((count, heads * NOPE), np.uint16)),
             q_out=queries,
         )
         recorded(backend, over(backend, whole(first + count, first), cache), write)()
-    q, out = on(some(random, length, heads * width)), on(arrays.empty((length, heads * RANK), np.uint16))
+    q, out = on(some(random, length, heads * width)), on(host.empty((length, heads * RANK), np.uint16))
     batch = over(backend, whole(context, context - length), cache)
     held = "int8" if quantized else "bf16"
     return Body(
@@ -96,10 +96,10 @@ def plain(backend: NativeBackend, heads: int, length: int, context: int) -> Body
             q_norm=None,
             k_norm=None,
             eps=1e-6,
-            q_out=on(arrays.empty((count, heads * RANK), np.uint16)),
+            q_out=on(host.empty((count, heads * RANK), np.uint16)),
         )
         recorded(backend, over(backend, whole(first + count, first), cache), write)()
-    q, out = on(some(random, length, heads * RANK)), on(arrays.empty((length, heads * RANK), np.uint16))
+    q, out = on(some(random, length, heads * RANK)), on(host.empty((length, heads * RANK), np.uint16))
     batch = over(backend, whole(context, context - length), cache)
     return Body(
         "plain, bf16",
@@ -111,7 +111,7 @@ def plain(backend: NativeBackend, heads: int, length: int, context: int) -> Body
 
 def some(random: np.random.Generator, rows: int, width: int) -> np.ndarray:
     """Numbers around ±2⁻⁵, in bf16, where a step's own arrays would lie."""
-    made = arrays.empty((rows, width), np.uint16)
+    made = host.empty((rows, width), np.uint16)
     made[...] = random.integers(0, 2**16, (rows, width), np.uint16) & np.uint16(0x807F) | np.uint16(0x3D00)
     return made
 

@@ -25,7 +25,7 @@ from benchmarks.results import table, write_section
 from inflight.core.types.plan import Capacity
 from inflight.counted import counted
 from inflight.execution import ops
-from inflight.execution.backends import arrays
+from inflight.execution.backends import host
 from inflight.execution.backends.native import NativeBackend, NativePass
 from inflight.execution.backends.protocol import AttentionMetadata, KVShape, LayerState, StateMetadata
 from inflight.execution.batch.input_batch import InputBatch
@@ -57,7 +57,7 @@ class Layers:
         self._qkv = on(random.standard_normal((tokens, CHANNELS)).astype(np.float32))
         self._gates = on(random.standard_normal((tokens, 2 * SPEC.value_heads)).astype(np.float32))
         self._mixed = on(ones(tokens, VALUES))
-        self._residual = on(arrays.empty((tokens, HIDDEN), np.float32))
+        self._residual = on(host.empty((tokens, HIDDEN), np.float32))
         self._residual.array[...] = 0
 
     @property

@@ -22,7 +22,7 @@ from inflight.core.types.plan import WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import Grammar
 from inflight.engine.commands import CommandQueue
-from inflight.engine.event_stream import EngineStopped, EventStream, set_outcome
+from inflight.engine.event_stream import CLOSED, EngineStopped, EventStream, set_outcome
 from inflight.engine.loop import EngineLoop
 from inflight.engine.preparing import Prepared, Preparing
 from inflight.engine.protocols import GrammarGate
@@ -235,7 +235,7 @@ class AsyncBridge:
     def _close(self) -> None:
         """Stop the engine, and abort its requests; their consumers get the reason."""
         requests = list(self._streams)
-        self._stop("The engine was closed.")
+        self._stop(CLOSED)
         for request_id in requests:
             self._loop.abort(request_id)
 

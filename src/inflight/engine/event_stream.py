@@ -13,6 +13,7 @@ from typing import TypeVar
 from inflight.core.types.events import Event, FinishedEvent, PooledEvent, TokensEvent
 from inflight.core.types.request import Request
 
+CLOSED = "The engine was closed; send the request again once one runs."
 PIECE = 1000  # tokens and log-probabilities taken at once; more only where one event has more
 T = TypeVar("T")
 

@@ -35,8 +35,8 @@ class TextTasks:
         labels = 0 if self.pooler is None else len(self.pooler.labels)
         if self.pooler is None:
             raise TextTaskError(
-                "This model generates text and has no pooling head; set --pooling if it was trained for vectors, or "
-                "use an embedding model."
+                "This model generates text and has no pooling head; use an embedding model, or set --pooling, without "
+                "--backend transformers, if it was trained for vectors."
             )
         if task == "vectors" and labels:
             raise TextTaskError(

@@ -18,7 +18,7 @@ from inflight.core.types.sampling import Adapter
 
 from .. import builders
 from ..harness import Harness, Setup
-from ..tiers import identity
+from ..tiers import RememberingTier, identity
 
 GIVE, TAKE = KVTransfer(give="one"), KVTransfer(take=PeerAddress("10.0.0.1", 5000, "one"))
 PROMPT = (1, 0, 1, 1, 0, 0, 1, 1, 0)
@@ -221,3 +221,10 @@ def test_a_checkpoint_is_held_until_it_is_exported() -> None:
     harness = Harness(Setup(peers=True, **setup), request(GIVE), request(None, "other", (0, 1) * 4))
     taking = taking_from(harness, **setup)
     assert taking.serve(request(TAKE)) == [6]
+
+
+def test_an_imported_checkpoint_is_written_to_the_tier() -> None:
+    taking = taking_from(giving(**STATE), **STATE, tier=RememberingTier(2))
+    taking.serve(request(TAKE))
+    stored = [unit for one in transfers(taking, "store") for unit in one.units()]
+    assert [group for group, _ in stored] == [0, 0, 0, 1, 0], "imported, and the block behind"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.execution.backends import arrays
+from inflight.execution.backends import host
 
 from .batches import assert_same_bits_in_every_batch
 from .conftest import ISAS, ops_for
@@ -90,8 +90,8 @@ def test_logits_are_the_same_past_the_caches(ops, reference, dtype):
     tokens, rows = 33, 1 << 15
     weight, x = normal(1, rows, 16), held(dtype, normal(2, tokens, 16))
     packed = ops.pack_linear([weight])
-    aligned = arrays.empty((tokens, rows), np.float32)
-    separate = arrays.empty((tokens * rows + 1,), np.float32)[1:].reshape(tokens, rows)
+    aligned = host.empty((tokens, rows), np.float32)
+    separate = host.empty((tokens * rows + 1,), np.float32)[1:].reshape(tokens, rows)
     ops.linear(x, packed, aligned)
     ops.linear(x, packed, separate)
     np.testing.assert_array_equal(aligned, separate)

@@ -169,7 +169,8 @@ class PrefixLoader:
         return transfer_id
 
     def forget(self, sequence: Sequence) -> None:
-        """Forget a sequence that no longer waits."""
+        """Forget a sequence that no longer waits, and the chain that was found for it."""
+        self._sharing.forget(sequence)
         self._ahead.pop(sequence.number, None)
         self._matches.pop(sequence.number, None)
 
@@ -295,6 +296,7 @@ class PrefixLoader:
                 self._prefix.drop(cached)
         if done and load.slot is not None and self._prefix.at_node(load.end) is not None:
             self._slots.publish_loaded(load.slot, load.end)
+            self._writer.add_loaded_checkpoint(load.end)
 
 
 def _length(match: PrefixMatch) -> int:

@@ -131,7 +131,7 @@ class KVCacheManager:
         """Free every block and forget all content."""
         capacity, tiers = self._capacity, self._tiers
         slots, state_group = CheckpointSlots(capacity.state_snapshots), capacity.state_group
-        self._prefix = PrefixCache(self.block_size, self._on_drop, self._events)
+        self._prefix = PrefixCache(self.block_size, lambda node: self._writer.on_drop(node), self._events)
         self._prefix.clear()  # notifies observers
         self._matcher: SessionMatcher | None = None
         device_order: SessionEviction | None = None
@@ -231,7 +231,7 @@ class KVCacheManager:
         on_host = tuple(one for one in cached if one.block is None)
         if not self._host.make_room(sum(demand.fresh) + len(on_host), [one.block for one in cached]):
             return False
-        self._leave_queue(sequence)
+        self._loader.forget(sequence)
         if self._matcher is not None:
             self._matcher.admit(sequence, [(one.block, one.host_block) for one in hits])
         sequence.num_computed = max(len(hits) * self.block_size, self._layout.external_tokens(sequence))
@@ -265,7 +265,7 @@ class KVCacheManager:
     def free(self, sequence: Sequence) -> None:
         """Free all that an ended sequence holds, whether it ran or waited."""
         self._exporter.end(sequence)
-        self._leave_queue(sequence)
+        self._loader.forget(sequence)
         if self._matcher is not None:
             self._matcher.end(sequence)
         self._host.release(sequence.number, sequence.session)
@@ -356,14 +356,6 @@ class KVCacheManager:
         loader, writer = self._loader, self._writer
         loads = (loader.num_asked, loader.num_loaded, loader.num_failed, loader.num_declined)
         return TierStats(*loads, writer.num_stored, writer.num_failed, writer.num_missed)
-
-    def _on_drop(self, node: int) -> None:
-        self._states.slots.drop(node)
-        self._writer.on_drop(node)
-
-    def _leave_queue(self, sequence: Sequence) -> None:
-        self._sharing.forget(sequence)
-        self._loader.forget(sequence)
 
     def _acquire(self, sequence: Sequence, cached: list[CachedBlock], on_host: tuple[CachedBlock, ...]) -> None:
         """Hold the cached blocks that a sequence found; load those on the host."""

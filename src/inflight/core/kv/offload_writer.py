@@ -96,8 +96,14 @@ class OffloadWriter:
         if cached.node in self._hashes:
             self._ready.append(cached)
 
+    def add_loaded_checkpoint(self, node: int) -> None:
+        """Add a checkpoint whose content was loaded, as from a peer."""
+        if node in self._hashes:
+            self._ready.append(node)
+
     def on_drop(self, node: int) -> None:
-        """Forget a node that was dropped from the cache."""
+        """Forget a node that was dropped from the cache, and its checkpoint."""
+        self._slots.drop(node)
         self._hashes.pop(node, None)
         self._computing.pop(node, None)
 

@@ -130,8 +130,8 @@ class RequestValidator:
         wanted = request.pooling.dimensions
         if not size:
             raise RequestRefused(
-                "This model has no pooling head: its vectors have 0 numbers; ask for text, or set --pooling if it was "
-                "trained for embeddings.",
+                "This model has no pooling head: its vectors have 0 numbers; ask for text, or set --pooling, without "
+                "--backend transformers, if it was trained for embeddings.",
                 field="pooling",
                 code="unsupported_task",
             )

@@ -15,7 +15,7 @@ import zmq
 
 from inflight.core.types.events import Event
 from inflight.core.types.request import Request, RequestRefused
-from inflight.engine.event_stream import EngineStopped, EventStream, RequestsLost
+from inflight.engine.event_stream import CLOSED, EngineStopped, EventStream, RequestsLost
 from inflight.engine.remote.channel import Channel, Unreachable, make_socket
 from inflight.engine.remote.messages import (
     Accepted,
@@ -90,7 +90,7 @@ class RemoteClient:
         with contextlib.suppress(EngineStopped):
             for number in tuple(self._streams):
                 self._send(Cancel(number))
-        self.stop("The engine was closed.")
+        self.stop(CLOSED)
         self._channel.close()
 
     def _send(self, message: ToEngine) -> None:

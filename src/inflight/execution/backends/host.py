@@ -6,6 +6,7 @@ pass is done when `finish` is called.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar
@@ -13,7 +14,6 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 
 from inflight.core.types.plan import Capacity, Chunk
-from inflight.execution.backends import arrays
 from inflight.execution.backends.bf16 import from_bf16
 from inflight.execution.backends.protocol import (
     Array,
@@ -29,7 +29,20 @@ from inflight.execution.batch.pass_layout import PassInputs
 from inflight.execution.batch.results import DrawnRows, PassOutcome, PooledRows, ScoredRows
 from inflight.execution.program import Program
 
+_LINE = 64  # bytes
 P = TypeVar("P", bound="HostPass")
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return an array as `numpy.empty` does, C-contiguous, that begins at a multiple of 64 bytes.
+
+    Numpy aligns large arrays to 16 bytes, so that every vector of 64 that a kernel stores lies across two cache lines;
+    products of 32 rows take 2 % longer then."""
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(nbytes + _LINE - 1, np.uint8)
+    start = -memory.ctypes.data % _LINE
+    made: Array = memory[start : start + nbytes].view(dtype).reshape(shape)
+    return made
 
 
 class HostPass:
@@ -135,7 +148,7 @@ class HostBackend(HostDevice, ABC, Generic[P]):
 
     def activation(self, rows: int, width: int, kind: Literal["act", "float32"]) -> Any:
         narrow = kind == "act" and self.dtype == "bfloat16"
-        return self.activation_of(arrays.empty((rows, width), np.uint16 if narrow else np.float32))
+        return self.activation_of(empty((rows, width), np.uint16 if narrow else np.float32))
 
     def move_rows(self, source: Any, rows: Array, target: Any, places: Array) -> None:
         target.array[places] = source.array[rows]
