@@ -23,7 +23,7 @@ from inflight.cli.options import (
 )
 from inflight.cli.progress import Interrupt, open_engine
 from inflight.cli.summary import show
-from inflight.cli.verb import Verb
+from inflight.cli.translated_options import EngineVerb
 from inflight.core.types.sampling import SamplingParams
 from inflight.counted import printable
 from inflight.text import Conversation
@@ -40,7 +40,7 @@ NO_TEMPLATE = (
 )
 
 
-@click.command("chat", cls=Verb)
+@click.command("chat", cls=EngineVerb)
 @click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_model)
 @engine_options
 @scheduling_options

@@ -16,7 +16,7 @@ from inflight.cli.files import LineReader, check_writable
 from inflight.cli.options import engine_options, engine_settings, options_of, scheduling_options, scheduling_settings
 from inflight.cli.progress import Interrupt, Progress, open_engine
 from inflight.cli.summary import show
-from inflight.cli.verb import Verb
+from inflight.cli.translated_options import EngineVerb
 from inflight.config.setting import setting
 from inflight.counted import counted
 
@@ -40,7 +40,7 @@ class VectorOptions:
     truncate: bool = setting(False, "Cut texts that are too long for the model, instead of refusing them.")
 
 
-@click.command("embed", cls=Verb)
+@click.command("embed", cls=EngineVerb)
 @click.argument("input_path", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
 @engine_options
 @scheduling_options

@@ -155,23 +155,6 @@ config_option = click.option(
 )
 
 
-def _refuse(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    """Refuse an option of other engines, and name the one that there is instead."""
-    if value is not None:
-        raise click.UsageError(
-            f"{parameter.opts[0]}: pipeline and expert parallelism are not supported; leave it out. "
-            "--tensor-parallel-size N shares every layer and every expert among N GPUs of a machine."
-        )
-
-
-_pipeline_parallel = click.option(
-    "--pipeline-parallel-size", callback=_refuse, expose_value=False, hidden=True, default=None
-)
-_expert_parallel = click.option(
-    "--enable-expert-parallel", callback=_refuse, expose_value=False, hidden=True, is_flag=True, default=None
-)
-
-
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the catalogue's names that begin so; where there is none, have the shell complete a path."""
     from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
@@ -190,9 +173,7 @@ def complete_local_model(ctx: click.Context, param: click.Parameter, incomplete:
     return found or [CompletionItem(incomplete, type="file")]
 
 
-engine_options = settings_options(
-    EngineSettings, {"model": (_pipeline_parallel, _expert_parallel, config_option)}, {"model": complete_model}
-)
+engine_options = settings_options(EngineSettings, {"model": (config_option,)}, {"model": complete_model})
 
 _preset = click.option(
     "--preset",

@@ -26,7 +26,7 @@ from inflight.cli.options import (
 )
 from inflight.cli.progress import Interrupt, open_engine
 from inflight.cli.summary import show
-from inflight.cli.verb import Verb
+from inflight.cli.translated_options import EngineVerb
 from inflight.config.parsers import ParserSettings
 from inflight.config.setting import setting
 from inflight.core.types.sampling import SamplingParams
@@ -64,7 +64,7 @@ def _one_prompt(ctx: click.Context, param: click.Parameter, words: Sequence[str]
     return words[0] if words else None
 
 
-@click.command("run", cls=Verb)
+@click.command("run", cls=EngineVerb)
 @click.argument("prompt", nargs=-1, metavar="[PROMPT]", callback=_one_prompt)
 @engine_options
 @scheduling_options

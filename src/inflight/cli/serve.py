@@ -20,7 +20,8 @@ from inflight.cli.options import (
     scheduling_settings,
 )
 from inflight.cli.replica_options import replica_options, replicas_of
-from inflight.cli.verb import Verb, stacked
+from inflight.cli.translated_options import EngineVerb
+from inflight.cli.verb import stacked
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import setting
@@ -88,7 +89,7 @@ server_options = stacked(
 )
 
 
-@click.command("serve", cls=Verb, context_settings={"default_map": DEFAULTS})
+@click.command("serve", cls=EngineVerb, context_settings={"default_map": DEFAULTS})
 @click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_model)
 @engine_options
 @scheduling_options

@@ -35,9 +35,9 @@ def sampling_defaults(generation: Mapping[str, Any] | None) -> SamplingParams:
 
 def overridden(defaults: SamplingParams, given: Mapping[str, Any]) -> SamplingParams:
     """Return the defaults with other values. Raises InvalidSampling for an unknown name or a value out of range."""
-    known = (*_TAKEN, "do_sample")
-    if unknown := [name for name in given if name not in known]:
-        raise InvalidSampling(f"it has {unknown[0]!r}; known are {', '.join(known)}.")
-    values = {name: value for name, value in given.items() if name in _TAKEN}
+    known = (*_TAKEN, "presence_penalty", "frequency_penalty")
+    values = {name: value for name, value in given.items() if name != "do_sample"}
+    if unknown := [name for name in values if name not in known]:
+        raise InvalidSampling(f"it has {unknown[0]!r}; known are {', '.join(known)} and do_sample.")
     greedy = {"temperature": 0.0} if given.get("do_sample") is False else {}
     return replace(defaults, **{**greedy, **values})
