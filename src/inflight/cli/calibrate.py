@@ -13,7 +13,13 @@ from click.core import ParameterSource
 
 from inflight.cli.declared import settings_options
 from inflight.cli.files import check_writable
-from inflight.cli.options import engine_options, engine_settings, options_of, scheduling_options, scheduling_settings
+from inflight.cli.options import (
+    engine_settings,
+    measured_engine_options,
+    options_of,
+    scheduling_options,
+    scheduling_settings,
+)
 from inflight.cli.progress import duration, open_engine
 from inflight.cli.summary import figure, show
 from inflight.cli.verb import Verb
@@ -44,7 +50,7 @@ class CalibrationOptions:
 
 
 @click.command("calibrate", cls=Verb)
-@engine_options
+@measured_engine_options
 @scheduling_options
 @settings_options(CalibrationOptions)
 def command(**values: Any) -> int:

@@ -26,7 +26,7 @@ from inflight.cli.bench_options import (
 )
 from inflight.cli.declared import settings_options
 from inflight.cli.files import check_writable
-from inflight.cli.options import engine_options, options_of, scheduling_options
+from inflight.cli.options import measured_engine_options, options_of, scheduling_options
 from inflight.cli.progress import Interrupt, Progress, Remaining, open_engine
 from inflight.cli.summary import show
 from inflight.cli.variants import FIELD, ServedVariant, Variant, read_served, read_variants
@@ -106,7 +106,7 @@ class OutputOptions:
 
 @click.command("compare", cls=Verb)
 @settings_options(ComparedOptions)
-@engine_options
+@measured_engine_options
 @scheduling_options
 @settings_options(RoundOptions)
 @workload_options

@@ -173,7 +173,14 @@ def complete_local_model(ctx: click.Context, param: click.Parameter, incomplete:
     return found or [CompletionItem(incomplete, type="file")]
 
 
+_TEXT = ("tokenizer", "chat_template", "chat_template_kwargs")
 engine_options = settings_options(EngineSettings, {"model": (config_option,)}, {"model": complete_model})
+measured_engine_options = settings_options(  # for verbs whose requests are token ids
+    EngineSettings,
+    {"model": (config_option,)},
+    {"model": complete_model},
+    only=[item.name for item in fields(EngineSettings) if item.name not in _TEXT],
+)
 
 _preset = click.option(
     "--preset",
@@ -201,7 +208,9 @@ def name_model(name: str | None, values: dict[str, Any]) -> None:
 
 def engine_settings(values: dict[str, Any]) -> EngineSettings:
     """Take the engine's options out of a verb's arguments."""
-    return EngineSettings(**{item.name: values.pop(item.name) for item in fields(EngineSettings)})
+    return EngineSettings(
+        **{item.name: values.pop(item.name) for item in fields(EngineSettings) if item.name in values}
+    )
 
 
 def scheduling_settings(values: dict[str, Any]) -> SchedulingSettings:

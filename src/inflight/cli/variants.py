@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from inflight.cli.options import engine_options, engine_settings, scheduling_options, scheduling_settings
+from inflight.cli.options import engine_settings, measured_engine_options, scheduling_options, scheduling_settings
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
@@ -45,7 +45,7 @@ class ServedVariant:
 
 
 @click.command("setting", add_help_option=False)
-@engine_options
+@measured_engine_options
 @scheduling_options
 def _setting(**values: Any) -> tuple[EngineSettings, SchedulingSettings]:
     return engine_settings(values), scheduling_settings(values)
