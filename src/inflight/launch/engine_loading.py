@@ -137,6 +137,7 @@ def _describe(setup: ModelSetup, engine: Engine) -> EngineDescription:
         adapters=engine.adapters.all,
         lanes=tuple(lanes),
         peering=_peering(setup.server, engine),
+        device=str(engine.settings["device"].value),
     )
     if described.peering is not None:
         log_line(_peering_sentence(described.peering))

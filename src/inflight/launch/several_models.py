@@ -112,7 +112,7 @@ def serve_models(
         version=__version__,
         log_format=log_format,
         log_level=log_level,
-        models=tuple(PooledModel(one.names, _adapters(one), one.server) for one in models),
+        models=tuple(PooledModel(one.names, _adapters(one), one.server, one.engine.model or "") for one in models),
     )
     return supervise(server, tenants, make, [one.engine.model for one in models], started=started)
 

@@ -23,6 +23,7 @@ from inflight.server.ingress.bodies import BodyBudget, BodyLimits
 from inflight.server.ingress.guard import Authentication, BrowserGuard
 from inflight.server.jobs.service import JobService
 from inflight.server.live.routes import Live, live_routes, page_routes
+from inflight.server.ollama.models import OllamaModelBody, ollama_routes
 from inflight.server.openai.batches import BatchBody, batch_routes
 from inflight.server.openai.files import file_routes
 from inflight.server.openai.models import (
@@ -45,7 +46,7 @@ from inflight.server.tracing.middleware import SpanSink, TraceRequests
 
 BODIES: tuple[type[Struct], ...] = (
     *(one.body.kind for one in ENDPOINTS.values()),
-    *(BatchBody, LoadAdapterBody, UnloadAdapterBody, ModelBody),
+    *(BatchBody, LoadAdapterBody, UnloadAdapterBody, ModelBody, OllamaModelBody),
 )
 DESCRIPTION = "OpenAI-compatible inference with continuous batching."
 
@@ -124,6 +125,7 @@ def make_app(
         adapter_routes(service),
         residency_routes(service),
         state_routes(service, metrics, version),
+        ollama_routes(service, version),
         *([_no_jobs()] if jobs is None else [file_routes(jobs), batch_routes(jobs)]),
         _no_responses() if responses is None else response_routes(responses),
         live_routes(live),

@@ -34,6 +34,7 @@ class EngineDescription(Struct, frozen=True):
         pooler: How it makes vectors or scores of texts, if it does. text_prompts: That may be put before these.
         adapters: Of its start.
         peering: The engine among its peers, if it has any.
+        device: That it computes on.
     """
 
     models: tuple[str, ...]
@@ -51,6 +52,7 @@ class EngineDescription(Struct, frozen=True):
     adapters: tuple[Adapter, ...] = ()
     lanes: tuple[ServedLane, ...] = ()
     peering: KVPeering | None = None
+    device: str = "cpu"
 
 
 encode_description = msgspec.msgpack.Encoder().encode

@@ -108,6 +108,7 @@ def make_served(
         max_model_len=engine.max_model_len,
         keeps_grammars=engine.keeps_grammars,
         generates=engine.generates,
+        device=engine.device,
     )
 
 

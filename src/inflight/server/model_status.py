@@ -12,7 +12,7 @@ State = Literal["unloaded", "loading", "loaded", "draining", "unloading", "faile
 class ModelStatus:
     """nbytes: of memory that it takes, or would take. in_flight: calls that have it; waiting: that wait for it.
     seconds: until it is loaded, as far as is known; 0.0 where it is, and for one that failed until it is tried again.
-    failure: why it could not be loaded."""
+    failure: why it could not be loaded. idle_in: seconds until it is unloaded unless it is called; None: it stays."""
 
     name: str
     state: State
@@ -22,3 +22,4 @@ class ModelStatus:
     waiting: int
     seconds: float
     failure: str = ""
+    idle_in: float | None = None

@@ -89,7 +89,7 @@ class HttpReplica:
         tokenizer, template = await asyncio.to_thread(text.load_if_any)
         prompts = make_prompts(tokenizer, template, described, SERIAL)
         make = partial(make_served, setup.server, described, client, preprocessing, prompts, tokenizer)
-        return OneModel(await asyncio.to_thread(make))
+        return OneModel(await asyncio.to_thread(make), source=setup.engine.model or "")
 
     async def _page(self) -> tuple[bytes, str]:
         return await self._metrics.page()

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from inflight.live.frames import encode_account
@@ -27,6 +27,7 @@ from inflight.server.routes import Routes, check_operator, read_query, tenant_of
 from inflight.server.sending import ClientGone, until_gone
 from inflight.server.tenants import Tenant
 
+IS_RUNNING = "Ollama is running"  # what clients of ollama look for
 EVENTS, ACCOUNT, RECORD, FILES = "/live/events", "/live/account", "/live/record", "/ui"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -75,13 +76,15 @@ def page_routes() -> Routes:
 def live_routes(live: Live | None) -> Routes:
     """Return the routes of the live page. live: None where the server has none."""
     routes = Routes(is_documented=False)
-    if live is None:
-        routes.add("GET", "/", _to_the_documentation)
-        return routes
 
     @routes.get("/")
     async def page(request: Request) -> Response:
-        return page_response(served_page("index.html"), request)
+        if not _reads_pages(request):
+            return PlainTextResponse(IS_RUNNING)
+        return RedirectResponse("docs", 307) if live is None else page_response(served_page("index.html"), request)
+
+    if live is None:
+        return routes
 
     @routes.get(EVENTS)
     async def events(request: Request) -> Response:
@@ -124,8 +127,10 @@ def _file_name(name: str) -> str:
     return f'filename="{name}"' if quoted == name else f"filename*=utf-8''{quoted}"
 
 
-async def _to_the_documentation(_: Request) -> Response:
-    return RedirectResponse("docs", 307)
+def _reads_pages(request: Request) -> bool:
+    """Return whether a client takes HTML; ollama's clients, which probe a server by this path, do not."""
+    accepted = request.headers.get("accept", "")
+    return any(one in accepted for one in ("text/html", "text/*", "*/*"))
 
 
 def check_origin(request: Request) -> None:

@@ -69,7 +69,8 @@ class Residency:
 
     def status(self, name: str, now: float) -> ModelStatus:
         one = self._models[name]
-        return one.status(max(0.0, one.retry_at - now) if one.state == "failed" else self.seconds_until(name, now))
+        seconds = max(0.0, one.retry_at - now) if one.state == "failed" else self.seconds_until(name, now)
+        return one.status(seconds, now)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 

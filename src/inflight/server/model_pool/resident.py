@@ -101,10 +101,19 @@ class Resident:
         if not self.waiting:
             self.since = None
 
-    def status(self, seconds: float) -> ModelStatus:
+    def status(self, seconds: float, now: float) -> ModelStatus:
         """seconds: as `ModelStatus` has them."""
-        pinned, failure = self.needs.is_pinned, self.failure
-        return ModelStatus(self.name, self.state, self.nbytes, pinned, self.in_flight, self.waiting, seconds, failure)
+        return ModelStatus(
+            self.name,
+            self.state,
+            self.nbytes,
+            self.needs.is_pinned,
+            self.in_flight,
+            self.waiting,
+            seconds,
+            self.failure,
+            max(0.0, self.idle_at - now) if math.isfinite(self.idle_at) else None,
+        )
 
     def evictable_at(self, other: Resident) -> float:
         """Return the time from which it may be evicted for the other."""

@@ -82,14 +82,14 @@ def prepare_generate(
     preprocessor: Preprocessor, body: OllamaGenerateBody, history: bytes | memoryview
 ) -> PreparedChat | PreparedCompletion | PreparedAnswer:
     """Return the prompt as a conversation's, or as it is. Raises ApiError."""
-    if not body.prompt:
+    if not (body.prompt or body.suffix):
         return _loaded(preprocessor, body, is_chat=False)
     if body.raw and (body.system or body.context):
         raise invalid("raw is true, so that system and context cannot be used; leave them out.", "raw")
-    if body.raw or not preprocessor.prompts.encoder.can_chat:
-        return _as_it_is(preprocessor, body, body.prompt)
+    if body.raw or body.suffix or not preprocessor.prompts.encoder.can_chat:
+        return _as_it_is(preprocessor, body)
     system = [Message(role="system", content=body.system)] if body.system else []
-    chat = _chat(preprocessor, body, [*system, Message(role="user", content=body.prompt)])
+    chat = _chat(preprocessor, body, [*system, Message(role="user", content=body.prompt or "")])
     prepared = _within_context(preprocessor, body, chat, "ollama_generate")
     if not body.context:
         return prepared
@@ -117,11 +117,15 @@ def _chat(preprocessor: Preprocessor, body: OllamaBody, messages: list[Message])
     )
 
 
-def _as_it_is(preprocessor: Preprocessor, body: OllamaGenerateBody, prompt: str) -> PreparedCompletion:
-    """Return a prompt that is continued without a template. Raises ApiError."""
-    settings = {"max_tokens": None, **_settings(body)}  # else 16, as OpenAI has it
-    logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    completion = CompletionBody(prompt=prompt, logprobs=logprobs, **settings)
+def _as_it_is(preprocessor: Preprocessor, body: OllamaGenerateBody) -> PreparedCompletion:
+    """Return a prompt that is continued without a template, or the texts around a gap. Raises ApiError."""
+    completion = CompletionBody(
+        prompt=body.prompt or "",
+        suffix=body.suffix or None,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        truncate_prompt_tokens=None if body.truncate is False else _context_of(preprocessor, body) - 1,
+        **{"max_tokens": None, **_settings(body)},  # else 16, as OpenAI has it
+    )
     return structs.replace(prepare_completion(preprocessor, completion, b""), kind="ollama_generate")
 
 

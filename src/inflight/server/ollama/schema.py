@@ -93,9 +93,11 @@ class OllamaChatBody(OllamaBody, kw_only=True, forbid_unknown_fields=True):
 
 class OllamaGenerateBody(OllamaBody, kw_only=True, forbid_unknown_fields=True):
     """Without a prompt the model is loaded alone, or unloaded (keep_alive 0). raw: the prompt is continued as it is.
-    context: of an earlier answer, which the prompt goes on from."""
+    suffix: text behind the gap that the answer fills, of which the prompt is before it. context: of an earlier answer,
+    which the prompt goes on from."""
 
     prompt: Text | None = None
+    suffix: Text | None = None
     system: Text | None = None
     raw: bool | None = None
     context: TokenIds | None = None
@@ -112,7 +114,6 @@ GENERATE = BodyDecoder(
     OllamaGenerateBody,
     neutral={
         **_NEUTRAL,
-        "suffix": (("",), "this model continues text, it does not fill gaps."),
         "images": (([],), ONLY_TEXT),
         **dict.fromkeys(("width", "height", "steps"), ((0,), "no images are made.")),
     },

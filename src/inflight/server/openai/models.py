@@ -153,7 +153,7 @@ def model_routes(service: Service) -> Routes:
     answered: dict[str, Any] = {"result_is": "The answer", "errors": any_errors()}
 
     async def models(request: Request) -> Response:
-        data = [_described(one, started) for one in await _shown(service, tenant_of(request))]
+        data = [_described(one, started) for one in await shown_models(service, tenant_of(request))]
         return json_of(Models(object="list", data=data))
 
     routes.add("GET", "/v1/models", models, result=Models, **answered)
@@ -161,7 +161,7 @@ def model_routes(service: Service) -> Routes:
 
     @routes.get("/v1/models/{name:path}", result=Model, **answered)
     async def model(request: Request) -> Response:
-        shown = {one.name: one for one in await _shown(service, tenant_of(request))}
+        shown = {one.name: one for one in await shown_models(service, tenant_of(request))}
         known = served_name(check_model(request.path_params["name"], tuple(shown)), shown)
         assert known is not None, "checked"
         return json_of(_described(shown[known], started))
@@ -184,7 +184,7 @@ def model_routes(service: Service) -> Routes:
     return routes
 
 
-async def _shown(service: Service, tenant: Tenant) -> list[ListedModel]:
+async def shown_models(service: Service, tenant: Tenant) -> list[ListedModel]:
     """Return the models and adapters that the tenant may name."""
     return [one for one in await service.models.listed() if one.adapter is None or tenant.may_name(one.name)]
 
@@ -199,7 +199,7 @@ def _described(one: ListedModel, created: int) -> Model:
         root=one.model if one.adapter is None else one.adapter.path,
         parent=None if one.adapter is None else one.model,
         max_model_len=None if served is None else served.max_model_len,
-        capabilities=None if served is None else _capabilities(served),
+        capabilities=None if served is None else capabilities(served),
         lanes=None if served is None else _lanes(served),
         state="loaded" if status is None else status.state,
         residency=UNSET if status is None else Residency(**_residency(status)),
@@ -234,7 +234,7 @@ def _lanes(served: Served) -> list[ModelLane]:
     ]
 
 
-def _capabilities(served: Served) -> Capabilities:
+def capabilities(served: Served) -> Capabilities:
     parsers, pooler = served.translator.parsers, served.translator.pooler
     if not served.generates:
         parsers = None
