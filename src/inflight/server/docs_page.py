@@ -57,7 +57,7 @@ def _operation(method: str, path: str, operation: Json) -> str:
         for status, one in operation["responses"].items()
     ]
     parts.append(_table(("status", "meaning", "answer"), rows))
-    title = f'<span class="method">{method.upper()}</span>{_code(path)} {escape(operation["summary"])}'
+    title = f'<span class="method">{method.upper()}</span>{_code(path)} <span>{escape(operation["summary"])}</span>'
     return _folded(operation["operationId"], title, "".join(parts))
 
 

@@ -85,7 +85,7 @@ def _operation(one: Operation, path: str, schemas: Mapping[Any, Document], needs
     parameters = [*_path_parameters(path), *_query_parameters(one.query, schemas)]
     described: Document = {
         "tags": [one.tag],
-        "summary": one.name.replace("_", " ").title(),
+        "summary": _first_sentence(one.about) or one.name.replace("_", " ").title(),
         **({"description": one.about} if one.about else {}),
         "operationId": f"{identifier}_{one.method.lower()}",
         **({"parameters": parameters} if parameters else {}),
@@ -98,6 +98,10 @@ def _operation(one: Operation, path: str, schemas: Mapping[Any, Document], needs
     if needs_keys and one.needs_key:
         described["security"] = [{name: []} for name in _SCHEMES]
     return described
+
+
+def _first_sentence(about: str) -> str:
+    return re.split(r"(?<=[.:;])\s|\n\n", " ".join(about.split()), maxsplit=1)[0].rstrip(".:;")
 
 
 def _required(media_type: str, schema: Mapping[str, Any]) -> Document:
