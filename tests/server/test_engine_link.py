@@ -61,7 +61,7 @@ class Rig:
         self.sent: list[Any] = []
         self.clients: list[OnStop] = []
         self.losses: list[str] = []
-        setup: Any = SimpleNamespace(serial=1, server=SimpleNamespace(settings=None, source=""))
+        setup: Any = SimpleNamespace(serial=1, server=SimpleNamespace(settings=None))
         service: Any = SimpleNamespace(lose_engine=self.losses.append)
         nothing: Any = None
         self.engine = SingleEngine(setup, service, nothing, self.sent.append, nothing)

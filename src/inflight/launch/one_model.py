@@ -106,7 +106,6 @@ def serve(
         log_level=log_level,
         record=record,
         has_replicas=program.has_replicas,
-        source=engine_settings.model or "",
     )
     return supervise(server, tenants, make, (engine_settings.model,), started=started, ready=ready)
 

@@ -15,6 +15,7 @@ from inflight.config.setting import SettingsError
 from inflight.core.types.sampling import Adapter
 from inflight.engine.cpu_sharing import Claim, ClaimTable
 from inflight.launch.engine_setup import CoreSharing, EngineSetup
+from inflight.launch.model_caches import local_path
 from inflight.launch.one_model import ENGINE, supervise, with_weights
 from inflight.models.errors import ModelError
 from inflight.server import logs
@@ -112,7 +113,7 @@ def serve_models(
         version=__version__,
         log_format=log_format,
         log_level=log_level,
-        models=tuple(PooledModel(one.names, _adapters(one), one.server, one.engine.model or "") for one in models),
+        models=tuple(PooledModel(one.names, _adapters(one), one.server, local_path(one.engine)) for one in models),
     )
     return supervise(server, tenants, make, [one.engine.model for one in models], started=started)
 

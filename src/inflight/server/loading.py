@@ -54,6 +54,7 @@ def make_served(
     preprocessing: PreprocessingPool,
     prompts: PromptEncoder,
     tokenizer: Tokenizer | None,
+    path: str = "",
 ) -> Served:
     """Return the served model once its preprocessing has loaded.
 
@@ -109,6 +110,7 @@ def make_served(
         keeps_grammars=engine.keeps_grammars,
         generates=engine.generates,
         device=engine.device,
+        path=path,
     )
 
 

@@ -33,7 +33,7 @@ class Served:
         max_model_len: Tokens of prompt and answer together.
         keeps_grammars: It applies schemas and grammars.
         generates: It continues texts.
-        device: That it computes on.
+        device: That it computes on. path: Of its folder or file.
     """
 
     bridge: EngineClient
@@ -44,6 +44,7 @@ class Served:
     keeps_grammars: bool = False
     generates: bool = True
     device: str = "cpu"
+    path: str = ""
 
     @cached_property
     def names(self) -> TokenNames:
@@ -77,14 +78,14 @@ class ModelLease:
 @dataclass(frozen=True, slots=True)
 class ListedModel:
     """A name that requests may call. model: whose it is; adapter: that it stands for. served: None where the model is
-    not in memory; status: of one of several. source: what the server was given for the model; empty: the built-in."""
+    not in memory; status, path: of one of several, whose folder or file it is, where it is known."""
 
     name: str
     model: str
     adapter: Adapter | None
     served: Served | None
     status: ModelStatus | None = None
-    source: str = ""
+    path: str = ""
 
 
 class ModelResidency(Protocol):
@@ -136,9 +137,9 @@ class OneModel:
 
     residency = None
 
-    def __init__(self, served: Served, adapter_loading: AdapterLoading | None = None, source: str = ""):
-        """adapter_loading: None where adapters are those of the start. source: as `ListedModel` has it."""
-        self.served, self.adapter_loading, self._source = served, adapter_loading, source
+    def __init__(self, served: Served, adapter_loading: AdapterLoading | None = None):
+        """adapter_loading: None where adapters are those of the start."""
+        self.served, self.adapter_loading = served, adapter_loading
 
     @property
     def stopped(self) -> str | None:
@@ -148,8 +149,8 @@ class OneModel:
         translator, served = self.served.translator, self.served
         model = translator.models[0]
         adapters = translator.adapters
-        named = [(name, None) for name in translator.models] + [(one.name, one) for one in adapters.all]
-        return [ListedModel(name, model, adapter, served, source=self._source) for name, adapter in named]
+        names = [ListedModel(name, model, None, served) for name in translator.models]
+        return [*names, *(ListedModel(name, model, adapters.named(name), served) for name in adapters.names)]
 
     async def acquire(self, name: str | None, keep_alive: float | None = None) -> ModelLease:
         return ModelLease(self.served)

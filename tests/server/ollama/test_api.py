@@ -157,12 +157,9 @@ def test_keep_alive_says_how_long_a_model_stays(start: Callable[..., Server], tm
 
 
 def test_statuses_of_pulls_have_what_progress_bars_read() -> None:
-    from inflight.execution.checkpoints.pull_progress import PullStep
-
-    bar = models._progress(PullStep("downloading", "owner/name", completed=3, total=9))
-    assert bar is not None and (bar.completed, bar.total) == (3, 9)
+    bar = models._progress(models._step_of(b'{"status":"downloading","model":"owner/name","completed":3,"total":9}'))
+    assert (bar.completed, bar.total) == (3, 9)
     assert isinstance(bar.digest, str) and bar.digest.startswith("sha256:") and len(bar.digest) == 71
     assert bar.status == f"pulling {bar.digest[7:19]}"
-    one = models._progress(PullStep("verifying", "smollm2", digest="ab"))
-    assert one is not None and one.status == "verifying sha256 digest"
-    assert models._progress(PullStep("done", "smollm2", "text")) is None
+    one = models._progress(models._step_of(b'{"status":"verifying","model":"smollm2","digest":"ab"}'))
+    assert one.status == "verifying sha256 digest"

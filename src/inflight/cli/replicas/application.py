@@ -88,8 +88,8 @@ class HttpReplica:
         described, client = await handle.connect(setup.scheduling.weighs_tenants)
         tokenizer, template = await asyncio.to_thread(text.load_if_any)
         prompts = make_prompts(tokenizer, template, described, SERIAL)
-        make = partial(make_served, setup.server, described, client, preprocessing, prompts, tokenizer)
-        return OneModel(await asyncio.to_thread(make), source=setup.engine.model or "")
+        make = partial(make_served, setup.server, described, client, preprocessing, prompts, tokenizer, text.model)
+        return OneModel(await asyncio.to_thread(make))
 
     async def _page(self) -> tuple[bytes, str]:
         return await self._metrics.page()

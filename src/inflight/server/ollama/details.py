@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
-import inflight
+from inflight.models.gguf.gguf_model import GGUFModel, gguf_at, is_gguf, part_paths
 from inflight.text import ChatTemplate, ChatTemplateError, TokenizerError
 
-if TYPE_CHECKING:
-    from inflight.models.gguf.gguf_model import GGUFModel
-
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
-_BUILT_IN = Path(inflight.__file__).parent / "builtin_model"
 
 
 class OllamaDetails(Struct, frozen=True, kw_only=True):
@@ -32,8 +29,8 @@ class Described(Struct, frozen=True, kw_only=True):
     """A model's files.
 
     Attributes:
-        nbytes: Of all of them. modified: When the newest of them came. digest: SHA-256 in hexadecimal, where it is
-            known.
+        nbytes: Of all of them. modified: When the newest of them came. digest: In hexadecimal: another one for other
+            files.
         info: By the names of GGUF's fields.
         template: Source of the chat template; empty: it has none.
         is_embedder: It makes vectors, and continues no text.
@@ -48,31 +45,24 @@ class Described(Struct, frozen=True, kw_only=True):
     is_embedder: bool = False
 
 
-def describe(source: str) -> Described:
-    """Describe a model by what a server was given for it: a path, a name or a hub id; empty: the built-in one. What
-    cannot be read is left empty."""
-    from inflight.execution.checkpoints.local_models import find_model  # here, as they take memory of every process
-    from inflight.models.errors import ModelError
+def describe(path: str) -> Described:
+    """Describe a model's folder or file. What cannot be read is left empty."""
+    from inflight.models.errors import ModelError  # here, as these take memory of every process
 
     try:
-        path = Path(source).expanduser() if source else _BUILT_IN
-        if path.exists():
-            digest, files = "", [path] if path.is_file() else [one for one in path.iterdir() if one.is_file()]
-        else:
-            local = find_model(source)
-            path, digest, files = local.path, local.digest, list(local.files)
+        model = Path(path)
+        files = part_paths(model) if is_gguf(model) else [one for one in model.iterdir() if one.is_file()]
         stats = [one.stat() for one in files]
-        return _described(path, digest, sum(one.st_size for one in stats), max(one.st_mtime for one in stats))
+        return _described(model, sum(one.st_size for one in stats), max(one.st_mtime for one in stats))
     except (ModelError, OSError, ValueError):
-        return Described()
+        return Described(digest=sha256(path.encode()).hexdigest())
 
 
 @lru_cache(maxsize=64)
-def _described(path: Path, digest: str, nbytes: int, modified: float) -> Described:
+def _described(path: Path, nbytes: int, modified: float) -> Described:
     """Raises ModelError."""
     from inflight.models.arithmetic import parameters
     from inflight.models.gguf.choosing import model_in, quantization_of
-    from inflight.models.gguf.gguf_model import gguf_at
     from inflight.models.registry import read_folder
     from inflight.models.weight_format import described
 
@@ -92,7 +82,7 @@ def _described(path: Path, digest: str, nbytes: int, modified: float) -> Describ
         ),
         nbytes=nbytes,
         modified=datetime.fromtimestamp(modified, UTC).isoformat().replace("+00:00", "Z"),
-        digest=digest,
+        digest=_digest(path, nbytes, modified),
         info={
             "general.architecture": family,
             "general.parameter_count": count,
@@ -104,6 +94,12 @@ def _described(path: Path, digest: str, nbytes: int, modified: float) -> Describ
         template=_template(gguf or path),
         is_embedder=spec.head is None,
     )
+
+
+def _digest(path: Path, nbytes: int, modified: float) -> str:
+    """Return the SHA-256 by which the hub's cache names a file; of other files one that changes as they do."""
+    name = path.resolve().name
+    return name if len(name) == 64 else sha256(f"{path} {nbytes} {modified}".encode()).hexdigest()
 
 
 def _template(model: Path | GGUFModel) -> str:

@@ -4,33 +4,32 @@ caches."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-from collections.abc import AsyncIterator
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from inflight.models.errors import ModelError
 from inflight.server.asgi import body_bytes, json_of
 from inflight.server.common.aliases import served_name
 from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.fields import JsonObject, Name, Text
 from inflight.server.common.prepared import check_model
-from inflight.server.errors import ApiError, OllamaError, invalid
-from inflight.server.loader import in_own_thread
+from inflight.server.errors import ApiError, OllamaError, invalid, ollama_error
 from inflight.server.ollama.chat import NDJSON
 from inflight.server.ollama.details import Described, OllamaDetails, describe
 from inflight.server.openai.models import capabilities, shown_models
 from inflight.server.routes import Routes, any_errors, check_operator, tenant_of
 from inflight.server.served import ListedModel, Served
 from inflight.server.service import Service
-
-if TYPE_CHECKING:
-    from inflight.execution.checkpoints.pull_progress import PullStep
 
 API_VERSION = "0.32.15"  # of ollama, whose API this follows: clients look for what is newer than some version
 MAX_PULLS = 2  # at once, of a process
@@ -172,19 +171,12 @@ def ollama_routes(service: Service, version: str) -> Routes:
     @routes.delete("/api/delete", body=OllamaModelBody, **answered)
     async def ollama_delete(request: Request) -> Response:
         """Delete a model from the caches. ollama's endpoint."""
-        from inflight.execution.checkpoints.local_models import delete_model, find_model  # here, as in `details`
-
         name = MODEL.decode(await body_bytes(request)).asked
         _check_manages(service, request, "delete models")
         if served_name(name, [one.name for one in await service.models.listed()]) is not None:
-            raise ApiError(409, f"The model {name!r} is in use by this server; stop it first.", code="model_in_use")
-        try:
-            await asyncio.to_thread(lambda: delete_model(find_model(name)))
-        except ModelError as error:
-            raise ApiError(404, f"{error}", param="model", code="model_not_found") from None
-        except OSError as error:
-            sentence = f"The model {name!r} cannot be deleted: {error.strerror}."
-            raise ApiError(500, sentence, type="server_error", code="not_deleted") from None
+            raise ApiError(409, f"The model {name!r} is in use by this server; end it first.", code="model_in_use")
+        async for _ in _ask_caches("delete", name):
+            pass
         return Response(status_code=200)
 
     for path, why in _NOT_SERVED.items():
@@ -228,33 +220,32 @@ def _tag(name: str) -> str:
     return name if ":" in name else f"{name}:latest"
 
 
-def _digest(one: ListedModel, files: Described) -> str:
-    """Return the files' digest; where it is unknown one of the name, since clients compare and cut it."""
-    return files.digest or hashlib.sha256(one.name.encode()).hexdigest()
+def _files(one: ListedModel) -> Described:
+    return describe(one.path if one.served is None else one.served.path)
 
 
 def _tagged(one: ListedModel) -> OllamaModel:
-    files = describe(one.source)
+    files = _files(one)
     return OllamaModel(
         name=_tag(one.name),
         model=_tag(one.name),
         modified_at=files.modified,
         size=files.nbytes,
-        digest=_digest(one, files),
+        digest=files.digest,
         details=files.details,
         capabilities=_capabilities(one, files),
     )
 
 
 def _loaded(one: ListedModel, served: Served) -> OllamaLoaded:
-    files, status = describe(one.source), one.status
+    files, status = _files(one), one.status
     stays = _FOREVER if status is None or status.idle_in is None else timedelta(seconds=status.idle_in)
     size = files.nbytes if status is None else status.nbytes
     return OllamaLoaded(
         name=_tag(one.name),
         model=_tag(one.name),
         size=size,
-        digest=_digest(one, files),
+        digest=files.digest,
         details=files.details,
         expires_at=(datetime.now(UTC) + min(stays, _FOREVER)).isoformat().replace("+00:00", "Z"),
         size_vram=0 if served.device == "cpu" else size,
@@ -263,9 +254,9 @@ def _loaded(one: ListedModel, served: Served) -> OllamaLoaded:
 
 
 def _shown(one: ListedModel) -> OllamaShown:
-    files = describe(one.source)
+    files = _files(one)
     return OllamaShown(
-        modelfile=f"# As inflight serves it, which reads no Modelfiles.\nFROM {one.source or one.name}\n",
+        modelfile=f"# As inflight serves it, which reads no Modelfiles.\nFROM {one.name}\n",
         parameters=_parameters(one.served),
         template=files.template if one.served is None else one.served.translator.encoder.template_source,
         details=files.details,
@@ -301,64 +292,72 @@ def _capabilities(one: ListedModel, files: Described) -> list[Capability]:
 _KNOWN: tuple[Capability, ...] = ("completion", "tools", "insert", "embedding", "thinking")
 
 
-# -- pulls -------------------------------------------------------------------------------------------------------------
+# -- the caches, which a process of its own knows ----------------------------------------------------------------------
 
 
-class _ClientLeft(Exception):
-    """Ends a pull, which goes on at the next one."""
+class _Step(Struct):
+    """A line of that process."""
+
+    status: str | int = ""
+    model: str = ""
+    digest: str = ""
+    completed: int = 0
+    total: int = 0
+    error: str = ""
 
 
-async def _pulled(name: str, pulls: asyncio.Semaphore) -> AsyncIterator[OllamaProgress]:
+_step_of = msgspec.json.Decoder(_Step).decode
+
+
+async def _ask_caches(verb: Literal["pull", "delete"], name: str) -> AsyncGenerator[_Step, None]:
+    """Have a model pulled or deleted, and yield the steps. A pull whose client has left ends, and goes on at the next.
+    Raises ApiError."""
+    command = (sys.executable, "-m", "inflight.launch.model_caches", verb, name.removesuffix(":latest"))
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        async for line in process.stdout:
+            if (step := _step_of(line)).error:
+                status = int(step.status)
+                raise ApiError(status, step.error, type="invalid_request_error" if status < 500 else "server_error")
+            yield step
+        if await process.wait():
+            raise ApiError(500, f"The {verb} of {name!r} has failed; see the server's log.", type="server_error")
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with pip, which it may have started
+            await process.wait()
+
+
+async def _pulled(name: str, pulls: asyncio.Semaphore) -> AsyncGenerator[OllamaProgress, None]:
     """Pull a model, and report each step; the last one is success. Raises ApiError."""
-    from inflight.execution.checkpoints.hub import pull_model
-
     if pulls.locked():
         raise ApiError(503, f"{MAX_PULLS} models are being pulled; try again later.", code="too_many_pulls")
-    name = name.removesuffix(":latest")
-    steps: asyncio.Queue[PullStep | None] = asyncio.Queue()
-    loop, has_left = asyncio.get_running_loop(), False
-
-    def report(step: PullStep) -> None:
-        if has_left:
-            raise _ClientLeft
-        loop.call_soon_threadsafe(steps.put_nowait, step)
-
-    async with pulls:
-        pulling = asyncio.ensure_future(in_own_thread(lambda: pull_model(name, report=report), "inflight-pull"))
-        pulling.add_done_callback(lambda _: steps.put_nowait(None))
-        try:
-            while (step := await steps.get()) is not None:
-                if (shown := _progress(step)) is not None:
-                    yield shown
-            await pulling
-        except ModelError as error:
-            raise ApiError(500, str(error), type="server_error", code="not_pulled") from None
-        finally:
-            has_left = True
+    async with pulls, contextlib.aclosing(_ask_caches("pull", name)) as steps:
+        async for step in steps:
+            if step.status != "done":
+                yield _progress(step)
     for status in ("writing manifest", "success"):
         yield OllamaProgress(status=status)
 
 
-def _progress(step: PullStep) -> OllamaProgress | None:
+def _progress(step: _Step) -> OllamaProgress:
     """Return a step as clients show it. They know each file by its digest, which they cut."""
-    if step.status == "done":
-        return None
     if step.status != "downloading":
-        return OllamaProgress(status=_STATUSES[step.status])
-    from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
-
-    packaged = CATALOGUE.get(step.model)
-    digest = step.digest if packaged is None else packaged.sha256
-    digest = digest or hashlib.sha256(step.model.encode()).hexdigest()
+        return OllamaProgress(status=_STATUSES.get(str(step.status), str(step.status)))
+    digest = step.digest or hashlib.sha256(step.model.encode()).hexdigest()
     return OllamaProgress(
         status=f"pulling {digest[:12]}", digest=f"sha256:{digest}", total=step.total, completed=step.completed
     )
 
 
-async def _lines(steps: AsyncIterator[OllamaProgress]) -> AsyncIterator[bytes]:
+async def _lines(steps: AsyncGenerator[OllamaProgress, None]) -> AsyncIterator[bytes]:
     """Return a line for each step; an error is the last one."""
-    try:
-        async for one in steps:
-            yield msgspec.json.encode(one) + b"\n"
-    except ApiError as error:
-        yield msgspec.json.encode(OllamaError(error=error.message)) + b"\n"
+    async with contextlib.aclosing(steps):
+        try:
+            async for one in steps:
+                yield msgspec.json.encode(one) + b"\n"
+        except ApiError as error:
+            yield msgspec.json.encode(ollama_error(error)) + b"\n"

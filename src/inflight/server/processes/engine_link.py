@@ -64,7 +64,7 @@ class Connector:
         prompts = make_prompts(tokenizer, template, engine, next(self._serials))
         prompts.check_chat()
         client = RemoteClient(serves.address, self._client, on_stop)
-        make = partial(make_served, settings, engine, client, preprocessing, prompts, tokenizer)
+        make = partial(make_served, settings, engine, client, preprocessing, prompts, tokenizer, model.text.model)
         try:
             return await in_own_thread(make, LOADER)
         except BaseException:

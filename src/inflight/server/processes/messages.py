@@ -31,13 +31,13 @@ class PooledModel(Struct, frozen=True):
         names: That requests may call it by; the first is its own.
         adapters: That requests may name instead.
         settings: Of its answers and limits.
-        source: What the server was given for it; empty: the built-in one.
+        path: Of its folder or file; empty: it is not on this machine yet.
     """
 
     names: tuple[str, ...]
     adapters: tuple[Adapter, ...]
     settings: ServerSettings
-    source: str = ""
+    path: str = ""
 
     @property
     def name(self) -> str:
@@ -52,7 +52,6 @@ class ServerSetup(Struct, frozen=True, kw_only=True):
         record: The file that the engine writes its steps to.
         has_replicas: The engine is replicas, which the live page shows one by one.
         models: Of a server with several; empty: there is one.
-        source: Of the only model, as `PooledModel` has it.
     """
 
     settings: ServerSettings
@@ -62,7 +61,6 @@ class ServerSetup(Struct, frozen=True, kw_only=True):
     record: Path | None = None
     has_replicas: bool = False
     models: tuple[PooledModel, ...] = ()
-    source: str = ""
 
 
 class Setup(Struct, frozen=True, tag=True, kw_only=True):

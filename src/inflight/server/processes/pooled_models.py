@@ -121,8 +121,8 @@ class PooledModels:
         for status in await self._ask(AskModels):
             model, link = self._models[status.name], self._links.get(status.name)
             served = None if link is None else link.served
-            found += [ListedModel(name, model.name, None, served, status, model.source) for name in model.names]
-            found += [ListedModel(own.name, model.name, own, served, status, model.source) for own in model.adapters]
+            found += [ListedModel(name, model.name, None, served, status, model.path) for name in model.names]
+            found += [ListedModel(own.name, model.name, own, served, status, model.path) for own in model.adapters]
         return found
 
     async def acquire(self, name: str | None, keep_alive: float | None = None) -> ModelLease:

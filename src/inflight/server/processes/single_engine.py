@@ -60,7 +60,7 @@ class SingleEngine:
                 if self._adapters is not None:
                     served.translator.adapters.replace(self._adapters)
                 self.serial = link.serial
-                return OneModel(served, self, self._setup.server.source)
+                return OneModel(served, self)
         raise EngineStopped(self._gone)
 
     async def follow(self) -> None:
