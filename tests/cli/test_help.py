@@ -15,6 +15,7 @@ import pytest
 from inflight.cli import VERBS, call
 from inflight.cli.bench_options import LoadOptions, OutcomeOptions, ServerOptions, WorkloadOptions
 from inflight.cli.demand import DemandOptions
+from inflight.cli.verb import groups_of
 
 TAKEN = {
     "bench": (ServerOptions, LoadOptions, WorkloadOptions, OutcomeOptions),
@@ -50,7 +51,7 @@ def test_a_verb_has_the_options_that_it_hands_on(verb: str) -> None:
     ],
 )  # fmt: skip
 def test_help_shows_options_in_groups(capsys: pytest.CaptureFixture[str], verb: str, titles: list[str]) -> None:
-    assert call([verb, "--help"]) == 0
+    assert call([verb, "--help", "all"]) == 0
     told = capsys.readouterr().out
     places = [told.index(f"\n{title}:\n") for title in titles]
     assert places == sorted(places)
@@ -58,7 +59,7 @@ def test_help_shows_options_in_groups(capsys: pytest.CaptureFixture[str], verb: 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_shows_every_option_once(capsys: pytest.CaptureFixture[str], verb: str) -> None:
-    assert call([verb, "--help"]) == 0
+    assert call([verb, "--help", "all"]) == 0
     told = capsys.readouterr().out.splitlines()
     lines = told[next(place for place, line in enumerate(told) if re.fullmatch(r"[A-Z][\w ]+:", line)) :]
     for parameter in command_of(verb).params:
@@ -78,6 +79,7 @@ def test_help_shows_every_option_once(capsys: pytest.CaptureFixture[str], verb: 
         ("inflight serve --max-num-s", {"--max-num-seqs"}),
         ("inflight serve --dtype b", {"bfloat16"}),
         ("inflight bench --endpoint ch", {"chat"}),
+        ("inflight serve --help k", {"keys"}),
         ("inflight serve smol", {"smollm2"}),
     ],
 )
@@ -87,3 +89,42 @@ def test_a_shell_completes_verbs_options_and_known_values(words: str, found: set
         [sys.executable, "-m", "inflight.cli"], env=os.environ | asked, capture_output=True, text=True
     )
     assert {line.partition(",")[2] for line in done.stdout.splitlines()} == found, done.stderr
+
+
+@pytest.mark.parametrize("verb", ["serve", "run", "chat", "compare", "bench", "simulate"])
+def test_a_short_help_names_the_groups(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    assert call([verb, "-h"]) == 0
+    told = capsys.readouterr().out
+    options = [line for line in told.splitlines() if line.startswith("  --")]
+    assert 8 <= len(options) <= 20 and f"More, by `inflight {verb} --help GROUP` or `--help all`:" in told
+    title, word = ("Engine", "engine") if "Engine" in groups_of(command_of(verb)).values() else ("Load", "load")
+    assert re.search(rf"^  {word} +{title}: \d+$", told, re.MULTILINE)
+    assert call([verb, "--help", word]) == 0
+    told = capsys.readouterr().out
+    assert f"\n{title}:\n" in told and "More, by" not in told and "\nWorkload:\n" not in told
+
+
+def test_a_group_that_there_is_not_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["chat", "--help", "smollm2"]) == 2
+    assert "--help has no group 'smollm2'; there are all, engine, scheduling, sampling" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verb", "hint"),
+    [
+        ("srve", "Did you mean serve?"),
+        ("run-batch", "Here it is `inflight run --input FILE`."),
+        ("launch_server", "Here it is `inflight serve`."),
+        ("collect-env", "Here it is `inflight doctor`."),
+        ("version", "Here it is `inflight --version`."),
+    ],
+)
+def test_verbs_of_others_are_answered_with_ours(capsys: pytest.CaptureFixture[str], verb: str, hint: str) -> None:
+    assert call([verb]) == 2
+    assert f"No such command '{verb}'. {hint}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_of_completion_are_printed(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    assert call(["completion", shell]) == 0
+    assert f"_INFLIGHT_COMPLETE={shell}_complete" in capsys.readouterr().out

@@ -38,6 +38,22 @@ VERBS = {
     "rm": "Delete a model that was pulled.",
     "models": "Compare models: memory, speed at best; or list the families that run.",
     "doctor": "Measure this machine: instruction set, bandwidth, peak rates, which models fit.",
+    "completion": "Print the script by which bash, zsh or fish completes this command.",
+}
+# Verbs of others, and what they are here.
+_OTHERS = {
+    **dict.fromkeys(("start", "server", "launch", "launch_server", "api_server", "llama-server", "up"), "serve"),
+    **dict.fromkeys(("complete", "generate", "llama-cli", "infer"), "run"),
+    **dict.fromkeys(("run-batch", "batch"), "run --input FILE"),
+    **dict.fromkeys(("ls", "images", "tags"), "list"),
+    **dict.fromkeys(("download", "get", "fetch"), "pull"),
+    **dict.fromkeys(("remove", "delete"), "rm"),
+    **dict.fromkeys(("info", "inspect"), "show"),
+    **dict.fromkeys(("kill", "unload", "down"), "stop"),
+    **dict.fromkeys(("collect-env", "check_env", "env", "check"), "doctor"),
+    **dict.fromkeys(("benchmark", "perf"), "bench"),
+    **dict.fromkeys(("help", "h"), "--help"),
+    "version": "--version",
 }
 
 
@@ -77,7 +93,9 @@ class _Verbs(click.Group):
         if cmd_name not in VERBS:
             if ctx.resilient_parsing:  # a shell completes
                 return None
-            ctx.fail(f"No such command {cmd_name!r}.{did_you_mean(cmd_name, VERBS)} `inflight --help` lists all.")
+            other = _OTHERS.get(cmd_name)
+            hint = did_you_mean(cmd_name, VERBS) if other is None else f" Here it is `inflight {other}`."
+            ctx.fail(f"No such command {cmd_name!r}.{hint} `inflight --help` lists all.")
         command: click.Command = importlib.import_module(f"inflight.cli.{cmd_name}").command
         return command
 

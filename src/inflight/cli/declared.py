@@ -74,6 +74,7 @@ def setting_option(one: DeclaredSetting, complete: Complete | None = None) -> De
     """Return the option of a setting."""
     declared = one.setting
     known: dict[str, Any] = {"help": declared.help, "metavar": declared.metavar, "is_eager": declared.is_early}
+    known["hide_input"] = declared.is_secret
     if declared.variable is not None:
         known["envvar"] = declared.variable
     if declared.text is not None:

@@ -27,7 +27,8 @@ from inflight.core.types.sampling import SamplingParams
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-LANES = "inflight.lanes"  # key in click's context
+# Keys in click's context: tables of lanes; names of options of a file and of a preset, and where they come from.
+LANES, GIVEN = "inflight.lanes", "inflight.given"
 
 Options = TypeVar("Options", bound="DataclassInstance")
 
@@ -51,10 +52,13 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise click.UsageError(f"--config {path} cannot be read: {error}.") from None
+        yaml = " Options are written in TOML, not YAML: max-num-seqs = 64." if path.suffix in (".yaml", ".yml") else ""
+        raise click.UsageError(f"--config {path} cannot be read: {error}.{yaml}") from None
     where = f"--config {path}"
     ctx.meta[LANES] = lanes_of(where, values)
-    ctx.default_map = {**(ctx.default_map or {}), **defaults_of(where, values, ctx.command.params)}
+    defaults = defaults_of(where, values, ctx.command.params)
+    ctx.meta[GIVEN] = {**ctx.meta.get(GIVEN, {}), **dict.fromkeys(defaults, where)}
+    ctx.default_map = {**(ctx.default_map or {}), **defaults}
 
 
 def defaults_of(where: str, values: Mapping[str, Any], parameters: Iterable[click.Parameter]) -> dict[str, Any]:
@@ -96,6 +100,8 @@ def _take_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> No
     def value_of(key: str) -> Callable[[], str]:
         return lambda: values()[key]
 
+    chosen_names = [str(names[key]) for key in chosen.values]
+    ctx.meta[GIVEN] = {**dict.fromkeys(chosen_names, f"--preset {name}"), **ctx.meta.get(GIVEN, {})}
     ctx.default_map = {**{names[key]: value_of(key) for key in chosen.values}, **(ctx.default_map or {})}
 
 

@@ -62,7 +62,9 @@ class ModelsOption:
 class KeyOptions:
     """Keys of clients."""
 
-    api_key: tuple[str, ...] = setting((), "Key that clients must send; several times.", "Keys and tenants")
+    api_key: tuple[str, ...] = setting(
+        (), "Key that clients must send; several times.", "Keys and tenants", is_secret=True
+    )
     api_keys_file: Path | None = setting(
         None, "TOML file of tenants, each with a key, a weight and limits.", path="file"
     )
@@ -79,6 +81,7 @@ class LogOptions:
         "info", "info has a line for every request.", is_choice=True
     )
     verbose: bool = setting(False, "Show every setting in force, with its reason.")
+    print_config: bool = setting(False, "Print these options as a file for --config, with where each comes from.")
 
 
 server_options = stacked(
@@ -100,6 +103,11 @@ def command(name: str | None, **values: Any) -> int:
     """Serve MODEL on 127.0.0.1:8000, with APIs for clients of OpenAI, Anthropic and others. MODEL is a folder, a .gguf
     file, a hub id, or a name such as smollm2; without it the built-in model."""
     started = time.monotonic()
+    if values.pop("print_config"):
+        from inflight.cli.printed_config import printed_config
+
+        click.echo(printed_config(click.get_current_context()), nl=False)
+        return 0
     if (models := values.pop("models")) is not None:
         return _serve_models(models, name, values, started)
     asked = settings_of(name, values)
@@ -145,6 +153,7 @@ def settings_of(name: str | None, values: dict[str, Any]) -> Asked:
     """Take the settings out of the verb's arguments; the log's are left. Raises click.UsageError, SettingsError."""
     name_model(name, values)
     values.pop("models", None)
+    values.pop("print_config", None)
     replicas = replicas_of(values)
     record, verbose = values.pop("record"), values.pop("verbose")
     api_keys, keys_file = values.pop("api_key"), values.pop("api_keys_file")

@@ -5,14 +5,24 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _REST = "Options"
+_MANY = 30  # options of a verb, above which its help is short
+_SHORT = (  # names of the options in a short help
+    *("config", "preset", "model", "models", "device", "quantization", "chat_template", "max_model_len"),
+    *("max_num_seqs", "host", "port", "api_key", "served_model_name", "temperature", "max_tokens", "system"),
+    *("input_path", "output_path", "output", "settings", "servers", "rate", "rates", "concurrency", "duration"),
+    *("input_tokens", "output_tokens", "trace", "slo", "hardware", "step_model", "html"),
+)
+_HELP = "inflight.help"  # key in click's context: titles of the groups to show; empty: the short help
+WORDS = "inflight.words"  # key in click's context: the command line
 _TYPED = "inflight.typed"  # key in click's context: options of the command line
 _GROUPS = "option_groups"  # attribute of a verb's function: name of an option → title of its group
 
@@ -63,6 +73,15 @@ def variables_of(parameter: click.Parameter) -> list[str]:
     return list(dict.fromkeys((*more, *(f"INFLIGHT_{name}" for name in names))))
 
 
+class _HelpOption(click.Option):
+    """--help with an optional value."""
+
+
+def _words_of(titles: Iterable[str]) -> dict[str, str]:
+    """Return the title of each group by the word that stands for it."""
+    return {title.partition(" ")[0].lower(): title for title in titles}
+
+
 class Verb(click.Command):
     """A verb. An option comes from the command line, else the environment, else --config, else its default."""
 
@@ -80,6 +99,7 @@ class Verb(click.Command):
         return bare
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = list(args)
         ctx.meta[_TYPED] = {word.partition("=")[0] for word in args}
         with _naming_variables(ctx):
             return super().parse_args(ctx, args)
@@ -88,17 +108,60 @@ class Verb(click.Command):
         with _naming_variables(ctx):
             return super().invoke(ctx)
 
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return --help, with the name of a group where there are many options."""
+        found = super().get_help_option(ctx)
+        if found is None or len(self.params) <= _MANY or isinstance(found, _HelpOption):
+            return found
+        words = [*_words_of(self._grouped(ctx)), "all"]
+        self._help_option = _HelpOption(
+            found.opts,
+            is_flag=False,
+            flag_value="",
+            is_eager=True,
+            expose_value=False,
+            metavar="[GROUP]",
+            callback=self._show_help,
+            help="Show a short help; the options of a GROUP; or all.",
+            shell_complete=lambda context, option, begun: [CompletionItem(w) for w in words if w.startswith(begun)],
+        )
+        return self._help_option
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups = groups_of(self)
-        shown: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                shown.setdefault(groups.get(str(parameter.name), _REST), []).append(record)
-        shown[_REST] = shown.pop(_REST, [])  # the last
-        for title, records in shown.items():
+        grouped = self._grouped(ctx)
+        asked = ctx.meta.get(_HELP, tuple(grouped))
+        for title in asked:
             with formatter.section(title):
-                formatter.write_dl(records)
+                formatter.write_dl([record for _, record in grouped[title]])
+        if not asked:
+            of_all = [item for items in grouped.values() for item in items]
+            with formatter.section("Options"):
+                formatter.write_dl([record for name, record in of_all if name in _SHORT])
+            counts = {word: f"{title}: {len(grouped[title])}" for word, title in _words_of(grouped).items()}
+            with formatter.section(f"More, by `{ctx.command_path} --help GROUP` or `--help all`"):
+                formatter.write_dl([*counts.items()])
+
+    def _grouped(self, ctx: click.Context) -> dict[str, list[tuple[str, tuple[str, str]]]]:
+        """Return names and help of all options by the titles of their groups."""
+        groups = groups_of(self)
+        shown: dict[str, list[tuple[str, tuple[str, str]]]] = {}
+        for parameter in [*self.params, *filter(None, [self._help_option])]:
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                shown.setdefault(groups.get(str(parameter.name), _REST), []).append((str(parameter.name), record))
+        shown[_REST] = shown.pop(_REST, [])  # the last
+        return shown
+
+    def _show_help(self, ctx: click.Context, option: click.Parameter, given: str | None) -> None:
+        if given is None or ctx.resilient_parsing:
+            return
+        words = _words_of(self._grouped(ctx))
+        found = [title for word, title in words.items() if given == "all" or word.startswith(given.lower() or "-")]
+        if given and not found:
+            raise click.UsageError(f"--help has no group {given!r}; there are all, {', '.join(words)}.")
+        ctx.meta[_HELP] = tuple(found)
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 @contextmanager

@@ -84,6 +84,7 @@ class Setting:
         variable: an environment variable beside INFLIGHT_<LONG_NAME>, which it precedes.
         is_choice: the command line refuses other words than the annotation's; else the settings do.
         is_early: read before other options, which depend on it.
+        is_secret: left out of the dataclass's repr and of printed settings.
     """
 
     help: str
@@ -96,6 +97,7 @@ class Setting:
     variable: str | None = None
     is_choice: bool = False
     is_early: bool = False
+    is_secret: bool = False
 
 
 def setting(
@@ -113,8 +115,8 @@ def setting(
     is_early: bool = False,
     is_secret: bool = False,
 ) -> T:
-    """Declare a setting as a field of a dataclass. is_secret: left out of its repr. Others: as of `Setting`."""
-    one = Setting(help, group, bound, flags, metavar, path, text, variable, is_choice, is_early)
+    """Declare a setting as a field of a dataclass. default: the field's. Others: as of `Setting`."""
+    one = Setting(help, group, bound, flags, metavar, path, text, variable, is_choice, is_early, is_secret)
     given: Any = {"default_factory": default.copy} if isinstance(default, dict) else {"default": default}
     declared: T = field(**given, metadata={_KEY: one}, repr=not is_secret)
     return declared
