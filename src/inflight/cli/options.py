@@ -87,14 +87,14 @@ def _take_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> No
         return
     chosen = preset(name)
     names = {opt.lstrip("-"): parameter.name for parameter in ctx.command.params for opt in parameter.opts}
-    _show(f"Preset {name}: {chosen.purpose}.")
+    show_choice(f"Preset {name}: {chosen.purpose}.")
 
     @cache
     def values() -> dict[str, str]:
         """Choose the values once the device is known, in any order of options."""
         found = chosen.on(_on_gpu(ctx))
         for key, (value, why) in found.items():
-            _show(f"  --{key} {value}: {why}")
+            show_choice(f"  --{key} {value}: {why}")
         return {key: str(value) for key, (value, _) in found.items()}
 
     def value_of(key: str) -> Callable[[], str]:
@@ -105,7 +105,8 @@ def _take_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> No
     ctx.default_map = {**{names[key]: value_of(key) for key in chosen.values}, **(ctx.default_map or {})}
 
 
-def _show(line: str) -> None:
+def show_choice(line: str) -> None:
+    """Say on standard error what an option is read as, in the form of the log where this is JSON."""
     from inflight.server.logs import show
 
     show(line.strip(), lambda: print(line, file=sys.stderr), logging.INFO)

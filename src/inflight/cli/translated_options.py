@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from inflight.cli.summary import show
+from inflight.cli.options import show_choice
 from inflight.cli.verb import Verb
 
 _OPTIONAL = re.compile(r"\d+|on|off|auto|all|none|true|false")  # a value that may be left out
@@ -102,7 +102,7 @@ class _Translation:
         other = name.replace("_", "-")
         if other == name or name[:2] != "--" or not (other in self._own or other in _known()):
             return name
-        show(f"{name} is read as {other}.")
+        show_choice(f"{name} is read as {other}.")
         return other
 
     def _ours(self, name: str, inline: str | None) -> list[str]:
@@ -123,7 +123,7 @@ class _Translation:
 
     def _sampled(self, name: str, key: str, inline: str | None) -> list[str]:
         [value] = self._values_of(name, "N", inline)
-        show(f"{name} is read as --override-generation-config, for requests that name none.")
+        show_choice(f"{name} is read as --override-generation-config, for requests that name none.")
         try:
             self._sampling[key] = json.loads(value)
         except ValueError:
@@ -135,17 +135,17 @@ class _Translation:
             raise click.UsageError(f"{name} is not supported: {row.reason}.")
         values = self._values_of(name, row.form, inline)
         if row.ours is None:
-            show(f"{name} has no effect here: {row.reason}.")
+            show_choice(f"{name} has no effect here: {row.reason}.")
             return []
         ours = row.ours.split(" ") if row.ours else []
         if not row.form:
-            show(f"{name} is read as {row.ours}.")
+            show_choice(f"{name} is read as {row.ours}.")
             return ours
         done: list[str] = []
         for value in values:
             done += [*ours, value] if row.convert is None else self._converted(name, value, ours, row.convert)
         if done and ours:
-            show(f"{name} is read as {row.ours}.")
+            show_choice(f"{name} is read as {row.ours}.")
         return done
 
     def _converted(self, name: str, value: str, ours: list[str], convert: Any) -> list[str]:
@@ -154,7 +154,7 @@ class _Translation:
         try:
             words = convert(value)
         except NoEffect as error:
-            show(f"{name} {value} has no effect here: {error}.")
+            show_choice(f"{name} {value} has no effect here: {error}.")
             return []
         except Refused as error:
             raise click.UsageError(f"{name} {value} is not supported: {error}.") from None
