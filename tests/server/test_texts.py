@@ -58,6 +58,8 @@ def test_embeddings_by_openais_client(embedder: Server) -> None:
         np.testing.assert_array_equal(np.float32(one.embedding), np.float32(other.embedding))
     (alone,) = client.embeddings.create(model=model, input=TEXTS[1], encoding_format="float").data
     assert alone.embedding == plain.data[1].embedding
+    pooled = embedder.post("/pooling", {"input": TEXTS}).json()["data"]
+    assert [(one["object"], one["data"]) for one in pooled] == [("pooling", one.embedding) for one in plain.data]
     short = client.embeddings.create(model=model, input=TEXTS, dimensions=8, encoding_format="float")
     assert {len(one.embedding) for one in short.data} == {8}
 

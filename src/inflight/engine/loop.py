@@ -137,6 +137,15 @@ class EngineLoop:
             self._observers.served_elsewhere(elsewhere, now)
         return given
 
+    def reset_prefix_cache(self) -> int | None:
+        """Drop all cached content of the device and the host; return the number of the device's blocks that had some,
+        None, and no change, while there is work or a transfer."""
+        self._recover_broken_step()
+        if not self.idle or self._scheduler.transfers_out or self._polls:
+            return None
+        with self._scheduler_call:
+            return self._scheduler.reset_prefix_cache()
+
     def add_observer(self, observer: EngineObserver) -> None:
         """Notify one more observer from now on."""
         self._observers.add(observer)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import msgspec
 import uvloop
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.config.setting import Resolved
 from inflight.config.threads import load_numpy
@@ -50,6 +51,8 @@ from inflight.server.processes.messages import (
     Loading,
     Model,
     Page,
+    PrefixCacheReset,
+    ResetPrefixCache,
     ShownFrames,
     UnloadAdapter,
     record_count,
@@ -65,6 +68,7 @@ from inflight.server.processes.worker_messages import (
 )
 
 if TYPE_CHECKING:
+    from inflight.build import Engine
     from inflight.engine.kv_events.publisher import KVEventPublisher
     from inflight.server.metrics.page import Metrics
     from inflight.server.metrics.pool_page import PoolMetrics
@@ -145,6 +149,10 @@ class EngineProcess(ABC):
         """Load or unload an adapter; refuse it where adapters are those of the start."""
         return AdapterChanged(message.question, error="Adapters of replicas are named at the start.", param="lora_name")
 
+    async def reset_prefix_cache(self) -> PrefixCacheReset:
+        """Drop all cached prefixes; refuse it where there are several caches."""
+        return PrefixCacheReset(0, error="Each replica has a cache of its own; restart them to empty all.")
+
     @property
     def adapters(self) -> tuple[Adapter, ...]:
         """Return all adapters that requests may name."""
@@ -208,6 +216,8 @@ class EngineProcess(ABC):
                 self._answer(self._frames(message))
             case LoadAdapter() | UnloadAdapter():
                 self._answer(self._changed_adapter(message))
+            case ResetPrefixCache():
+                self._answer(self._reset_prefix_cache(message.question))
             case ClientLost():
                 if self._server is not None:
                     self._server.lost(message.name)
@@ -236,6 +246,13 @@ class EngineProcess(ABC):
             sentence = f"The adapter {message.name!r} could not be changed ({type(error).__name__}: {error})."
             log.exception(sentence)
             return AdapterChanged(message.question, self.adapters, sentence, is_fault=True)
+
+    async def _reset_prefix_cache(self, question: int) -> PrefixCacheReset:
+        try:
+            return replace(await self.reset_prefix_cache(), question=question)
+        except Exception as error:  # every question has an answer
+            log.exception("the prefix cache could not be reset")
+            return PrefixCacheReset(question, error=f"The prefix cache could not be reset ({error}).")
 
     async def _page(self, question: int) -> Page:
         if self.engine is not None:
@@ -279,6 +296,7 @@ class _LocalEngine(EngineProcess):
         self._wrap, self._imported = wrap, imported
         self._foreground: ForegroundRequests | None = None  # of an engine that shares its cores
         self._adapters, self._adapters_lock = AdapterNames(), asyncio.Lock()
+        self._built: Engine | None = None
 
     @property
     def adapters(self) -> tuple[Adapter, ...]:
@@ -297,6 +315,7 @@ class _LocalEngine(EngineProcess):
             kv_events=_open_kv_events(setup.server.kv_events_config),
             peers=wanted_peers(setup.server),
         )
+        self._built = engine
         self._adapters, self.parts = engine.adapters, (("imports", self._imported), *engine.start.parts())
         if self._foreground is not None:
             engine.loop.add_observer(self._foreground)
@@ -314,6 +333,21 @@ class _LocalEngine(EngineProcess):
         if (pauses := getattr(executor, "pauses", None)) is not None:
             pauses(share.between_layers)
         return SharingExecutor(executor, share)
+
+    async def reset_prefix_cache(self) -> PrefixCacheReset:
+        engine, hosted = self._built, self.engine
+        if engine is None or not isinstance(hosted, LoadedEngine):
+            return PrefixCacheReset(0, error="The engine is being loaded; try again in a moment.", is_busy=True)
+        if self._setup.record is not None:
+            return PrefixCacheReset(0, error="A record (--record) holds no resets, so that its replay would differ.")
+        blocks = await hosted.bridge.ask(engine.loop.reset_prefix_cache)
+        if blocks is None:
+            return PrefixCacheReset(
+                0,
+                error="Requests or transfers are in flight, which use the cache; try again when none is.",
+                is_busy=True,
+            )
+        return PrefixCacheReset(0, blocks)
 
     async def change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterChanged:
         question, names = message.question, self._adapters

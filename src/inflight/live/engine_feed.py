@@ -45,6 +45,27 @@ class Living(NamedTuple):
     timings: Timings
 
 
+class SlotInfo(NamedTuple):
+    """A request slot in use.
+
+    Attributes:
+        slot: Its number.
+        computed: Tokens of prompt and output that are computed.
+        max_tokens: Of the output; None: what the context leaves.
+    """
+
+    slot: int
+    number: int
+    request_id: str
+    lane: str
+    tenant: str
+    prompt_tokens: int
+    computed: int
+    output_tokens: int
+    max_tokens: int | None
+    temperature: float
+
+
 class EngineFeed:
     """The frames of one live engine."""
 
@@ -81,6 +102,16 @@ class EngineFeed:
         """Return the account of a request in flight; None: no such request."""
         found = self._loop.account(request_id)
         return None if found is None else Living(found[0].tenant, self._loop.clock.now(), found[1])
+
+    def slots(self) -> list[SlotInfo]:
+        """Return the request slots in use, in their order."""
+        found = []
+        for one in self._loop.dump(blocks=False).running:
+            request, params = one.request, one.request.params
+            prompt = len(request.prompt_token_ids)
+            counts = (prompt, one.num_computed, one.num_tokens - prompt, params.max_tokens, params.temperature)
+            found.append(SlotInfo(one.row, one.number, request.request_id, request.lane, request.tenant, *counts))
+        return sorted(found)
 
     # -- in any thread ------------------------------------------------------------------------------------------------
 

@@ -18,11 +18,13 @@ from inflight.server.access_log import AccessLog, Observe
 from inflight.server.asgi import IGNORED_FIELDS, MAX_TOKENS, UnderPath, error_response, request_id_headers
 from inflight.server.docs_page import docs_page
 from inflight.server.endpoints import endpoint_routes
+from inflight.server.engine_access import EngineAccess
 from inflight.server.errors import ApiError, without_frames
 from inflight.server.ingress.bodies import BodyBudget, BodyLimits
 from inflight.server.ingress.guard import Authentication, BrowserGuard
 from inflight.server.jobs.service import JobService
 from inflight.server.live.routes import Live, live_routes, page_routes
+from inflight.server.llama_cpp.routes import llama_cpp_routes
 from inflight.server.ollama.models import OllamaModelBody, ollama_routes
 from inflight.server.openai.batches import BatchBody, batch_routes
 from inflight.server.openai.files import file_routes
@@ -43,6 +45,7 @@ from inflight.server.settings import ServerSettings
 from inflight.server.state import Metrics, state_routes
 from inflight.server.tenants import Tenants
 from inflight.server.tracing.middleware import SpanSink, TraceRequests
+from inflight.server.vllm_routes import vllm_routes
 
 BODIES: tuple[type[Struct], ...] = (
     *(one.body.kind for one in ENDPOINTS.values()),
@@ -106,6 +109,7 @@ def make_app(
     jobs: JobService | None = None,
     spans: SpanSink | None = None,
     live: Live | None = None,
+    engines: EngineAccess | None = None,
 ) -> Application:
     """Return the application.
 
@@ -114,6 +118,7 @@ def make_app(
         jobs: Batch jobs and stored responses; None where there is no folder for them.
         spans: Takes the requests to models, where traces are made.
         live: Feeds the live page; None where there is none.
+        engines: Asks them beside calls.
     """
     responses = jobs if service.settings.store_responses else None
     stored = None if responses is None else lambda: responses.responses
@@ -126,6 +131,8 @@ def make_app(
         residency_routes(service),
         state_routes(service, metrics, version),
         ollama_routes(service, version),
+        vllm_routes(service, engines, version),
+        llama_cpp_routes(service, engines, version),
         *([_no_jobs()] if jobs is None else [file_routes(jobs), batch_routes(jobs)]),
         _no_responses() if responses is None else response_routes(responses),
         live_routes(live),

@@ -15,7 +15,7 @@ from inflight.server.ollama.embed import EMBED_ENDPOINT as OLLAMA_EMBED
 from inflight.server.ollama.embed import EMBEDDINGS_ENDPOINT as OLLAMA_EMBEDDINGS
 from inflight.server.openai.chat import CHAT_ENDPOINT, CHAT_RENDER
 from inflight.server.openai.completions import COMPLETION_ENDPOINT, COMPLETION_RENDER
-from inflight.server.openai.embeddings import EMBEDDINGS_ENDPOINT
+from inflight.server.openai.embeddings import EMBEDDINGS_ENDPOINT, POOLING_ENDPOINT
 from inflight.server.openai.responses import RESPONSES_ENDPOINT
 from inflight.server.rerank import RERANK_ENDPOINTS
 from inflight.server.tokenize import TOKENIZE_ENDPOINTS
@@ -30,6 +30,7 @@ _ALL = (
     COUNT_ENDPOINT,
     *TOKENIZE_ENDPOINTS,
     EMBEDDINGS_ENDPOINT,
+    POOLING_ENDPOINT,
     *RERANK_ENDPOINTS,
     INFILL_ENDPOINT,
     LLAMA_COMPLETION_ENDPOINT,

@@ -41,6 +41,8 @@ class Version(Struct, kw_only=True):
     version: str
 
 
+# Of probes; /ping, which SageMaker asks for, is vLLM's, and /v1/health llama-server's.
+_HEALTH = ("/health", "/readyz", "/healthz", "/v1/health", "/ping")
 Metrics = Callable[[], Awaitable[tuple[bytes, str]]]  # text and content type
 
 
@@ -58,8 +60,8 @@ def state_routes(service: Service, metrics: Metrics, version: str) -> Routes:
         shown = Health(status=service.state, detail=detail.get(service.state, service.doing), calls=calls)
         return json_of(shown, 200 if service.state == "ready" else 503)
 
-    for path in ("/health", "/readyz"):
-        routes.add("GET", path, health, result=Health, result_is="Ready", errors=not_ready)
+    for method, path in (*(("GET", one) for one in _HEALTH), ("POST", "/ping")):
+        routes.add(method, path, health, result=Health, result_is="Ready", errors=not_ready)
 
     @routes.get("/livez", result=Live, result_is="Live", errors={"503": (Live, "Failed")})
     async def live(_: Request) -> Response:

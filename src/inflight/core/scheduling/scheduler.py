@@ -239,6 +239,12 @@ class Scheduler:
         self._running.free_rows_again(range(self._capacity.max_rows))
         return events
 
+    def reset_prefix_cache(self) -> int:
+        """Drop all cached content, where nothing runs or is in flight; return the number of blocks that had some."""
+        cached = self._memory.num_blocks - self._memory.num_free_blocks
+        self._memory.forget_all()
+        return cached
+
     # -- queries ------------------------------------------------------------------------------------------------
 
     @property

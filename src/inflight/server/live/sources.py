@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from inflight.engine.bridge import AsyncBridge
 from inflight.engine.event_stream import EngineStopped
 from inflight.live.distant import NO_ANSWER, FeedAnswer, FeedQuery, decode_query, encode
-from inflight.live.engine_feed import EngineFeed, Living
+from inflight.live.engine_feed import EngineFeed, Living, SlotInfo
 from inflight.live.frames import Frame, Hello
 
 PERIOD, IDLE_PERIOD = 0.1, 0.5  # seconds between two frames; where nothing happens
@@ -74,6 +74,10 @@ class EngineSource:
     async def living(self, request_id: str) -> Living | None:
         return await self._bridge.ask(lambda: self._feed.living(request_id))
 
+    async def slots(self) -> list[SlotInfo]:
+        """Return the request slots in use. Raises EngineStopped."""
+        return await self._bridge.ask(self._feed.slots)
+
 
 MAX_FRAMES = 40  # stored
 UNREAD_SECONDS = 5.0  # after which the engine is left
@@ -99,6 +103,8 @@ class FrameCache:
         if self._source is None:
             return NO_ANSWER
         try:
+            if asked.slots:
+                return FeedAnswer(self._source.hello(), slots=await self._source.slots())
             if asked.request_id:
                 return FeedAnswer(living=await self._source.living(asked.request_id))
             return await self._frames_behind(self._source, asked.behind.get(name, -1))

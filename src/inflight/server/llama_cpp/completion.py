@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from inflight.core.types.request import Request
+from inflight.core.types.sampling import SamplingParams
 from inflight.frontend.outputs import OutputCollector
 from inflight.server.common.answer_forms import form_field
 from inflight.server.common.answers import ALIVE, Change, Choice, TokenUsage, frame
@@ -273,7 +273,7 @@ class LlamaSerializer:
             tokens=ids,
             stop=True,
             model=self._call.model,
-            generation_settings=_settings_shown(collector.request),
+            generation_settings=shown_settings(collector.request.params, collector.request.seed),
             prompt="",
             has_new_line=drawn.has_new_line,
             truncated=self._echoed.truncated,
@@ -299,12 +299,11 @@ def _selected(answer: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _settings_shown(request: Request) -> dict[str, Any]:
-    """Return the sampling settings of an answer, by llama-server's names."""
-    params = request.params
+def shown_settings(params: SamplingParams, seed: int) -> dict[str, Any]:
+    """Return sampling settings by llama-server's names."""
     return {
         "n_predict": -1 if params.max_tokens is None else params.max_tokens,
-        "seed": request.seed,
+        "seed": seed,
         "temperature": params.temperature,
         "top_k": params.top_k,
         "top_p": params.top_p,

@@ -138,6 +138,15 @@ class ModelPool:
         shown = await asyncio.gather(*(one.worker.shown(asked, name) for name, one in loaded))
         return {name: data for frames in shown for name, data in frames.items()}
 
+    async def reset_prefix_caches(self) -> tuple[int, str | None, bool]:
+        """Drop the cached prefixes of the models in memory, as `PrefixCacheReset` has it: all that have no work."""
+        loaded = tuple(self._keeper.loaded.items())
+        resets = await asyncio.gather(*(one.worker.reset_prefix_cache() for _, one in loaded))
+        done = [(name, reset) for (name, _), reset in zip(loaded, resets, strict=True) if reset is not None]
+        failed = [f"{name}: {reset.error}" for name, reset in done if reset.error is not None]
+        is_busy = any(reset.is_busy for _, reset in done)
+        return sum(reset.blocks for _, reset in done), " ".join(failed) or None, is_busy
+
     # -- calls that wait, of which the keeper reports ---------------------------------------------------------------
 
     def serve_waiting(self, name: str) -> None:

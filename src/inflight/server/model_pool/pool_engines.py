@@ -27,9 +27,11 @@ from inflight.server.processes.messages import (
     Notice,
     Page,
     PoolReady,
+    PrefixCacheReset,
     Question,
     Refused,
     Release,
+    ResetPrefixCache,
     ShownFrames,
     ToChild,
     UnloadAdapter,
@@ -106,6 +108,8 @@ class PoolEngines:
                     return ModelStatuses(number, (await pool.load(question.name),))
                 case UnloadModel():
                     return ModelStatuses(number, (pool.unload(question.name),))
+                case ResetPrefixCache():
+                    return PrefixCacheReset(number, *await pool.reset_prefix_caches())
                 case LoadAdapter() | UnloadAdapter():
                     return AdapterChanged(number, error="Adapters of several models are named at the start.")
         except ApiError as error:

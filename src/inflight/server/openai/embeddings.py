@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from base64 import b64encode
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Raw, Struct
@@ -12,7 +13,7 @@ from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.fields import CallSettings, Name, Positive, TextForm
 from inflight.server.common.logprobs import encode
-from inflight.server.common.prepared import PreparedTexts
+from inflight.server.common.prepared import EndpointName, PreparedTexts
 from inflight.server.common.texts import TEXT_HINTS, Input, TextAnswer, TextSerializer, TextUsage, listed, prepare_texts
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ EMBEDDINGS = BodyDecoder(
 )
 
 
-def prepare(preprocessor: Preprocessor, body: EmbeddingsBody, history: bytes | memoryview) -> PreparedTexts:
+def prepare(
+    preprocessor: Preprocessor, body: EmbeddingsBody, history: bytes | memoryview, kind: EndpointName = "embeddings"
+) -> PreparedTexts:
     """Return the texts. Raises ApiError."""
     form = TextForm(base64=body.encoding_format == "base64")
     texts = listed(body.input, "input")
-    return prepare_texts(preprocessor, body, "embeddings", "vectors", texts, "input", form=form)
+    return prepare_texts(preprocessor, body, kind, "vectors", texts, "input", form=form)
 
 
 class Embedding(Struct, kw_only=True):
@@ -62,7 +65,7 @@ class Embeddings(TextAnswer, kw_only=True):
 
 
 class EmbeddingsSerializer(TextSerializer):
-    def answer(self, usage: TextUsage) -> Embeddings:
+    def answer(self, usage: TextUsage) -> Any:
         data = [
             Embedding(object="embedding", index=index, embedding=self._shown(vector))
             for index, vector in enumerate(self._vectors)
@@ -73,6 +76,28 @@ class EmbeddingsSerializer(TextSerializer):
         if self._call.text_form.base64:
             return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
         return Raw(encode(vector))
+
+
+class PooledText(Struct, kw_only=True):
+    """data: numbers, or in base64 as float32."""
+
+    object: Literal["pooling"]
+    index: int
+    data: list[float] | str
+
+
+class Pooled(TextAnswer, kw_only=True):
+    object: Literal["list"]
+    data: list[PooledText]
+
+
+class PoolingSerializer(EmbeddingsSerializer):
+    def answer(self, usage: TextUsage) -> Any:
+        data = [
+            PooledText(object="pooling", index=index, data=self._shown(vector))
+            for index, vector in enumerate(self._vectors)
+        ]
+        return Pooled(data=data, usage=usage, **self._envelope)
 
 
 EMBEDDINGS_ENDPOINT = Endpoint(
@@ -86,4 +111,16 @@ EMBEDDINGS_ENDPOINT = Endpoint(
     call_prefix="embd-",
     operation="embeddings",
     about="Vectors of texts. OpenAI's endpoint.",
+)
+POOLING_ENDPOINT = Endpoint(
+    name="pooling",
+    path="/pooling",
+    body=EMBEDDINGS,
+    prepare=partial(prepare, kind="pooling"),
+    result=Pooled,
+    serializer=PoolingSerializer,
+    prompt_field="input",
+    call_prefix="pool-",
+    operation="pooling",
+    about="Vectors of texts. vLLM's endpoint.",
 )

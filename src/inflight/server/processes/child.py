@@ -25,6 +25,7 @@ from inflight.server import logs
 from inflight.server.access_log import log_call
 from inflight.server.app import make_app
 from inflight.server.call_counts import SharedCallCounts
+from inflight.server.engine_access import EngineAccess
 from inflight.server.http_server import HttpServer
 from inflight.server.jobs.storage import DataDirectoryError, StorageError
 from inflight.server.jobs.worker import JobCounts
@@ -48,7 +49,9 @@ from inflight.server.processes.messages import (
     Loading,
     NotAsked,
     Page,
+    PrefixCacheReset,
     Reload,
+    ResetPrefixCache,
     Setup,
     ShownFrames,
     Signal,
@@ -103,7 +106,7 @@ class _Child:
         self._jobs = make_jobs(self._service, self._tenants, is_claimed=True)
         self._signals = self._code = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._replies = PendingReplies[Page | ShownFrames]()
+        self._replies = PendingReplies[Page | ShownFrames | PrefixCacheReset]()
         self._engines = self._make_engines(preprocessing)
 
     def _make_engines(self, preprocessing: PreprocessingPool) -> SingleEngine | PooledModels:
@@ -129,6 +132,7 @@ class _Child:
             self._jobs,
             self._tracer,
             make_live(self._service, self._live_source, server.record),
+            EngineAccess(self._show, self._reset_prefix_cache),
         )
         certificate = self._setup.certificate
         self._tls = tls_context(self._settings, certificate) if certificate else None
@@ -239,6 +243,12 @@ class _Child:
         assert isinstance(shown, ShownFrames)
         return shown.frames
 
+    async def _reset_prefix_cache(self) -> PrefixCacheReset:
+        """Raises EngineStopped."""
+        reset = await self._replies.ask(lambda question: self._send(ResetPrefixCache(question)))
+        assert isinstance(reset, PrefixCacheReset)
+        return reset
+
     def _observe(self, route: str, status: int, seconds: float) -> None:
         self._send(Answered(route, status, seconds))
 
@@ -276,7 +286,7 @@ class _Child:
                         load_certificate(self._tls, self._settings, self._setup.certificate)
                     except TlsError as error:  # read while the next one is written, whose `Reload` follows
                         log.warning(str(error))
-            case Page() | ShownFrames():
+            case Page() | ShownFrames() | PrefixCacheReset():
                 self._replies.came(message.question, message)
             case Setup():
                 raise ValueError("a second setup")

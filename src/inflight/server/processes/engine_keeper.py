@@ -24,9 +24,11 @@ from inflight.server.processes.messages import (
     Model,
     Notice,
     Page,
+    PrefixCacheReset,
     Question,
     Ready,
     Refused,
+    ResetPrefixCache,
     ShownFrames,
     ToChild,
     UnloadAdapter,
@@ -34,6 +36,8 @@ from inflight.server.processes.messages import (
 from inflight.server.processes.short_lives import MAX_SHORT_LIVES, SHORT_LIFE, ShortLives
 from inflight.server.processes.worker import Worker, WorkerError
 from inflight.server.processes.worker_messages import EngineReady
+
+RESTARTING = "The engine is being started again; try again in a moment."
 
 log = logging.getLogger("inflight.server")
 
@@ -127,6 +131,9 @@ class EngineKeeper:
                 return ShownFrames(number, await self._worker.shown(question.data))
             case LoadAdapter() | UnloadAdapter():
                 return await self._change_adapter(question)
+            case ResetPrefixCache():
+                reset = await self._worker.reset_prefix_cache() if self._is_ready else None
+                return PrefixCacheReset(number, error=RESTARTING) if reset is None else replace(reset, question=number)
             case _:
                 return Refused(number, 400, "This server has one model, which is always loaded.")
 
@@ -146,7 +153,7 @@ class EngineKeeper:
         number = question.question
         changed = await self._worker.change_adapter(question) if self._is_ready else None
         if changed is None:
-            return AdapterChanged(number, error="The engine is being started again; try again in a moment.")
+            return AdapterChanged(number, error=RESTARTING)
         if changed.error is None:
             self._changes[question.name] = question
             self._announce(Adapters(changed.adapters))

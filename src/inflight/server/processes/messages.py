@@ -236,6 +236,21 @@ class ShownFrames(Struct, frozen=True, tag=True):
     frames: dict[str, bytes]
 
 
+class PrefixCacheReset(Struct, frozen=True, tag=True):
+    """The answer to `ResetPrefixCache`.
+
+    Attributes:
+        blocks: That had content.
+        error: Why nothing was dropped.
+        is_busy: It may be asked for again.
+    """
+
+    question: int
+    blocks: int = 0
+    error: str | None = None
+    is_busy: bool = False
+
+
 # -- from an API process ----------------------------------------------------------------------------------------------
 
 
@@ -348,12 +363,19 @@ class UnloadAdapter(Struct, frozen=True, tag=True):
     name: str
 
 
+class ResetPrefixCache(Struct, frozen=True, tag=True):
+    """Drop all cached prefixes."""
+
+    question: int
+
+
 Count = Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered  # for the metrics
 Notice = Count | Release | EngineBroken
-Question = AskPage | AskFrames | LoadAdapter | UnloadAdapter | Acquire | AskModels | LoadModel | UnloadModel
-Answer = Page | ShownFrames | AdapterChanged | Acquired | ModelStatuses | Refused
+OfModels = Acquire | AskModels | LoadModel | UnloadModel
+Question = AskPage | AskFrames | LoadAdapter | UnloadAdapter | ResetPrefixCache | OfModels
+Answer = Page | ShownFrames | AdapterChanged | PrefixCacheReset | Acquired | ModelStatuses | Refused
 OfEngines = Model | Ready | Lost | Adapters | AdapterChanged | PoolReady | Acquired | ModelStatuses | Refused
-ToChild = Setup | Loading | DataReady | OfEngines | Signal | Reload | Page | ShownFrames
+ToChild = Setup | Loading | DataReady | OfEngines | Signal | Reload | Page | ShownFrames | PrefixCacheReset
 FromChild = Up | Notice | Question
 
 NO_SUCCESSOR = 3  # exit code of a process that cannot serve, and whose successor could not, either

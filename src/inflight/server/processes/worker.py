@@ -21,6 +21,8 @@ from inflight.server.processes.messages import (
     Model,
     Notice,
     Page,
+    PrefixCacheReset,
+    ResetPrefixCache,
     ShownFrames,
     UnloadAdapter,
 )
@@ -39,7 +41,7 @@ ENDING_SECONDS = 5.0
 PAGE_SECONDS = 5.0  # for which its metrics are waited for
 SHOWN_SECONDS = 1.0  # for which frames are, for which the page waits
 
-Reply = Page | ShownFrames | AdapterChanged
+Reply = Page | ShownFrames | AdapterChanged | PrefixCacheReset
 
 log = logging.getLogger("inflight.server")
 
@@ -112,6 +114,11 @@ class Worker(ControlledProcess[FromWorker]):
         """Load or unload an adapter; None where the process ends meanwhile. change: its number is not looked at."""
         changed = await self._ask(lambda question: replace(change, question=question))
         return changed if isinstance(changed, AdapterChanged) else None
+
+    async def reset_prefix_cache(self) -> PrefixCacheReset | None:
+        """Drop its engine's cached prefixes; None where the process ends meanwhile."""
+        reset = await self._ask(ResetPrefixCache)
+        return reset if isinstance(reset, PrefixCacheReset) else None
 
     async def _ask(self, make: Callable[[int], ToWorker], seconds: float | None = None) -> Reply | None:
         """Return the reply to a question; None where the process has ended, or does not reply within the seconds."""
@@ -196,7 +203,7 @@ class Worker(ControlledProcess[FromWorker]):
             case Failed():
                 self._why = self.failed = message.sentence
                 self._end_in_time()
-            case Page() | ShownFrames() | AdapterChanged():
+            case Page() | ShownFrames() | AdapterChanged() | PrefixCacheReset():
                 self._replies.came(message.question, message)
 
 

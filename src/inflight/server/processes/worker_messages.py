@@ -15,6 +15,8 @@ from inflight.server.processes.messages import (
     Loading,
     Model,
     Page,
+    PrefixCacheReset,
+    ResetPrefixCache,
     ShownFrames,
     UnloadAdapter,
     typed,
@@ -58,8 +60,9 @@ class Failed(Struct, frozen=True, tag=True):
     sentence: str
 
 
-ToWorker = AskPage | AskFrames | Count | LoadAdapter | UnloadAdapter | ClientLost
-FromWorker = Loading | Model | EngineReady | ClientDropped | Failed | Page | ShownFrames | AdapterChanged
+ToWorker = AskPage | AskFrames | Count | LoadAdapter | UnloadAdapter | ResetPrefixCache | ClientLost
+OfWork = Page | ShownFrames | AdapterChanged | PrefixCacheReset
+FromWorker = Loading | Model | EngineReady | ClientDropped | Failed | OfWork
 
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker, dec_hook=typed)
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker, dec_hook=typed)
