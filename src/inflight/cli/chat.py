@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.cli.chat_session import Session
+from inflight.cli.chat_terminal import Prompt, Writer
 from inflight.cli.options import (
     complete_model,
     engine_options,
@@ -22,17 +24,15 @@ from inflight.cli.options import (
     scheduling_settings,
 )
 from inflight.cli.progress import Interrupt, open_engine
-from inflight.cli.summary import show
+from inflight.cli.summary import show, speed
 from inflight.cli.translated_options import EngineVerb
+from inflight.config.engine import EngineSettings
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.sampling import SamplingParams
-from inflight.counted import printable
-from inflight.text import Conversation
+from inflight.frontend.segments import Segment, TextSegment
 
 if TYPE_CHECKING:
     from inflight.build import Engine
-    from inflight.frontend.offline import Offline
-
-HELP = "Type a message; /reset starts over, /help shows this, /exit (or Ctrl-D) ends. Ctrl-C stops an answer."
 
 NO_TEMPLATE = (
     "This model has no chat template; give one with --chat-template, or use `inflight run PROMPT`, which continues the "
@@ -47,14 +47,31 @@ NO_TEMPLATE = (
 @sampling_options
 @record_option
 @click.option("--system", metavar="TEXT", help="System message at the start of the conversation.")
-def command(name: str | None, system: str | None, record: Path | None, **values: Any) -> int:
+@click.option("--verbose", is_flag=True, help="Show tokens/s after each answer.")
+@click.option("--nowordwrap", is_flag=True, help="Do not break lines of answers between words.")
+def command(name: str | None, system: str | None, verbose: bool, nowordwrap: bool, **values: Any) -> int:
     """Chat with MODEL (as with serve; without it the built-in model); each answer streams as it is generated."""
     name_model(name, values)
     if sys.stdin is None:
         raise click.UsageError("Standard input is closed, so no message can be typed; use `inflight run PROMPT`.")
     if values["n"] != 1:
         raise click.UsageError(f"--n is {values['n']}, but a conversation continues from one answer; leave it out.")
+    record = values.pop("record")
     params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
+    return talk(settings, scheduling, params, record, system=system, is_verbose=verbose, wraps=not nowordwrap)
+
+
+def talk(
+    settings: EngineSettings,
+    scheduling: SchedulingSettings,
+    params: SamplingParams,
+    record: Path | None,
+    *,
+    system: str | None = None,
+    is_verbose: bool = False,
+    wraps: bool = True,
+) -> int:
+    """Load a model and chat with it until the end of input; return the exit code. Arguments are as of `Session`."""
     from inflight.build import has_chat_template
 
     if not has_chat_template(settings):  # before minutes of loading
@@ -64,72 +81,110 @@ def command(name: str | None, system: str | None, record: Path | None, **values:
         if not engine.prompts.can_chat:  # dummy weights without a tokenizer
             raise click.UsageError(NO_TEMPLATE)
         engine.prompts.check_chat()
-        _talk(engine, params, system)
+        # The tokenizer reports broken bytes, and what the terminal cannot show must not end the conversation.
+        for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors=errors)
+        prompt = Prompt()
+        try:
+            _converse(engine, Session(engine, params, system, is_verbose, wraps, prompt), prompt)
+        finally:
+            prompt.close()
     finally:
         engine.loop.close()
     return 0
 
 
-def _talk(engine: Engine, params: SamplingParams, system: str | None) -> None:
-    from inflight.frontend.offline import Offline
-
-    # The tokenizer reports broken bytes, and what the terminal cannot show must not end the conversation.
-    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=errors)
+def _converse(engine: Engine, session: Session, prompt: Prompt) -> None:
     if sys.stdin.isatty():
-        import readline  # noqa: F401  (gives input() history and editing)
-
-        show(HELP)
-    start = [{"role": "system", "content": system}] if system else []
-    messages: list[dict[str, str]] = list(start)
-    offline = Offline(engine.loop, engine.tokenizer)
-    for turn, text in enumerate(_typed()):
+        show("Type a message; /help lists commands, /bye (or Ctrl-D) ends. Ctrl-C stops an answer.")
+    answers = Answers(engine)
+    for text in prompt.messages():
         if text in ("/exit", "/bye"):
             return
-        if text in ("/reset", "/clear"):
-            messages = list(start)
-            show("The conversation starts over.")
-            continue
-        if text[:1] == "/" and (text[1:].isalpha() or text == "/?"):
-            show(HELP if text in ("/help", "/?") else f"{text} is no command. {HELP}")
-            continue
-        messages.append({"role": "user", "content": text})
         try:
-            answer = _answer(engine, offline, params, messages, turn)
+            if text[:1] == "/" and (text.partition(" ")[0][1:].isalpha() or text == "/?"):
+                session.command(text)
+            else:
+                answers.answer(session, text)
+        except OSError as error:
+            show(f"inflight: {error.filename}: {error.strerror}.")
         except ValueError as error:
             if not type(error).__module__.startswith("inflight."):
                 raise
-            messages.pop()
-            show(f"inflight: {error} (/reset starts a new conversation.)")
-        else:
-            messages.append({"role": "assistant", "content": answer})
+            show(f"inflight: {error}")
 
 
-def _typed() -> Iterator[str]:
-    """Yield lines that are not empty, until the end of input."""
-    while True:
+class Answers:
+    """Answers of one engine, with the model's reasoning set apart."""
+
+    def __init__(self, engine: Engine) -> None:
+        from inflight.frontend.offline import Offline
+        from inflight.frontend.parsers.parser_choice import ParserNames
+        from inflight.server.parsers import parsers_of, shown_token_ids
+
+        self._engine, self._offline = engine, Offline(engine.loop, engine.tokenizer)
+        self._parsers = parsers_of(engine.prompts, engine.tokenizer, ParserNames(tools="none"), engine.model.family)
+        self._shown = shown_token_ids(self._parsers, engine.tokenizer)
+        self._turns = 0
+
+    def answer(self, session: Session, text: str) -> None:
+        """Print the answer to a message, and add both to the conversation; neither where it cannot be answered."""
+        session.messages.append({"role": "user", "content": text})
         try:
-            text = input("> " if sys.stdin.isatty() else "").strip()
-        except EOFError:
-            return
-        except KeyboardInterrupt:
-            show("\n(/exit or Ctrl-D ends.)")
-            continue
-        if text:
-            yield text
+            content = self._stream(session)
+        except ValueError as error:
+            session.messages.pop()
+            error.args = (f"{error} (/clear starts a new conversation.)",)
+            raise
+        session.messages.append({"role": "assistant", "content": content})
+
+    def _stream(self, session: Session) -> str:
+        from inflight.frontend.answers import AnswerParsing
+
+        engine = self._engine
+        encoded = engine.prompts.chat(session.conversation())
+        self._turns += 1
+        now = engine.loop.clock.now()
+        request = engine.prompts.request(
+            f"turn-{self._turns}", encoded.token_ids, session.params, now, shown_token_ids=self._shown
+        )
+        opened = self._parsers is not None and self._parsers.opens_in_prompt(encoded.text)
+        collector = self._offline.add(request, parsing=AnswerParsing(self._parsers, in_reasoning=opened))
+        writer, parts = Writer(session.wraps), _Parts()
+        with Interrupt() as interrupt:
+            while not collector.finished:
+                _ = self._offline.abort_all() if interrupt.wanted else self._offline.step()
+                writer.write(parts.new_text(collector.answer(0).segments))
+        writer.end()
+        print(" …" if interrupt.wanted else "")
+        output = collector.output()
+        if (detail := output.outputs[0].detail) is not None:
+            show(f"inflight: {detail}")
+        if session.is_verbose and (figures := speed(output)):
+            show(f"({figures})")
+        return collector.answer(0).content
 
 
-def _answer(engine: Engine, offline: Offline, params: SamplingParams, messages: list[dict[str, str]], turn: int) -> str:
-    token_ids = engine.prompts.chat(Conversation(messages)).token_ids
-    request = engine.prompts.request(f"turn-{turn}", token_ids, params, engine.loop.clock.now())
-    collector = offline.add(request)
-    with Interrupt() as interrupt:
-        while not collector.finished:
-            deltas = offline.abort_all() if interrupt.wanted else offline.step()
-            print(printable("".join(delta.text for delta in deltas), keep="\n\t"), end="", flush=True)
-    one = collector.output().outputs[0]
-    print(" …" if interrupt.wanted else "")
-    if one.detail is not None:
-        show(f"inflight: {one.detail}")
-    return one.text
+class _Parts:
+    """The parts of an answer that were printed."""
+
+    def __init__(self) -> None:
+        self._segment = self._piece = 0
+        self._in_reasoning = False
+
+    def new_text(self, segments: Sequence[Segment]) -> str:
+        """Return the text since the last call, with marks around reasoning."""
+        texts: list[str] = []
+        while self._segment < len(segments):
+            one = segments[self._segment]
+            if isinstance(one, TextSegment):
+                if one.is_reasoning != self._in_reasoning and len(one.pieces) > self._piece:
+                    texts.append("Thinking ...\n" if one.is_reasoning else "\n... done thinking.\n\n")
+                    self._in_reasoning = one.is_reasoning
+                texts += one.pieces[self._piece :]
+                self._piece = len(one.pieces)
+            if self._segment + 1 == len(segments):
+                break
+            self._segment, self._piece = self._segment + 1, 0
+        return "".join(texts)

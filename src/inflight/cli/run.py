@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -15,8 +17,10 @@ import click
 from inflight.cli.declared import settings_options
 from inflight.cli.files import check_writable
 from inflight.cli.options import (
+    complete_model,
     engine_options,
     engine_settings,
+    name_model,
     options_of,
     record_option,
     sampling_options,
@@ -25,12 +29,12 @@ from inflight.cli.options import (
     scheduling_settings,
 )
 from inflight.cli.progress import Interrupt, open_engine
-from inflight.cli.summary import show
+from inflight.cli.summary import show, speed
 from inflight.cli.translated_options import EngineVerb
 from inflight.config.parsers import ParserSettings
 from inflight.config.setting import setting
 from inflight.core.types.sampling import SamplingParams
-from inflight.counted import counted, printable, seconds_of_parts
+from inflight.counted import printable, seconds_of_parts
 from inflight.frontend.parsers.parser_choice import ParserNames
 from inflight.records.json_text import json_text
 from inflight.text import Conversation
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from inflight.frontend.outputs import RequestOutput
 
 QUESTION = "What is continuous batching?"
+_QUIET_SECONDS = 2.0  # without a byte of standard input, after which it is said that it is read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +60,24 @@ class RunOptions:
     verbose: bool = setting(False, "Show every setting in force with its reason, and the times of the start.")
 
 
-def _one_prompt(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> str | None:
+def _model_and_prompt(words: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return the model and the prompt that the arguments name: MODEL, PROMPT, or MODEL and PROMPT."""
+    if not words:
+        return None, None
+    from inflight.execution.checkpoints.hub import means_model
+
+    if means_model(words[0]):
+        return words[0], " ".join(words[1:]) or None
     if len(words) > 1:
         raise click.UsageError(
-            f"run takes one PROMPT, and {len(words)} are given: put it into quotes, and name a model with --model, "
-            'as in inflight run --model smollm2 "What is gravity?".'
+            f"run takes one PROMPT; {len(words)} words are given, the first of which names no model: put the prompt "
+            'into quotes, as in inflight run smollm2 "What is gravity?".'
         )
-    return words[0] if words else None
+    return None, words[0]
 
 
 @click.command("run", cls=EngineVerb)
-@click.argument("prompt", nargs=-1, metavar="[PROMPT]", callback=_one_prompt)
+@click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]", shell_complete=complete_model)
 @engine_options
 @scheduling_options
 @sampling_options
@@ -75,15 +87,19 @@ def _one_prompt(ctx: click.Context, param: click.Parameter, words: Sequence[str]
     "--input", "input_path", type=click.Path(path_type=Path, allow_dash=True), help="JSONL file, - for stdin."
 )
 @settings_options(RunOptions)
-def command(prompt: str | None, input_path: Path | None, **values: Any) -> int:
-    """Answer PROMPT, or every line of a JSONL file.
+def command(words: Sequence[str], input_path: Path | None, **values: Any) -> int:
+    """Answer PROMPT, or every line of a JSONL file; with MODEL alone, chat with it.
+
+    Behind MODEL, text that is piped in comes before PROMPT: cat report.txt | inflight run smollm2 "Summarize this."
 
     Input lines are objects with "prompt", "prompt_token_ids" or "messages", and any sampling field, or OpenAI's batch
     lines with "custom_id", "method", "url" and "body". Answers go to standard output (or --output) in input order;
     progress and the summary go to standard error.
     """
+    name, prompt = _model_and_prompt(words)
     if prompt is not None and input_path is not None:
         raise click.UsageError("PROMPT and --input both say what to answer; give one of them.")
+    name_model(name, values)
     asked, record = options_of(RunOptions, values), values["record"]
     params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
     _check_readable(input_path)
@@ -91,6 +107,11 @@ def command(prompt: str | None, input_path: Path | None, **values: Any) -> int:
     if asked.resume:
         _check_files(input_path, asked.output_path)
 
+    if name is not None and prompt is None and input_path is None and sys.stdin is not None and sys.stdin.isatty():
+        from inflight.cli.chat import talk
+
+        return talk(settings, scheduling, params, record, is_verbose=asked.verbose)
+    question = _with_piped(prompt, name is not None) if input_path is None else ""  # before minutes of loading
     began = time.monotonic()
     engine = open_engine(settings, scheduling, record)
     try:
@@ -104,7 +125,7 @@ def command(prompt: str | None, input_path: Path | None, **values: Any) -> int:
             names = ParserNames(values["tool_parser"], values["reasoning_parser"])
             parsers = parsers_of(engine.prompts, engine.tokenizer, names, engine.model.family)
             return run_lines(engine, params, input_path, asked.output_path, asked.as_json, asked.resume, parsers)
-        code = _answer(engine, params, prompt, asked)
+        code = _answer(engine, params, question, asked)
         if asked.raw:
             _warn_of_templates(engine)  # after the answer: compiling a template takes as long as a small model's start
         return code
@@ -148,15 +169,11 @@ def _check_files(*paths: Path | None) -> None:
             raise click.UsageError(f"--resume needs {name} to be a file, which it reads again; give its name.")
 
 
-def _answer(engine: Engine, params: SamplingParams, prompt: str | None, asked: RunOptions) -> int:
+def _answer(engine: Engine, params: SamplingParams, prompt: str, asked: RunOptions) -> int:
     """Answer one prompt. Text streams as it comes; with --n above 1 or --json it is printed at the end."""
     from inflight.frontend.lines import output_line
     from inflight.frontend.offline import Offline
 
-    if prompt is None:
-        prompt = _piped() or QUESTION
-        if prompt is QUESTION:
-            show(f"(No prompt was given, so here is one: {QUESTION})")
     chat = engine.prompts.can_chat and not asked.raw
     if not chat and not asked.raw:
         show("(This model has no chat template, so it continues the text; --chat-template FILE gives it one.)")
@@ -181,10 +198,29 @@ def _answer(engine: Engine, params: SamplingParams, prompt: str | None, asked: R
     return _end(output, interrupt.wanted)
 
 
+def _with_piped(prompt: str | None, joins: bool) -> str:
+    """Return the prompt; without one, what is piped. joins: put what is piped before a prompt that is given."""
+    piped = _piped() if prompt is None or (joins and _is_piped()) else ""
+    if not piped and prompt is None:
+        show(f"(No prompt was given, so here is one: {QUESTION})")
+        return QUESTION
+    return "\n\n".join(one for one in (piped, prompt) if one)
+
+
+def _is_piped() -> bool:
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError):  # closed, or not of the system
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
 def _piped() -> str:
-    """Return a prompt from standard input, where that is neither a terminal nor closed."""
+    """Return the text of standard input, where that is neither a terminal nor closed."""
     if sys.stdin is None or sys.stdin.isatty():
         return ""
+    if not select.select([sys.stdin.fileno()], [], [], _QUIET_SECONDS)[0]:
+        show("(Reading the prompt from standard input, until its end; `< /dev/null` leaves it out.)")
     return open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False).read().strip()
 
 
@@ -209,9 +245,6 @@ def _end(output: RequestOutput, interrupted: bool) -> int:
             show(f"inflight: {one.detail}")
     if any(one.finish_reason == "error" for one in output.outputs):
         return 1
-    timings = output.timings
-    if sys.stderr.isatty() and timings is not None and timings.ttft_ms is not None:
-        tokens = sum(len(one.token_ids) for one in output.outputs)
-        rate = f", then {timings.output_tokens_per_s:,.0f} tokens/s" if timings.output_tokens_per_s else ""
-        show(f"({counted(tokens, 'token')}, the first after {timings.ttft_ms:,.0f} ms{rate})")
+    if sys.stderr.isatty() and (figures := speed(output)):
+        show(f"({figures})")
     return 0

@@ -9,6 +9,7 @@ from inflight.counted import counted, printable
 
 if TYPE_CHECKING:  # `run` shows lines, and no metrics
     from inflight.core.estimation.output_length import PredictionError
+    from inflight.frontend.outputs import RequestOutput
     from inflight.metrics.definitions import Percentiles
     from inflight.metrics.summary import Summary
 
@@ -60,6 +61,16 @@ def print_predictions(predictor: str, error: PredictionError) -> None:
         f"{predictor}: output lengths off by {error.relative_error:.0%} on average, {error.within_twice:.0%} within "
         f"twice, bias {error.bias:+.0%}, over {error.samples:,} samples",
     )
+
+
+def speed(output: RequestOutput) -> str:
+    """Return how many tokens an answer has, and how fast they came; empty where nothing was timed."""
+    timings = output.timings
+    if timings is None or timings.ttft_ms is None:
+        return ""
+    tokens = sum(len(one.token_ids) for one in output.outputs)
+    rate = f", then {timings.output_tokens_per_s:,.0f} tokens/s" if timings.output_tokens_per_s else ""
+    return f"{counted(tokens, 'token')}, the first after {timings.ttft_ms:,.0f} ms{rate}"
 
 
 def milliseconds(figures: Percentiles) -> str:

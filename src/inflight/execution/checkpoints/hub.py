@@ -79,16 +79,31 @@ def pull_model(name: str, revision: str | None = None, report: Report | None = N
         return _asking_hub(name, revision, lambda: _fetch(name, repository, tag, revision, shown, reread))
 
 
+def means_model(word: str) -> bool:
+    """Return whether a word names a model: a path that is one, a short name, a hub id, or a name of ollama's."""
+    from inflight.execution.checkpoints.ollama_names import suggestion
+
+    path = Path(word).expanduser()
+    if packaged_model(word) is not None or suggestion(word) is not None or is_gguf(path):
+        return True
+    if path.is_dir():
+        return (path / "config.json").is_file() or any(path.glob("*.gguf"))
+    return (":" in word and _SHORT_NAME.fullmatch(word) is not None) or _HUB_ID.fullmatch(_bare(word)) is not None
+
+
 def hub_id_of(name: str) -> tuple[str, str | None]:
     """Return the repository and the quantization that a name means. Raises ModelError for a name that means none."""
-    bare = next((name.removeprefix(one) for one in _PREFIXES if name.startswith(one)), name)
-    found = _HUB_ID.fullmatch(bare)
+    found = _HUB_ID.fullmatch(_bare(name))
     if found is not None and not found["id"].endswith(_FILES):
         return found["id"], found["tag"]
     if _SHORT_NAME.fullmatch(name) is not None and not name.endswith(_FILES):
         raise _no_hub_id(name)
     what = "file" if is_gguf(Path(name)) else "model folder"
     raise ModelError(f"{what} {name} does not exist; give an existing folder or a hub id (owner/name).")
+
+
+def _bare(name: str) -> str:
+    return next((name.removeprefix(one) for one in _PREFIXES if name.startswith(one)), name)
 
 
 def _no_hub_id(name: str) -> ModelError:

@@ -1,0 +1,41 @@
+"""The words of an answer that comes in pieces, on a terminal of some columns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from inflight.cli.chat_terminal import Writer
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Write:
+    def write(columns: int, *pieces: str, wraps: bool = True) -> str:
+        monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        writer = Writer(wraps)
+        for piece in pieces:
+            writer.write(piece)
+        writer.end()
+        return capsys.readouterr().out
+
+    return write
+
+
+def test_lines_break_between_words(written: Write) -> None:
+    assert written(11, "one two", " thr", "ee four\nfive") == "one two \nthree four\nfive"
+    assert written(11, "one two three", wraps=False) == "one two three"
+    assert max(map(len, written(11, "a b c d e f g h i j k l m").splitlines())) <= 10
+
+
+def test_words_longer_than_a_line_and_wide_characters(written: Write) -> None:
+    assert written(6, "abcdefghij k").split("\n") == ["abcde", "fghij", "k"]
+    assert written(7, "漢字漢字漢字") == "漢字漢\n字漢字"
+
+
+def test_what_would_steer_the_terminal_is_escaped(written: Write) -> None:
+    assert written(40, "a\x1b[2Jb") == "a\\x1b[2Jb"
