@@ -96,7 +96,7 @@ def test_a_replay_is_drawn_without_requests(compared: Path, width: int, dark: bo
             await page.until(f"{FIRST}.batch.shown && inflight.page.offset > 0.3")
             assert await page.eval("inflight.page.runs.length") == 2
             assert await page.until(f"{DRAWN} > 6"), "rows have colours"
-            assert await page.eval("document.querySelectorAll('.uplot').length") == 8
+            assert await page.until("document.querySelectorAll('.uplot').length === 8")
             widest = await page.eval("document.documentElement.scrollWidth")
             assert widest <= width, "nothing is wider than the screen"
             assert [one for one in page.asked if not one.startswith(("file:", "data:"))] == []

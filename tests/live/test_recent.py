@@ -12,7 +12,7 @@ def test_percentiles_are_right_to_a_fortieth() -> None:
     rates = recent.end_frame(0.0, 1.0, 0, 100, 0)
     assert rates.itl.count == 100
     assert rates.itl.p50 == pytest.approx(0.050, rel=0.04) and rates.itl.p95 == pytest.approx(0.095, rel=0.04)
-    assert rates.output_tokens == 100.0
+    assert rates.output_tokens == 100.0 and rates.itl.mean == 0.0505
 
 
 def test_what_is_older_than_the_window_counts_no_more() -> None:

@@ -57,7 +57,7 @@ def command(files: tuple[Path, ...], **values: Any) -> int:
     from inflight.report.run import Report
 
     settings = read_sources(files)
-    report = Report(asked.title or " · ".join(one.name for one in settings), settings)
+    report = Report(asked.title or f"Report: {' · '.join(one.name for one in settings)}", settings)
     if asked.html is not None:
         asked.html.write_text(render(report), encoding="utf-8")
         show(f"{asked.html} is written: {asked.html.stat().st_size / 1e3:,.0f} kB; open it in a browser.")

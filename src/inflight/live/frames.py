@@ -189,6 +189,7 @@ class Latencies(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         count: Number of latencies.
+        mean: Of gaps between tokens, this is the time per output token.
         with_target: How many have a target.
         met: How many of these met it.
     """
@@ -198,6 +199,7 @@ class Latencies(Struct, frozen=True, omit_defaults=True):
     p95: float = 0.0
     with_target: int = 0
     met: int = 0
+    mean: float = 0.0
 
 
 class Rates(Struct, frozen=True, omit_defaults=True):

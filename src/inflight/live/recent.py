@@ -20,23 +20,25 @@ class RecentLatencies:
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()  # class → number of latencies in the window
-        self._frames: deque[tuple[Counter[int], int, int]] = deque()  # counts, with target, met; of each frame
+        self._frames: deque[tuple[Counter[int], int, int, float]] = deque()  # counts, with target, met, sum; each frame
         self._with_target = self._met = 0
         self._begin()
 
     def _begin(self) -> None:
         self._now: Counter[int] = Counter()
         self._now_with_target = self._now_met = 0
+        self._now_sum = 0.0
 
     def add(self, seconds: float, target: float, times: int = 1) -> None:
         """Count a latency. target: in seconds; 0: none."""
+        self._now_sum += seconds * times
         self._now[math.floor(math.log(max(seconds, _MIN_SECONDS)) / _WIDTH)] += times
         if target:
             self._now_with_target += times
             self._now_met += times * (seconds <= target)
 
     def end_frame(self) -> None:
-        self._frames.append((self._now, self._now_with_target, self._now_met))
+        self._frames.append((self._now, self._now_with_target, self._now_met, self._now_sum))
         self._counts += self._now
         self._with_target += self._now_with_target
         self._met += self._now_met
@@ -44,7 +46,7 @@ class RecentLatencies:
 
     def drop_frame(self) -> None:
         """Drop the oldest frame."""
-        counts, with_target, met = self._frames.popleft()
+        counts, with_target, met, _ = self._frames.popleft()
         self._counts -= counts
         self._with_target -= with_target
         self._met -= met
@@ -54,7 +56,8 @@ class RecentLatencies:
         if not count:
             return Latencies()
         p50, p95 = self._percentiles(count, (0.5, 0.95))
-        return Latencies(count, p50, p95, self._with_target, self._met)
+        mean = _short(math.fsum(one[3] for one in self._frames) / count)
+        return Latencies(count, p50, p95, self._with_target, self._met, mean)
 
     def _percentiles(self, count: int, shares: tuple[float, ...]) -> list[float]:
         found: list[float] = []

@@ -89,7 +89,8 @@ class Application(Starlette):
 
     @cached_property
     def _page(self) -> bytes:
-        return docs_page(msgspec.json.decode(self._document))
+        has_ui = any(operation.route.path == "/playground" for operation in self._operations)
+        return docs_page(msgspec.json.decode(self._document), has_ui)
 
     async def _show_document(self, _: Request) -> Response:
         """Answer with the document, which is made when it is first asked for, and beside the event loop."""

@@ -19,24 +19,31 @@ body{{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:0 auto;padding:1
 h1{{font-size:1.5rem}}h2{{font-size:1.1rem;margin-top:2rem}}
 details{{border:1px solid #8885;border-radius:6px;margin:.4rem 0;padding:.4rem .8rem}}
 summary{{cursor:pointer}}
+nav{{display:flex;gap:1.2rem;font-size:14px}}[aria-current]{{color:inherit;font-weight:600;text-decoration:none}}
+summary span:last-child{{color:color-mix(in srgb,currentColor 78%,transparent)}}
 code{{font:13px/1.5 ui-monospace,monospace}}
 table{{border-collapse:collapse;width:100%;margin:.5rem 0}}
 th,td{{text-align:left;vertical-align:top;padding:.2rem .8rem .2rem 0;border-top:1px solid #8883}}
 .method{{display:inline-block;min-width:4rem;font-weight:700}}
 </style>
-<h1>{title} {version}</h1>
+{nav}<h1>{title} {version}</h1>
 <p>{description} This page is made of <a href="openapi.json">openapi.json</a>.</p>
 """
 
 
-def docs_page(document: Json) -> bytes:
-    """Return the page of a document: its operations by groups, then its schemas."""
+_NAV = """<nav aria-label="Pages"><a href="./">Live</a><a href="playground">Playground</a>\
+<a href="docs" aria-current="page">API</a></nav>
+"""
+
+
+def docs_page(document: Json, has_ui: bool = True) -> bytes:
+    """Return the page of a document: its operations by groups, then its schemas. has_ui: link to the other pages."""
     operations: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             operations.setdefault(operation["tags"][0], []).append(_operation(method, path, operation))
     info = {name: escape(value) for name, value in document["info"].items()}
-    parts = [_HEAD.format(**info)]
+    parts = [_HEAD.format(nav=_NAV if has_ui else "", **info)]
     for tag, shown in operations.items():
         parts += [f"<h2>{escape(tag)}</h2>", *shown]
     schemas = document["components"]["schemas"]

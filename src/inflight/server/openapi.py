@@ -101,7 +101,7 @@ def _operation(one: Operation, path: str, schemas: Mapping[Any, Document], needs
 
 
 def _first_sentence(about: str) -> str:
-    return re.split(r"(?<=[.:;])\s|\n\n", " ".join(about.split()), maxsplit=1)[0].rstrip(".:;")
+    return re.split(r"(?<=[.:;])\s", " ".join(about.split()), maxsplit=1)[0].rstrip(".:;")
 
 
 def _required(media_type: str, schema: Mapping[str, Any]) -> Document:

@@ -71,6 +71,7 @@ def state_routes(service: Service, metrics: Metrics, version: str) -> Routes:
 
     @routes.get("/version", result=Version)
     async def tell_version(_: Request) -> Response:
+        """The server's version."""
         return json_of(Version(version=version))
 
     @routes.get("/metrics", content={"text/plain": {"type": "string"}}, errors=any_errors())

@@ -306,8 +306,8 @@
         h("span", { class: "key" }, h("i", { class: "swatch " + extra, style }), words);
       const keys = this.colours.legend().map(([colour, words]) => swatch({ background: colour }, words));
       if (this.colours.mode !== "work")
-        keys.push(swatch({}, "tall: a prompt's chunk", "tall"), swatch({}, "low: a next token", "low"), swatch({}, "striped: computed again", "striped"),
-          swatch({ background: this.colours.of.idle }, "holds its row, not computed"));
+        keys.push(swatch({}, "tall: a prompt's chunk", "tall"), swatch({}, "low: a next token", "low"), swatch({}, "striped: recomputed", "striped"),
+          swatch({ background: this.colours.of.idle }, "in batch, idle this step"));
       keys.push(swatch({ background: this.colours.of.waiting }, "waiting"));
       this.legend.replaceChildren(...keys);
     }

@@ -11,12 +11,12 @@
       series: [["output", "s1"], ["prompt", "s2", [6, 3]]],
       values: (frame) => [frame.rates.output_tokens || 0, frame.rates.prompt_tokens || 0] },
     { key: "ttft", title: "Time to first token", say: format.seconds, of: "frames", target: "ttft_target",
-      series: [["median", "s3"], ["95 %", "s2", [6, 3]]],
+      series: [["median", "s3"], ["p95", "s2", [6, 3]]],
       values: ({ rates: { ttft } }) => (ttft && ttft.count ? [ttft.p50, ttft.p95] : [null, null]) },
     { key: "itl", title: "Time between tokens", say: format.seconds, of: "frames", target: "itl_target",
-      series: [["median", "s3"], ["95 %", "s2", [6, 3]]],
+      series: [["median", "s3"], ["p95", "s2", [6, 3]]],
       values: ({ rates: { itl } }) => (itl && itl.count ? [itl.p50, itl.p95] : [null, null]) },
-    { key: "steps", title: "Step time, predicted beside actual", say: format.seconds, of: "steps",
+    { key: "steps", title: "Step time: actual and predicted", say: format.seconds, of: "steps",
       series: [["actual", "s1"], ["predicted", "s4", [3, 3]]],
       values: (step) => [step[2] / step[4], step[3] ? step[3] / step[4] : null] },
   ];
@@ -123,7 +123,7 @@
         ],
       };
     }
-    // How many drafts of a chunk were right.
+    // How many draft tokens of a chunk were accepted.
     drawDrafts() {
       const { accepted, drafted } = this.history;
       this.drafts.hidden = !drafted;
@@ -131,9 +131,9 @@
       const { h } = format, chunks = [...accepted].map((one) => one || 0), all = chunks.reduce((sum, one) => sum + one, 0) || 1;
       const most = Math.max(...chunks, 1), right = chunks.reduce((sum, one, place) => sum + one * place, 0);
       this.drafts.replaceChildren(
-        h("figcaption", {}, h("h3", {}, "Drafts that were right"), h("span", { class: "now" }, `${format.share(right / drafted)} of ${format.count(drafted)}; ${(1 + right / all).toFixed(2)} tokens a step`)),
+        h("figcaption", {}, h("h3", {}, "Accepted draft tokens per step"), h("span", { class: "now" }, `${format.share(right / drafted)} of ${format.count(drafted)}; ${(1 + right / all).toFixed(2)} tokens a step`)),
         h("ol", { class: "bars", start: "0" }, ...chunks.slice(0, 12).map((one, place) =>
-          h("li", { title: `${place} right: ${format.counted(one, "chunk")}` },
+          h("li", { title: `${place} accepted: ${format.counted(one, "chunk")}` },
             h("i", { style: { height: Math.max(1, (one / most) * 84) + "px" } }), h("span", {}, String(place))))));
     }
   }

@@ -3,7 +3,7 @@
 "use strict";
 (function (ns) {
   const WORKS = ["prefill", "decode", "recomputed", "padding", "idle"];
-  const NAMES = ["prompt", "next token", "computed again", "padding", "holds its row, not computed"];
+  const NAMES = ["prompt", "next token", "recomputed", "padding", "in batch, idle this step"];
   const SERIES = ["s1", "s2", "s3", "s4", "s5", "s6"];
   const MAX_CACHED = 4000; // requests whose colours are remembered
 

@@ -18,7 +18,7 @@
       tile("running", "Running");
       tile("waiting", "Waiting");
       tile("ttft", "First token");
-      tile("itl", "Between tokens");
+      tile("itl", "Time per output token");
       tile("kv", "KV memory");
       tile("step", "Step");
     }
@@ -46,7 +46,8 @@
         const one = rates[key] || {};
         const kept = one.with_target ? `; ${format.share((one.met || 0) / one.with_target)} in time` : "";
         const atOnce = key === "itl" && one.count && one.p95 < 5e-5;
-        this.set(key, atOnce ? "at once" : one.count ? format.seconds(one.p50) : "–", atOnce ? "answers come whole" : one.count ? `95 %: ${format.seconds(one.p95)}${kept}` : "");
+        const shown = key === "itl" ? one.mean : one.p50, gap = key === "itl" ? "gaps: " : "";
+        this.set(key, atOnce ? "at once" : one.count ? format.seconds(shown) : "–", atOnce ? "answers come whole" : one.count ? `${gap}p95 ${format.seconds(one.p95)}${kept}` : "");
       }
       const all = hello.num_blocks || 1;
       this.set("kv", format.share((blocks.held || 0) / all), `${format.count(blocks.held || 0)} of ${format.count(all)} blocks`);

@@ -54,7 +54,7 @@
       ["first token", parts.ttft !== null && parts.ttft !== undefined ? format.seconds(parts.ttft / 1e3) : ""],
       ["from the cache", parts.cached_tokens ? format.counted(parts.cached_tokens, "token") : ""],
       ["computed again", parts.recomputed_tokens ? format.counted(parts.recomputed_tokens, "token") : whole && whole.recomputed_tokens ? `${format.counted(whole.recomputed_tokens, "token")} by its end` : ""],
-      ["came", info.arrival ? `at ${format.seconds(info.arrival - history.zero)}` : ""],
+      ["arrived", info.arrival ? `at ${format.seconds(info.arrival - history.zero)}` : ""],
       ["preempted", lost.length ? `${format.counted(lost.length, "time")}: at ${lost.slice(0, 6).map((at) => format.seconds(at - history.zero)).join(", ")}` : ""],
       ["KV blocks", holder ? `${holder[4]}${holder[5] ? `, ${holder[5]} of them shared` : ""}` : ended ? "given up" : ""],
       ["targets", [info.ttft_target && `first token ${format.seconds(info.ttft_target)}`, info.itl_target && `between tokens ${format.seconds(info.itl_target)}`].filter(Boolean).join(", ")],

@@ -5,7 +5,7 @@
   const { format, panels, request } = ns;
   const { h } = format;
   const MAX_SHOWN = 100; // shown at once
-  const NAMES = ["request", "lane", "tenant", "came", "waited", "first token", "preempted", "in all", "now"];
+  const NAMES = ["request", "lane", "tenant", "arrived", "waited", "first token", "preempted", "in all", "now"];
   const ORDERS = {
     came: (one) => -one.came, batch: (one) => (one.holder ? one.holder[1] : Infinity), waited: (one) => -one.parts.queue,
     total: (one) => -one.parts.total, preempted: (one) => -(one.parts.preempted || 0) - one.lost * 1e-6,
@@ -34,16 +34,16 @@
         found.push({ number, known, holder, came: info.arrival || 0, parts: request.account(this.history, known, time), lost: known.preempted.filter((at) => at <= time).length });
       }
       found.sort((one, other) => order(one) - order(other));
-      const zero = this.history.zero, rows = found.slice(0, MAX_SHOWN).map((one) => this.row(one, time, zero));
+      const rows = found.slice(0, MAX_SHOWN).map((one) => this.row(one, time));
       const more = found.length > MAX_SHOWN ? h("p", { class: "why" }, `and ${format.count(found.length - MAX_SHOWN)} more; a part of the name finds them`) : null;
       this.table.replaceChildren(...[h("table", {},
         h("thead", {}, h("tr", {}, ...NAMES.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, ...rows)), more].filter(Boolean));
     }
-    row({ number, known, holder, parts, lost, came }, time, zero) {
+    row({ number, known, holder, parts, lost, came }, time) {
       const { info } = known, said = (ms) => (ms > 0.05 ? format.seconds(ms / 1e3) : "–");
       const out = parts.preempted ? `${lost || 1}×, ${format.seconds(parts.preempted / 1e3)}` : lost ? `${lost}×` : "–";
       const first = parts.ttft ?? (known.decoded !== null && known.decoded <= time ? (known.decoded - came) * 1e3 : null);
-      const values = [info.lane || "", info.tenant || "", format.seconds(came - zero), said(parts.queue), first === null ? "–" : said(first), out, said(parts.total), request.stateOf(known, holder, time)];
+      const values = [info.lane || "", info.tenant || "", `${format.seconds(time - came)} ago`, said(parts.queue), first === null ? "–" : said(first), out, said(parts.total), request.stateOf(known, holder, time)];
       return h("tr", {}, h("th", { scope: "row" }, panels.chip(this.history, number, this.onPick)), ...values.map((one) => h("td", {}, one)));
     }
   }

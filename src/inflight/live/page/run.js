@@ -56,7 +56,7 @@
       const about = [strategy && strategy.value && `strategy ${strategy.value}`, policy && policy.value && `policy ${policy.value}`,
         hello.max_rows && format.counted(hello.max_rows, "row"), hello.span && format.seconds(hello.span[1] - hello.span[0]) + " long", ...(hello.notes || [])];
       format.setText(this.element.querySelector(".run-about"), about.filter(Boolean).join(" · "));
-      this.element.querySelector(".run-head").hidden = alone && hello.source === "live";
+      this.element.querySelector(".run-head").classList.toggle("away", alone && hello.source === "live"); // its heading stays
       this.folder.hidden = alone || hello.source !== "live";
       panels.settings(this.settingsPart, hello.settings || []);
       this.again();

@@ -63,12 +63,12 @@ def render(report: Report) -> str:
 def _sections(report: Report, columns: Sequence[Column]) -> list[Section]:
     figures = Section("figures", "Figures", _figures(columns))
     latency = Section("latency", "Latency and throughput", _latency(report, columns))
+    diagnosis = Section("diagnosis", "Diagnosis", _parts(_diagnoses(columns)))
     one = len(columns) == 1
     return [
         Section("run", "What was run", _runs(report.settings)),
-        # One setting is read by its figures; several are compared in charts before they are looked up.
-        *((figures,) if one else (latency, figures)),
-        Section("diagnosis", "Diagnosis", _parts(_diagnoses(columns))),
+        # One setting is read by its diagnosis and figures; several are compared in charts before they are looked up.
+        *((diagnosis, figures) if one else (latency, figures, diagnosis)),
         Section("groups", "Lanes, tenants, classes", _parts(_groups(columns))),
         *((latency,) if one else ()),
         Section("batch", "Batch, memory, queue", _parts(_batches(columns))),

@@ -153,6 +153,7 @@ def model_routes(service: Service) -> Routes:
     answered: dict[str, Any] = {"result_is": "The answer", "errors": any_errors()}
 
     async def models(request: Request) -> Response:
+        """List the models and adapters that the caller may name."""
         data = [_described(one, started) for one in await shown_models(service, tenant_of(request))]
         return json_of(Models(object="list", data=data))
 
@@ -161,6 +162,7 @@ def model_routes(service: Service) -> Routes:
 
     @routes.get("/v1/models/{name:path}", result=Model, **answered)
     async def model(request: Request) -> Response:
+        """Describe one model or adapter."""
         shown = {one.name: one for one in await shown_models(service, tenant_of(request))}
         known = served_name(check_model(request.path_params["name"], tuple(shown)), shown)
         assert known is not None, "checked"
