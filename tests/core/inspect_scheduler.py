@@ -46,7 +46,7 @@ def row_of(view: SequenceView) -> NewRequest:
 
 def waiting(scheduler: Scheduler) -> set[int]:
     """Numbers of the sequences that could be admitted."""
-    return {number for queue in _queues(scheduler) for number in (*queue._inside, *queue._deferred)}
+    return {number for queue in _queues(scheduler) for number in queue._counted}
 
 
 def held_back(scheduler: Scheduler) -> set[int]:
@@ -346,7 +346,7 @@ def _check_queues(scheduler: Scheduler) -> None:
     assert sum(lane.waiting for lane in snapshot.lanes) == snapshot.waiting
     assert sum(lane.running for lane in snapshot.lanes) == snapshot.running
     for queue in _queues(scheduler):
-        assert sorted(entry[1] for entry in queue._valid()) == sorted(queue._inside), (
+        assert sorted(entry[1] for entry in queue._order.entries()) == sorted(queue._order._inside), (
             "a waiting sequence is not in a heap"
         )
 
@@ -359,5 +359,5 @@ def _check_backlogs(scheduler: Scheduler) -> None:
         assert {tenant: queue.backlog.of(tenant).sequences for tenant in waiting} == waiting
         assert queue.backlog.total.sequences == waiting.total() == len(queue)
         assert queue.backlog.total.tokens == sum(queue.backlog.of(tenant).tokens for tenant in waiting)
-        prompts = sum(len(one.prompt) for one in queue.sequences() if not one.sample_index)
+        prompts = sum(len(one.prompt) for *_, one in queue._order.entries() if not one.sample_index)
         assert queue.backlog.total.tokens >= prompts, "a prompt that waits is not counted"

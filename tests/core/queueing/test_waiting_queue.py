@@ -80,7 +80,7 @@ def test_groups_are_served_as_by_a_walk_through_all(seed: int) -> None:
     for number in range(400):
         verb, tenant, index = draws.choice("aaattpebo"), f"t{draws.randrange(9)}", draws.randrange(1000)
         for one in both:
-            waiting = sorted(one.queue.sequences(), key=lambda other: other.number)
+            waiting = sorted(one.queue.everyone(), key=lambda other: other.number)
             if verb == "a":
                 one.arrive(number, tenant)
             elif verb == "t":
@@ -115,7 +115,7 @@ def test_what_is_taken_out_of_order_leaves_nothing_behind() -> None:
         queue.push(one)
         for other in queue.select([number]):
             queue.take(other)
-    assert not queue._heaps
+    assert not queue._order._heaps
 
 
 def test_siblings_wait_until_they_are_released_and_count_as_waiting() -> None:

@@ -79,105 +79,70 @@ class GroupOrder:
         heapq.heappush(self._heap, (*entry, group))
 
 
-class WaitingQueue:
+class PolicyOrder:
+    """Sequences that may be served, in the order of a policy: a heap of each group."""
+
     def __init__(self, policy: Policy, cached_tokens: Callable[[Sequence], int], time: StepTime):
-        """Create an empty queue. cached_tokens: returns how much of a sequence's prompt the prefix cache holds now."""
-        self.policy = policy
-        self.counts = _overrides(policy, "served")  # whether the policy counts served tokens
-        self.preempts = _overrides(policy, "may_preempt")  # whether it allows preemption
-        self._cached_tokens = cached_tokens
+        """Start without any. cached_tokens: returns how much of a sequence's prompt the prefix cache holds now."""
+        self._policy, self._cached_tokens, self._time = policy, cached_tokens, time
         self._heaps: dict[Hashable, list[Entry]] = {}
-        # By number: seq of its valid entry (others are stale and skipped), and tokens that it was counted with.
-        self._inside: dict[int, tuple[int, int]] = {}
-        self.backlog = Backlog()
+        self._inside: dict[int, int] = {}  # by number: seq of its valid entry; others are stale and skipped
         self._seq = itertools.count()
-        self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
-        self._deferred: dict[int, tuple[Sequence, int, str]] = {}  # by number; tokens as above, reason
-        self._time = time
-        self._order = GroupOrder(self._key) if policy.group_ranks_rise else None
+        self._groups = GroupOrder(self._key) if policy.group_ranks_rise else None
 
     def clear(self) -> None:
-        """Remove all sequences."""
         self._heaps.clear()
         self._inside.clear()
-        self._held.clear()
-        self._deferred.clear()
-        self.backlog = Backlog()
-        if self._order is not None:
-            self._order.clear()
+        if self._groups is not None:
+            self._groups.clear()
 
     def __len__(self) -> int:
-        return self.backlog.total.sequences
-
-    @property
-    def ready(self) -> int:
-        """Number of sequences that may be served."""
         return len(self._inside)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._inside
 
     def rank(self, sequence: Sequence) -> tuple[Rank, int]:
         """Return the rank of a sequence, waiting or running, in a total order."""
-        return self.policy.rank(SequenceView(sequence), self._time.now), sequence.number
+        return self._policy.rank(SequenceView(sequence), self._time.now), sequence.number
 
     def push(self, sequence: Sequence) -> None:
-        """Add a sequence, or put a deferred one back into the order."""
         view = SequenceView(sequence)
         # Where ranks change, the heap keeps the order of arrival, and a choice looks closer.
-        rank = (view.arrival,) if self.policy.window else self.policy.rank(view, self._time.now)
-        group = self.policy.group(view)
-        heap = self._heaps.setdefault(group, [])
-        seq = next(self._seq)
-        heapq.heappush(heap, (rank, sequence.number, seq, sequence))
-        tokens = _tokens(sequence)
-        self._forget(sequence)
-        self._inside[sequence.number] = seq, tokens
-        self.backlog.add(sequence.request.tenant, 1, tokens)
-        if self._order is not None:
-            self._order.changed(group)
+        rank = (view.arrival,) if self._policy.window else self._policy.rank(view, self._time.now)
+        group = self._policy.group(view)
+        seq = self._inside[sequence.number] = next(self._seq)
+        heapq.heappush(self._heaps.setdefault(group, []), (rank, sequence.number, seq, sequence))
+        if self._groups is not None:
+            self._groups.changed(group)
 
-    def deferred(self, reason: str) -> int:
-        """Return the number of sequences that are deferred for this reason."""
-        return sum(one[2] == reason for one in self._deferred.values())
+    def discard(self, sequence: Sequence) -> None:
+        """Remove a sequence, if it is there; its entry is stale."""
+        self._inside.pop(sequence.number, None)
 
-    def defer(self, sequence: Sequence, reason: str) -> None:
-        """Take a sequence out of the order until it is pushed."""
-        tokens = _tokens(sequence)
-        self._forget(sequence)
-        self._deferred[sequence.number] = sequence, tokens, reason
-        self.backlog.add(sequence.request.tenant, 1, tokens)
+    def drop_stale(self, sequence: Sequence) -> None:
+        """Drop stale entries at the head of a sequence's group."""
+        self._valid_heap(self._policy.group(SequenceView(sequence)))
 
-    def deferred_for(self, sequence: Sequence) -> str | None:
-        """Return the reason that a sequence is deferred for; None: it is not."""
-        found = self._deferred.get(sequence.number)
-        return None if found is None else found[2]
+    def changed(self, sequence: Sequence) -> None:
+        """Take note that the rank of a sequence's group may have fallen."""
+        if self._groups is not None:
+            self._groups.changed(self._policy.group(SequenceView(sequence)))
 
-    def is_ready(self, sequence: Sequence) -> bool:
-        """Return whether a sequence may be served."""
-        return sequence.number in self._inside
-
-    def waits(self, sequence: Sequence) -> bool:
-        """Return whether a sequence may be served or is deferred; not whether it waits for the first sample."""
-        return sequence.number in self._inside or sequence.number in self._deferred
-
-    def in_order(self) -> Iterator[Sequence]:
-        """Yield sequences, best first. The next one comes once the last was taken, deferred or removed."""
-        if self.policy.window:
+    def __iter__(self) -> Iterator[Sequence]:
+        """Yield sequences, best first. The next one comes once the last was removed."""
+        if self._policy.window:
             yield from self._ranked_anew()
             return
         while (heap := self._next_heap()) is not None:
             yield heap[0][3]
 
-    def sequences(self) -> list[Sequence]:
-        """Return all sequences that may be served, in no order."""
-        return [entry[3] for entry in self._valid()]
-
-    def everyone(self) -> list[Sequence]:
-        """Return all sequences, also those that may not be served yet, in no order."""
-        deferred = (one[0] for one in self._deferred.values())
-        return [*self.sequences(), *deferred, *itertools.chain.from_iterable(self._held.values())]
+    def entries(self) -> Iterator[Entry]:
+        """Return the entries of all sequences, in no order."""
+        return (entry for heap in self._heaps.values() for entry in heap if self._is_valid(entry))
 
     def first(self, count: int) -> list[Sequence]:
-        """Return some sequences that may be served, the next of each group first; in a time that does not grow with how
-        many wait."""
+        """Return some sequences, the next of each group first; in a time that does not grow with how many wait."""
         found: list[Sequence] = []
         for heap in self._heaps.values():
             head = (entry for entry in itertools.islice(heap, 2 * count) if self._is_valid(entry))
@@ -186,26 +151,127 @@ class WaitingQueue:
                 break
         return found
 
+    def _is_valid(self, entry: Entry) -> bool:
+        return self._inside.get(entry[1]) == entry[2]
+
+    def _next_heap(self) -> list[Entry] | None:
+        """Return the heap of the group that is served next, its head valid."""
+        if self._groups is not None:
+            first = self._groups.first()
+            return None if first is None else self._heaps[first]
+        heaps = {group: heap for group in list(self._heaps) if (heap := self._valid_heap(group)) is not None}
+        if len(heaps) <= 1:
+            return next(iter(heaps.values()), None)
+        now = self._time.now
+        return heaps[min(heaps, key=lambda group: (self._policy.group_rank(group, now), heaps[group][0][:2]))]
+
+    def _valid_heap(self, group: Hashable) -> list[Entry] | None:
+        """Return the heap of a group, its head valid; None where none of its sequences may be served."""
+        heap = self._heaps.get(group)
+        while heap and not self._is_valid(heap[0]):
+            heapq.heappop(heap)
+        if not heap:
+            self._heaps.pop(group, None)
+        return heap or None
+
+    def _key(self, group: Hashable) -> tuple[Rank, Rank, int] | None:
+        """Return the key that orders groups; None where none of its sequences may be served."""
+        heap = self._valid_heap(group)
+        return None if heap is None else (self._policy.group_rank(group, self._time.now), *heap[0][:2])
+
+    def _ranked_anew(self) -> Iterator[Sequence]:
+        self._next_heap()  # drops what is stale at the heads
+        first = [entry[3] for entry in heapq.nsmallest(self._policy.window, self.entries())]
+        for sequence in first:
+            sequence.cached_hint = self._cached_tokens(sequence)
+        yield from sorted(first, key=self.rank)
+
+
+class WaitingQueue:
+    def __init__(self, policy: Policy, cached_tokens: Callable[[Sequence], int], time: StepTime):
+        """Create an empty queue. cached_tokens: returns how much of a sequence's prompt the prefix cache holds now."""
+        self.policy = policy
+        self.counts = _overrides(policy, "served")  # whether the policy counts served tokens
+        self.preempts = _overrides(policy, "may_preempt")  # whether it allows preemption
+        self._order = PolicyOrder(policy, cached_tokens, time)
+        self._held: dict[int, list[Sequence]] = {}  # first sample's number → its siblings
+        self._deferred: dict[int, tuple[Sequence, str]] = {}  # by number; reason
+        self._counted: dict[int, int] = {}  # by number: tokens that a sequence of these was counted with, but siblings
+        self.backlog = Backlog()
+        self.rank = self._order.rank
+        self.in_order = self._order.__iter__
+        self.first = self._order.first
+
+    def clear(self) -> None:
+        """Remove all sequences."""
+        self._order.clear()
+        self._held.clear()
+        self._deferred.clear()
+        self._counted.clear()
+        self.backlog = Backlog()
+
+    def __len__(self) -> int:
+        return self.backlog.total.sequences
+
+    @property
+    def ready(self) -> int:
+        """Number of sequences that may be served."""
+        return len(self._order)
+
+    def push(self, sequence: Sequence) -> None:
+        """Add a sequence, or put a deferred one back into the order."""
+        self._forget(sequence)
+        self._order.push(sequence)
+        self._count(sequence)
+
+    def deferred(self, reason: str) -> int:
+        """Return the number of sequences that are deferred for this reason."""
+        return sum(one[1] == reason for one in self._deferred.values())
+
+    def defer(self, sequence: Sequence, reason: str) -> None:
+        """Take a sequence out of the order until it is pushed."""
+        self._forget(sequence)
+        self._deferred[sequence.number] = sequence, reason
+        self._count(sequence)
+
+    def deferred_for(self, sequence: Sequence) -> str | None:
+        """Return the reason that a sequence is deferred for; None: it is not."""
+        found = self._deferred.get(sequence.number)
+        return None if found is None else found[1]
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        """Return whether a sequence may be served."""
+        return sequence.number in self._order
+
+    def waits(self, sequence: Sequence) -> bool:
+        """Return whether a sequence may be served or is deferred; not whether it waits for the first sample."""
+        return sequence.number in self._counted
+
+    def everyone(self) -> list[Sequence]:
+        """Return all sequences, also those that may not be served yet, in no order."""
+        ready = (entry[3] for entry in self._order.entries())
+        deferred = (one[0] for one in self._deferred.values())
+        return [*ready, *deferred, *itertools.chain.from_iterable(self._held.values())]
+
     def views(self) -> list[SequenceView]:
         """Return all sequences that may be served, by the rank that they had when they were added."""
-        return [SequenceView(entry[3]) for entry in sorted(self._valid())]
+        return [SequenceView(entry[3]) for entry in sorted(self._order.entries())]
 
     def select(self, numbers: Iterable[int]) -> list[Sequence]:
         """Return the sequences with these numbers, in that order; others are passed over."""
-        found = {entry[1]: entry[3] for entry in self._valid()}
+        found = {entry[1]: entry[3] for entry in self._order.entries()}
         return [found[number] for number in numbers if number in found]
 
     def take(self, sequence: Sequence) -> None:
         """Remove a sequence that is served; its siblings still wait for it."""
         self._forget(sequence)
-        self._valid_heap(self.policy.group(SequenceView(sequence)))
+        self._order.drop_stale(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence that has ended, and its siblings; harmless if it does not wait."""
         self._forget(sequence)
         self._take_held(sequence)
-        if self._order is not None:
-            self._order.changed(self.policy.group(SequenceView(sequence)))
+        self._order.changed(sequence)
 
     def defer_siblings(self, leader: Sequence, siblings: Sequences[Sequence]) -> None:
         """Hold samples back behind the first one of their prompt, wherever they wait now."""
@@ -229,50 +295,17 @@ class WaitingQueue:
             self.backlog.remove(leader.request.tenant, len(siblings), 0)
         return siblings
 
+    def _count(self, sequence: Sequence) -> None:
+        tokens = self._counted[sequence.number] = _tokens(sequence)
+        self.backlog.add(sequence.request.tenant, 1, tokens)
+
     def _forget(self, sequence: Sequence) -> None:
-        """Remove the entry of a sequence, if it has one."""
-        entry = self._inside.pop(sequence.number, None) or self._deferred.pop(sequence.number, None)
-        if entry is not None:
-            tokens = entry[1]
+        """Remove a sequence from the order, or from those that are deferred, if it is there."""
+        tokens = self._counted.pop(sequence.number, None)
+        if tokens is not None:
+            self._order.discard(sequence)
+            self._deferred.pop(sequence.number, None)
             self.backlog.remove(sequence.request.tenant, 1, tokens)
-
-    def _is_valid(self, entry: Entry) -> bool:
-        valid = self._inside.get(entry[1])
-        return valid is not None and valid[0] == entry[2]
-
-    def _valid(self) -> Iterator[Entry]:
-        return (entry for heap in self._heaps.values() for entry in heap if self._is_valid(entry))
-
-    def _next_heap(self) -> list[Entry] | None:
-        """Return the heap of the group that is served next, its head valid."""
-        if self._order is not None:
-            first = self._order.first()
-            return None if first is None else self._heaps[first]
-        heaps = {group: heap for group in list(self._heaps) if (heap := self._valid_heap(group)) is not None}
-        if len(heaps) <= 1:
-            return next(iter(heaps.values()), None)
-        return heaps[min(heaps, key=lambda group: (self.policy.group_rank(group, self._time.now), heaps[group][0][:2]))]
-
-    def _valid_heap(self, group: Hashable) -> list[Entry] | None:
-        """Return the heap of a group, its head valid; None where none of its sequences may be served."""
-        heap = self._heaps.get(group)
-        while heap and not self._is_valid(heap[0]):
-            heapq.heappop(heap)
-        if not heap:
-            self._heaps.pop(group, None)
-        return heap or None
-
-    def _key(self, group: Hashable) -> tuple[Rank, Rank, int] | None:
-        """Return the key that orders groups; None where none of its sequences may be served."""
-        heap = self._valid_heap(group)
-        return None if heap is None else (self.policy.group_rank(group, self._time.now), *heap[0][:2])
-
-    def _ranked_anew(self) -> Iterator[Sequence]:
-        self._next_heap()  # drops what is stale at the heads
-        first = [entry[3] for entry in heapq.nsmallest(self.policy.window, self._valid())]
-        for sequence in first:
-            sequence.cached_hint = self._cached_tokens(sequence)
-        yield from sorted(first, key=lambda sequence: self.rank(sequence))
 
 
 def _tokens(sequence: Sequence) -> int:
