@@ -143,12 +143,12 @@ class Backend {
 
   // From now on each call and job is recorded, until `stop_trace` gives what was.
   void start_trace() {
-    std::lock_guard lock(turn_);
+    const std::unique_lock turn = wait_for_turn();
     trace_ = std::make_unique<Trace>(pool_->threads());
     pool_->record(trace_.get());
   }
   std::unique_ptr<Trace> stop_trace() {
-    std::lock_guard lock(turn_);
+    const std::unique_lock turn = wait_for_turn();
     pool_->record(nullptr);
     return std::move(trace_);
   }
@@ -181,6 +181,17 @@ class Backend {
   }
 
  private:
+  // The turn, with the interpreter lock. While another caller has the turn, Python goes on: no caller waits for a turn
+  // with the interpreter lock, which the one that has the turn may need.
+  std::unique_lock<std::mutex> wait_for_turn() {
+    std::unique_lock turn(turn_, std::try_to_lock);
+    if (!turn.owns_lock()) {
+      const nb::gil_scoped_release release;
+      turn.lock();
+    }
+    return turn;
+  }
+
   // Pages that each thread will read are first written by it.
   void touch(char* data, std::size_t bytes) {
     nb::gil_scoped_release release;

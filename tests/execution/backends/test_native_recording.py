@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 
 from inflight.core.types.plan import Capacity
@@ -94,3 +97,29 @@ def test_a_recording_changes_no_bit_and_ends() -> None:
     out, found = recorded(backend)
     np.testing.assert_array_equal(step(backend), out)
     assert len(recorded(backend)[1].calls) == len(found.calls), "what came in between is in neither"
+
+
+def test_python_goes_on_while_a_recording_waits_for_a_call_to_end() -> None:
+    backend = NativeBackend("float32", 1, ISAS[0])
+    begins, has_ended = threading.Event(), threading.Event()
+
+    def compute() -> None:
+        backend._kernels.peak("f32", 2.0)
+        has_ended.set()
+
+    def record() -> None:
+        begins.set()
+        with backend.recorded() as recording:
+            recording.finish()
+
+    threads = [threading.Thread(target=one) for one in (compute, record)]
+    threads[0].start()
+    time.sleep(0.1)  # it computes
+    threads[1].start()
+    begins.wait()
+    turns = 0
+    while not has_ended.wait(0.01):
+        turns += 1
+    for one in threads:
+        one.join()
+    assert turns > 10, "of some two hundred"
