@@ -21,6 +21,8 @@ VIM_FIELDS = [
     *("truncated", "tokens_cached"),
 ]
 VIM: dict[str, Any] = {
+    "model": "",
+    "id_slot": 0,
     "input_prefix": "import os\n",
     "input_suffix": "\nreturn\n",
     "input_extra": [{"text": "a = 1\n", "time": [5, 7], "filename": "a.py"}],

@@ -178,7 +178,7 @@ async def model_named(endpoint: EndpointName, body: bytes) -> str | None:
 
 def _model_named(endpoint: EndpointName, body: bytes) -> str | None:
     try:
-        return _NAMED.decode(body).model
+        return _NAMED.decode(body).model or None
     except (msgspec.MsgspecError, ValueError, RecursionError):
         ENDPOINTS[endpoint].body.decode(body, UnknownFields())  # raises what is wrong with it
         raise
