@@ -152,8 +152,7 @@ class Limits(Struct, frozen=True):
 
 
 def check_model(name: str | None, models: tuple[str, ...]) -> str:
-    """Return the name as the client wrote it; ours, if it wrote none, or an empty one as llama.vim does. Raises ApiError
-    404."""
+    """Return the name as the client wrote it; ours, if it wrote none, or "" as llama.vim does. Raises ApiError 404."""
     if not name:
         return models[0] if models else ""
     if models and served_name(name, models) is None:
