@@ -1,7 +1,7 @@
 """The caches of models, for servers, which know no models: `python -m inflight.launch.model_caches pull|delete NAME`.
 
 It writes lines of JSON: the steps of a pull, and where it fails {"error": sentence, "status": of HTTP}. It ends when
-nobody reads them.
+its standard output is closed.
 """
 
 from __future__ import annotations

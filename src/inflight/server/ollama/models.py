@@ -33,6 +33,7 @@ from inflight.server.service import Service
 
 API_VERSION = "0.32.15"  # of ollama, whose API this follows: clients look for what is newer than some version
 MAX_PULLS = 2  # at once, of a process
+_FILLS = "{# .Suffix #}"  # editors look for this word of ollama's templates before they ask for gaps
 _FOREVER = timedelta(days=365 * 100)
 _STATUSES = {  # what clients show, and look for
     "asking": "pulling manifest",
@@ -255,13 +256,15 @@ def _loaded(one: ListedModel, served: Served) -> OllamaLoaded:
 
 def _shown(one: ListedModel) -> OllamaShown:
     files = _files(one)
+    template = files.template if one.served is None else one.served.translator.encoder.template_source
+    abilities = _capabilities(one, files)
     return OllamaShown(
         modelfile=f"# As inflight serves it, which reads no Modelfiles.\nFROM {one.name}\n",
         parameters=_parameters(one.served),
-        template=files.template if one.served is None else one.served.translator.encoder.template_source,
+        template=template + _FILLS if "insert" in abilities else template,
         details=files.details,
         model_info={**files.info, "general.basename": one.name},
-        capabilities=_capabilities(one, files),
+        capabilities=abilities,
         modified_at=files.modified,
     )
 
@@ -320,7 +323,10 @@ async def _ask_caches(verb: Literal["pull", "delete"], name: str) -> AsyncGenera
         async for line in process.stdout:
             if (step := _step_of(line)).error:
                 status = int(step.status)
-                raise ApiError(status, step.error, type="invalid_request_error" if status < 500 else "server_error")
+                code = {404: "model_not_found", 409: "model_in_use"}.get(status, "not_pulled")
+                raise ApiError(
+                    status, step.error, type="invalid_request_error" if status < 500 else "server_error", code=code
+                )
             yield step
         if await process.wait():
             raise ApiError(500, f"The {verb} of {name!r} has failed; see the server's log.", type="server_error")

@@ -39,8 +39,8 @@ _PARTS = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
 
 class OllamaOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     """num_ctx: tokens to which a conversation is cut, below the server's own context. num_predict: -1, -2: what there
-    is room for. seed: -1: another one each time. repeat_last_n: 0 switches the penalties off; else they count the whole
-    text. Options that say how a model is loaded (num_gpu, num_thread, …) are the server's, and are ignored here."""
+    is room for. seed: -1: another one each time. repeat_last_n: 0 switches the penalties off; else they count all
+    tokens. Options that say how a model is loaded (num_gpu, num_thread, …) are the server's, and are ignored here."""
 
     num_ctx: Whole | None = None
     num_predict: Whole | None = None
