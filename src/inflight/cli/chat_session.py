@@ -113,7 +113,7 @@ class Session:
                 "/set takes parameter NAME VALUE, system TEXT, think, nothink, verbose, quiet, wordwrap, nowordwrap, "
                 "history or nohistory."
             )
-        show(f"Set {rest.partition(QUOTES)[0].strip()}.")
+        show(f"Set {name} {value.partition(' ')[0]}." if name == "parameter" else f"Set {name}.")
 
     def _set_thinking(self, thinks: bool, effort: str) -> None:
         reads = self._engine.prompts.template_reads

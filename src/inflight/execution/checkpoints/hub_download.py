@@ -24,6 +24,7 @@ from inflight.models.errors import ModelError
 
 PARTIAL = ".partial"
 _ASKING_SECONDS = 10.0
+_PIECE = 1 << 20  # bytes that are written at once
 
 
 class RemoteFile(Struct, frozen=True):
@@ -168,7 +169,7 @@ def download_head(repository: Repository, name: str, nbytes: int, report: Report
 
 def _receive(repository: Repository, name: str, report: Report, nbytes: int | None = None) -> Path:
     """Continue a file's download until it has `nbytes`, None: all of them. Return the unfinished file."""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils._headers import build_hf_headers
 
@@ -177,24 +178,25 @@ def _receive(repository: Repository, name: str, report: Report, nbytes: int | No
     partial.parent.mkdir(parents=True, exist_ok=True)
     if partial.exists() and partial.stat().st_size > file.size:
         partial.unlink()
-    with partial.open("ab") as opened:
-        out = _Counted(opened, repository.model, file, report, file.size if nbytes is None else nbytes)
-        if out.tell() >= out.limit:
-            return partial
-        url = hf_hub_url(repository.id, name, revision=repository.commit)
-        location = get_hf_file_metadata(url).location
-        headers = build_hf_headers()
-        if urlparse(location).netloc != urlparse(url).netloc:
-            headers.pop("authorization", None)  # a token is for the hub, not for the store that it names
-        with contextlib.suppress(_Enough):
-            http_get(
-                location,
-                out,  # type: ignore[arg-type]
-                resume_size=out.tell(),
-                headers=headers,
-                expected_size=file.size,
-                displayed_filename=name,
-            )
+    limit = file.size if nbytes is None else nbytes
+    if partial.exists() and partial.stat().st_size >= limit:
+        return partial
+    url = hf_hub_url(repository.id, name, revision=repository.commit)
+    location = get_hf_file_metadata(url).location  # before a file is made: a gated repository says so here
+    headers = build_hf_headers()
+    if urlparse(location).netloc != urlparse(url).netloc:
+        headers.pop("authorization", None)  # a token is for the hub, not for the store that it names
+    constants.DOWNLOAD_CHUNK_SIZE = _PIECE  # the client's own loses ten megabytes at an interrupt
+    with partial.open("ab") as opened, contextlib.suppress(_Enough):
+        out = _Counted(opened, repository.model, file, report, limit)
+        http_get(
+            location,
+            out,  # type: ignore[arg-type]
+            resume_size=out.tell(),
+            headers=headers,
+            expected_size=file.size,
+            displayed_filename=name,
+        )
     return partial
 
 
