@@ -13,6 +13,8 @@ import pytest
 from server.conftest import Server
 from text_models import write_embedder
 
+from inflight.build import BUILT_IN
+
 from .browser_model import ANSWER, MARKUP, PROGRAM, SLOW
 from .clients import ForeignClient
 from .environments import Environment
@@ -129,7 +131,7 @@ def test_settings_are_sent_and_what_is_left_alone_is_not(page: ForeignClient) ->
 
 
 def test_what_the_server_refuses_and_what_the_field_does(page: ForeignClient) -> None:
-    assert page.call("attributes", selector="#priority", name="placeholder") == ["none: this lane's policy reads none"]
+    assert page.call("attributes", selector="#priority", name="placeholder") == ["not used with this policy"]
     ask(page, "too long " * 3000)
     assert "maximum context length" in page.call("texts", selector=".problem.bad")[0]
     page.call("fill", selector="#set-temperature", text="9")
@@ -344,6 +346,23 @@ def test_nothing_to_chat_with(browser: ForeignClient, start: Callable[..., Serve
     browser.call("browse", url=f"{server.url}/playground")
     browser.call("wait", selector="#notice", text="There is nothing to chat with here: vectors makes vectors of texts")
     assert "nothing to chat with" in browser.call("texts", selector="#status")[0]
+
+
+def test_a_model_without_a_chat_template_continues_texts(
+    browser: ForeignClient, start: Callable[..., Server], tmp_path: Path
+) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(BUILT_IN, folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": None}), encoding="utf-8")
+    server = start("--model", str(folder), "--served-model-name", "base")
+    browser.call("browse", url=f"{server.url}/playground")
+    browser.call("wait", selector="#hello", text="This model has no chat template: it continues your text.")
+    browser.call("fill", selector="#question", text="Continuous batching")
+    browser.call("click", selector="#ask")
+    browser.call("wait", selector=ANSWERED)
+    sent = [one for one in browser.call("heard")["requests"] if one["url"].endswith("/v1/completions")][-1]
+    assert json.loads(sent["body"])["prompt"] == "Continuous batching"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

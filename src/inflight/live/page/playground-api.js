@@ -51,7 +51,8 @@
     }
     // Frames of an answer. Throws Refused if the server returns an error, or if the stream ends early.
     async *answer(body, headers, signal, onSign) {
-      const response = await this.ask("v1/chat/completions", body, signal, headers);
+      const isText = "prompt" in body;
+      const response = await this.ask(isText ? "v1/completions" : "v1/chat/completions", body, signal, headers);
       let done = false;
       for await (const line of lines(response)) {
         onSign();
@@ -63,10 +64,27 @@
         }
         const frame = JSON.parse(data);
         if (frame.error) throw new Refused(frame.error.message || "The server made a mistake.", 500);
-        yield frame;
+        yield isText ? asChat(frame) : frame;
       }
       if (!done) throw new TypeError("the stream ended before its end");
     }
+  }
+
+  // A frame of a continued text, as a conversation's.
+  function asChat(frame) {
+    const choices = (frame.choices || []).map(({ text, logprobs: of, finish_reason }) => {
+      const scored = (token, logprob) => ({ token, logprob, bytes: bytesOf(token) });
+      const content = ((of && of.tokens) || []).map((token, place) => ({ ...scored(token, of.token_logprobs[place]),
+        top_logprobs: Object.entries((of.top_logprobs || [])[place] || {}).map((one) => scored(...one)) }));
+      return { delta: { content: text }, logprobs: { content }, finish_reason };
+    });
+    return { ...frame, choices };
+  }
+
+  // Of a token's name; a piece of a character is named by its bytes.
+  function bytesOf(token) {
+    const named = /^bytes:((?:\\x[0-9a-f]{2})+)$/.exec(token);
+    return named ? named[1].slice(2).split("\\x").map((one) => parseInt(one, 16)) : [...new TextEncoder().encode(token)];
   }
 
   async function* lines(response) {

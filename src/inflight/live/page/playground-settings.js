@@ -9,7 +9,7 @@
     ["top_p", "Top p", 0.01, 1, 0.01, 1, "draws from the likeliest tokens that hold this share"],
     ["top_k", "Top k", 0, 200, 1, 0, "draws from so many of the likeliest; 0: all"],
     ["min_p", "Min p", 0, 1, 0.01, 0, "leaves out what is less likely than this share of the likeliest"],
-    ["max_tokens", "Most tokens", 1, 1024, 1, 1024, "of the answer"],
+    ["max_tokens", "Max tokens", 1, 1024, 1, 1024, "of the answer"],
     ["presence_penalty", "Presence penalty", -2, 2, 0.1, 0, "against tokens that are there already"],
     ["frequency_penalty", "Frequency penalty", -2, 2, 0.1, 0, "the same, each time they are there"],
     ["repetition_penalty", "Repetition penalty", 0.5, 2, 0.05, 1, "against tokens of prompt and answer; 1: none"],
@@ -70,9 +70,9 @@
       this.models = [];
       this.lanes = [];
     }
-    // Models that can be talked with. Returns a sentence where there is none.
+    // Models that converse, or continue texts. Returns a sentence where there is none.
     offer(models) {
-      const chat = models.filter((one) => !one.capabilities || one.capabilities.chat);
+      const chat = models.filter((one) => !one.capabilities || one.capabilities.chat || one.capabilities.completions);
       this.models = chat;
       const pick = this.byId("model-pick"), before = pick.value;
       pick.replaceChildren(...chat.map((one) => h("option", { value: one.id }, one.id + (one.parent ? ` (adapter of ${one.parent})` : one.state && one.state !== "loaded" ? ` (${one.state})` : ""))));
@@ -82,6 +82,10 @@
     }
     suit() {
       const model = this.models.find((one) => one.id === this.model);
+      this.continues = Boolean(model && model.capabilities && !model.capabilities.chat); // it has no chat template
+      this.byId("system").disabled = this.continues;
+      this.byId("question").placeholder = this.continues ? "Begin a text" : "Ask something";
+      for (const [id, is] of [["hello-text", this.continues], ["hello-why", this.continues], ["hello-chat", !this.continues], ["hello-examples", !this.continues]]) this.byId(id).hidden = !is;
       if (model && model.max_model_len) this.sliders.find((one) => one.name === "max_tokens").most(model.max_model_len);
       this.offerLanes((model && model.lanes) || USUAL);
     }
@@ -97,7 +101,7 @@
     suitLane() {
       const lane = this.lanes.find((one) => one.name === this.byId("lane").value), field = this.byId("priority");
       field.disabled = !(lane && lane.takes_priority);
-      field.placeholder = field.disabled ? "none: this lane's policy reads none" : "none; the lower number goes first";
+      field.placeholder = field.disabled ? "not used with this policy" : "none; the lower number goes first";
     }
     get model() {
       return this.byId("model-pick").value;
@@ -110,8 +114,10 @@
       return this.sliders.map((one) => one.problem).find(Boolean) || (whole ? `${whole[1]}: ${this.byId(whole[0]).validationMessage}` : "");
     }
     body(messages) {
-      const body = { model: this.model, messages, stream: true, stream_options: { include_usage: true }, timings: true };
-      if (this.colours) Object.assign(body, { logprobs: true, top_logprobs: 5 });
+      const body = { model: this.model, stream: true, stream_options: { include_usage: true }, timings: true };
+      if (this.continues) Object.assign(body, { prompt: messages.map((one) => one.content).join(""), max_tokens: 256 });
+      else body.messages = messages;
+      if (this.colours) Object.assign(body, this.continues ? { logprobs: 5 } : { logprobs: true, top_logprobs: 5 });
       for (const one of this.sliders) if (one.value !== undefined) body[one.name] = one.value;
       for (const name of ["seed", "priority"]) {
         const field = this.byId(name);
@@ -126,14 +132,14 @@
       return lane && !TIERS.includes(lane) ? { "X-LLM-D-Inference-Objective": lane } : {};
     }
     get system() {
-      return this.byId("system").value.trim();
+      return this.continues ? "" : this.byId("system").value.trim();
     }
   }
 
   function nothingToTalkWith(models) {
     if (!models.length) return "This server serves no model that your key may use.";
     const one = models[0], can = one.capabilities || {};
-    const instead = can.embeddings ? "makes vectors of texts, at /v1/embeddings" : can.scores ? "scores pairs of texts, at /v1/score" : can.classes ? "puts texts into classes, at /classify" : can.completions ? "has no chat template; it continues texts, at /v1/completions" : "does not answer conversations";
+    const instead = can.embeddings ? "makes vectors of texts, at /v1/embeddings" : can.scores ? "scores pairs of texts, at /v1/score" : can.classes ? "puts texts into classes, at /classify" : "does not answer conversations";
     return `There is nothing to chat with here: ${one.id} ${instead}.`;
   }
   ns.Settings = Settings;

@@ -171,7 +171,8 @@
       }
       this.notice("");
       const body = this.settings.body(this.messages());
-      if (given) {
+      if (given && this.settings.continues) body.prompt += given;
+      else if (given) {
         body.messages.push({ role: "assistant", content: given });
         Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
       }
