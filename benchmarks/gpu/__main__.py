@@ -127,7 +127,7 @@ def _launcher(device: MeasuredDevice) -> Launcher:
 
 def _of_model(device: MeasuredDevice, name: str, parts: Sequence[str], asked: argparse.Namespace) -> Iterator[str]:
     from benchmarks.gpu.model import DrawnModel
-    from inflight.execution.backends.torch.graphs import CudaGraphs
+    from inflight.execution.backends.torch.opening import CudaGraphs
 
     device.forget()
     scale, started = _FULL if device.is_gpu else _LITTLE, time.perf_counter()

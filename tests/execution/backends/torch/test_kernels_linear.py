@@ -11,9 +11,9 @@ from inflight.execution import ops
 from inflight.execution.backends import fp8, int8
 from inflight.execution.backends.torch.definitions import widened
 from inflight.execution.backends.torch.kernels import tiles
-from inflight.execution.backends.torch.kernels.quantized_products import quantize_rows
+from inflight.execution.backends.torch.kernels.launching import quantize_rows
+from inflight.execution.backends.torch.kernels.linear import widen
 from inflight.execution.backends.torch.kernels.tiles import INVARIANT, parts_for, tiles_for
-from inflight.execution.backends.torch.kernels.widening import widen
 from inflight.execution.backends.torch.weights import (
     DeviceGateUp,
     DeviceHeads,

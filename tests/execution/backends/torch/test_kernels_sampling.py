@@ -12,8 +12,7 @@ import torch
 from breadth import first_of
 
 from inflight.execution.backends.torch.kernels import candidates, selection
-from inflight.execution.backends.torch.kernels.logprobs import score
-from inflight.execution.backends.torch.kernels.sampling import sample
+from inflight.execution.backends.torch.kernels.sampling import sample, score
 from inflight.execution.backends.torch.sampling_tensors import BadSequences, Drawn
 from inflight.execution.batch.token_bias import bits
 from inflight.execution.ops import sampling as reference

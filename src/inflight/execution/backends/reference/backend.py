@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -37,11 +40,10 @@ from inflight.execution.backends.protocol import (
     ScoredBatch,
 )
 from inflight.execution.backends.reference.kv_cache import ReferenceKVCache, bytes_per_block
-from inflight.execution.backends.reference.states import ReferenceStates
 from inflight.execution.batch.input_batch import InputBatch
 from inflight.execution.batch.pass_layout import PassInputs
 from inflight.execution.ops import sampling
-from inflight.execution.ops.numpy_pass import Act, NumpyActivation, NumpyPass
+from inflight.execution.ops.numpy_pass import Act, NumpyActivation, NumpyPass, RecurrentStates
 from inflight.execution.ops.numpy_weights import NumpyExperts, NumpyGateUp, NumpyHeads, NumpyLinear, NumpyTable, Packed
 from inflight.execution.program import Program
 
@@ -195,3 +197,36 @@ def converted(source: Array, act: Act) -> Array:
     """Copy a checkpoint's plain numbers to `act`."""
     is_act_already = source.dtype == np.uint16 and act.dtype == "bfloat16"
     return source.copy() if is_act_already else act.store(dequantized(source))
+
+
+class ReferenceStates:
+    """States of each layer: inputs act[states, inputs, channels], and matrices [states, heads, key_dim, value_dim];
+    first those of rows, then of snapshots. They are views of uint8[states, bytes of a state], matrices first."""
+
+    def __init__(self, layers: Sequence[LayerState | None], rows: int, snapshots: int, act: Act):
+        of = [one or LayerState(0, 0) for one in layers]
+        parts: list[tuple[tuple[int, ...], np.dtype[Any]]]
+        parts = [((one.heads, one.key_dim, one.value_dim), np.dtype(np.float32)) for one in of]
+        parts += [((one.inputs, one.channels), act.item) for one in of]
+        ends = list(accumulate((math.prod(shape) * item.itemsize for shape, item in parts), initial=0))
+        self.first_snapshot = rows
+        self._memory = np.zeros((rows + snapshots, -(-ends[-1] // 4) * 4), np.uint8)
+        views = [
+            self._memory[:, start:end].view(item).reshape(rows + snapshots, *shape)
+            for (shape, item), start, end in zip(parts, ends, ends[1:], strict=False)
+        ]
+        self.matrices, self.inputs = views[: len(of)], views[len(of) :]
+
+    @property
+    def nbytes(self) -> int:
+        return self._memory.nbytes
+
+    @property
+    def snapshot_memory(self) -> memoryview:
+        return self._memory[self.first_snapshot :].data.cast("B")
+
+    def layer(self, layer: int) -> RecurrentStates:
+        return RecurrentStates(self.inputs[layer], self.matrices[layer])
+
+    def begin(self, row: int, snapshot: int) -> None:
+        self._memory[row] = self._memory[self.first_snapshot + snapshot]

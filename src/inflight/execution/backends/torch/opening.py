@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ from inflight.execution.backends.torch.capture import (
     CapturedDecoder,
     CapturedPassDecoder,
     CapturedPasses,
+    Graph,
     Graphs,
     Passes,
 )
@@ -72,9 +74,25 @@ def captured_passes(decoder: Passes, backend: Backend) -> CapturedPasses:
 
 def _graphs(backend: Backend) -> tuple[Graphs, Buckets]:
     """Return the graphs, created once: those of all decoders of a backend have their memory from one pool."""
-    from inflight.execution.backends.torch.graphs import CudaGraphs
-
     assert isinstance(backend, TorchBackend)
     if backend.graphs is None:
         backend.graphs = CudaGraphs(backend.device)
     return backend.graphs, backend.buckets
+
+
+class CudaGraphs:
+    """`capture.Graphs` on one GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._pool = device, torch.cuda.graph_pool_handle()
+
+    def capture(self, run: Callable[[], None]) -> Graph:
+        """Capture in thread-local mode: other threads may query the device meanwhile, as whether an event has
+        passed."""
+        graph = torch.cuda.CUDAGraph()
+        with (
+            torch.cuda.device(self._device),
+            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+        ):
+            run()
+        return graph
