@@ -46,6 +46,8 @@ from .terminal import Caller, write_lines
             "-size 2 is not supported: there is no pipeline and no expert parallelism",
         ),
         ("--enable-expert-parallel", "leave it out. --tensor-parallel-size N shares"),
+        ("--lora a=(scratch)", "adapter '(scratch)' does not exist, and is no hub id either"),
+        ("--max-model-length 5", "No such option '--max-model-length'. Did you mean '--max-model-len'?"),
         ("--quantization fp4", "--quantization is 'fp4'; known are none, int8, int8-all, int4, int4-all, fp8."),
         ("--quantization-group-size 64", "--quantization-group-size is 64, but only int4 has groups"),
         (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 
 from inflight.models import arithmetic
 from inflight.models.arithmetic import Packing
-from inflight.models.known import known_model
+from inflight.models.known import known_model, known_names, read_model
 from inflight.models.mixers.attention import Attention
 from inflight.models.mixers.mla import LatentAttention
 from inflight.models.mlps.moe import MoE
-from inflight.models.registry import read_spec
 from inflight.models.spec import ModelSpec, WeightFormat
 from inflight.models.weight_format import weight_format
 
@@ -23,7 +21,7 @@ BF16 = Packing(matrix=2, head=2, table=2, other=2)
 
 
 def published(name: str) -> ModelSpec:
-    return read_spec(json.loads((PUBLISHED / f"{name}.json").read_text()), name=name)
+    return read_model(name if name in known_names() else str(PUBLISHED / f"{name}.json"))
 
 
 # -- experts -----------------------------------------------------------------------------------------------------------

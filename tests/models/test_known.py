@@ -33,7 +33,7 @@ def test_names_of_hubs_mean_the_same(name: str) -> None:
 def test_an_unknown_model_lists_the_known_and_says_how_to_give_one() -> None:
     with pytest.raises(ModelError) as caught:
         read_model("llama-3-80b")
-    assert "known are llama-2-70b, " in str(caught.value)
+    assert "known are deepseek-v3, " in str(caught.value)
     assert "Did you mean llama-3-70b?" in str(caught.value) or "Did you mean llama-3-8b?" in str(caught.value)
     assert str(caught.value).endswith("give its folder, or its config.json.")
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from inflight.models.known import known_model
+from inflight.models.known import known_model, known_names, read_model
 from inflight.models.registry import read_spec
 from inflight.models.sequence_memory import kept_bytes, kv_bytes_per_token, paged_kv_bytes_per_token, state_bytes
 from inflight.models.spec import ModelSpec
@@ -14,7 +13,7 @@ PUBLISHED = Path(__file__).parent / "published"
 
 
 def published(name: str) -> ModelSpec:
-    return read_spec(json.loads((PUBLISHED / f"{name}.json").read_text()), name=name)
+    return read_model(name if name in known_names() else str(PUBLISHED / f"{name}.json"))
 
 
 def test_layers_with_a_window_keep_no_more_than_it() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inflight.models.arithmetic import parameters, weight_bytes
 from inflight.models.errors import ModelError
-from inflight.models.known import known_model, read_model
+from inflight.models.known import known_model, known_names, read_model
 from inflight.models.sequence_memory import kv_bytes_per_token, state_bytes
 from inflight.models.spec import ModelSpec
 from inflight.planning import estimate_kv_cache, max_concurrent_sequences
@@ -23,7 +23,7 @@ MODELS = st.sampled_from(["llama-3-8b", "llama-3-70b", "llama-2-7b", "qwen3-0.6b
 
 
 def published(name: str) -> ModelSpec:
-    return read_model(str(PUBLISHED / f"{name}.json"))
+    return read_model(name if name in known_names() else str(PUBLISHED / f"{name}.json"))
 
 
 def test_kv_heads_count_and_not_query_heads() -> None:

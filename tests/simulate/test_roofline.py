@@ -12,7 +12,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
-from inflight.models.known import known_model, read_model
+from inflight.models.known import known_model, known_names, read_model
 from inflight.models.mixers.attention import Attention
 from inflight.models.sequence_memory import state_bytes
 from inflight.models.spec import ModelSpec
@@ -40,7 +40,8 @@ PROMPT = Features(tokens=2048, rows=1, samples=1, decode_context=0, prefill_cont
 
 
 def published(name: str) -> ModelSpec:
-    return read_model(str(Path(__file__).parents[1] / f"models/published/{name}.json"))
+    path = Path(__file__).parents[1] / f"models/published/{name}.json"
+    return read_model(name if name in known_names() else str(path))
 
 
 def model(gpu: str = "a100-80", shape: str = "llama-3-70b", degree: int = 4, **more: object) -> Roofline:

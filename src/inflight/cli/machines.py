@@ -48,7 +48,9 @@ class MachineOptions:
         None, "Instead of --hardware: this machine, from `inflight calibrate`.", path="present file", is_early=True
     )
     tensor_parallel: int | None = setting(None, "GPUs of one engine.")
-    weights: Literal["bf16", "fp8", "int8", "int4"] = setting("bf16", "Number format of weights.", is_choice=True)
+    weights: Literal["auto", "bf16", "fp8", "int8", "int4"] = setting(
+        "auto", "Number format of weights; auto: that in which the model is published.", is_choice=True
+    )
     kv: Literal["bf16", "fp8", "int8"] = setting("bf16", "Number format of keys and values.", is_choice=True)
     max_loras: int | None = setting(None, "Adapters in memory, which take room from keys and values.")
     max_lora_rank: int | None = setting(None, f"Rank that memory is reserved for; {DEFAULT_RANK} unless set.")
@@ -114,7 +116,9 @@ def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None) -> H
     """Return the GPU with the model on it. decode: of the decode pool."""
     others = () if asked.hardware_file is None else read_hardware_file(asked.hardware_file)
     gpu = find_gpu((decode and decode.decode_hardware) or asked.hardware or "", others)
-    for name, numbers in (("weights", asked.weights), ("kv", asked.kv)):
+    model = _model(asked)
+    weights = _nearest(model.weight_format) if asked.weights == "auto" else asked.weights
+    for name, numbers in (("weights", weights), ("kv", asked.kv)):
         if not gpu.computes(numbers):
             show(f"--{name} {numbers}: {gpu.name} has no units for it, so it saves memory but no arithmetic.")
     degree, name = asked.tensor_parallel, "--tensor-parallel"
@@ -125,26 +129,32 @@ def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None) -> H
             f"{name} is {degree}, but a node has {gpu.node_gpus} of {gpu.name}, and between nodes every layer would "
             "wait for the network; give at most that, or set node-gpus in a --hardware-file."
         )
-    model = _model(asked)
-    if asked.weights == "bf16" and model.weight_format is not None and decode is None:
-        show(_wider_than_published(model.weight_format))
+    if asked.weights in ("auto", "bf16") and model.weight_format is not None and decode is None:
+        show(_of_weights(asked.weights, model.weight_format))
     EngineSettings(max_loras=asked.max_loras, max_lora_rank=asked.max_lora_rank)  # checks them
     slots, rank = asked.max_loras or 0, asked.max_lora_rank or DEFAULT_RANK
     if slots and (degree or 1) > 1:
         raise SettingsError(
             f"--max-loras is {slots}, and {name} {degree}: an engine with adapters runs on one GPU; leave one out."
         )
-    return Hardware(model=model, gpu=gpu, weights=asked.weights, kv=asked.kv, max_loras=slots, max_lora_rank=rank)
+    return Hardware(model=model, gpu=gpu, weights=weights, kv=asked.kv, max_loras=slots, max_lora_rank=rank)
 
 
-def _wider_than_published(published: WeightFormat) -> str:
-    method, bits = published.method, published.bits
-    in_four = bits == 4 or (published.element_bytes or 1.0) < 0.75
-    narrow = "int4" if in_four else "fp8" if "fp8" in method else "int8"
-    as_published = method if bits is None else f"{method}, {bits} bits"
-    return (
-        f"Weights: this model is published in {as_published}, and computed here in bf16; --weights {narrow} is nearer."
-    )
+def _nearest(published: WeightFormat | None) -> Literal["bf16", "fp8", "int8", "int4"]:
+    """Return the format of --weights that is nearest to a published one."""
+    if published is None:
+        return "bf16"
+    in_four = published.bits == 4 or (published.element_bytes or 1.0) < 0.75
+    return "int4" if in_four else "fp8" if "fp8" in published.method else "int8"
+
+
+def _of_weights(asked: str, published: WeightFormat) -> str:
+    """Return how weights are computed, beside the format in which they are published."""
+    method = published.method if published.bits is None else f"{published.method}, {published.bits} bits"
+    nearest = _nearest(published)
+    if asked == "auto":
+        return f"Weights: computed as {nearest}, since the model is published in {method}; --weights chooses another."
+    return f"Weights: this model is published in {method}, and computed here in bf16; --weights {nearest} is nearer."
 
 
 def _model(asked: MachineOptions) -> ModelSpec:
@@ -169,8 +179,8 @@ def check_machine(asked: MachineOptions) -> None:
     if asked.step_model is not None:
         of_gpu = ("hardware_file", "tensor_parallel", "max_loras", "max_lora_rank")
         refuse(asked, of_gpu, "--hardware", "--step-model")
-        for name in ("weights", "kv"):
-            if getattr(asked, name) != "bf16":
+        for name, default in (("weights", "auto"), ("kv", "bf16")):
+            if getattr(asked, name) != default:
                 raise click.UsageError(f"--{name} has no effect with --step-model, which was measured; leave it out.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ _SHORT = (  # names of the options in a short help
     *("input_path", "output_path", "output", "settings", "servers", "rate", "rates", "concurrency", "duration"),
     *("input_tokens", "output_tokens", "trace", "slo", "hardware", "step_model", "html"),
 )
+_NEAR = 0.75  # similarity of a name that an unknown option may mean
 _HELP = "inflight.help"  # key in click's context: titles of the groups to show; empty: the short help
 WORDS = "inflight.words"  # key in click's context: the command line
 _TYPED = "inflight.typed"  # key in click's context: options of the command line
@@ -102,7 +104,12 @@ class Verb(click.Command):
         ctx.meta[WORDS] = list(args)
         ctx.meta[_TYPED] = {word.partition("=")[0] for word in args}
         with _naming_variables(ctx):
-            return super().parse_args(ctx, args)
+            try:
+                return super().parse_args(ctx, args)
+            except click.NoSuchOption as error:
+                names = [name for one in self.params for name in (*one.opts, *one.secondary_opts)]
+                error.possibilities = difflib.get_close_matches(error.option_name, names, 3, _NEAR)
+                raise
 
     def invoke(self, ctx: click.Context) -> Any:
         with _naming_variables(ctx):

@@ -22,6 +22,7 @@ from inflight.execution.rope import rope_settings, rope_table
 from inflight.execution.weights import load_weights
 from inflight.frontend.defaults import sampling_defaults
 from inflight.json_file import JsonFileError, parse_json_object, read_json_object
+from inflight.models import known
 from inflight.models.arithmetic import active_parameters, parameters
 from inflight.models.errors import ModelError
 from inflight.models.registry import read_folder, read_spec
@@ -49,7 +50,11 @@ CONFIG = {
     "torch_dtype": "bfloat16",
     "hidden_act": "silu",
 }
-PUBLISHED = [json.loads(path.read_text()) for path in sorted(Path(__file__).parents[2].glob("models/published/*.json"))]
+FILES = [
+    *Path(__file__).parents[2].glob("models/published/*.json"),
+    *Path(known.__file__).parent.glob("well_known/*.json"),
+]
+PUBLISHED = [json.loads(path.read_text()) for path in sorted(FILES)]
 GENERATION = {"temperature": 0.5, "top_p": 0.9, "top_k": 20, "do_sample": True, "eos_token_id": 3}
 TEXT = {
     "bos_token": "<|begin|>",

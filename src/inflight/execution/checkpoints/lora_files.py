@@ -95,4 +95,8 @@ def resolve_lora(name: str) -> Path:
     """Return an adapter's folder: an existing path as it is, anything else fetched from the hub as an id. Raises
     ModelError."""
     path = Path(name).expanduser()
+    if not path.exists() and not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name):
+        raise ModelError(
+            f"adapter {name!r} does not exist, and is no hub id either; give a folder saved by PEFT, or owner/name."
+        )
     return path if path.exists() else fetch_folder(name, [CONFIG, _WEIGHTS])
