@@ -108,8 +108,8 @@ class Verb(click.Command):
                 return super().parse_args(ctx, args)
             except click.NoSuchOption as error:
                 names = [name for one in self.params for name in (*one.opts, *one.secondary_opts)]
-                error.possibilities = difflib.get_close_matches(error.option_name, names, 3, _NEAR)
-                raise
+                near = difflib.get_close_matches(error.option_name, names, 3, _NEAR)
+                raise click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         with _naming_variables(ctx):
