@@ -76,7 +76,7 @@ from .terminal import Caller, write_lines
         ("--watermark 1", "--watermark is 1;"),
         ("--seed -1", "--seed is -1"),
         ("--raw --input -", "PROMPT and --input both say what to answer"),
-        ("surplus", "run takes one PROMPT, and 2 are given: put it into quotes"),
+        ("surplus", "run takes one PROMPT; 2 words are given, the first of which names no model: put"),
         ("--nonsense", "No such option"),
     ],
 )
