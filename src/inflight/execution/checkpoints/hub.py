@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -83,10 +84,10 @@ def means_model(word: str) -> bool:
     """Return whether a word names a model: a path that is one, a short name, a hub id, or a name of ollama's."""
     from inflight.execution.checkpoints.ollama_names import suggestion
 
-    path = Path(word).expanduser()
+    path = Path(os.path.expanduser(word))  # not pathlib's, which raises for a prompt that begins with ~
     if packaged_model(word) is not None or suggestion(word) is not None or is_gguf(path):
         return True
-    if path.is_dir():
+    if os.path.isdir(path):  # False for a prompt that is too long for a path
         return (path / "config.json").is_file() or any(path.glob("*.gguf"))
     return (":" in word and _SHORT_NAME.fullmatch(word) is not None) or _HUB_ID.fullmatch(_bare(word)) is not None
 
