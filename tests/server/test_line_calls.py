@@ -37,10 +37,13 @@ def serving(
         return _or_raise(prepared, None)
 
     async def open_(*_: Any, **__: Any) -> Any:
-        return _or_raise(opened, SimpleNamespace(closed_answer=answer, response=RESPONSE))
+        return _or_raise(opened, SimpleNamespace(answer=answer, close=close, response=RESPONSE))
 
     async def answer() -> bytes:
         return cast(bytes, _or_raise(answered, b"{}"))
+
+    async def close(_: int) -> None:
+        pass
 
     async def call(*_: Any, **__: Any) -> Any:
         return CALL

@@ -162,19 +162,6 @@ class Generation(Delivery):
         self.hold_whole(len(answer))
         return answer
 
-    async def closed_answer(self) -> bytes:
-        """Return everything at the end, as JSON, which counts no more; closed whatever happens. Raises ApiError."""
-        status = 500
-        try:
-            answer = await self.answer()
-            status = 200
-            return answer
-        except asyncio.CancelledError:
-            status = GONE
-            raise
-        finally:
-            await self.close(status)
-
     async def frames(self, keep_alive: float) -> AsyncGenerator[bytes, None]:
         """Return server-sent events. Errors are events too: the status was sent before the first of them."""
         stream, response = self._stream, self.response

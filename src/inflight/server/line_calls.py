@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,7 +10,7 @@ from inflight.server.asgi import call_id_of
 from inflight.server.common.answers import ResponseBuilder
 from inflight.server.common.prepared import Call, PreparedAnswer
 from inflight.server.errors import ApiError, invalid
-from inflight.server.generating import Generation
+from inflight.server.generating import GONE, Generation
 from inflight.server.jobs.attempts import Answer, EngineEnded, InFlight, NotNow, StepFailed
 from inflight.server.jobs.store import LineUsage
 from inflight.server.registry import OF_LINES
@@ -57,13 +58,22 @@ class LineAnswerer:
 
 
 async def _of_the_engine(generation: Generation) -> bytes:
-    """Return the answer. Raises ApiError; EngineEnded where the engine died with the line in flight."""
+    """Return the answer, which counts no more, and close the call whatever happens. Raises ApiError; EngineEnded where
+    the engine died with the line in flight."""
+    status = 500
     try:
-        return await generation.closed_answer()
+        answer = await generation.answer()
+        status = 200
+        return answer
+    except asyncio.CancelledError:
+        status = GONE
+        raise
     except ApiError as error:
         if error.code != "engine_stopped":
             raise
         raise EngineEnded(error.message) from None
+    finally:
+        await generation.close(status)
 
 
 def _usage_of(call: Call, response: ResponseBuilder) -> LineUsage:

@@ -27,7 +27,6 @@ from inflight.server.common.prepared import Limits
 from inflight.server.common.tools import CalledFunction, CalledTool, FunctionChoice, Functions, ToolChoiceSpec, Tools
 from inflight.server.errors import clients_fault, invalid
 from inflight.text import ChatTemplateError, Conversation, RenderedChat, TemplateVariableError, Tokenizer
-from inflight.text.fill_in_middle import ContextFile, FilledPrompt
 
 
 class TextPart(Struct, tag_field="type", tag="text"):
@@ -161,14 +160,6 @@ def arguments_of(called: CalledFunction, as_text: bool, place: str) -> Any:
         ) from None
 
 
-def _last_files(files: Sequence[ContextFile], characters: int) -> Sequence[ContextFile]:
-    """Return the last files that have no more characters together."""
-    begin = len(files)
-    while begin and (characters := characters - len(files[begin - 1].text)) >= 0:
-        begin -= 1
-    return files[begin:]
-
-
 # -- token ids ---------------------------------------------------------------------------------------------------------
 
 LONG_FOR_ITS_TOKENS = 6  # characters a token: English has four, and text beyond this seldom fits
@@ -197,46 +188,6 @@ class Prompts:
         if self._tokenizer is None:
             raise invalid("This model has no tokenizer; use token ids.", "model", "unsupported_task")
         return self._tokenizer
-
-    def filled(
-        self,
-        prefix: str,
-        suffix: str,
-        field: str,
-        files: Sequence[ContextFile] = (),
-        max_tokens: int | None = None,
-    ) -> FilledPrompt:
-        """Return a prompt from which the model fills the gap between two texts.
-
-        Args:
-            prefix, suffix: The texts.
-            field: That asks for it.
-            files: Other files of the project, the most relevant last.
-            max_tokens: To which it is cut; None: it is not.
-
-        Raises:
-            ApiError: 400, also where the model has no tokens for that.
-        """
-        fill = self.tokenizer.fill_in_middle
-        if fill is None:
-            raise invalid(
-                "This model has no fill-in-the-middle tokens, so it continues text and fills no gaps; use a model that "
-                f"has (such as Qwen2.5-Coder, StarCoder2 or Codestral), or leave {field} out.",
-                field,
-                "unsupported_task",
-            )
-        if max_tokens is None:
-            self.check_length(prefix + suffix, "prompt", None)
-        elif (longest := self.max_token_chars) is not None:
-            most = max(1, max_tokens) * longest  # characters beyond that cannot be in the prompt
-            prefix, suffix, files = prefix[-most:], suffix[:most], _last_files(files, most)
-        return clients_fault(lambda: fill.prompt(prefix, suffix, files, max_tokens=max_tokens), field)
-
-    @property
-    def fill_stop_token_ids(self) -> tuple[int, ...]:
-        """Return the tokens that end what fills a gap."""
-        fill = self.tokenizer.fill_in_middle
-        return () if fill is None else fill.stop_token_ids
 
     @property
     def max_token_chars(self) -> int | None:

@@ -23,6 +23,7 @@ from inflight.server.common.fields import (
     Text,
     TokenIds,
 )
+from inflight.server.common.gaps import filled
 from inflight.server.common.logprobs import TokenNames, encode
 from inflight.server.common.prepared import (
     Call,
@@ -117,8 +118,8 @@ def prepare_infill(preprocessor: Preprocessor, body: InfillBody, history: bytes 
     assert isinstance(asked, int)
     room = None if limit is None else max(limit // 2, limit - asked)
     prefix = body.input_prefix + (body.prompt or "")
-    filled = preprocessor.prompts.filled(prefix, body.input_suffix, "input_suffix", files, room)
-    return _prepared(preprocessor, "infill", body, settings, filled.token_ids, filled.truncated)
+    found = filled(preprocessor.prompts, prefix, body.input_suffix, "input_suffix", files, room)
+    return _prepared(preprocessor, "infill", body, settings, found.token_ids, found.truncated)
 
 
 def prepare_completion(

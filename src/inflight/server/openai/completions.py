@@ -26,6 +26,7 @@ from inflight.server.common.fields import (
     TokenId,
     TokenIds,
 )
+from inflight.server.common.gaps import fill_stop_token_ids, filled
 from inflight.server.common.logprobs import TokenNames, encode, prompt_logprobs
 from inflight.server.common.prepared import (
     Call,
@@ -119,14 +120,14 @@ def _around_gap(prompts: Prompts, prefix: str | list[int], suffix: str, body: Co
     if body.echo:
         raise invalid("echo repeats a prompt, which is in two parts with a suffix; leave one of them out.", "echo")
     most = body.truncate_prompt_tokens
-    return prompts.filled(
-        prefix, suffix, "suffix", max_tokens=most if most is None or most > 0 else prompts.limits.max_model_len
+    return filled(
+        prompts, prefix, suffix, "suffix", max_tokens=most if most is None or most > 0 else prompts.limits.max_model_len
     ).token_ids
 
 
 def with_ends_of_gaps(prompts: Prompts, settings: CompletionSettings) -> list[int]:
     """Return the token ids that stop an answer which fills a gap: those that the body names, and the model's."""
-    return [*(settings.stop_token_ids or ()), *(() if settings.ignore_eos else prompts.fill_stop_token_ids)]
+    return [*(settings.stop_token_ids or ()), *(() if settings.ignore_eos else fill_stop_token_ids(prompts))]
 
 
 def is_little(body: CompletionBody) -> bool:
