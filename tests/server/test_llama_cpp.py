@@ -118,6 +118,21 @@ def test_a_suffix_of_completions_is_the_same_gap(filler: tuple[Server, Tokenizer
     assert tokenizer.decode(plain["token_ids"]) == "import gap"
 
 
+def test_mistrals_form_of_it_answers_as_chat_does(filler: tuple[Server, Tokenizer]) -> None:
+    body = {"model": "filler", "prompt": "import gap", "suffix": "\nreturn", "random_seed": 7, "temperature": 0}
+    shown = filler[0].post("/v1/fim/completions", body).json()
+    [choice] = shown["choices"]
+    assert (shown["object"], choice["message"], choice["finish_reason"]) == (
+        "chat.completion",
+        {"role": "assistant", "content": MIDDLE},
+        "stop",
+    )
+    *parts, done = filler[0].post("/v1/fim/completions", {**body, "stream": True}).text.strip().split("\n\n")
+    deltas = [json.loads(one.removeprefix("data: "))["choices"][0] for one in parts]
+    assert "".join(one["delta"]["content"] for one in deltas) == MIDDLE
+    assert (deltas[-1]["finish_reason"], done) == ("stop", "data: [DONE]")
+
+
 def test_a_client_that_writes_the_tokens_itself_gets_the_same(filler: tuple[Server, Tokenizer]) -> None:
     """Zed and Continue write a model's tokens into the prompt, and stop at them."""
     stops = ["<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"]

@@ -9,6 +9,7 @@ from inflight.server.common.endpoint import Endpoint
 from inflight.server.common.prepared import EndpointName
 from inflight.server.llama_cpp.apply_template import APPLY_TEMPLATE_ENDPOINT
 from inflight.server.llama_cpp.completion import INFILL_ENDPOINT, LLAMA_COMPLETION_ENDPOINT
+from inflight.server.mistral_fim import FIM_ENDPOINT
 from inflight.server.ollama.chat import CHAT_ENDPOINT as OLLAMA_CHAT
 from inflight.server.ollama.chat import GENERATE_ENDPOINT as OLLAMA_GENERATE
 from inflight.server.ollama.embed import EMBED_ENDPOINT as OLLAMA_EMBED
@@ -32,6 +33,7 @@ _ALL = (
     EMBEDDINGS_ENDPOINT,
     POOLING_ENDPOINT,
     *RERANK_ENDPOINTS,
+    FIM_ENDPOINT,
     INFILL_ENDPOINT,
     LLAMA_COMPLETION_ENDPOINT,
     APPLY_TEMPLATE_ENDPOINT,
