@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
 
 import pytest
@@ -187,3 +187,40 @@ def test_a_steps_frames_count_each_prompt_once(monkeypatch: pytest.MonkeyPatch) 
         await generation.close()
 
     asyncio.run(main())
+
+
+def test_a_call_with_a_time_for_its_line_ends_behind_one() -> None:
+    """llama-server's t_max_predict_ms: an editor shows a whole line now rather than ten later."""
+
+    async def main() -> None:
+        for stream in (False, True):
+            generation, events = await opened(call(line_seconds=1e-9, stream=stream))
+            generation.response = cast(Any, OneLine(generation.response, iter([False, False, True])))
+            taken = asyncio.ensure_future(shown(generation, stream))
+            for _ in range(4):
+                events.put([token()])
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert "token_logprobs" in await asyncio.wait_for(taken, 10)
+            await generation.close(200)
+
+    async def shown(generation: Generation, stream: bool) -> str:
+        if not stream:
+            return (await generation.answer()).decode()
+        return "".join([one.decode() async for one in generation.frames(60)])
+
+    asyncio.run(main())
+
+
+class OneLine:
+    """A response that has a whole line when the script says so."""
+
+    def __init__(self, response: ResponseBuilder, lines: Iterator[bool]):
+        self._response, self._lines = response, lines
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._response, name)
+
+    @property
+    def has_line(self) -> bool:
+        return next(self._lines, True)

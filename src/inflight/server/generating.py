@@ -92,6 +92,7 @@ class Generation(Delivery):
         self._opening: asyncio.Future[EventStream] | None = None
         self._opened: EventStream | None = None
         self._kept = 0  # of what was taken, tokens and log-probabilities that the response keeps
+        self._began: float | None = None  # when the first token came, of a call that has a time for its lines
         self._waits_since = 0.0  # when the last wait for events began
         self._silence: asyncio.TimerHandle | None = None  # one for a stream: one for each wait would cost a tenth of it
 
@@ -143,7 +144,7 @@ class Generation(Delivery):
 
     async def answer(self) -> bytes:
         """Return everything at the end, as JSON. Raises ApiError."""
-        while not self._stream.ended:
+        while not (self._stream.ended or self._has_its_line()):
             for event in await self._take():
                 self.response.take(event)
             self._kept = self._stream.taken
@@ -167,7 +168,7 @@ class Generation(Delivery):
         stream, response = self._stream, self.response
         self._silence = self._loop.call_later(keep_alive, self._end_silence, keep_alive)
         try:
-            while not stream.ended:
+            while not (stream.ended or self._has_its_line()):
                 taken = stream.taken
                 self._waits_since = self._loop.time()
                 events = await self._take()
@@ -187,6 +188,15 @@ class Generation(Delivery):
         except ApiError as error:
             self.error = error
             yield response.failed(error)
+
+    def _has_its_line(self) -> bool:
+        """Return whether the call has a time for its tokens, which is over, and a whole line; it is closed then."""
+        limit = self.call.line_seconds
+        if limit is None or not self.response.output_tokens:
+            return False
+        now = self._loop.time()
+        self._began = now if self._began is None else self._began
+        return now - self._began >= limit and self.response.has_line
 
     @property
     def _stream(self) -> EventStream:

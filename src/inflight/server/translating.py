@@ -160,6 +160,7 @@ class RequestTranslator:
         else:
             own = prepared.settings
             of_call |= {"logprobs": own.logprobs, "echo": bool(own.echo), "echoed": prepared.echoed}
+            of_call["line_seconds"] = prepared.line_seconds
         make = partial(
             self.encoder.request,
             params=params,

@@ -161,6 +161,11 @@ class ResponseBuilder:
         return list(self._collectors.values())
 
     @property
+    def has_line(self) -> bool:
+        """Return whether some choice has a line that is whole."""
+        return any("\n" in one.text for collector in self._collectors.values() for one in collector.completions())
+
+    @property
     def prompt_scores(self) -> int:
         """Return the number of log-probabilities of prompts that are kept: only the first frame of each choice shows
         them."""

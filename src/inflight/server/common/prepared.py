@@ -62,8 +62,8 @@ class ReadBody(Struct, frozen=True, kw_only=True):
 
 
 class PreparedCompletion(ReadBody, frozen=True, tag_field="outcome", tag="completion"):
-    """kind: the endpoint's name. form_field: that the grammar is from. echoed: JSON, what the answer needs of the
-    body."""
+    """kind: the endpoint's name. form_field: that the grammar is from. echoed: JSON, what the answer needs of the body.
+    line_seconds: as `Call` has it."""
 
     settings: CompletionSettings
     prompts: tuple[Prompt, ...]
@@ -71,6 +71,7 @@ class PreparedCompletion(ReadBody, frozen=True, tag_field="outcome", tag="comple
     grammar: Grammar | None = None
     form_field: str | None = None
     echoed: bytes = b""
+    line_seconds: float | None = None
 
 
 class PreparedChat(ReadBody, frozen=True, tag_field="outcome", tag="chat"):
@@ -237,6 +238,7 @@ class Call:
         text_form: Of an answer about encoder-only inputs.
         pairs: Of requests, whose vectors are compared.
         labels: Of a classifier.
+        line_seconds: From the first token, after which the answer ends once it has a whole line; None: it does not.
         kv_transfer: JSON, where other engines find the prompt's keys and values.
         waited: Seconds until its model was in memory.
     """
@@ -268,6 +270,7 @@ class Call:
     text_form: TextForm = PLAIN_FORM
     pairs: tuple[tuple[int, int], ...] = ()
     labels: tuple[str, ...] = ()
+    line_seconds: float | None = None
     kv_transfer: bytes = b""
     waited: float = 0.0
 

@@ -18,6 +18,7 @@ from inflight.server.common.fields import (
     COMMON_HINTS,
     COMMON_NEUTRAL,
     CompletionSettings,
+    Count,
     Name,
     Neutral,
     Text,
@@ -58,16 +59,18 @@ _NEUTRAL: Neutral = {
 # Those of slots and caches have no counterpart here: any request slot has every cached prefix.
 _HINTS = COMMON_HINTS | {
     *("cache_prompt", "id_slot", "n_keep", "n_discard", "n_indent", "n_cache_reuse", "samplers", "min_keep"),
-    *("t_max_prompt_ms", "t_max_predict_ms", "timings_per_token", "return_progress", "post_sampling_probs"),
+    *("t_max_prompt_ms", "timings_per_token", "return_progress", "post_sampling_probs"),
     *("repeat_last_n", "penalize_nl", "sse_ping_interval", "mirostat_tau", "mirostat_eta", "dynatemp_exponent"),
     *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "xtc_threshold"),
 }
 
 
 class LlamaSettings(CompletionSettings, kw_only=True, forbid_unknown_fields=True):
-    """response_fields: those of the answer that are wanted, `timings/prompt_n` for one within another. return_tokens:
-    the answer has the token ids too."""
+    """t_max_predict_ms: from the first token, after which the answer ends once it has a whole line; 0: it does not.
+    response_fields: those of the answer that are wanted, `timings/prompt_n` for one within another. return_tokens: the
+    answer has the token ids too."""
 
+    t_max_predict_ms: Count | None = None
     response_fields: Annotated[list[Name], Meta(max_length=MAX_RESPONSE_FIELDS)] | None = None
     return_tokens: bool | None = None
 
@@ -167,6 +170,7 @@ def _prepared(
         grammar=preprocessor.forms.of_body(body),
         form_field=form_field(body),
         echoed=encode(echoed),
+        line_seconds=body.t_max_predict_ms / 1e3 if body.t_max_predict_ms else None,
     )
 
 
