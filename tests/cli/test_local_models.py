@@ -80,11 +80,22 @@ def test_what_is_pulled_is_listed_shown_and_deleted(
     assert gone == 1 and "owner/tiny is not on this machine" in capfd.readouterr().err
 
 
+def test_another_folder_may_be_the_hubs_cache(
+    hub: FakeHub, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(["pull", "owner/tiny", "--download-dir", str(tmp_path / "other")]) == 0
+    assert Path(capfd.readouterr().out.strip()).is_relative_to(tmp_path / "other")
+    assert call(["list"]) == 0 and "owner/tiny" not in capfd.readouterr().out
+    monkeypatch.setenv("INFLIGHT_DOWNLOAD_DIR", str(tmp_path / "other"))
+    assert call(["list"]) == 0 and "owner/tiny" in capfd.readouterr().out
+    assert call(["rm", "owner/tiny"]) == 0
+
+
 def test_what_does_not_fit_or_has_no_weights_is_said(
     hub: FakeHub, inflight: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "machine_memory", lambda: MachineMemory(2**10, 2**10, "a test"))
-    assert "does not fit (1.0 KiB)" in inflight("show", str(tmp_path / "folder"), model=False).out
+    assert "does not fit (1.0 KiB of a test)" in inflight("show", str(tmp_path / "folder"), model=False).out
     (tmp_path / "folder" / "model.safetensors").unlink()
     assert "no weights here; they would take" in inflight("show", str(tmp_path / "folder"), model=False).out
 

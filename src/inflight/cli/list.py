@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from inflight.cli.options import in_download_dir
 from inflight.cli.progress import ago
 from inflight.cli.verb import Verb
 from inflight.counted import printable
@@ -19,6 +20,7 @@ _COLUMNS = ("NAME", "SIZE", "QUANTIZATION", "MODIFIED", "SERVED AT")
 @click.command("list", cls=Verb)
 @click.argument("folders", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print them as one JSON object.")
+@in_download_dir
 def command(folders: Sequence[Path], as_json: bool) -> None:
     """List the models on this machine: those that were pulled, those in the hub's cache, and those in each FOLDER."""
     from inflight.execution.checkpoints.local_models import local_models, models_below, unfinished_downloads

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from inflight.cli.declared import settings_options
-from inflight.cli.options import complete_local_model
+from inflight.cli.options import complete_local_model, in_download_dir
 from inflight.cli.show import described, families, families_text, located_model, print_cards
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
@@ -21,6 +21,7 @@ from inflight.counted import counted
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_local_model)
 @settings_options(EngineSettings, only=("quantization", "threads"))
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+@in_download_dir
 def command(models: Sequence[str], as_json: bool, **engine: Any) -> None:
     """Compare models on this machine: of each MODEL (a folder, a .gguf file, or a name or hub id that is cached) its
     family, memory and tokens/s at best; without any, of all in the caches, with the families that run."""

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -181,6 +181,21 @@ def complete_local_model(ctx: click.Context, param: click.Parameter, incomplete:
 
 
 _TEXT = ("tokenizer", "chat_template", "chat_template_kwargs")
+
+
+def in_download_dir(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb --download-dir, and run it with that folder as the hub's cache. It decorates first."""
+
+    @wraps(function)
+    def within(*arguments: Any, download_dir: str | None, **values: Any) -> Any:
+        from inflight.execution.checkpoints.hub import hub_cache
+
+        with hub_cache(download_dir):
+            return function(*arguments, **values)
+
+    return settings_options(EngineSettings, only=("download_dir",))(within)
+
+
 engine_options = settings_options(EngineSettings, {"model": (config_option,)}, {"model": complete_model})
 measured_engine_options = settings_options(  # for verbs whose requests are token ids
     EngineSettings,

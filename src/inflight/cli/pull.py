@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
-from inflight.cli.options import complete_model
+from inflight.cli.options import complete_model, in_download_dir
 from inflight.cli.summary import show
 from inflight.cli.verb import Verb
 
 
 @click.command("pull", cls=Verb)
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
+@in_download_dir
 def command(models: Sequence[str]) -> int:
     """Download each MODEL and print where it lies; without any, list the models that have a name.
 

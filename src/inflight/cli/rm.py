@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from inflight.cli.options import complete_local_model
+from inflight.cli.options import complete_local_model, in_download_dir
 from inflight.cli.summary import show
 from inflight.cli.verb import Verb
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.command("rm", cls=Verb)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_local_model)
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@in_download_dir
 def command(models: Sequence[str], yes: bool) -> int:
     """Delete each MODEL that was pulled. Files and folders of your own are never deleted."""
     from inflight.execution.checkpoints.local_models import delete_model, delete_unfinished, find_model

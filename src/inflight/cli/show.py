@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inflight.cli.declared import settings_options
-from inflight.cli.options import complete_local_model
+from inflight.cli.options import complete_local_model, in_download_dir
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
 from inflight.config.threads import resolve_threads
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from inflight.execution.roofline import Machine
 
 _COLUMNS = ("model", "family", "format", "parameters", "on disk", "in memory", "tokens/s at 1", "at 8")
-_CONTEXT = 8192  # tokens of the memory that a model is said to need
 
 
 @click.command("show", cls=Verb)
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_local_model)
 @settings_options(EngineSettings, only=("quantization", "threads"))
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+@in_download_dir
 def command(models: Sequence[str], as_json: bool, **engine: Any) -> None:
     """Describe each MODEL (a folder, a .gguf file, or a name or hub id that is cached): family, parameters, context,
     template, licence, files, and the memory that it needs here. Without any, list the families that run."""
@@ -108,13 +108,14 @@ def _file(path: Path) -> str:
 
 def _memory(card: ModelCard) -> str:
     """Return the memory that a model needs, and whether this machine has it."""
-    from inflight.execution.memory import gib, machine_memory
+    from inflight.execution.checkpoints.fitting import TOKENS, default_memory
+    from inflight.execution.memory import gib
 
     if not card.file_bytes:
         return f"no weights here; they would take {gib(card.weight_bytes)}"
-    tokens, total = min(_CONTEXT, card.max_model_len), machine_memory().total
+    tokens, memory = min(TOKENS, card.max_model_len), default_memory()
     needed = card.weight_bytes + tokens * card.kv_bytes_per_token
-    fits = f"fits ({gib(total)})" if needed <= total else f"does not fit ({gib(total)})"
+    fits = f"{'fits' if needed <= memory.total else 'does not fit'} ({gib(memory.total)} of {memory.limited_by})"
     return f"{gib(card.weight_bytes)} for weights, {gib(needed)} with {tokens:,} tokens: {fits}"
 
 

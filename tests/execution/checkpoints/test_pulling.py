@@ -104,6 +104,7 @@ def test_refusals_are_sentences(hub: FakeHub) -> None:
     hub.gated.add("owner/name")
     with pytest.raises(ModelError, match="its owner asks for consent first; accept the terms"):
         pull_model("owner/name")
+    assert unfinished_downloads() == []
 
 
 def test_of_two_pulls_one_waits_and_says_so(hub: FakeHub, tmp_path: Path) -> None:

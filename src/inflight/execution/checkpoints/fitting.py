@@ -1,4 +1,4 @@
-"""Choose the quantization of a GGUF repository by this machine's memory, from the heads of its files."""
+"""Choose the quantization of a GGUF repository by the memory of this machine's device, from the heads of its files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from inflight.execution.checkpoints.hub_download import Repository, download_head
 from inflight.execution.checkpoints.pull_progress import PullStep, Report, megabytes
 from inflight.models.errors import ModelError
 from inflight.models.gguf.choosing import is_plain, quantization_of
+
+if TYPE_CHECKING:
+    from inflight.execution.memory import MachineMemory
 
 TOKENS = 8192  # of keys and values that must have room beside the weights
 _USABLE = 0.8  # share of the machine's memory; the rest is for the system and the process itself
@@ -26,9 +30,9 @@ def fitting(repository: Repository, models: Sequence[Model], report: Report) -> 
     Raises:
         ModelError: None does.
     """
-    from inflight.execution.memory import gib, machine_memory
+    from inflight.execution.memory import gib
 
-    memory = machine_memory()
+    memory = default_memory()
     usable = memory.total * _USABLE
     quantized = [one for one in models if not is_plain(quantization_of(one[0]))] or list(models)
     by_size = sorted(quantized, key=repository.size_of, reverse=True)
@@ -48,6 +52,17 @@ def fitting(repository: Repository, models: Sequence[Model], report: Report) -> 
         f"{repository.id} has no GGUF file that leaves {room}; the smallest is {tag}, {size}. Take a smaller model, or "
         f"{repository.id}:{tag} to have it all the same."
     )
+
+
+def default_memory() -> MachineMemory:
+    """Return the memory of the device that engines take unless one is set: a GPU's, else this machine's."""
+    from inflight.execution import memory
+    from inflight.execution.backends.torch.device import choose, gpu_memory
+
+    if (name := choose("auto").name) == "cpu":
+        return memory.machine_memory()
+    own = gpu_memory(name)
+    return memory.MachineMemory(own.total, own.free, "the GPU", own.held)
 
 
 def _needed(repository: Repository, model: Model, report: Report) -> float:

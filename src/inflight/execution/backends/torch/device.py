@@ -101,7 +101,7 @@ def _check_shown(root: Path) -> None:
         )
 
 
-def gpu_memory(device: torch.device) -> DeviceMemory:
+def gpu_memory(device: torch.device | str) -> DeviceMemory:
     """Return a GPU's memory. PyTorch's cache counts as free. CUDA's own memory (a context, the code of kernels) is
     neither free nor held."""
     import torch
