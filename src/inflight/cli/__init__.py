@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from inflight import __version__
+from inflight.cli.summary import show_at_start
 from inflight.counted import did_you_mean, printable
 
 VERBS = {
@@ -147,14 +148,15 @@ def main() -> None:
 
 def call(arguments: list[str]) -> int:
     """Run one command line; return the exit code."""
-    from inflight.server.logs import begin_json, show
+    if arguments[:1] == ["serve"]:
+        from inflight.server.logs import begin_json
 
-    begin_json(arguments)
+        begin_json(arguments)
     try:
         code: Any = app.main(arguments, prog_name="inflight", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
-        show(error.format_message(), error.show)
+        show_at_start(error.format_message(), error.show)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         print("\nStopped.", file=sys.stderr)
@@ -168,5 +170,5 @@ def call(arguments: list[str]) -> int:
             raise  # a bug of ours, not the user's mistake
         notes = getattr(error, "__notes__", ())  # name environment variables that an option comes from
         sentence = printable("".join((str(error), *notes)), keep="\n")
-    show(sentence, lambda: print(f"inflight: {sentence}", file=sys.stderr))
+    show_at_start(sentence, lambda: print(f"inflight: {sentence}", file=sys.stderr))
     return 1

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from inflight.cli.declared import registry_options, settings_options
+from inflight.cli.summary import show_at_start
 from inflight.config.engine import EngineSettings
 from inflight.config.presets import preset
 from inflight.config.sampling import SamplingSettings
@@ -107,9 +108,7 @@ def _take_preset(ctx: click.Context, _: click.Parameter, name: str | None) -> No
 
 def show_choice(line: str) -> None:
     """Say on standard error what an option is read as, in the form of the log where this is JSON."""
-    from inflight.server.logs import show
-
-    show(line.strip(), lambda: print(line, file=sys.stderr), logging.INFO)
+    show_at_start(line.strip(), lambda: print(line, file=sys.stderr), logging.INFO)
 
 
 def _on_gpu(ctx: click.Context) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from inflight.counted import counted, printable
@@ -19,6 +21,15 @@ HEAD = f"{'mean':>10} {'p50':>10} {'p95':>10} {'p99':>10}"
 def show(text: str) -> None:
     """Print lines, with escapes for what would steer the terminal: servers and files name things."""
     print(printable(text, keep="\n"), file=sys.stderr)
+
+
+def show_at_start(sentence: str, as_text: Callable[[], object], level: int = logging.ERROR) -> None:
+    """Show a sentence of the start: as a line of JSON where a server's log is that, else as text."""
+    logs = sys.modules.get("inflight.server.logs")  # loaded where a server is started
+    if logs is None:
+        as_text()
+    else:
+        logs.show(sentence, as_text, level)
 
 
 def figure(name: str, text: str) -> None:
