@@ -14,12 +14,12 @@ from inflight.execution.adapters import AdapterMatrices
 from inflight.execution.backends.protocol import Device
 from inflight.execution.checkpoints.lora_files import LoraFiles, resolve_lora
 from inflight.execution.passes import PassDecoder
+from inflight.execution.sizes import ITEM_BYTES
 from inflight.frontend.adapter_names import AdapterNameError, AdapterNames
 from inflight.models.errors import ModelError
 from inflight.models.spec import ModelSpec
 
 DEFAULT_SLOTS = 8
-_ITEM_BYTES = {"bfloat16": 2, "float32": 4}
 
 
 class AdapterPlan(Struct, frozen=True):
@@ -75,7 +75,7 @@ def adapter_bytes(plan: AdapterPlan, matrices: AdapterMatrices | None, backend: 
     """Return the bytes of all slots, each with an adapter of the largest rank for every matrix."""
     if matrices is None:
         return 0
-    return plan.num_slots * matrices.max_bytes(plan.max_rank, _ITEM_BYTES[backend.dtype])
+    return plan.num_slots * matrices.max_bytes(plan.max_rank, ITEM_BYTES[backend.dtype])
 
 
 def adapter_names(plan: AdapterPlan, matrices: AdapterMatrices | None) -> AdapterNames:

@@ -9,7 +9,7 @@ from inflight.models.arithmetic import Packing
 from inflight.models.spec import ModelSpec, WeightFormat
 
 _VALUES = ".self_attn.v_proj.weight"
-_ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
+ITEM_BYTES: dict[DType, int] = {"bfloat16": 2, "float32": 4}
 _SCALE_BYTES = 4  # of an output of a quantized matrix (its factor), of a head of int8 keys or values
 _GROUP_SCALE_BYTES = 2  # of a group of a quantized matrix, and of its offset
 
@@ -55,7 +55,7 @@ def token_table_is_quantized(model: ModelSpec, quantization: Quantization) -> bo
 def packing(model: ModelSpec, dtype: DType, quantization: Quantization = "none", group_size: int = 32) -> Packing:
     """Return the bytes of an element of each kind. group_size: inputs that share a scale and an offset, of two bytes
     each, where plain matrices become int4."""
-    item, came = _ITEM_BYTES[dtype], model.weight_format
+    item, came = ITEM_BYTES[dtype], model.weight_format
 
     def weight(hold: Hold, group: int) -> float:
         four = 0.5 + 2 * _GROUP_SCALE_BYTES / min(INT8_GROUP, group)  # a scale and an offset
@@ -147,4 +147,4 @@ def context_bytes(model: ModelSpec, dtype: DType, context: int, quantized: bool 
 
 def _kv_bytes(dtype: DType, quantized: bool) -> tuple[int, int]:
     """Return the bytes of an element, and of a head's scale."""
-    return (1, _SCALE_BYTES) if quantized else (_ITEM_BYTES[dtype], 0)
+    return (1, _SCALE_BYTES) if quantized else (ITEM_BYTES[dtype], 0)

@@ -78,6 +78,16 @@ class KVShape(Struct, frozen=True):
             raise ValueError(f"layer {layer} is not in the KV cache")
         return found
 
+    def layout(self, item_bytes: int) -> tuple[list[int], int]:
+        """Return `offsets` of layers whose numbers take so many bytes each, and float32 scales where they are
+        quantized."""
+
+        def nbytes(layer: KVLayer) -> int:
+            scales = 4 * layer.kv_heads * (2 if layer.value_dim else 1) if self.quantized else 0
+            return self.block_size * (layer.elements * item_bytes + scales)
+
+        return self.offsets(nbytes)
+
     def offsets(self, nbytes: Callable[[KVLayer], int]) -> tuple[list[int], int]:
         """Where each layer begins in a block (0 for one without a place), and what a block takes. nbytes: of a layer's
         place in a block, as the backend holds it."""

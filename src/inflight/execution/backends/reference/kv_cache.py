@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ class ReferenceKVCache:
     _layers: list[CachedLayer | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        offsets, block_bytes = _layout(self.shape, self.act)
+        offsets, block_bytes = self.shape.layout(_item(self.shape, self.act).itemsize)
         self.memory = np.zeros((self.num_blocks, block_bytes), np.uint8)
         self._layers = [
             None if layer is None else self._views(layer, offset)
@@ -75,17 +74,7 @@ class ReferenceKVCache:
 
 
 def bytes_per_block(shape: KVShape, act: Act) -> int:
-    return _layout(shape, act)[1]
-
-
-def _layout(shape: KVShape, act: Act) -> tuple[list[int], int]:
-    """Return where each layer begins in a block, and the bytes of one."""
-    return shape.offsets(partial(_layer_bytes, shape, act))
-
-
-def _layer_bytes(shape: KVShape, act: Act, layer: KVLayer) -> int:
-    scales = 4 * layer.kv_heads * (2 if layer.value_dim else 1) if shape.quantized else 0
-    return shape.block_size * (layer.elements * _item(shape, act).itemsize + scales)
+    return shape.layout(_item(shape, act).itemsize)[1]
 
 
 def _item(shape: KVShape, act: Act) -> np.dtype[Any]:

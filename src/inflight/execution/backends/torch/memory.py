@@ -51,7 +51,7 @@ class DeviceKVCache:
         self, shape: KVShape, num_blocks: int, act: torch.dtype, device: torch.device, host_blocks: int = 0
     ) -> None:
         self.shape, self.num_blocks, self.device_blocks = shape, num_blocks + host_blocks, num_blocks
-        offsets, block_bytes = _layout(shape, act)
+        offsets, block_bytes = shape.layout(_item(shape, act).itemsize)
         self._memory = torch.zeros((num_blocks, block_bytes), dtype=torch.uint8, device=device)
         self._host = torch.zeros((host_blocks, block_bytes), dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._layers = [
@@ -123,17 +123,7 @@ class DeviceKVCache:
 
 
 def bytes_per_block(shape: KVShape, act: torch.dtype) -> int:
-    return _layout(shape, act)[1]
-
-
-def _layout(shape: KVShape, act: torch.dtype) -> tuple[list[int], int]:
-    """Where each layer begins in a block, and the bytes of one."""
-    return shape.offsets(partial(_place_bytes, shape, act))
-
-
-def _place_bytes(shape: KVShape, act: torch.dtype, layer: KVLayer) -> int:
-    scales = 4 * layer.kv_heads * (2 if layer.value_dim else 1) if shape.quantized else 0
-    return shape.block_size * (layer.elements * _item(shape, act).itemsize + scales)
+    return shape.layout(_item(shape, act).itemsize)[1]
 
 
 def _item(shape: KVShape, act: torch.dtype) -> torch.dtype:
