@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from inflight.cli.chat import Parts
+from inflight.frontend.segments import TextSegment
+
 from .terminal import Caller, finished, spawn
 
 SHORT = ("--max-tokens", 4, "--ignore-eos")
@@ -122,6 +125,26 @@ hello
         "family +llama",
     ):
         assert re.search(f"^{line}$", told.err, re.MULTILINE), line
+
+
+def test_reasoning_is_switched_by_the_template_s_variable(tiny: Path, tmp_path: Path) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages[-1].content }}{% if enable_thinking %} think{% endif %}")
+    typed = b"hello\n/set think\n/clear\nhello\n/set nothink\n/clear\nhello\n"
+    out = finished(spawn("chat", "--model", tiny, "--chat-template", template, *SHORT), typed).out.splitlines()
+    assert out[0] == out[2] != out[1]
+    template.write_text("{{ messages[-1].content }}{{ reasoning_effort }}")
+    told = finished(spawn("chat", "--model", tiny, "--chat-template", template), b"/set think\n/set think high\n")
+    assert "This model always reasons; set how much: /set think low" in told.err and "Set think." in told.err
+
+
+def test_reasoning_stands_between_marks() -> None:
+    parts, thoughts, answer = Parts(), TextSegment(True), TextSegment(False)
+    shown = ""
+    for piece, segments in (("a", [thoughts]), ("b", [thoughts]), ("c", [thoughts, answer]), ("d", [thoughts, answer])):
+        segments[-1].pieces.append(piece)
+        shown += parts.new_text(segments)
+    assert shown == "Thinking ...\nab\n... done thinking.\n\ncd"
 
 
 def test_a_conversation_is_saved_and_loaded(tiny: Path, tmp_path: Path) -> None:

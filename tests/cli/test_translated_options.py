@@ -126,9 +126,9 @@ def test_each_option_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_values_of_our_own_options_are_not_looked_at() -> None:
     assert given("--system -c --max-tokens 3", "chat") == {"system": "-c", "max_tokens": 3}
     assert given("--model m -n 8 -p hello --temp 0.5", "run") == {
-        "model": "m", "max_tokens": 8, "prompt": "hello", "temperature": 0.5
+        "model": "m", "max_tokens": 8, "words": ("hello",), "temperature": 0.5
     }  # fmt: skip
-    assert given("-- -c", "run") == {"prompt": "-c"}
+    assert given("-- -c", "run") == {"words": ("-c",)}
 
 
 def test_rows_name_options_that_there_are_and_no_name_twice() -> None:
@@ -139,6 +139,6 @@ def test_rows_name_options_that_there_are_and_no_name_twice() -> None:
     rows = [(row.servers, row.names) for row in READ_AS] + [(one[0], one[1]) for one in (*NO_EFFECT, *REFUSED)]
     names = [name for servers, text in rows for name in names_of(text)[0]]
     assert len(names) == len(set(names)), [name for name in names if names.count(name) > 1]
-    assert all(set(servers) <= set("vls") for servers, _ in rows)
+    assert all(set(servers) <= set("vlso") for servers, _ in rows)
     serve = {name for one in command_of("serve").params for name in one.opts}
     assert not serve & set(names) and not serve & set(SAMPLING)

@@ -116,7 +116,7 @@ def _converse(engine: Engine, session: Session, prompt: Prompt) -> None:
 
 
 class Answers:
-    """Answers of one engine, with the model's reasoning set apart."""
+    """Answers of one engine, with marks around the model's reasoning."""
 
     def __init__(self, engine: Engine) -> None:
         from inflight.frontend.offline import Offline
@@ -151,7 +151,7 @@ class Answers:
         )
         opened = self._parsers is not None and self._parsers.opens_in_prompt(encoded.text)
         collector = self._offline.add(request, parsing=AnswerParsing(self._parsers, in_reasoning=opened))
-        writer, parts = Writer(session.wraps), _Parts()
+        writer, parts = Writer(session.wraps), Parts()
         with Interrupt() as interrupt:
             while not collector.finished:
                 _ = self._offline.abort_all() if interrupt.wanted else self._offline.step()
@@ -166,7 +166,7 @@ class Answers:
         return collector.answer(0).content
 
 
-class _Parts:
+class Parts:
     """The parts of an answer that were printed."""
 
     def __init__(self) -> None:

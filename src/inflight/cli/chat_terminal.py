@@ -94,36 +94,36 @@ class Writer:
         self._column, self._word, self._word_width = 0, "", 0
 
     def write(self, text: str) -> None:
-        """Print a piece. The last word is held back until it is whole."""
+        """Print a piece. The last word is buffered until it is whole."""
         text = printable(text, keep="\n\t")
         print(text if not self._width else "".join(map(self._wrapped, text)), end="", flush=True)
 
     def end(self) -> None:
-        """Print what was held back."""
-        print(self._placed(), end="", flush=True)
+        """Print the buffered word."""
+        print(self._flushed(), end="", flush=True)
 
     def _wrapped(self, character: str) -> str:
         if character == "\n":
-            placed, self._column = self._placed() + "\n", 0
-            return placed
+            flushed, self._column = self._flushed() + "\n", 0
+            return flushed
         if character.isspace():
-            placed = self._placed()
+            flushed = self._flushed()
             if self._column + 1 >= self._width:  # the next word begins a line
-                return placed
+                return flushed
             self._column += 1
-            return placed + " "
+            return flushed + " "
         self._word += character
         self._word_width += (
             2 if unicodedata.east_asian_width(character) in "WF" else not unicodedata.combining(character)
         )
         if self._word_width >= self._width or unicodedata.east_asian_width(character) in "WF":
-            return self._placed()  # longer than a line, or a script without spaces
+            return self._flushed()  # longer than a line, or a script without spaces
         return ""
 
-    def _placed(self) -> str:
-        """Return the word that was held back, on the next line where this one has no room."""
+    def _flushed(self) -> str:
+        """Return the buffered word, on the next line where this one has no room."""
         breaks = self._width and self._column and self._column + self._word_width > self._width
-        placed = "\n" * bool(breaks) + self._word
+        flushed = "\n" * bool(breaks) + self._word
         self._column = (0 if breaks else self._column) + self._word_width
         self._word, self._word_width = "", 0
-        return placed
+        return flushed

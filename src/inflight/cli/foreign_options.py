@@ -261,6 +261,7 @@ READ_AS = (
 
 # Names and forms as above, and the reason.
 NO_EFFECT: tuple[tuple[str, str, str], ...] = (
+    ("o", "--keepalive N", "the model is in memory until this command ends"),
     ("vs", "--trust-remote-code", "no code of a model is ever run"),
     ("v", "--enable-prefix-caching", "it is on"),
     ("l", "--cache-prompt --cache-reuse N", "prefixes are cached by blocks"),
@@ -337,6 +338,12 @@ NO_EFFECT: tuple[tuple[str, str, str], ...] = (
 )
 
 REFUSED: tuple[tuple[str, str, str], ...] = (
+    (
+        "o",
+        "--think --hidethinking",
+        "write /set think in a chat, or --chat-template-kwargs '{\"enable_thinking\": true}'",
+    ),
+    ("o", "--format N", "give a line of --input a response_format"),
     ("v", "-ep --enable-expert-parallel", _PARALLEL),
     ("v", "--headless --master-addr --data-parallel-address [N]", _ENGINES),
     ("vs", "--node-rank --dist-init-addr N", _ENGINES),

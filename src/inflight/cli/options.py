@@ -70,7 +70,7 @@ def defaults_of(where: str, values: Mapping[str, Any], parameters: Iterable[clic
     for key, value in values.items():
         parameter = names.get(key)
         if not isinstance(parameter, click.Option) or parameter.name == "config":
-            known = sorted(name for name in names if name not in ("config", "prompt"))
+            known = sorted(name for name, one in names.items() if isinstance(one, click.Option) and name != "config")
             import difflib  # here, as it is for mistakes only
 
             near = difflib.get_close_matches(key.replace("_", "-"), known, 1)

@@ -58,6 +58,7 @@ class RunOptions:
     raw: bool = setting(False, "Give PROMPT to the model as it is, without its chat template.")
     as_json: bool = setting(False, "Print the answer as an output line, and the summary as JSON.", flags=("--json",))
     verbose: bool = setting(False, "Show every setting in force with its reason, and the times of the start.")
+    nowordwrap: bool = setting(False, "Of a chat: do not break lines of answers between words.")
 
 
 def _model_and_prompt(words: Sequence[str]) -> tuple[str | None, str | None]:
@@ -110,7 +111,7 @@ def command(words: Sequence[str], input_path: Path | None, **values: Any) -> int
     if name is not None and prompt is None and input_path is None and sys.stdin is not None and sys.stdin.isatty():
         from inflight.cli.chat import talk
 
-        return talk(settings, scheduling, params, record, is_verbose=asked.verbose)
+        return talk(settings, scheduling, params, record, is_verbose=asked.verbose, wraps=not asked.nowordwrap)
     question = _with_piped(prompt, name is not None) if input_path is None else ""  # before minutes of loading
     began = time.monotonic()
     engine = open_engine(settings, scheduling, record)

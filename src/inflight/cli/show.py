@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inflight.cli.declared import settings_options
+from inflight.cli.list import show_table
 from inflight.cli.options import complete_local_model, in_download_dir
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
@@ -162,10 +163,7 @@ def print_cards(cards: Sequence[ModelCard]) -> None:
     """Print models as a table, and below it what keeps one from running."""
     if not cards:
         return
-    rows = [_COLUMNS, *(_row(card) for card in cards)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    for row in rows:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    show_table([_COLUMNS, *(_row(card) for card in cards)])
     from inflight.execution.memory import gib, machine_memory
 
     for card in cards:

@@ -1,7 +1,7 @@
 """Download files of a hub repository into the hub's cache: room is checked before, bytes are resumed and digested.
 
 The hub's client begins a file again that was interrupted, and does not compare what came with its digest. So files with
-a digest are downloaded here, by the client's own means, into the place where the client looks for them.
+a digest are downloaded here, by the client's own means, under the names that the client looks for.
 """
 
 from __future__ import annotations
