@@ -15,7 +15,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from inflight.models.errors import ModelError
-from inflight.text import ChatTemplate, Conversation, Tokenizer, TokenizerError
+from inflight.text import ChatTemplate, ChatTemplateError, Conversation, TextFiles, Tokenizer, TokenizerError
 from inflight.text.gguf_tokenizer import pre_tokenizer_of
 
 from .builders import BYTE_TOKENS, CORPUS, byte_level, gemma, llama2
@@ -187,6 +187,10 @@ def test_named_tokens_and_templates_are_those_of_the_keys(tmp_path: Path) -> Non
     template = ChatTemplate.load(path)
     assert template.render(Conversation([{"role": "user", "content": "x"}])) == "<|begin|>hi"
     assert template.render(Conversation([{"role": "user", "content": "x"}], tools=[{"type": "function"}])) == "t"
+    with pytest.raises(ChatTemplateError, match=r"\(the metadata of silent\.gguf have no tokenizer\.chat_template\)"):
+        TextFiles(str(file_of(backend, tmp_path / "silent.gguf", "llama-bpe"))).load_template().render(
+            Conversation([{"role": "user", "content": "x"}])
+        )
     silent = Tokenizer.load(
         file_of(backend, tmp_path / "silent.gguf", "llama-bpe", add_bos_token=False, bos_token_id=begin)
     )

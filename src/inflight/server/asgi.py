@@ -49,7 +49,6 @@ class UnderPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (scope["path"] + "/").startswith(self._root_path + "/"):
             scope["path"] = scope["path"].removeprefix(self._root_path) or "/"
-            scope["raw_path"] = scope["raw_path"].removeprefix(self._root_path.encode("ascii")) or b"/"
         await self._app(scope, receive, send)
 
 

@@ -44,6 +44,7 @@ class HttpServer:
         """
         app.router.lifespan_context = lifespan
         settings, tls = self._settings, self._tls
+        proxies = ["*"] if settings.uds is not None else list(settings.trusted_proxies)
         config = uvicorn.Config(
             app,
             loop="uvloop",
@@ -52,8 +53,8 @@ class HttpServer:
             access_log=False,
             log_config=None,
             server_header=False,
-            proxy_headers=bool(settings.trusted_proxies),
-            forwarded_allow_ips=list(settings.trusted_proxies),
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=proxies,
             timeout_keep_alive=cast(int, settings.http_keep_alive),  # a time like any other
             timeout_graceful_shutdown=2,
             ssl_context_factory=None if tls is None else lambda *_: tls,
