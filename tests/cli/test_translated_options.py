@@ -9,7 +9,8 @@ from typing import Any
 import click
 import pytest
 
-from inflight.cli.foreign_options import NO_EFFECT, READ_AS, REFUSED, SAMPLING, SEVERAL, VALUES
+from inflight.cli.foreign_options import NO_EFFECT, READ_AS, REFUSED, SAMPLING, SEVERAL
+from inflight.cli.foreign_values import VALUES
 from inflight.cli.translated_options import names_of
 
 ENGINE_VERBS = ("serve", "run", "chat", "embed")

@@ -106,7 +106,8 @@ class _Translation:
         return other
 
     def _ours(self, name: str, inline: str | None) -> list[str]:
-        from inflight.cli.foreign_options import SEVERAL, VALUES
+        from inflight.cli.foreign_options import SEVERAL
+        from inflight.cli.foreign_values import VALUES
 
         option = self._own[name]
         if option.is_flag:
@@ -149,7 +150,7 @@ class _Translation:
         return done
 
     def _converted(self, name: str, value: str, ours: list[str], convert: Any) -> list[str]:
-        from inflight.cli.foreign_options import NoEffect, Refused
+        from inflight.cli.foreign_values import NoEffect, Refused
 
         try:
             words = convert(value)
