@@ -140,7 +140,7 @@ def test_extras_of_vllm(client: openai.OpenAI) -> None:
 
 def test_tokens_there_and_back(server: Server) -> None:
     ids = token_ids(server, TEXT)
-    assert server.post("/detokenize", {"tokens": ids}).json() == {"prompt": TEXT}
+    assert server.post("/detokenize", {"tokens": ids}).json() == {"prompt": TEXT, "content": TEXT}
     chat = server.post("/tokenize", {"messages": [{"role": "user", "content": TEXT}], "return_token_strs": True}).json()
     assert chat["count"] == len(chat["tokens"]) == len(chat["token_strs"]) > len(ids)
 

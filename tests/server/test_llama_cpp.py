@@ -188,6 +188,14 @@ def test_continue_asks_for_a_completion(server: Server) -> None:
     assert [one["index"] for one in several] == [0, 1]
 
 
+def test_texts_are_tokenized_by_llama_servers_names(server: Server) -> None:
+    plain = server.post("/tokenize", {"prompt": "A block is", "add_special_tokens": False}).json()
+    assert server.post("/tokenize", {"content": "A block is"}).json() == plain
+    around = server.post("/tokenize", {"content": "A block is", "add_special": True}).json()
+    assert around == server.post("/tokenize", {"prompt": "A block is"}).json()
+    assert server.post("/detokenize", {"tokens": plain["tokens"]}).json()["content"] == "A block is"
+
+
 def test_a_template_is_applied(filler: tuple[Server, Tokenizer]) -> None:
     messages = [{"role": "user", "content": "Hi"}]
     assert filler[0].post("/apply-template", {"messages": messages}).json() == {

@@ -29,9 +29,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TokenizeBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Either a prompt, or messages for the chat template."""
+    """Either a prompt, or messages for the chat template, or llama-server's content: add_special has the tokens around
+    it."""
 
     model: Name | None = None
+    content: Annotated[str, Meta(max_length=MAX_TOKENIZED_CHARS)] | None = None
+    add_special: bool | None = None
     prompt: Annotated[str, Meta(max_length=MAX_TOKENIZED_CHARS)] | None = None
     messages: Messages | None = None
     add_special_tokens: bool | None = None
@@ -55,12 +58,17 @@ class Tokenized(Struct, kw_only=True):
 
 
 class Detokenized(Struct, kw_only=True):
+    """content: the same, by llama-server's name."""
+
     prompt: str
+    content: str
 
 
 def prepare_tokenize(preprocessor: Preprocessor, body: TokenizeBody, history: bytes | memoryview) -> PreparedAnswer:
     """Return the tokens of a prompt or of messages. Raises ApiError."""
     check_model(body.model, preprocessor.limits.models)
+    if body.content is not None and body.prompt is None:
+        body.prompt, body.add_special_tokens = body.content, bool(body.add_special)
     if (body.prompt is None) == (body.messages is None):
         raise invalid("Give either a prompt or messages.", "prompt")
     prompts = preprocessor.prompts
@@ -85,7 +93,7 @@ def prepare_detokenize(preprocessor: Preprocessor, body: DetokenizeBody, history
     check_model(body.model, preprocessor.limits.models)
     tokenizer = preprocessor.prompts.tokenizer
     text = clients_fault(lambda: tokenizer.decode(body.tokens, skip_special_tokens=False), "tokens")
-    return PreparedAnswer(_encode(Detokenized(prompt=text)))
+    return PreparedAnswer(_encode(Detokenized(prompt=text, content=text)))
 
 
 def _in_parts(prompts: Prompts, text: str, added: bool) -> Iterator[Sequence[int]]:

@@ -140,8 +140,8 @@ def _add_sleep(routes: Routes, service: Service) -> None:
             )
         if residency is None:
             raise invalid(
-                "This server has one model, which stays in memory; with --models, models can sleep (--models has an "
-                "example, and idle = SECONDS puts them to sleep by itself).",
+                "This server has one model, which stays in memory; serve it by --models FILE.toml, whose models can "
+                "be unloaded, and with idle = SECONDS are so on their own.",
                 "model",
                 "unsupported_task",
             )

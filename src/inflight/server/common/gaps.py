@@ -32,8 +32,8 @@ def filled(
     fill = prompts.tokenizer.fill_in_middle
     if fill is None:
         raise invalid(
-            "This model has no fill-in-the-middle tokens, so it continues text and fills no gaps; use a model that "
-            f"has (such as Qwen2.5-Coder, StarCoder2 or Codestral), or leave {field} out.",
+            "This model has no fill-in-the-middle tokens, so it continues text and fills no gaps; use one that has "
+            f"them (Qwen2.5-Coder, StarCoder2, Codestral and others), or send a prompt without {field}.",
             field,
             "unsupported_task",
         )
