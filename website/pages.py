@@ -22,19 +22,28 @@ ELSEWHERE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
-STYLE = "site.css"
+FILES = ("site.css", "site.js", "logo.svg")
 
 
-def write_pages(folder: Path) -> int:
-    """How many there are. Raises WebsiteError for a link to nothing, or a run that does not show what its page says."""
+def write_pages(folder: Path, runs: bool = True) -> int:
+    """Return the number of pages.
+
+    Args:
+        folder: Where they are put.
+        runs: Run the command lines of pages and show their output; if not, pages show the lines alone.
+
+    Raises:
+        WebsiteError: For a link to nothing, or a run that does not show what its page says.
+    """
     written = {path.relative_to(ROOT).as_posix(): path.relative_to(ROOT / "docs").as_posix() for path in _docs()}
     written |= ELSEWHERE
     links = Links(ROOT, written)
     for source, place in written.items():
-        text = (ROOT / source).read_text(encoding="utf-8")
-        _write(folder / place, with_runs(links.rewritten(text, source), source))
+        text = links.rewritten((ROOT / source).read_text(encoding="utf-8"), source)
+        _write(folder / place, with_runs(text, source) if runs else text)
     shutil.copytree(ROOT / "docs" / "pictures", folder / "pictures")
-    shutil.copy(ROOT / "website" / STYLE, folder / STYLE)
+    for name in FILES:
+        shutil.copy(ROOT / "website" / name, folder / name)
     made = _generated()
     for place, text in made.items():
         _write(folder / place, text)

@@ -10,18 +10,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/complaints.md").read_text(encoding="utf-8")
 ROWS = [
-    [cell.strip() for cell in line.strip("|").split(" | ")] for line in PAGE.splitlines() if re.match(r"\| \d", line)
+    [cell.strip() for cell in line.strip("| ").split(" | ")] for line in PAGE.splitlines() if re.match(r"\| \d", line)
 ]
 THREAD = re.compile(r"\[(\d+)\]\(https://github\.com/[\w.-]+/[\w.-]+/issues/(\d+)\)")
 
 
 def test_there_are_25_in_order() -> None:
-    assert [row[0].strip("| ") for row in ROWS] == [str(number) for number in range(1, 26)]
+    assert [row[0].split(".")[0] for row in ROWS] == [str(number) for number in range(1, 26)]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].strip("| "))
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].split(".")[0])
 def test_a_complaint_has_threads_and_evidence_that_is_there(row: list[str]) -> None:
-    _, _, threads, here, evidence = row
+    _, threads, here, evidence = row
     found = THREAD.findall(threads)
     assert found and all(shown == linked for shown, linked in found)
     assert re.match(r"Solved|Throughput solved|Half|Not solved", here)
