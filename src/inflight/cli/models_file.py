@@ -1,4 +1,5 @@
-"""`inflight serve --models FILE.toml`: several models behind one address, one table each.
+"""`inflight serve --models FILE.toml`: several models behind one address, one table each; --models local: those that
+are on this machine.
 
 memory = 12                 # GiB for all of them together; without it 80 % of what is free
     max-wait = 60               # seconds that a call waits for its model to be loaded
@@ -70,6 +71,21 @@ def read_models(path: Path, verb: click.Context) -> ModelsFile:
         default=default,
         models=models,
     )
+
+
+def models_found(verb: click.Context) -> ModelsFile:
+    """Return the models in the caches of this machine, which may change while the server runs; without any the built-in
+    one. verb: of the command line, whose options hold for all of them."""
+
+    def find() -> tuple[FileModel, ...]:
+        from inflight.execution.checkpoints.local_models import local_models
+
+        given = {one.name: one.name if one.source == "package" else str(one.path) for one in local_models()}
+        tables: dict[str, dict[str, Any]] = {name: {"model": model} for name, model in given.items()}
+        tables = tables or {"built-in": {}}
+        return tuple(_model(f"--models local, {name}", name, table, verb) for name, table in tables.items())
+
+    return ModelsFile(path=Path("local"), memory=None, max_wait=MAX_WAIT, default=None, models=find(), find=find)
 
 
 def _model(where: str, name: str, table: dict[str, Any], verb: click.Context) -> FileModel:

@@ -52,9 +52,11 @@ class ModelsOption:
 
     models: Path | None = setting(
         None,
-        "TOML file of several models behind this address, loaded when they are called; instead of MODEL.",
+        "TOML file of several models behind this address, loaded when they are called; local: all that are in the "
+        "caches of `inflight pull` and of the hub. Instead of MODEL.",
         "Server",
-        path="present file",
+        metavar="FILE",
+        path="file",
     )
 
 
@@ -174,9 +176,10 @@ def _serve_models(file: Path, name: str | None, values: dict[str, Any], started:
     for option, (shown, instead) in _NOT_OF_MODELS.items():
         if name is not None if option == "name" else values[option] not in (None, ()):
             raise click.UsageError(f"{shown} does not go with --models: {instead}.")
-    from inflight.cli.models_file import read_models
+    from inflight.cli.models_file import models_found, read_models
 
-    models = read_models(file, click.get_current_context())
+    verb = click.get_current_context()
+    models = models_found(verb) if str(file) == "local" else read_models(file, verb)
     api_keys, keys_file = values["api_key"], values["api_keys_file"]
     settings = _server_settings(values)
     from inflight.launch.several_models import serve_models

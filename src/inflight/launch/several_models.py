@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 
 MEMORY_SHARE = 0.8  # of the free memory, if the models file sets none
 MIN_KV_BYTES = 1 << 28
+SPARE_SLOTS = 64  # models that may come while the server runs
+FOUND_AT_ONCE = 3  # models on this machine that are given room for keys and values beside each other
+
+log = logging.getLogger("inflight.server")
 
 MakeSetup = Callable[..., EngineSetup]  # given what each model has of its own
 
@@ -66,6 +72,7 @@ class ModelsFile:
     Attributes:
         memory: Budget of all models in GiB; None: derived from the free memory.
         max_wait: Seconds that a request waits for its model to load.
+        find: Returns the models on this machine, where those are served; None: models are those of the file.
     """
 
     path: Path
@@ -73,6 +80,7 @@ class ModelsFile:
     max_wait: float
     default: str | None
     models: tuple[FileModel, ...]
+    find: Callable[[], tuple[FileModel, ...]] | None = None
 
 
 def serve_models(
@@ -87,14 +95,12 @@ def serve_models(
 ) -> int:
     """Run until a signal stops the server. Return the exit code."""
     logs.configure(log_format, log_level)
-    models = tuple(
-        replace(
-            one,
-            scheduling=with_weights(one.scheduling, tenants),
-            server=one.server.for_tenants(len(tenants.names)),
-        )
-        for one in file.models
-    )
+
+    def of_server(one: FileModel) -> FileModel:
+        scheduling, server = with_weights(one.scheduling, tenants), one.server.for_tenants(len(tenants.names))
+        return replace(one, scheduling=scheduling, server=server)
+
+    models = tuple(of_server(one) for one in file.models)
 
     def make(folder: Path, announce: Callable[[ToChild], None], dropped: Callable[[str], None]) -> PoolEngines:
         from inflight.server.metrics.pool_page import PoolMetrics
@@ -102,43 +108,86 @@ def serve_models(
         from inflight.server.model_pool.pool_engines import PoolEngines
         from inflight.server.processes.worker import Worker
 
-        claims = ClaimTable.create(len(models))
+        claims = ClaimTable.create(len(models) + (0 if file.find is None else SPARE_SLOTS))
         loader = ModelLoader(partial(Worker, ENGINE, (claims.descriptor,)), announce, dropped)
         make_setup = partial(EngineSetup, folder=folder, verbose=verbose, log_format=log_format, log_level=log_level)
-        pool = partial(_pool, replace(file, models=models), make_setup, claims, loader)
-        return PoolEngines(pool, PoolMetrics(version=__version__), announce)
+        maker = _PoolMaker(replace(file, models=models), of_server, make_setup, claims, loader)
+        find = None if file.find is None else maker.find
+        return PoolEngines(maker.pool, PoolMetrics(version=__version__), announce, find)
 
     server = ServerSetup(
         settings=settings,
         version=__version__,
         log_format=log_format,
         log_level=log_level,
-        models=tuple(PooledModel(one.names, _adapters(one), one.server, local_path(one.engine)) for one in models),
+        models=tuple(_pooled(one, file.find is not None) for one in models),
     )
-    return supervise(server, tenants, make, [one.engine.model for one in models], started=started)
+    given = [one.engine.model for one in models] if file.find is None else []  # files that are found may be deleted
+    return supervise(server, tenants, make, given, started=started)
+
+
+def _pooled(one: FileModel, is_found: bool) -> PooledModel:
+    return PooledModel(one.names, _adapters(one), one.server, local_path(one.engine), is_found)
 
 
 def _adapters(one: FileModel) -> tuple[Adapter, ...]:
     return tuple(Adapter(name, path) for name, path in one.engine.named_loras)
 
 
-def _pool(file: ModelsFile, make_setup: MakeSetup, claims: ClaimTable, loader: ModelLoader) -> ModelPool:
-    """Make the pool of models. Raises SettingsError, BudgetError."""
-    from inflight.server.model_pool.pool import ModelPool
+class _PoolMaker:
+    """Makes the pool, and looks for models that come to this machine, or go."""
 
-    slots = {one.name: slot for slot, one in enumerate(file.models)}
-    budget, sized = _sized(file)
-    return ModelPool(
-        [
-            _pool_model(one, nbytes, make_setup, CoreSharing(claims.descriptor, slots[one.name], one.weight))
-            for one, nbytes in sized
-        ],
-        budget,
-        loader,
-        max_wait=file.max_wait,
-        default=file.default,
-        ended=lambda name: claims.write(slots[name], Claim()),
-    )
+    def __init__(
+        self,
+        file: ModelsFile,
+        of_server: Callable[[FileModel], FileModel],
+        make_setup: MakeSetup,
+        claims: ClaimTable,
+        loader: ModelLoader,
+    ):
+        """of_server: Returns a model's settings, as they are on this server."""
+        self._file, self._of_server, self._make_setup = file, of_server, make_setup
+        self._claims, self._loader = claims, loader
+        self._slots = {one.name: slot for slot, one in enumerate(file.models)}  # of the claims
+
+    def pool(self) -> ModelPool:
+        """Make the pool of models. Raises SettingsError, BudgetError."""
+        from inflight.server.model_pool.pool import ModelPool
+
+        budget, sized = _sized(self._file)
+        return ModelPool(
+            [self._model(one, nbytes) for one, nbytes in sized],
+            budget,
+            self._loader,
+            max_wait=self._file.max_wait,
+            default=self._file.default,
+            ended=lambda name: self._claims.write(self._slots[name], Claim()),
+        )
+
+    async def find(self, pool: ModelPool) -> tuple[PooledModel, ...]:
+        """Add models that have come, remove those that have gone, and return all that are here."""
+        known = frozenset(pool.names)
+        here, sized = await asyncio.to_thread(self._look, known, pool.budget)
+        for name in known - {one.name for one in here}:
+            if pool.remove(name):
+                del self._slots[name]
+        free = [slot for slot in range(self._claims.slots) if slot not in self._slots.values()]
+        for (one, nbytes), slot in zip(sized, free, strict=False):
+            self._slots[one.name] = slot
+            pool.add(self._model(one, nbytes))
+        added = set(pool.names)
+        return tuple(_pooled(one, True) for one in here if one.name in added)
+
+    def _look(self, known: frozenset[str], budget: int) -> tuple[list[FileModel], list[tuple[FileModel, int]]]:
+        """Return the models on this machine; and those of them that are new, with their memory."""
+        assert self._file.find is not None, "models are found"
+        here = [self._of_server(one) for one in self._file.find()]
+        new = [one for one in here if one.name not in known]
+        return here, _fitting(new, budget, len(here))
+
+    def _model(self, one: FileModel, nbytes: int) -> PoolModel:
+        sharing = CoreSharing(self._claims.descriptor, self._slots[one.name], one.weight)
+        return _pool_model(one, nbytes, self._make_setup, sharing)
 
 
 def _pool_model(one: FileModel, nbytes: int, make_setup: MakeSetup, sharing: CoreSharing) -> PoolModel:
@@ -168,7 +217,6 @@ def _pool_model(one: FileModel, nbytes: int, make_setup: MakeSetup, sharing: Cor
 
 def _sized(file: ModelsFile) -> tuple[int, Sequence[tuple[FileModel, int]]]:
     """Return the memory budget and each model with its memory, in bytes. Raises SettingsError for a missing model."""
-    from inflight.build import memory_needs
     from inflight.execution.memory import GIB, machine_memory
 
     free = machine_memory()
@@ -178,13 +226,37 @@ def _sized(file: ModelsFile) -> tuple[int, Sequence[tuple[FileModel, int]]]:
             f"--models {file.path}: memory is {budget / GIB:g} GiB, and {free.limited_by} has {free.total / GIB:.1f}; "
             "lower it."
         )
-    max_kv = max(MIN_KV_BYTES, budget // (2 * len(file.models)))
-    sized = []
+    if file.find is not None:
+        return budget, _fitting(file.models, budget, len(file.models))
+    max_kv, sized = max(MIN_KV_BYTES, budget // (2 * len(file.models))), []
     for one in file.models:
         try:
-            needs = memory_needs(one.engine, one.scheduling, max_kv)
+            sized.append(_with_memory(one, max_kv))
         except (ModelError, SettingsError) as error:
             raise SettingsError(f"--models {file.path}, [models.{one.name}]: {error}") from None
-        nbytes = needs.nbytes if one.size is None else int(one.size * GIB)
-        sized.append((replace(one, engine=needs.settings), nbytes))
     return budget, sized
+
+
+def _fitting(models: Sequence[FileModel], budget: int, count: int) -> list[tuple[FileModel, int]]:
+    """Return those of the models on this machine that can be served, with their memory; log why others cannot."""
+    max_kv, found = max(MIN_KV_BYTES, budget // (2 * min(count, FOUND_AT_ONCE))), list[tuple[FileModel, int]]()
+    for one in models:
+        try:
+            sized = _with_memory(one, max_kv)
+        except (ModelError, SettingsError) as error:
+            log.warning(f"{one.name} is not served: {error}")
+            continue
+        if sized[1] <= budget:
+            found.append(sized)
+        else:
+            log.warning(f"{one.name} is not served: it takes {sized[1] / 2**30:.1f} GiB, more than the budget of all.")
+    return found
+
+
+def _with_memory(one: FileModel, max_kv: int) -> tuple[FileModel, int]:
+    """Return a model with its memory in bytes. Raises ModelError, SettingsError."""
+    from inflight.build import memory_needs
+    from inflight.execution.memory import GIB
+
+    needs = memory_needs(one.engine, one.scheduling, max_kv)
+    return replace(one, engine=needs.settings), needs.nbytes if one.size is None else int(one.size * GIB)

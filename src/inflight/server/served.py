@@ -78,7 +78,7 @@ class ModelLease:
 @dataclass(frozen=True, slots=True)
 class ListedModel:
     """A name that requests may call. model: whose it is; adapter: that it stands for. served: None where the model is
-    not in memory; status, path: of one of several, whose folder or file it is, where it is known."""
+    not in memory; status, path, is_found: of one of several, as `PooledModel` has them."""
 
     name: str
     model: str
@@ -86,6 +86,7 @@ class ListedModel:
     served: Served | None
     status: ModelStatus | None = None
     path: str = ""
+    is_found: bool = False
 
 
 class ModelResidency(Protocol):
@@ -96,6 +97,9 @@ class ModelResidency(Protocol):
 
     async def unload(self, name: str) -> ModelStatus:
         """Unload the model as soon as its calls have ended. Raises ApiError."""
+
+    async def find(self) -> None:
+        """Look again which models are on this machine, where those are served."""
 
 
 class ServedModels(Protocol):

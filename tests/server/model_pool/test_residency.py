@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 
@@ -370,3 +371,32 @@ def test_two_of_equal_load_and_room_for_one_do_not_thrash() -> None:
     world.run(until=600, call_seconds=1.5)
     assert world.loads > 600 / (2 * HOLD_SWITCHES * 4 * 2)  # both had their turns
     assert world.loads * (world.load_seconds + 0.1) < 600 / (1 + HOLD_SWITCHES) + 5
+
+
+def test_a_call_says_for_how_long_its_model_stays() -> None:
+    residency = pool(2, needs("a", idle=60), needs("b"))
+    at = load(residency, "a", 0)
+    for seconds, expected in ((None, 60.0), (5.0, 5.0), (math.inf, None)):
+        residency.keep_alive("a", seconds)
+        assert residency.status("a", at).idle_in == expected
+    residency.keep_alive("a", 0.0)
+    assert residency.enter("a", at) and residency.decide(at + 1) == [], "it has a call"
+    residency.left("a", 1, at + 2)
+    assert residency.decide(at + 2) == [Unload("a")]
+
+
+def test_models_come_and_go() -> None:
+    residency = pool(2, needs("a"))
+    with pytest.raises(BudgetError):
+        residency.add(needs("large", 3))
+    residency.add(needs("b"))
+    load(residency, "b", 0)
+    assert not residency.remove("b"), "it is in memory"
+    residency.wait("a", 2)
+    assert not residency.remove("a"), "a call waits for it"
+    residency.end_wait("a")
+    assert residency.remove("a") and residency.decide(3) == []
+    residency.unload("b")
+    assert residency.decide(3) == [Unload("b")]
+    residency.ended("b", 4)
+    assert residency.remove("b") and residency.next_time(5) is None

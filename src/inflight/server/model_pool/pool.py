@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from prometheus_client.core import Metric
@@ -52,8 +53,32 @@ class ModelPool:
         self._by_name = {name: one for one in models for name in (*one.names, *(own.name for own in one.adapters))}
         self._max_wait, self._default = max_wait, default
         self._residency = Residency([one.needs for one in models], budget)
-        self._counts, self._waiting = PoolCounts(self._models), _WaitingCalls(self._models)
+        self._counts, self._waiting = PoolCounts(self._models), _WaitingCalls()
         self._keeper = ModelKeeper(self._models, self._residency, loader, self, self._counts, ended)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the models' own names."""
+        return tuple(self._models)
+
+    @property
+    def budget(self) -> int:
+        return self._residency.budget
+
+    def add(self, model: PoolModel) -> None:
+        """Add a model. Raises BudgetError where it could never be loaded."""
+        self._residency.add(model.needs)
+        self._counts.add(model.name)
+        self._models[model.name] = model
+        self._by_name |= dict.fromkeys(model.names, model)
+
+    def remove(self, name: str) -> bool:
+        """Remove a model that is not in memory, and that no call waits for; return whether it was one."""
+        if not self._residency.remove(name):
+            return False
+        removed = self._models.pop(name)
+        self._by_name = {known: one for known, one in self._by_name.items() if one is not removed}
+        return True
 
     async def open(self) -> None:
         """Return when the pinned models are loaded. Raises WorkerError for one that cannot be."""
@@ -252,8 +277,8 @@ class PoolLease:
 class _WaitingCalls:
     """The calls that wait for each model, in the order in which they came."""
 
-    def __init__(self, names: Iterable[str]):
-        self._lines: dict[str, list[asyncio.Future[PoolLease]]] = {name: [] for name in names}
+    def __init__(self) -> None:
+        self._lines = defaultdict[str, list[asyncio.Future[PoolLease]]](list)
 
     def has(self, name: str) -> bool:
         return bool(self._lines[name])

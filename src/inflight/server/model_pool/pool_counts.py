@@ -39,6 +39,12 @@ class PoolCounts:
             [(name,) for name in known],
         )
 
+    def add(self, name: str) -> None:
+        """Count a model that has come; what was counted of one of its name stays."""
+        for histograms in (self._loads, self._counts):
+            histograms.setdefault(name, Histogram(SECONDS))
+        self._refused.add(name, by=0)
+
     def loaded(self, name: str, seconds: float) -> None:
         self._loads[name].observe(seconds)
 

@@ -20,12 +20,15 @@ from inflight.server.processes.messages import (
     AskModels,
     AskPage,
     EngineBroken,
+    FindModels,
     LoadAdapter,
     Loading,
     LoadModel,
     ModelStatuses,
     Notice,
     Page,
+    PoolChanged,
+    PooledModel,
     PoolReady,
     PrefixCacheReset,
     Question,
@@ -48,15 +51,24 @@ class PoolEngines:
 
     first_ready = None
 
-    def __init__(self, make: Callable[[], ModelPool], metrics: PoolMetrics, announce: Callable[[ToChild], None]):
+    def __init__(
+        self,
+        make: Callable[[], ModelPool],
+        metrics: PoolMetrics,
+        announce: Callable[[ToChild], None],
+        find: Callable[[ModelPool], Awaitable[tuple[PooledModel, ...]]] | None = None,
+    ):
         """Make the engines.
 
         Args:
             make: Returns the pool; called in a thread, since it reads the models' files.
             metrics: Count what API processes report.
             announce: Sends a message to all API processes, and to those that are started later.
+            find: Adds models that have come to this machine, removes those that have gone, and returns all; None: the
+                pool's models stay the same.
         """
-        self._make, self._metrics, self._announce = make, metrics, announce
+        self._make, self._metrics, self._announce, self._find = make, metrics, announce, find
+        self._finding = asyncio.Lock()
         self._pool: ModelPool | None = None
         # By the API process and the number of its question.
         self._acquiring: dict[tuple[str, int], asyncio.Future[Answer]] = {}
@@ -103,6 +115,11 @@ class PoolEngines:
                 case AskFrames():
                     return ShownFrames(number, await pool.shown(question.data))
                 case AskModels():
+                    return ModelStatuses(number, pool.statuses())
+                case FindModels():
+                    if self._find is not None:
+                        async with self._finding:
+                            self._announce(PoolChanged(await self._find(pool)))
                     return ModelStatuses(number, pool.statuses())
                 case LoadModel():
                     return ModelStatuses(number, (await pool.load(question.name),))

@@ -64,6 +64,20 @@ class Residency:
         """Return the bytes of all that are in memory, or are being loaded."""
         return sum(one.nbytes for one in self._models.values() if one.in_memory)
 
+    def add(self, needs: ModelNeeds) -> None:
+        """Add a model. Raises BudgetError where it could never be loaded."""
+        added = Resident.of(needs)
+        _check_budget([*self._models.values(), added], self.budget)
+        self._models[needs.name] = added
+
+    def remove(self, name: str) -> bool:
+        """Remove a model that is not in memory, and that no call waits for; return whether it was one."""
+        one = self._models[name]
+        if one.in_memory or one.is_needed:
+            return False
+        del self._models[name]
+        return True
+
     def state(self, name: str) -> State:
         return self._models[name].state
 

@@ -33,6 +33,7 @@ from inflight.server.service import Service
 
 API_VERSION = "0.32.15"  # of ollama, whose API this follows: clients look for what is newer than some version
 MAX_PULLS = 2  # at once, of a process
+UNLOAD_SECONDS = 10.0  # that a model may take to be unloaded before it is deleted
 _FILLS = "{# .Suffix #}"  # editors look for this word of ollama's templates before they ask for gaps
 _FOREVER = timedelta(days=365 * 100)
 _STATUSES = {  # what clients show, and look for
@@ -161,7 +162,7 @@ def ollama_routes(service: Service, version: str) -> Routes:
         """Download a model into the caches. ollama's endpoint."""
         body = MODEL.decode(await body_bytes(request))
         _check_manages(service, request, "pull models")
-        steps = _pulled(body.asked, pulls)
+        steps = _pulled(service, body.asked, pulls)
         if body.stream is not False:
             return StreamingResponse(_lines(steps), media_type=NDJSON)
         last = OllamaProgress(status="")
@@ -174,10 +175,13 @@ def ollama_routes(service: Service, version: str) -> Routes:
         """Delete a model from the caches. ollama's endpoint."""
         name = MODEL.decode(await body_bytes(request)).asked
         _check_manages(service, request, "delete models")
-        if served_name(name, [one.name for one in await service.models.listed()]) is not None:
-            raise ApiError(409, f"The model {name!r} is in use by this server; end it first.", code="model_in_use")
+        if (one := await _listed(service, name)) is not None and one.is_found and one.status is not None:
+            await _unload(service, one.name)
+        elif one is not None:
+            raise ApiError(409, f"The model {name!r} is in use by this server.", code="model_in_use")
         async for _ in _ask_caches("delete", name):
             pass
+        await _look_again(service)
         return Response(status_code=200)
 
     for path, why in _NOT_SERVED.items():
@@ -337,7 +341,30 @@ async def _ask_caches(verb: Literal["pull", "delete"], name: str) -> AsyncGenera
             await process.wait()
 
 
-async def _pulled(name: str, pulls: asyncio.Semaphore) -> AsyncGenerator[OllamaProgress, None]:
+async def _listed(service: Service, name: str) -> ListedModel | None:
+    listed = {one.name: one for one in await service.models.listed()}
+    return listed.get(served_name(name, listed) or "")
+
+
+async def _unload(service: Service, name: str) -> None:
+    """Unload one of several models, and wait until it is. Raises ApiError where its calls take longer."""
+    assert service.models.residency is not None, "it is one of several"
+    await service.models.residency.unload(name)
+    for _ in range(int(UNLOAD_SECONDS / 0.1)):
+        one = await _listed(service, name)
+        if one is None or one.status is None or one.status.state in ("unloaded", "failed"):
+            return
+        await asyncio.sleep(0.1)
+    raise ApiError(409, f"The model {name!r} has calls in flight; try again when they have ended.", code="model_in_use")
+
+
+async def _look_again(service: Service) -> None:
+    """Have a pool of the models on this machine notice what has come or gone."""
+    if (residency := service.models.residency) is not None:
+        await residency.find()
+
+
+async def _pulled(service: Service, name: str, pulls: asyncio.Semaphore) -> AsyncGenerator[OllamaProgress, None]:
     """Pull a model, and report each step; the last one is success. Raises ApiError."""
     if pulls.locked():
         raise ApiError(503, f"{MAX_PULLS} models are being pulled; try again later.", code="too_many_pulls")
@@ -345,6 +372,7 @@ async def _pulled(name: str, pulls: asyncio.Semaphore) -> AsyncGenerator[OllamaP
         async for step in steps:
             if step.status != "done":
                 yield _progress(step)
+    await _look_again(service)
     for status in ("writing manifest", "success"):
         yield OllamaProgress(status=status)
 

@@ -32,12 +32,14 @@ class PooledModel(Struct, frozen=True):
         adapters: That requests may name instead.
         settings: Of its answers and limits.
         path: Of its folder or file; empty: it is not on this machine yet.
+        is_found: It is served since it was found on this machine, and goes with its files.
     """
 
     names: tuple[str, ...]
     adapters: tuple[Adapter, ...]
     settings: ServerSettings
     path: str = ""
+    is_found: bool = False
 
     @property
     def name(self) -> str:
@@ -142,6 +144,12 @@ class Lost(Struct, frozen=True, tag=True):
 
 class PoolReady(Struct, frozen=True, tag=True):
     """The pinned ones of several models are in memory."""
+
+
+class PoolChanged(Struct, frozen=True, tag=True):
+    """All models of the pool, to which some have come, or of which some have gone."""
+
+    models: tuple[PooledModel, ...]
 
 
 class Acquired(Struct, frozen=True, tag=True):
@@ -334,6 +342,12 @@ class AskModels(Struct, frozen=True, tag=True):
     question: int
 
 
+class FindModels(Struct, frozen=True, tag=True):
+    """Look again which models are on this machine, where the pool serves those."""
+
+    question: int
+
+
 class LoadModel(Struct, frozen=True, tag=True):
     """Load one of several models; the answer comes when it is in memory."""
 
@@ -371,10 +385,11 @@ class ResetPrefixCache(Struct, frozen=True, tag=True):
 
 Count = Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered  # for the metrics
 Notice = Count | Release | EngineBroken
-OfModels = Acquire | AskModels | LoadModel | UnloadModel
+OfModels = Acquire | AskModels | FindModels | LoadModel | UnloadModel
 Question = AskPage | AskFrames | LoadAdapter | UnloadAdapter | ResetPrefixCache | OfModels
 Answer = Page | ShownFrames | AdapterChanged | PrefixCacheReset | Acquired | ModelStatuses | Refused
-OfEngines = Model | Ready | Lost | Adapters | AdapterChanged | PoolReady | Acquired | ModelStatuses | Refused
+OfPool = PoolReady | PoolChanged | Acquired | ModelStatuses | Refused
+OfEngines = Model | Ready | Lost | Adapters | AdapterChanged | OfPool
 ToChild = Setup | Loading | DataReady | OfEngines | Signal | Reload | Page | ShownFrames | PrefixCacheReset
 FromChild = Up | Notice | Question
 

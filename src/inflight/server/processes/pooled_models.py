@@ -19,12 +19,14 @@ from inflight.server.processes.messages import (
     Acquired,
     AskModels,
     EngineBroken,
+    FindModels,
     FromChild,
     LoadModel,
     Lost,
     Model,
     ModelStatuses,
     OfEngines,
+    PoolChanged,
     PooledModel,
     PoolReady,
     Ready,
@@ -92,6 +94,9 @@ class PooledModels:
             case Lost():
                 if (link := self._links.pop(message.name, None)) is not None:
                     self._lose(link, message.sentence)
+            case PoolChanged():
+                left = {name: self._models[name] for name in self._links}
+                self._models = left | {one.name: one for one in message.models}
             case PoolReady():
                 self._is_open.set()
             case Acquired() | ModelStatuses():
@@ -119,9 +124,13 @@ class PooledModels:
     async def listed(self) -> Sequence[ListedModel]:
         found: list[ListedModel] = []
         for status in await self._ask(AskModels):
-            model, link = self._models[status.name], self._links.get(status.name)
+            if (model := self._models.get(status.name)) is None:
+                continue  # it has come, or gone, meanwhile
+            link = self._links.get(status.name)
             served = None if link is None else link.served
-            found += [ListedModel(name, model.name, None, served, status, model.path) for name in model.names]
+            found += [
+                ListedModel(name, model.name, None, served, status, model.path, model.is_found) for name in model.names
+            ]
             found += [ListedModel(own.name, model.name, own, served, status, model.path) for own in model.adapters]
         return found
 
@@ -165,6 +174,9 @@ class PooledModels:
     async def unload(self, name: str) -> ModelStatus:
         [status] = await self._ask(lambda question: UnloadModel(question, name))
         return status
+
+    async def find(self) -> None:
+        await self._ask(FindModels)
 
     # -- engines --------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from inflight.server.processes.messages import (
     Lost,
     Model,
     Notice,
+    PoolChanged,
     Question,
     Ready,
     Reload,
@@ -301,6 +302,8 @@ class Supervisor:
         if isinstance(message, Adapters):
             known = message.adapters
             self._missed = [replace(one, adapters=known) if isinstance(one, Ready) else one for one in self._missed]
+        elif isinstance(message, PoolChanged):
+            self._missed.insert(0, message)  # before what is said of its models
         elif not isinstance(message, Lost):
             self._missed.append(message)
         for child in self._children.values():
