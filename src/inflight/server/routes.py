@@ -9,14 +9,14 @@ from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, ValidationError
 from msgspec.structs import fields
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
-from inflight.server.common.bodies import read_text
+from inflight.server.common.mistakes import wrong_value
 from inflight.server.errors import ApiError, Error, invalid
 from inflight.server.tenants import Tenant
 
@@ -110,12 +110,27 @@ def read_query(request: Request, kind: type[Q]) -> Q:
     for name, parameter, type_, is_list in _parameters(kind):
         if parameter in given:
             text: Any = given.getlist(parameter) if is_list else given[parameter]
-            values[name] = read_text(parameter, type_, text)
+            values[name] = _value_of(parameter, type_, text)
     try:
         return kind(**values)
     except TypeError:
         missing = next(one.encode_name for one in fields(kind) if one.name not in values and one.required)
         raise invalid(f"The parameter {missing!r} is missing; give it.", missing, "missing_field") from None
+
+
+def _value_of(name: str, type_: Any, text: str | list[str]) -> Any:
+    """Return the value that a parameter's text stands for: "20" is a number, "true" is a truth.
+
+    Args:
+        text: Several texts, where the parameter may be given several times.
+
+    Raises:
+        ApiError: 400.
+    """
+    try:
+        return msgspec.convert(text, type_, strict=False)
+    except ValidationError as error:
+        raise wrong_value(name, type_, error, text) from None
 
 
 @cache

@@ -98,8 +98,7 @@ class ModelResidency(Protocol):
     async def unload(self, name: str) -> ModelStatus:
         """Unload the model as soon as its calls have ended. Raises ApiError."""
 
-    async def find(self) -> None:
-        """Look again which models are on this machine, where those are served."""
+    async def find(self) -> None: ...  # looks again which models are on this machine, where those are served
 
 
 class ServedModels(Protocol):

@@ -15,7 +15,7 @@ from msgspec.structs import fields as struct_fields
 
 from inflight.counted import shortened
 from inflight.server.common.aliases import ALIAS_DECODERS, aliases_for, translated
-from inflight.server.common.mistakes import UNREADABLE, not_json, without_unknown, wrong_value
+from inflight.server.common.mistakes import UNREADABLE, not_json, without_unknown
 from inflight.server.errors import ApiError, invalid
 
 UnknownFieldPolicy = Literal["warn", "ignore", "refuse"]
@@ -99,21 +99,6 @@ def read_value(name: str, decoder: msgspec.json.Decoder[V], raw: Raw, unknown: U
         name,
         "unknown_field",
     )
-
-
-def read_text(name: str, type_: Any, text: str | list[str]) -> Any:
-    """Return the value that a parameter's text stands for: "20" is a number, "true" is a truth.
-
-    Args:
-        text: Several texts, where the parameter may be given several times.
-
-    Raises:
-        ApiError: 400.
-    """
-    try:
-        return msgspec.convert(text, type_, strict=False)
-    except ValidationError as error:
-        raise wrong_value(name, type_, error, text) from None
 
 
 def fields_of(body: bytes | memoryview) -> dict[str, Raw]:
