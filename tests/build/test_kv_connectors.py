@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from core.harness import Setup
 from execution.kv.transfer.two_peers import DESCRIPTION
 
-from inflight.build.kv_connectors import KVConnectors, resolve_connectors
+from inflight.build.kv_connectors import ConnectorSettings, KVConnectors, resolve_connectors
 from inflight.build.kv_transfer import KVIdentity, KVPeerSettings
 from inflight.config.engine import EngineSettings
 from inflight.config.setting import SettingsError
 from inflight.core.types.kv_transfer import KVTransferOptions, Role
 from inflight.core.types.sampling import Adapter
+from inflight.execution.kv.block_memory import BlockMemory, KVMemory
+from inflight.execution.kv.offload.staging import HostStaging
+from inflight.execution.kv.transfer.staged_peers import StagedPeers
 from inflight.execution.step_progress import StepActivity
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.peer_secret import PeerSecret
@@ -81,3 +85,20 @@ def test_adapters_are_described_as_loaded_and_identified_by_their_files(tmp_path
     )
     gone = Adapter("gone", str(tmp_path / "nowhere"))
     assert identity.fingerprint(gone) not in kinds
+
+
+def test_transfers_by_way_of_host_memory_are_abandoned_with_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    abandoned: list[StagedPeers] = []
+    monkeypatch.setattr(StagedPeers, "abandon", lambda peers: abandoned.append(peers))
+    digest: Future[str] = Future()
+    digest.set_result("")
+    connectors = KVConnectors(ConnectorSettings(None, peers("decode"), digest), lambda digest: DESCRIPTION)
+    memory = KVMemory(BlockMemory(memoryview(bytearray(64)), 16), 1, None)
+    (tier,) = connectors.open(lambda: HostStaging(memory, 0, 0, _no_copy, _no_copy), StepActivity())
+    connectors.abandon()
+    assert abandoned == [tier]
+    tier.close()
+
+
+def _no_copy(sources: object, targets: object) -> None:
+    """Copy nothing."""
