@@ -314,13 +314,14 @@ class StateCheckpoints:
         unpublished, slot = _progress(sequence).unpublished, None
         if unpublished and unpublished[0][0] == position:
             slot = unpublished.pop(0)[1]
+        if self._has_exporter and position == self._export_end(sequence):
+            self._hold_exported(sequence, self.slots.find(node) if slot is None else slot)
+        if slot is not None:
             self.slots.publish(slot, node)
             self._on_publish(node)
             is_of_answer = position > len(sequence.prompt)
             if not is_of_answer and not self.slots.is_mark(slot):
                 self._on_store(node)
-        if self._has_exporter and position == self._export_end(sequence):
-            self._hold_exported(sequence, self.slots.find(node) if slot is None else slot)
 
     def publish_checkpoints(self) -> None:
         """Make the checkpoints of the plan under construction findable for the next one."""
