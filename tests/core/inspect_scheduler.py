@@ -103,7 +103,7 @@ def with_unsent_blocks(scheduler: Scheduler) -> set[int]:
 
 def evictable_host_blocks(scheduler: Scheduler) -> int:
     """Host blocks with content for which no preempted sequence waits."""
-    return scheduler._memory._host.num_evictable
+    return len(scheduler._memory._host._evictable)
 
 
 def num_kept_blocks(scheduler: Scheduler, sequence: Sequence) -> int:
@@ -244,7 +244,7 @@ def _check_host(scheduler: Scheduler) -> None:
     assert all(sorted(one.waiters) == sorted(waiters.get(one.node, [])) for one in cached)
     evictable = {one.host_block: one for one in cached if one.host_block is not None and not one.waiters}
     assert host._evictable == evictable
-    assert sorted(host._order) == sorted(evictable) and len(host._order) == host.num_evictable
+    assert sorted(host._order) == sorted(evictable) and len(host._order) == len(host._evictable)
     snapshot = scheduler.stats()
     assert snapshot.held_host_blocks == len(used) + len(moving)
     assert snapshot.swapped_sequences == len(host._waiting)

@@ -37,7 +37,8 @@ def lines(files: list[Path]) -> int:
     return sum(len(one.read_text(encoding="utf-8").splitlines()) for one in files)
 
 
-def test_a_decode_step_passes_the_files_that_the_page_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+def passed(make: Callable[[], LLM], prompt: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Serve a prompt; return the files of the package that its decode steps pass."""
     called = set[str]()
 
     def note(frame: Any, event: str, argument: object) -> None:
@@ -62,10 +63,15 @@ def test_a_decode_step_passes_the_files_that_the_page_lists(monkeypatch: pytest.
         return bool(plan.chunks) and all(one.length == 1 and not one.num_drafts for one in plan.chunks)
 
     monkeypatch.delenv("INFLIGHT_ISA", raising=False)
-    llm = LLM(max_model_len=128, speculation="off")
+    llm = make()
     watch(ModelRunner, "submit", lambda _, plan: is_decode(plan))
     watch(InFlight, "result", lambda flight: is_decode(flight.plan))
-    llm.generate(["Once upon a time"], SamplingParams(max_tokens=8, ignore_eos=True))
+    llm.generate([prompt], SamplingParams(max_tokens=4, ignore_eos=True))
+    return called
+
+
+def test_a_decode_step_passes_the_files_that_the_page_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = passed(lambda: LLM(max_model_len=128, speculation="off"), "Once upon a time", monkeypatch)
     path = listed("A decode step on a CPU passes", "and then")
     assert called == set(path)
     assert len(path) <= MAX_FILES

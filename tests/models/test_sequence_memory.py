@@ -6,7 +6,7 @@ from pathlib import Path
 
 from inflight.models.known import known_model, known_names, read_model
 from inflight.models.registry import read_spec
-from inflight.models.sequence_memory import kept_bytes, kv_bytes_per_token, paged_kv_bytes_per_token, state_bytes
+from inflight.models.sequence_memory import kv_bytes_per_token, paged_kv_bytes_per_token, read_bytes, state_bytes
 from inflight.models.spec import ModelSpec
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -16,11 +16,11 @@ def published(name: str) -> ModelSpec:
     return read_model(name if name in known_names() else str(PUBLISHED / f"{name}.json"))
 
 
-def test_layers_with_a_window_keep_no_more_than_it() -> None:
+def test_of_layers_with_a_window_no_more_than_it_is_read() -> None:
     """gpt-oss-20b: 12 layers of 2·8·64 elements see all, 12 see 128 tokens."""
     model, layer = published("gpt-oss-20b"), 2 * 8 * 64 * 2
-    assert kept_bytes(model, 100) == 24 * layer * 100
-    assert kept_bytes(model, 1000) == 12 * layer * 1000 + 12 * layer * 128
+    assert read_bytes(model, 100) == 24 * layer * 100
+    assert read_bytes(model, 1000) == 12 * layer * 1000 + 12 * layer * 128
     assert paged_kv_bytes_per_token(model) == 24 * layer
     assert kv_bytes_per_token(model, 1) == 12 * layer / 2
 
@@ -30,7 +30,7 @@ def test_a_model_of_windows_alone_grows_by_nothing() -> None:
     data = {**sizes, "model_type": "mistral", "intermediate_size": 96, "vocab_size": 100, "sliding_window": 32}
     model = read_spec(data)
     assert kv_bytes_per_token(model) == 0
-    assert kept_bytes(model, 32) == kept_bytes(model, 10_000) == 2 * 2 * 2 * 16 * 2 * 32
+    assert read_bytes(model, 32) == read_bytes(model, 10_000) == 2 * 2 * 2 * 16 * 2 * 32
 
 
 def test_recurrent_states_have_one_size() -> None:

@@ -41,14 +41,6 @@ def read_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_byte
     )
 
 
-def kept_bytes(spec: ModelSpec, tokens: float, item_bytes: float = 2, scale_bytes: float = 0) -> float:
-    """Bytes of keys and values that a sequence of `tokens` tokens needs: of a layer with a window its window's."""
-    return sum(
-        count * _bytes(layer.mixer.cached, item_bytes, scale_bytes) * min(tokens, layer.mixer.visible_tokens or tokens)
-        for layer, count in spec.kinds_of_layers
-    )
-
-
 def _bytes(one: TokenKV | None, item_bytes: float, scale_bytes: float = 0) -> float:
     """Return the bytes of one token in one layer."""
     return 0 if one is None else one.elements * item_bytes + one.scales * scale_bytes

@@ -61,10 +61,6 @@ class HostTier:
         return self.num_blocks - len(self._free)
 
     @property
-    def num_evictable(self) -> int:
-        return len(self._evictable)
-
-    @property
     def num_waiting(self) -> int:
         """Preempted sequences for which content is kept."""
         return len(self._waiting)

@@ -21,7 +21,6 @@ from inflight.models.errors import ModelError
 
 STRING, ARRAY, BOOL, _INT32 = 8, 9, 7, 5
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # little endian
-_FLOATS = (6, 12)
 _NO_TOKEN = 2**32 - 1  # -1 as an unsigned number
 _LENGTH = struct.Struct("<Q")
 _LONGEST_TEXT = 2**24  # bytes of one string; a chat template has a thousandth of it
