@@ -1,5 +1,6 @@
 // What is wider than the screen is scrolled: by keys too, and with a word that says so.
 document$.subscribe(() => {
+  document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
   for (const box of document.querySelectorAll(".md-typeset p:has(> img), .md-typeset pre > code, .md-typeset__scrollwrap")) {
     const mark = () => {
       const isWide = box.scrollWidth > box.clientWidth + 1;

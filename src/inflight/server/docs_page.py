@@ -26,7 +26,8 @@ table{{border-collapse:collapse;width:100%;margin:.5rem 0}}
 th,td{{text-align:left;vertical-align:top;padding:.2rem .8rem .2rem 0;border-top:1px solid #8883}}
 .method{{display:inline-block;min-width:4rem;font-weight:700}}
 </style>
-{nav}<h1>{title} {version}</h1>
+{nav}<main>
+<h1>{title} {version}</h1>
 <p>{description} This page is made of <a href="openapi.json">openapi.json</a>.</p>
 """
 
@@ -48,7 +49,7 @@ def docs_page(document: Json, has_ui: bool = True) -> bytes:
         parts += [f"<h2>{escape(tag)}</h2>", *shown]
     schemas = document["components"]["schemas"]
     parts += ["<h2>schemas</h2>", *(_schema(name, schemas[name]) for name in sorted(schemas))]
-    return "\n".join(parts).encode()
+    return "\n".join([*parts, "</main>"]).encode()
 
 
 def _operation(method: str, path: str, operation: Json) -> str:
