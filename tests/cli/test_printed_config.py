@@ -60,3 +60,9 @@ def test_a_file_in_yaml_is_named_as_such(capsys: pytest.CaptureFixture[str], tmp
     file.write_text("port: 8000\n")
     assert call(["serve", "--config", str(file)]) == 2
     assert "Options are written in TOML, not YAML: max-num-seqs = 64." in capsys.readouterr().err
+
+
+def test_mistakes_are_reported_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["serve", "--print-config", "--max-model-len", "1"]) == 1
+    printed = capsys.readouterr()
+    assert not printed.out and "--max-model-len is 1, which leaves no room" in printed.err

@@ -1,7 +1,7 @@
-"""Options of vLLM, llama-server and SGLang: the one of ours that each is read as, or why it has none.
+"""Options of vLLM, llama-server, SGLang and ollama: the one of ours that each is read as, or why it has none.
 
-The option parser of the verbs that run an engine and the tables in docs/ read the rows here. A row has the servers that
-have the option (v, l, s), its names with the form of its value, and what becomes of it.
+The option parser of the verbs that run an engine and the tables in docs/ read the rows here. A row has the first
+letters of the servers that have the option, its names with the form of its value, and what becomes of it.
 """
 
 from __future__ import annotations

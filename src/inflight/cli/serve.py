@@ -108,6 +108,8 @@ def command(name: str | None, **values: Any) -> int:
     if values.pop("print_config"):
         from inflight.cli.printed_config import printed_config
 
+        if values["models"] is None:
+            settings_of(name, dict(values))  # reports mistakes
         click.echo(printed_config(click.get_current_context()), nl=False)
         return 0
     if (models := values.pop("models")) is not None:
