@@ -39,7 +39,7 @@ WORK = {
         "name": "./a", "served_model_name": ("X",), "max_model_len": 8192
     },
     "--disable-log-requests a/b --enable-prefix-caching": {"name": "a/b"},
-    "a/b --quantization awq": {"name": "a/b"},
+    "a/b --quantization awq --attention-backend FLASH_ATTN": {"name": "a/b"},
     "a/b --reasoning-parser qwen3 --enable-auto-tool-choice --tool-call-parser hermes": {
         "name": "a/b", "reasoning_parser": "qwen3", "tool_parser": "hermes"
     },

@@ -161,6 +161,12 @@ def _dtype(value: str) -> list[str]:
     return ["float32" if value == "float" else value]
 
 
+def _attention(value: str) -> list[str]:
+    if value in ("auto", "flash-attn", "flashinfer"):
+        return [value]
+    raise NoEffect("our kernels compute attention")
+
+
 # Values of options that we have, too.
 VALUES: dict[str, Convert] = {
     "--max-model-len": _length,
@@ -171,5 +177,6 @@ VALUES: dict[str, Convert] = {
         *("bitsandbytes", "modelopt", "modelopt_fp4", "w8a8_int8", "w8a8_fp8"),
     ),
     "--load-format": _of_files("safetensors", "hf", "gguf", "mistral", "pt", "bitsandbytes", "runai_streamer"),
-    "--kv-cache-dtype": words(fp8_e4m3="fp8", fp8_e5m2="fp8", bfloat16="auto", bf16="auto"),
+    "--kv-cache-dtype": words(fp8_e4m3="fp8", fp8_e5m2="fp8", bfloat16="auto", bf16="auto", float16="auto"),
+    "--attention-backend": _attention,
 }
