@@ -120,7 +120,6 @@ class Verb(click.Command):
         found = super().get_help_option(ctx)
         if found is None or len(self.params) <= _MANY or isinstance(found, _HelpOption):
             return found
-        words = [*_words_of(self._grouped(ctx)), "all"]
         self._help_option = _HelpOption(
             found.opts,
             is_flag=False,
@@ -130,7 +129,7 @@ class Verb(click.Command):
             metavar="[GROUP]",
             callback=self._show_help,
             help="Show a short help; the options of a GROUP; or all.",
-            shell_complete=lambda context, option, begun: [CompletionItem(w) for w in words if w.startswith(begun)],
+            shell_complete=self._complete_groups,
         )
         return self._help_option
 
@@ -158,6 +157,9 @@ class Verb(click.Command):
                 shown.setdefault(groups.get(str(parameter.name), _REST), []).append((str(parameter.name), record))
         shown[_REST] = shown.pop(_REST, [])  # the last
         return shown
+
+    def _complete_groups(self, ctx: click.Context, option: click.Parameter, begun: str) -> list[CompletionItem]:
+        return [CompletionItem(word) for word in (*_words_of(self._grouped(ctx)), "all") if word.startswith(begun)]
 
     def _show_help(self, ctx: click.Context, option: click.Parameter, given: str | None) -> None:
         if given is None or ctx.resilient_parsing:
