@@ -9,9 +9,9 @@ from typing import Any
 import click
 import pytest
 
-from inflight.cli.foreign_options import NO_EFFECT, READ_AS, REFUSED, SAMPLING, SEVERAL
+from inflight.cli.foreign_options import NO_EFFECT, READ_AS, REFUSED, SAMPLING
 from inflight.cli.foreign_values import VALUES
-from inflight.cli.translated_options import names_of
+from inflight.cli.translated_options import CONVERTED, SEVERAL, names_of
 
 ENGINE_VERBS = ("serve", "run", "chat", "embed")
 
@@ -136,7 +136,7 @@ def test_rows_name_options_that_there_are_and_no_name_twice() -> None:
     known = {name for verb in ENGINE_VERBS for one in command_of(verb).params for name in one.opts}
     for row in READ_AS:
         assert not row.ours or row.ours.split(" ")[0] in known, row
-    assert {*SEVERAL, *VALUES} <= known
+    assert {*SEVERAL, *CONVERTED} <= known and set(CONVERTED) == set(VALUES)
     rows = [(row.servers, row.names) for row in READ_AS] + [(one[0], one[1]) for one in (*NO_EFFECT, *REFUSED)]
     names = [name for servers, text in rows for name in names_of(text)[0]]
     assert len(names) == len(set(names)), [name for name in names if names.count(name) > 1]

@@ -316,7 +316,6 @@ REFUSED: tuple[tuple[str, str, str], ...] = (
     ("l", "--repeat-last-n N", "penalties read the whole text"),
 )
 
-SEVERAL = ("--served-model-name", "--api-key", "--lora")  # of ours, which take several words behind them at vLLM
 # Sampling settings that llama-server has as options of the server: keys of --override-generation-config.
 SAMPLING = {
     "--temp": "temperature", "--temperature": "temperature", "--top-k": "top_k", "--top-p": "top_p", "--min-p": "min_p",

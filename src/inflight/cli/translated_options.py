@@ -14,6 +14,13 @@ import click
 from inflight.cli.options import show_choice
 from inflight.cli.verb import Verb
 
+# Of our options, those that take several words behind them at vLLM, and those with values that others write in another
+# way. They are named here, so that the tables are loaded for options of others alone.
+SEVERAL = ("--served-model-name", "--api-key", "--lora")
+CONVERTED = (
+    *("--max-model-len", "--max-num-batched-tokens", "--dtype", "--quantization", "--load-format", "--kv-cache-dtype"),
+    "--attention-backend",
+)
 _OPTIONAL = re.compile(r"\d+|on|off|auto|all|none|true|false")  # a value that may be left out
 _NUMBER = re.compile(r"-\d")
 
@@ -106,18 +113,16 @@ class _Translation:
         return other
 
     def _ours(self, name: str, inline: str | None) -> list[str]:
-        from inflight.cli.foreign_options import SEVERAL
-        from inflight.cli.foreign_values import VALUES
-
         option = self._own[name]
         if option.is_flag:
             return [name if inline is None else f"{name}={inline}"]
         values = [inline] if inline is not None else self._values(option.nargs)
         if name in SEVERAL and self._has_model:
             values += self._several()
-        convert = VALUES.get(name)
-        if convert is not None and values:
-            return self._converted(name, values[0], [name], convert)
+        if name in CONVERTED and values:
+            from inflight.cli.foreign_values import VALUES
+
+            return self._converted(name, values[0], [name], VALUES[name])
         if name in SEVERAL:
             return [word for one in values for word in (name, one)] if values else [name]
         return [f"{name}={inline}"] if inline is not None else [name, *values]
