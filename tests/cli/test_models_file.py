@@ -62,6 +62,16 @@ def test_the_command_line_holds_for_all_that_say_nothing(tmp_path: Path) -> None
     assert a.server.max_n == b.server.max_n == 3 and file.max_wait == MAX_WAIT
 
 
+def test_options_in_json_hold_for_all_too(tmp_path: Path) -> None:
+    text = "[models.a]\n[models.b]\noverride-generation-config = { temperature = 0 }\nchat-template = '{{ x }}'\n"
+    options = ("--chat-template-kwargs", '{"mood": "calm"}', "--override-generation-config", '{"top_p": 0.5}')
+    a, b = read(tmp_path, text, *options).models
+    assert a.engine.chat_template_kwargs == b.engine.chat_template_kwargs == {"mood": "calm"}
+    assert a.server.override_generation_config == {"top_p": 0.5}
+    assert b.server.override_generation_config == {"temperature": 0}
+    assert (a.engine.chat_template, b.engine.chat_template) == (None, "{{ x }}")
+
+
 def test_lanes_of_a_configuration_file_are_every_models(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("[lanes.vip]\nweight = 2\n[lanes.night]\nbackground = true\n", encoding="utf-8")

@@ -22,6 +22,7 @@ size = 0.4                  # GiB that it takes, where that is known better than
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -127,12 +128,17 @@ def _model(where: str, name: str, table: dict[str, Any], verb: click.Context) ->
 def _parsed(verb: click.Context, parameters: list[click.Parameter], defaults: Mapping[str, Any]) -> click.Context:
     """Parse the verb's options as the table has them, and else the command line or the environment."""
     given = {
-        str(one.name): verb.params[str(one.name)]
+        str(one.name): _as_word(verb.params[str(one.name)])
         for one in parameters
         if one.name in verb.params and one.name != "model" and _was_given(verb, str(one.name))
     }
     command = verb.command.without_environment() if isinstance(verb.command, Verb) else verb.command
     return command.make_context(verb.info_name, [], default_map={**given, **defaults})
+
+
+def _as_word(value: Any) -> Any:
+    """Return a value as it is typed, where that is JSON."""
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def _was_given(verb: click.Context, name: str) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -111,7 +112,8 @@ def current_app() -> Starlette:
 def app(arguments: Mapping[str, Any]) -> serve.Application:
     """Return the application for these options. Raises click.UsageError, SettingsError."""
     given = {"replicas": 1, **arguments}
-    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    texts = {name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in given.items()}
+    words = [word for name, text in texts.items() for word in (f"--{name}", text)]
     with command.make_context("serve", words) as context:  # which some settings ask what was given
         values = context.params
         asked = settings_of(values.pop("name"), values)
