@@ -107,6 +107,19 @@ def test_refusals_are_sentences(hub: FakeHub) -> None:
     assert unfinished_downloads() == []
 
 
+def test_what_is_cached_is_used_without_the_hub_and_without_writing(hub: FakeHub) -> None:
+    steps: list[PullStep] = []
+    path = pull_model("owner/name")
+    hub.asked.clear()
+    assert pull_model("owner/name:latest") == path
+    assert [asked for _, asked, _ in hub.asked if "harness" not in asked] == ["/api/models/owner/name"]
+    hub.repositories.clear()  # or it became private
+    assert resolve_model("owner/name", report=steps.append) == path
+    assert steps[-1].text == (
+        "owner/name: the hub does not answer for it (RepositoryNotFoundError); the cached files are used."
+    )
+
+
 def test_of_two_pulls_one_waits_and_says_so(hub: FakeHub, tmp_path: Path) -> None:
     lock = tmp_path / "hub" / ".locks" / "models--owner--name" / "pull.lock"
     lock.parent.mkdir(parents=True)

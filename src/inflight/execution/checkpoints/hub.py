@@ -11,7 +11,7 @@ from pathlib import Path
 
 from inflight.execution.checkpoints.hub_download import Repository, ask_hub, cached_snapshot, download
 from inflight.execution.checkpoints.packaged.catalogue import SUGGESTED, near_name, packaged_model
-from inflight.execution.checkpoints.pull_progress import Report, shown_by
+from inflight.execution.checkpoints.pull_progress import PullStep, Report, shown_by
 from inflight.models.errors import ModelError
 from inflight.models.gguf.choosing import model_in, models_among, named
 from inflight.models.gguf.gguf_model import is_gguf
@@ -96,7 +96,7 @@ def hub_id_of(name: str) -> tuple[str, str | None]:
     """Return the repository and the quantization that a name means. Raises ModelError for a name that means none."""
     found = _HUB_ID.fullmatch(_bare(name))
     if found is not None and not found["id"].endswith(_FILES):
-        return found["id"], found["tag"]
+        return found["id"], None if found["tag"] == "latest" else found["tag"]
     if _SHORT_NAME.fullmatch(name) is not None and not name.endswith(_FILES):
         raise _no_hub_id(name)
     what = "file" if is_gguf(Path(name)) else "model folder"
@@ -137,16 +137,19 @@ def fetch_folder(name: str, files: Sequence[str]) -> Path:
 
 
 def _ask(name: str, repository: str, revision: str | None, report: Report) -> Repository | Path:
-    """Return what the hub has of a repository; the folder of what is cached where the hub does not answer."""
+    """Return what the hub has of a repository; the folder of what is cached where the hub does not answer, or no longer
+    shows it to this user."""
     from huggingface_hub import errors as hub
 
     try:
         return ask_hub(name, repository, revision, report)
-    except (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.HFValidationError):
+    except (hub.RevisionNotFoundError, hub.HFValidationError):
         raise
-    except Exception:  # whatever the hub's HTTP library raises where there is no network
+    except Exception as error:  # whatever the hub's HTTP library raises where there is no network
         if (cached := cached_snapshot(repository, revision)) is None:
             raise
+        why = type(error).__name__
+        report(PullStep("asking", name, f"{name}: the hub does not answer for it ({why}); the cached files are used."))
         return cached
 
 

@@ -103,12 +103,14 @@ def download(repository: Repository, names: Sequence[str], report: Report) -> Pa
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    disable_progress_bars()
     folder = repository_folder(repository.id)
+    snapshot = folder / "snapshots" / repository.commit
+    if all((snapshot / name).exists() for name in names):
+        return snapshot  # of a cache that may be read-only
+    disable_progress_bars()
     lock = cache_root() / ".locks" / folder.name / "pull.lock"
     try:
         with locked(lock, repository.model, report):
-            snapshot = folder / "snapshots" / repository.commit
             missing = [name for name in names if not (snapshot / name).exists()]
             _check_space(repository, missing, folder)
             for name in missing:
