@@ -301,7 +301,10 @@ RERANK_ENDPOINTS = (
     Endpoint(
         name="text_rerank",
         path="/rerank",
-        body=BodyDecoder(TextRerankBody, neutral=_CUT_AT_END),
+        body=BodyDecoder(
+            TextRerankBody,
+            neutral={**_CUT_AT_END, "documents": ((), "this path takes texts; /v1/rerank takes documents.")},
+        ),
         prepare=prepare_text_rerank,
         result=list[RankedText],
         serializer=TextRerankSerializer,

@@ -1,0 +1,596 @@
+"""Cases of vLLM's own tests of its API, restated by what they ask and expect; their names are vLLM's.
+
+docs/results/vllm-api-cases.md lists all of vLLM's cases; those that other files here have already are named there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from text_models import write_embedder, write_reranker
+
+from .conftest import Server
+from .test_texts import served
+
+Json = dict[str, Any]
+MODEL = "built-in"
+CHAT, COMPLETION, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+MESSAGES = [
+    {"role": "system", "content": "You are a helpful assistant."},
+    {"role": "user", "content": "What is a lane?"},
+]
+LANGUAGES = ["Python", "Java", "JavaScript", "C++", "C#", "PHP", "TypeScript", "Ruby", "Swift", "Kotlin"]
+ADDRESS = r"((25[0-5]|(2[0-4]|1\d|[1-9]|)\d)\.){3}(25[0-5]|(2[0-4]|1\d|[1-9]|)\d)"
+EMPLOYEE = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        "skills": {"type": "array", "items": {"type": "string", "maxLength": 10}, "minItems": 3, "maxItems": 4},
+    },
+    "required": ["name", "age", "skills"],
+    "additionalProperties": False,
+}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_current_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "maxLength": 20},
+                "state": {"type": "string", "maxLength": 2},
+                "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+            },
+            "required": ["city", "state", "unit"],
+        },
+    },
+}
+FORECAST = {"type": "function", "function": {**WEATHER["function"], "name": "get_forecast"}}  # type: ignore[dict-item]
+NO_ARGUMENTS = {"type": "function", "function": {"name": "get_current_time", "parameters": {"type": "object"}}}
+
+
+def ask(server: Server, path: str, **body: Any) -> Json:
+    answer = server.post(path, {"model": MODEL, **body})
+    assert answer.status_code == 200, answer.text
+    found: Json = answer.json()
+    return found
+
+
+def chat(server: Server, **body: Any) -> Json:
+    return ask(server, CHAT, **{"messages": MESSAGES, "max_completion_tokens": 10, "temperature": 0, **body})
+
+
+def text(answer: Json) -> str:
+    content: str = answer["choices"][0]["message"]["content"]
+    return content
+
+
+def frames(server: Server, path: str, **body: Any) -> list[Json]:
+    answer = server.post(path, {"model": MODEL, "stream": True, **body})
+    assert answer.status_code == 200, answer.text
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x"}}
+REFUSED: dict[str, tuple[str, Json, str]] = {
+    "too_many_chat_logprobs": (CHAT, {"messages": MESSAGES, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    "too_many_completion_logprobs": (COMPLETION, {"prompt": "A", "logprobs": 21}, "logprobs"),
+    "prompt_logprobs_chat[-2]": (CHAT, {"messages": MESSAGES, "prompt_logprobs": -2}, "prompt_logprobs"),
+    "structured_outputs_type_error": (
+        CHAT,
+        {"messages": MESSAGES, "structured_outputs": {"regex": {"1": "Python"}}},
+        "structured_outputs.regex",
+    ),
+    "long_seed": (CHAT, {"messages": MESSAGES, "seed": 1 << 63}, "seed"),
+    "long_seed[below]": (CHAT, {"messages": MESSAGES, "seed": -(1 << 63) - 1}, "seed"),
+    "n_parameter_massive_value": (CHAT, {"messages": MESSAGES, "n": 100_000_000}, "n"),
+    "chat_logit_bias_invalid": (CHAT, {"messages": MESSAGES, "logit_bias": {"99999999": 1}}, "logit_bias"),
+    "json_schema_response_format_missing_schema": (
+        CHAT,
+        {"messages": MESSAGES, "response_format": FORMAT},
+        "response_format",
+    ),
+    "json_schema_response_format_missing_schema[completion]": (
+        COMPLETION,
+        {"prompt": "A", "response_format": FORMAT},
+        "response_format",
+    ),
+    "invalid_json_schema": (
+        CHAT,
+        {"messages": MESSAGES, "structured_outputs": {"json": {"type": "object", "properties": {"a": {"type": "no"}}}}},
+        "structured_outputs",
+    ),
+    "invalid_regex": (CHAT, {"messages": MESSAGES, "structured_outputs": {"regex": "["}}, "structured_outputs"),
+    "invalid_grammar": (
+        CHAT,
+        {"messages": MESSAGES, "structured_outputs": {"grammar": "root: ("}},
+        "structured_outputs",
+    ),
+    "empty_grammar": (CHAT, {"messages": MESSAGES, "structured_outputs": {"grammar": ""}}, "structured_outputs"),
+    "invalid_regex[completion]": (
+        COMPLETION,
+        {"prompt": "A", "structured_outputs": {"regex": "["}},
+        "structured_outputs",
+    ),
+    "empty_prompt": (COMPLETION, {"prompt": ""}, "prompt"),
+    "out_of_vocab_token_ids": (COMPLETION, {"prompt": [999_999]}, "prompt"),
+    "negative_prompt_token_ids_flat": (COMPLETION, {"prompt": [-1, 2]}, "prompt"),
+    "negative_prompt_token_ids_nested": (COMPLETION, {"prompt": [[1, -2]]}, "prompt"),
+    "disable_prompt_embeds": (COMPLETION, {"prompt": "A", "prompt_embeds": "AAAA"}, "prompt_embeds"),
+    "inconsistent_tool_choice_and_tools": (CHAT, {"messages": MESSAGES, "tool_choice": "required"}, "tool_choice"),
+    "inconsistent_tool_choice_and_tools[named]": (
+        CHAT,
+        {
+            "messages": MESSAGES,
+            "tools": [WEATHER],
+            "tool_choice": {"type": "function", "function": {"name": "other"}},
+        },
+        "tool_choice",
+    ),
+    "inconsistent_tool_choice_and_tools[no name]": (
+        CHAT,
+        {"messages": MESSAGES, "tools": [WEATHER], "tool_choice": {"type": "function", "function": {}}},
+        "tool_choice",
+    ),
+    "user_message_accepts_image": (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
+        "messages[0]",
+    ),
+    "responses_request_required_without_tools": (RESPONSES, {"input": "Hi", "tool_choice": "required"}, "tool_choice"),
+    "responses_request_named_tool_choice_without_tools": (
+        RESPONSES,
+        {"input": "Hi", "tool_choice": {"type": "function", "name": "f"}},
+        "tool_choice",
+    ),
+    "responses_request_named_tool_choice_missing_name": (
+        RESPONSES,
+        {"input": "Hi", "tools": [{"type": "function", "name": "f"}], "tool_choice": {"type": "function"}},
+        "tool_choice",
+    ),
+    "seed_bounds_validation": (RESPONSES, {"input": "Hi", "seed": 1 << 63}, "seed"),
+    "structured_outputs_and_json_schema_conflict": (
+        RESPONSES,
+        {
+            "input": "Hi",
+            "structured_outputs": {"choice": ["a"]},
+            "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}},
+        },
+        "",
+    ),
+    "background": (RESPONSES, {"input": "Hi", "background": True}, "background"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_refused(server: Server, case: tuple[str, Json, str]) -> None:
+    path, body, field = case
+    for stream in (False, True):
+        answer = server.post(
+            path,
+            {"model": MODEL, "max_tokens": 2, **body, "stream": stream}
+            if path != RESPONSES
+            else {"model": MODEL, **body, "stream": stream},
+        )
+        error = answer.json()["error"]
+        assert answer.status_code == 400, answer.text
+        assert (error["param"] or "").startswith(field), error
+    assert len(text(chat(server))) > 0, "the server works afterwards"
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def no_logprobs_chat(server: Server) -> None:
+    assert chat(server, logprobs=False)["choices"][0]["logprobs"] is None
+
+
+def zero_logprobs_chat(server: Server) -> None:
+    content = chat(server, logprobs=True, top_logprobs=0)["choices"][0]["logprobs"]["content"]
+    assert content and all(one["top_logprobs"] == [] for one in content)
+
+
+def some_logprobs_chat(server: Server) -> None:
+    content = chat(server, logprobs=True, top_logprobs=5)["choices"][0]["logprobs"]["content"]
+    assert all(len(one["top_logprobs"]) == 5 for one in content)
+
+
+def prompt_logprobs_chat(server: Server) -> None:
+    assert len(chat(server, prompt_logprobs=0)["prompt_logprobs"]) > 0
+    assert chat(server).get("prompt_logprobs") is None
+    one, two = (chat(server, prompt_logprobs=count)["prompt_logprobs"] for count in (1, 2))
+    assert max(map(len, filter(None, one))) <= 2 and max(map(len, filter(None, two))) in (2, 3)
+
+
+def single_chat_session(server: Server) -> None:
+    answer = chat(server, max_completion_tokens=5, logprobs=True, top_logprobs=5)
+    (choice,), usage = answer["choices"], answer["usage"]
+    assert choice["finish_reason"] == "length" and usage["completion_tokens"] == 5
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 5
+    turns = [*MESSAGES, choice["message"], {"role": "user", "content": "express your result in json"}]
+    assert text(chat(server, messages=turns)) is not None
+
+
+def chat_streaming(server: Server) -> None:
+    told = frames(server, CHAT, messages=MESSAGES, max_completion_tokens=10, temperature=0)
+    choices = [one["choices"][0] for one in told]
+    assert sum(one["finish_reason"] is not None for one in choices) == 1 and choices[-1]["finish_reason"]
+    assert "".join(one["delta"].get("content") or "" for one in choices) == text(chat(server))
+
+
+def chat_completion_stream_options(server: Server) -> None:
+    asked: Json = {"messages": MESSAGES, "max_completion_tokens": 10, "temperature": 0, "min_tokens": 10}
+    assert all(one.get("usage") is None for one in frames(server, CHAT, **asked))
+    *before, last = frames(server, CHAT, **asked, stream_options={"include_usage": True})
+    assert all(one["usage"] is None for one in before) and last["choices"] == []
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    counts = [one["usage"]["completion_tokens"] for one in frames(server, CHAT, **asked, stream_options=options)]
+    assert counts == sorted(counts) and counts[-1] == 10
+
+
+def completion_stream_options(server: Server) -> None:
+    asked: Json = {"prompt": "A lane", "max_tokens": 10, "temperature": 0, "ignore_eos": True}
+    assert all(one.get("usage") is None for one in frames(server, COMPLETION, **asked))
+    *_, last = frames(server, COMPLETION, **asked, stream_options={"include_usage": True})
+    assert last["usage"]["completion_tokens"] == 10 and last["choices"] == []
+
+
+def structured_outputs_choice_chat(server: Server) -> None:
+    form = {"structured_outputs": {"choice": LANGUAGES}}
+    assert text(chat(server, temperature=0.7, **form)) in LANGUAGES
+    content = chat(server, logprobs=True, top_logprobs=5, **form)["choices"][0]["logprobs"]["content"]
+    assert all(likely["logprob"] >= -9999 for one in content for likely in one["top_logprobs"])
+
+
+def structured_outputs_json_chat(server: Server) -> None:
+    told = text(chat(server, max_completion_tokens=300, structured_outputs={"json": EMPLOYEE}))
+    jsonschema.validate(json.loads(told), EMPLOYEE)
+
+
+def structured_outputs_regex_chat(server: Server) -> None:
+    told = text(chat(server, max_completion_tokens=40, temperature=1, seed=1, structured_outputs={"regex": ADDRESS}))
+    assert re.fullmatch(ADDRESS, told)
+
+
+def response_format(server: Server) -> None:
+    schema = {"type": "object", "properties": {"result": {"type": "integer", "maximum": 9}}, "required": ["result"]}
+    form = {"type": "json_schema", "json_schema": {"name": "foo_test", "schema": schema}}
+    jsonschema.validate(json.loads(text(chat(server, max_completion_tokens=60, response_format=form))), schema)
+    assert text(chat(server, response_format={"type": "text"})) == text(chat(server))
+
+
+def extra_fields_allowed(server: Server) -> None:
+    said = [{**MESSAGES[1], "extra_field": "0"}]
+    assert text(chat(server, messages=said)) == text(chat(server, messages=MESSAGES[1:]))
+
+
+def complex_message_content(server: Server) -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": MESSAGES[1]["content"]}]}]
+    assert text(chat(server, messages=parts)) == text(chat(server, messages=MESSAGES[1:]))
+
+
+def chat_completion_n(server: Server) -> None:
+    asked: Json = {"n": 3, "temperature": 1.5, "seed": 42, "max_completion_tokens": 30}
+    choices = chat(server, **asked)["choices"]
+    assert [one["index"] for one in choices] == [0, 1, 2] and all(one["message"]["content"] for one in choices)
+    joined: Json = {}
+    for frame in frames(server, CHAT, messages=MESSAGES, **asked):
+        for one in frame["choices"]:
+            joined[one["index"]] = joined.get(one["index"], "") + (one["delta"].get("content") or "")
+    assert [joined[index] for index in range(3)] == [one["message"]["content"] for one in choices]
+    assert len(chat(server)["choices"]) == 1
+
+
+def continue_final_message(server: Server) -> None:
+    turns = [*MESSAGES, {"role": "assistant", "content": "A lane is"}]
+    how = {"messages": turns, "add_generation_prompt": False, "continue_final_message": True}
+    assert text(chat(server, **how)) != text(chat(server, messages=turns))
+
+
+def function_tool_use(server: Server) -> None:
+    asked: Json = {"tools": [WEATHER, FORECAST], "tool_choice": "required", "max_completion_tokens": 200}
+    message = chat(server, **asked)["choices"][0]["message"]
+    assert message["tool_calls"]
+    for call in message["tool_calls"]:
+        jsonschema.validate(json.loads(call["function"]["arguments"]), WEATHER["function"]["parameters"])  # type: ignore[index]
+        assert call["function"]["name"] in ("get_current_weather", "get_forecast") and call["id"]
+    told = frames(server, CHAT, messages=MESSAGES, temperature=0, **asked)
+    deltas = [call for one in told for call in one["choices"][0]["delta"].get("tool_calls") or ()]
+    assert deltas and told[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def named_tool_use(server: Server) -> None:
+    choice = {"type": "function", "function": {"name": "get_forecast"}}
+    asked: Json = {"tools": [WEATHER, FORECAST], "tool_choice": choice, "max_completion_tokens": 200}
+    (call,) = chat(server, **asked)["choices"][0]["message"]["tool_calls"]
+    jsonschema.validate(json.loads(call["function"]["arguments"]), WEATHER["function"]["parameters"])  # type: ignore[index]
+    told = frames(server, CHAT, messages=MESSAGES, temperature=0, **asked)
+    calls = [call["function"] for one in told for call in one["choices"][0]["delta"].get("tool_calls") or ()]
+    assert "".join(one.get("name") or "" for one in calls) == "get_forecast"
+    assert "".join(one.get("arguments") or "" for one in calls) == call["function"]["arguments"]
+
+
+def no_args_tool_call(server: Server) -> None:
+    asked: Json = {"tools": [NO_ARGUMENTS], "tool_choice": "required", "max_completion_tokens": 300}
+    message = chat(server, **asked)["choices"][0]["message"]
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {}
+
+
+def max_tokens_with_tool_choice_required(server: Server) -> None:
+    answer = chat(server, tools=[WEATHER], tool_choice="required", max_completion_tokens=1)
+    choice = answer["choices"][0]
+    assert choice["finish_reason"] == "length" and answer["usage"]["completion_tokens"] == 1
+
+
+def chat_completion_without_tools(server: Server) -> None:
+    """Also where `tools` is empty or `tool_choice` none: the answer has no `tool_calls`."""
+    for fields in ({}, {"tools": []}, {"tools": [WEATHER], "tool_choice": "none"}):
+        message = chat(server, **fields)["choices"][0]["message"]
+        assert message["content"] and not message.get("tool_calls")
+
+
+def response_format_with_tool_choice_required(server: Server) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": EMPLOYEE}}
+    asked: Json = {"tools": [WEATHER], "tool_choice": "required", "response_format": form}
+    assert chat(server, max_completion_tokens=200, **asked)["choices"][0]["message"]["tool_calls"]
+
+
+def parallel_tool_calls_false(server: Server) -> None:
+    asked: Json = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False}
+    assert len(chat(server, max_completion_tokens=200, **asked)["choices"][0]["message"]["tool_calls"]) == 1
+
+
+def single_completion(server: Server) -> None:
+    answer = ask(server, COMPLETION, prompt="A lane is", max_tokens=5, temperature=0)
+    (choice,), usage = answer["choices"], answer["usage"]
+    assert choice["finish_reason"] == "length" and len(choice["text"]) >= 5
+    assert usage == usage | {"completion_tokens": 5, "total_tokens": usage["prompt_tokens"] + 5}
+    ids = ask(server, "/tokenize", prompt="A lane is", add_special_tokens=False)["tokens"]
+    assert ask(server, COMPLETION, prompt=ids, max_tokens=5, temperature=0)["choices"][0]["text"] == choice["text"]
+
+
+def completion_logprobs(server: Server) -> None:
+    """no_logprobs, zero_logprobs, some_logprobs"""
+    asked: Json = {"prompt": "A lane is", "max_tokens": 5, "temperature": 0}
+    assert ask(server, COMPLETION, **asked)["choices"][0]["logprobs"] is None
+    for count in (0, 5):
+        found = ask(server, COMPLETION, **asked, logprobs=count)["choices"][0]["logprobs"]
+        lengths = {len(found[name]) for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
+        assert lengths == {5}
+        assert all(max(count, 1) <= len(one) <= count + 1 for one in found["top_logprobs"])
+
+
+def echo_logprob_completion(server: Server) -> None:
+    asked: Json = {"prompt": "A lane is", "max_tokens": 5, "temperature": 0, "echo": True, "logprobs": 1}
+    (choice,) = ask(server, COMPLETION, **asked)["choices"]
+    assert choice["text"].startswith("A lane is")
+    scored = choice["logprobs"]
+    assert scored["top_logprobs"][0] is None and scored["token_logprobs"][0] is None
+    assert len(scored["tokens"]) > 5
+
+
+def parallel_and_batch_completions(server: Server) -> None:
+    """parallel_no_streaming, parallel_streaming, batch_completions"""
+    asked: Json = {"prompt": ["A lane is", "A lane is"], "max_tokens": 5, "temperature": 0}
+    one, two = ask(server, COMPLETION, **asked)["choices"]
+    assert one["text"] == two["text"] and [one["index"], two["index"]] == [0, 1]
+    drawn = ask(server, COMPLETION, **{**asked, "temperature": 1.5, "n": 3, "seed": 3})["choices"]
+    assert [choice["index"] for choice in drawn] == list(range(6))
+    texts = ["", ""]
+    for frame in frames(server, COMPLETION, **asked):
+        for choice in frame["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert texts == [one["text"], two["text"]]
+
+
+def return_token_ids(server: Server) -> None:
+    asked: Json = {"prompt": "A lane 😊", "max_tokens": 5, "temperature": 0, "return_token_ids": True}
+    (choice,) = ask(server, COMPLETION, **asked)["choices"]
+    ids = ask(server, "/tokenize", prompt="A lane 😊")["tokens"]
+    assert len(choice["token_ids"]) == 5 and choice["prompt_token_ids"] == ids
+    told = frames(server, COMPLETION, **asked)
+    assert told[0]["choices"][0]["prompt_token_ids"] == ids
+    assert [one for frame in told for one in frame["choices"][0].get("token_ids", ())] == choice["token_ids"]
+    assert "token_ids" not in ask(server, COMPLETION, prompt="A", max_tokens=2)["choices"][0]
+
+
+def return_tokens_as_token_ids(server: Server) -> None:
+    asked: Json = {"prompt": "A lane", "max_tokens": 5, "temperature": 0, "logprobs": 1, "return_token_ids": True}
+    (choice,) = ask(server, COMPLETION, **asked, return_tokens_as_token_ids=True)["choices"]
+    assert choice["logprobs"]["tokens"] == [f"token_id:{one}" for one in choice["token_ids"]]
+    told = chat(server, logprobs=True, return_tokens_as_token_ids=True)["choices"][0]["logprobs"]["content"]
+    assert all(one["token"].startswith("token_id:") for one in told)
+
+
+def tokenize_and_detokenize(server: Server) -> None:
+    told = ask(server, "/tokenize", prompt="vllm1 This is a test.", add_special_tokens=False)
+    assert told["count"] == len(told["tokens"]) and told["max_model_len"] > 0 and not told.get("token_strs")
+    assert ask(server, "/detokenize", tokens=told["tokens"])["prompt"] == "vllm1 This is a test."
+    named = ask(server, "/tokenize", prompt="A lane", return_token_strs=True)
+    assert len(named["token_strs"]) == named["count"]
+    plain, tools = (ask(server, "/tokenize", messages=MESSAGES, **given) for given in ({}, {"tools": [WEATHER]}))
+    assert tools["count"] > plain["count"] == chat(server)["usage"]["prompt_tokens"]
+
+
+def check_models(server: Server) -> None:
+    (model,) = server.get("/v1/models").json()["data"]
+    assert (model["id"], model["root"], model["object"]) == (MODEL, MODEL, "model")
+
+
+def health_and_version(server: Server) -> None:
+    assert server.get("/health").status_code == 200 and server.get("/version").json()["version"]
+
+
+def render(server: Server) -> None:
+    (request,) = ask(server, "/v1/completions/render", prompt="A lane")
+    assert request["token_ids"] == ask(server, "/tokenize", prompt="A lane")["tokens"]
+    told = ask(server, "/v1/chat/completions/render", messages=MESSAGES, temperature=0.5, max_completion_tokens=7)
+    assert len(told["token_ids"]) == chat(server)["usage"]["prompt_tokens"]
+    assert (told["sampling_params"]["temperature"], told["sampling_params"]["max_tokens"]) == (0.5, 7)
+
+
+def responses_simple(server: Server) -> None:
+    """simple_input, instructions, chat, chat_with_input_type, max_tokens"""
+    for given in ("What is a lane?", MESSAGES, [{"type": "message", **MESSAGES[1]}]):
+        answer = ask(server, RESPONSES, input=given, temperature=0, max_output_tokens=10)
+        assert answer["status"] == "incomplete" and answer["output"][0]["content"][0]["text"]
+        assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+    told = ask(server, RESPONSES, input="Hi", instructions="Finish with QED.", max_output_tokens=5)
+    assert told["instructions"] == "Finish with QED."
+
+
+def responses_stateful(server: Server) -> None:
+    """store, previous_response_id, two_responses_with_same_prev_id"""
+    first = ask(server, RESPONSES, input="What is a lane?", max_output_tokens=10)
+    assert server.get(f"{RESPONSES}/{first['id']}").json() == first
+    hidden = ask(server, RESPONSES, input="Hi", store=False, max_output_tokens=5)
+    assert server.get(f"{RESPONSES}/{hidden['id']}").status_code == 404
+    gone_on: Json = {"previous_response_id": first["id"], "temperature": 0, "max_output_tokens": 10}
+    one, two = (ask(server, RESPONSES, input="And a block?", **gone_on)["output"] for _ in range(2))
+    assert one[0]["content"] == two[0]["content"]
+
+
+def responses_sampling(server: Server) -> None:
+    """basic_sampling_params, extra_sampling_params, stop_string_conversion"""
+    told = ask(server, RESPONSES, input="Hi", temperature=0.5, top_p=0.9, max_output_tokens=10)
+    assert (told["temperature"], told["top_p"], told["max_output_tokens"]) == (0.5, 0.9, 10)
+    extra: Json = {"repetition_penalty": 1.2, "seed": 42, "top_k": 1, "min_p": 0.1, "ignore_eos": True}
+    assert ask(server, RESPONSES, input="Hi", max_output_tokens=10, **extra)["usage"]["output_tokens"] == 10
+    whole = ask(server, RESPONSES, input="What is a lane?", temperature=0)["output"][0]["content"][0]["text"]
+    word = whole.split()[2]
+    cut = ask(server, RESPONSES, input="What is a lane?", temperature=0, stop=word)["output"][0]["content"][0]["text"]
+    assert cut == whole[: whole.index(word)]
+
+
+def responses_tools(server: Server) -> None:
+    """function_tool_use, named_tool_use, function_calling_with_streaming_expected_arguments"""
+    tool = {"type": "function", **WEATHER["function"]}  # type: ignore[dict-item]
+    for choice in ("required", {"type": "function", "name": "get_current_weather"}):
+        asked: Json = {"input": "What is the weather?", "tools": [tool], "tool_choice": choice, "temperature": 0}
+        (item,) = ask(server, RESPONSES, **asked)["output"][:1]
+        assert item["type"] == "function_call" and item["name"] == "get_current_weather"
+        jsonschema.validate(json.loads(item["arguments"]), tool["parameters"])
+        told = [one for one in frames(server, RESPONSES, **asked) if one["type"].endswith("arguments.done")]
+        assert told[0]["arguments"] == item["arguments"]
+
+
+def bad_words_and_allowed_token_ids(server: Server) -> None:
+    asked: Json = {"prompt": "A lane is", "max_tokens": 8, "temperature": 0, "return_token_ids": True}
+    (choice,) = ask(server, COMPLETION, **asked)["choices"]
+    word = max(choice["text"].split(), key=len)
+    assert word not in ask(server, COMPLETION, **asked, bad_words=[word])["choices"][0]["text"]
+    only = choice["token_ids"][1]
+    told = ask(server, COMPLETION, **asked, allowed_token_ids=[only], ignore_eos=True)["choices"][0]
+    assert set(told["token_ids"]) == {only}
+    ended = ask(server, COMPLETION, **asked, stop_token_ids=[only])["choices"][0]
+    assert ended["finish_reason"] == "stop" and ended["stop_reason"] == only
+
+
+ANSWERED: tuple[Callable[[Server], None], ...] = (
+    *(no_logprobs_chat, zero_logprobs_chat, some_logprobs_chat, prompt_logprobs_chat, single_chat_session),
+    *(chat_streaming, chat_completion_stream_options, completion_stream_options, structured_outputs_choice_chat),
+    *(structured_outputs_json_chat, structured_outputs_regex_chat, response_format, extra_fields_allowed),
+    *(complex_message_content, chat_completion_n, continue_final_message),
+    *(function_tool_use, named_tool_use, no_args_tool_call, max_tokens_with_tool_choice_required),
+    *(chat_completion_without_tools, response_format_with_tool_choice_required, parallel_tool_calls_false),
+    *(single_completion, completion_logprobs, echo_logprob_completion, parallel_and_batch_completions),
+    *(return_token_ids, return_tokens_as_token_ids, tokenize_and_detokenize, check_models),
+    *(health_and_version, render, responses_simple, responses_stateful),
+    *(responses_sampling, responses_tools, bad_words_and_allowed_token_ids),
+)
+
+
+@pytest.mark.parametrize("case", ANSWERED, ids=lambda case: case.__name__)
+def test_answered(server: Server, case: Callable[[Server], None]) -> None:
+    case(server)
+
+
+# -- whole texts -------------------------------------------------------------------------------------------------------
+
+QUERIES = ["What is the capital of France?", "What is the capital of Germany?"]
+DOCUMENTS = ["The capital of Brazil is Brasilia.", "The capital of France is Paris."]
+LONG = "The batch waits. " * 60
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from served(tmp_path_factory.mktemp("embedder"), write_embedder)
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from served(tmp_path_factory.mktemp("reranker"), write_reranker)
+
+
+def told(server: Server, path: str, status: int = 200, **body: Any) -> Json:
+    answer = server.post(path, body)
+    assert answer.status_code == status, answer.text
+    found: Json = answer.json()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "count"),
+    [
+        ("queries_str_1", "documents_str_1", 1),
+        ("queries_str_1", "documents_str_n", 2),
+        ("queries_str_n", "documents_str_n", 2),
+        ("text_1", "text_2", 2),
+    ],
+)
+def test_score_api(reranker: Server, embedder: Server, first: str, second: str, count: int) -> None:
+    names = ("text_1", "text_2") if first == "text_1" else ("queries", "documents")
+    left: Any = QUERIES if first.endswith("_n") else QUERIES[0]
+    right: Any = DOCUMENTS[0] if second.endswith("str_1") else DOCUMENTS
+    for server in (reranker, embedder):  # a cross-encoder and a bi-encoder
+        answer = told(server, "/score", **{names[0]: left, names[1]: right})
+        assert answer["id"] and [one["index"] for one in answer["data"]] == list(range(count))
+        assert all(isinstance(one["score"], float) for one in answer["data"])
+
+
+def test_rerank_api(reranker: Server) -> None:
+    """rerank_api_texts, rerank_api_top_n, rerank_api_max_model_len, score_api_max_model_len"""
+    answer = told(reranker, "/v1/rerank", query=QUERIES[0], documents=DOCUMENTS)
+    scores = [one["relevance_score"] for one in answer["results"]]
+    assert answer["id"] and scores == sorted(scores, reverse=True) and len(scores) == 2
+    other_path = told(reranker, "/rerank", 400, query=QUERIES[0], documents=DOCUMENTS)["error"]
+    assert other_path["param"] == "documents" and "/v1/rerank" in other_path["message"]
+    more = [*DOCUMENTS, "Cross-encoder models are neat"]
+    assert len(told(reranker, "/v1/rerank", query=QUERIES[0], documents=more, top_n=2)["results"]) == 2
+    for path, body in (
+        ("/v1/rerank", {"query": LONG, "documents": DOCUMENTS}),
+        ("/score", {"queries": LONG, "documents": DOCUMENTS}),
+    ):
+        assert told(reranker, path, 400, **body)["error"]["code"] == "context_length_exceeded"
+
+
+def test_embed_online(embedder: Server) -> None:
+    """completion_request, completion_request_batched, truncate_prompt_tokens, base64_embedding, matryoshka"""
+    ids = told(embedder, "/tokenize", prompt=QUERIES[0])["tokens"]
+    by_text, by_ids = (told(embedder, "/v1/embeddings", input=one) for one in (QUERIES[0], ids))
+    assert by_text["data"][0]["embedding"] == by_ids["data"][0]["embedding"]
+    assert by_text["usage"]["prompt_tokens"] == by_text["usage"]["total_tokens"] == len(ids)
+    batch = told(embedder, "/v1/embeddings", input=[QUERIES[0]] * 3)
+    assert [one["index"] for one in batch["data"]] == [0, 1, 2] and batch["usage"]["prompt_tokens"] == 3 * len(ids)
+    cut = told(embedder, "/v1/embeddings", input=LONG, truncate_prompt_tokens=10)
+    assert cut["usage"]["prompt_tokens"] == 10
+    assert told(embedder, "/v1/embeddings", 400, input=LONG)["error"]["code"] == "context_length_exceeded"
+    packed = told(embedder, "/v1/embeddings", input=QUERIES[0], encoding_format="base64")["data"][0]["embedding"]
+    numbers = struct.unpack(f"<{len(by_text['data'][0]['embedding'])}f", base64.b64decode(packed))
+    assert list(numbers) == pytest.approx(by_text["data"][0]["embedding"], abs=1e-6)
+    short = told(embedder, "/v1/embeddings", input=QUERIES[0], dimensions=8)["data"][0]["embedding"]
+    assert len(short) == 8 and sum(one * one for one in short) == pytest.approx(1, abs=1e-5)
+    for wrong in (-1, 0, 65):
+        refused = told(embedder, "/v1/embeddings", 400, input=QUERIES[0], dimensions=wrong)["error"]
+        assert refused["param"] == "dimensions"
