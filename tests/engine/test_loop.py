@@ -309,3 +309,22 @@ def test_a_tokenizer_that_fails_at_a_token_ends_that_request_alone() -> None:
     ends = {event.request_id: event.finishes[0] for event in loop.run() if isinstance(event, FinishedEvent)}
     assert (ends["a"].reason, ends["b"].reason) == ("error", "length")
     assert ends["a"].detail == "Output token 3 cannot be read: no such piece"
+
+
+@pytest.mark.parametrize("host_blocks", [0, 8])
+def test_cached_prefixes_are_dropped_while_nothing_runs(host_blocks: int) -> None:
+    setup = replace(SETUP, prefix_caching=True, host_blocks=host_blocks)
+    loop = EngineLoop(setup.scheduler(), Spy(setup), VirtualClock())
+
+    def cached(name: str) -> int:
+        loop.add(request(name, prompt=[0, 1] * 8, output=2))
+        assert loop.reset_prefix_cache() is None
+        *_, end = loop.run()
+        assert isinstance(end, FinishedEvent)
+        return end.timings.cached_tokens
+
+    assert cached("a") == 0 and cached("b") > 0
+    dropped = loop.reset_prefix_cache()
+    assert dropped is not None and dropped > 0
+    assert loop.stats().free_blocks == setup.num_blocks and loop.reset_prefix_cache() == 0
+    assert cached("c") == 0 and cached("d") > 0

@@ -247,20 +247,17 @@ class EngineLoop:
         return events
 
     def close(self) -> None:
-        """Store what is left to store, and close executor and observers."""
+        """Store what is left to store, if no request runs and as far as the time suffices; then close executor and
+        observers."""
         try:
-            self._store_rest()
+            last = time.monotonic() + CLOSING_SECONDS
+            while not self._scheduler.has_requests and not self.idle and time.monotonic() < last:
+                self.advance()
         finally:
             try:
                 self._executor.close()
             finally:
                 self._observers.close()
-
-    def _store_rest(self) -> None:
-        """Store blocks that are still to be stored, if no request runs and as far as the time suffices."""
-        last = time.monotonic() + CLOSING_SECONDS
-        while not self._scheduler.has_requests and not self.idle and time.monotonic() < last:
-            self.advance()
 
     def _fill(self, unlocked: AbstractContextManager[object]) -> WaitUntil | WaitForTransfers | None:
         while len(self._flights) < self._depth:

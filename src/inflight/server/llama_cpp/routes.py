@@ -5,6 +5,7 @@ No text of a prompt or an answer is shown, and of other tenants' requests only t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,7 +101,7 @@ def llama_cpp_routes(service: Service, engines: EngineAccess | None, version: st
         slots = {} if engines is None else await engines.slots()
         answer = next((slots[name] for name in (one.model, "") if name in slots), None)
         rows = answer.hello.max_rows if answer is not None and answer.hello is not None else 0
-        return json_of(_props(one, rows, version))
+        return json_of(await asyncio.to_thread(_props, one, rows, version))  # tokens are looked up the first time
 
     @routes.get("/slots", query=SlotsQuery, result=list[Slot], errors=any_errors())
     async def slots(request: Request) -> Response:
