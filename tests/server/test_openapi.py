@@ -64,6 +64,7 @@ refused = {"expected-statuses": [400, 401, 403, 404, 405, 413, 429, "5xx"]}
 every_case = {"coverage": {"enabled": settings.default.max_examples > 100}}  # with ./check --all
 config = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": refused}, "phases": every_case})
 schema = schemathesis.openapi.from_dict(app.openapi(), config=config)
+schema = schema.exclude(path=["/api/pull", "/api/delete"])  # which would change this machine's caches
 
 
 @schema.parametrize()

@@ -25,7 +25,8 @@ from inflight.server.ingress.guard import Authentication, BrowserGuard
 from inflight.server.jobs.service import JobService
 from inflight.server.live.routes import Live, live_routes, page_routes
 from inflight.server.llama_cpp.routes import llama_cpp_routes
-from inflight.server.ollama.models import OllamaModelBody, ollama_routes
+from inflight.server.ollama.models import ollama_routes
+from inflight.server.ollama.schema import OllamaModelBody
 from inflight.server.openai.batches import BatchBody, batch_routes
 from inflight.server.openai.files import file_routes
 from inflight.server.openai.models import (

@@ -15,7 +15,7 @@ client = ollama.Client(host=HOST, headers=HEADERS)
 
 
 class City(BaseModel):
-    """What a model is asked for that can only guess: every field is bound, so that it comes to an end."""
+    """An answer of a model that can only guess: every field is bound, so that it comes to an end."""
 
     name: Literal["Bern", "Zug"]
     large: bool

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from inflight.server.ollama import models
+from inflight.server.ollama import caches
 from tests.server.conftest import Server
 from tests.server.scripted import ANSWERS
 from tests.server.test_tools import TOOLS
@@ -157,9 +157,9 @@ def test_keep_alive_says_how_long_a_model_stays(start: Callable[..., Server], tm
 
 
 def test_statuses_of_pulls_have_what_progress_bars_read() -> None:
-    bar = models._progress(models._step_of(b'{"status":"downloading","model":"owner/name","completed":3,"total":9}'))
+    bar = caches._progress(caches._step_of(b'{"status":"downloading","model":"owner/name","completed":3,"total":9}'))
     assert (bar.completed, bar.total) == (3, 9)
     assert isinstance(bar.digest, str) and bar.digest.startswith("sha256:") and len(bar.digest) == 71
     assert bar.status == f"pulling {bar.digest[7:19]}"
-    one = models._progress(models._step_of(b'{"status":"verifying","model":"smollm2","digest":"ab"}'))
+    one = caches._progress(caches._step_of(b'{"status":"verifying","model":"smollm2","digest":"ab"}'))
     assert one.status == "verifying sha256 digest"

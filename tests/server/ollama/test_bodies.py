@@ -48,7 +48,7 @@ def refusal(name: str, **fields: Any) -> ApiError:
     return refused.value
 
 
-def test_a_conversation_is_the_one_of_chat_and_streams_unless_told_not_to() -> None:
+def test_a_conversation_is_the_one_of_chat_and_streams_unless_stream_is_false() -> None:
     found, of = chat(), preprocessor()
     same = of.prepared("chat", json.dumps({"messages": [USER]}).encode())
     assert isinstance(same, PreparedChat) and found.prompts == same.prompts

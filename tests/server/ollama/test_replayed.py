@@ -1,4 +1,4 @@
-"""What programs that know ollama send, as their sources have it, and what they read of the answers."""
+"""Requests of programs that know ollama, as their sources have them, and what these read of the answers."""
 
 from __future__ import annotations
 

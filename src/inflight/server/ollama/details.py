@@ -1,4 +1,4 @@
-"""What ollama's clients are shown of a model's files: family, size, quantization, digest and template."""
+"""Descriptions of models' files, as ollama's clients show them: family, size, quantization, digest and template."""
 
 from __future__ import annotations
 

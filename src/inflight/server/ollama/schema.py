@@ -121,6 +121,30 @@ GENERATE = BodyDecoder(
 )
 
 
+class OllamaModelBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """name: an older name of model. options, system, template, verbose: of clients that show a model, and change
+    nothing. insecure, username, password: nothing is done with them."""
+
+    model: Name | None = None
+    name: Name | None = None
+    stream: bool | None = None
+    verbose: bool | None = None
+    insecure: bool | None = None
+    system: Text | None = None
+    template: Text | None = None
+    options: JsonObject | None = None
+
+    @property
+    def asked(self) -> str:
+        """Return the name. Raises ApiError where there is none."""
+        if found := self.model or self.name:
+            return found
+        raise invalid("The field 'model' is missing.", "model", "missing_field")
+
+
+MODEL = BodyDecoder(OllamaModelBody, hints=frozenset({"username", "password"}))
+
+
 # -- how long a model stays in memory ----------------------------------------------------------------------------------
 
 
