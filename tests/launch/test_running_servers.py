@@ -29,13 +29,17 @@ def test_a_server_is_there_from_ready_to_its_end(tmp_path: Path) -> None:
     assert running_servers() == [] and not list(servers_folder().iterdir())
 
 
-def test_files_of_servers_that_were_killed_are_deleted() -> None:
+def test_files_of_servers_that_were_killed_are_deleted_by_the_next() -> None:
     with registered([], is_pool=False) as registration:
         registration.write("http://127.0.0.1:8000")
         (file,) = servers_folder().iterdir()
         file.write_text(json.dumps(json.loads(file.read_text()) | {"began": 1}))
         (servers_folder() / "x.json").write_text("{")
-        assert running_servers() == [] and not file.exists()
+        assert running_servers() == []
+    with registered([], is_pool=False) as registration:
+        registration.write("http://127.0.0.1:8001")
+        assert [one.url for one in running_servers()] == ["http://127.0.0.1:8001"]
+        assert {one.name for one in servers_folder().iterdir()} == {f"{os.getpid()}.json", "x.json"}
 
 
 def test_a_folder_that_others_may_write_to_is_not_believed() -> None:

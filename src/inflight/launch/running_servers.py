@@ -21,7 +21,7 @@ from msgspec import Struct
 from inflight.execution.checkpoints.hub import hub_id_of
 from inflight.execution.checkpoints.local_models import LocalModel
 from inflight.models.errors import ModelError
-from inflight.private_files import NotPrivate, check_private, make_folders, open_private
+from inflight.private_files import check_private, make_folders, open_private
 
 _ASKING_SECONDS = 3.0
 _LARGEST_FILE, _LARGEST_ANSWER = 1 << 16, 1 << 22
@@ -82,7 +82,8 @@ class _Registration:
             make_folders(folder := servers_folder())
             check_private(folder)
             path = folder / f"{pid}.json"
-            path.unlink(missing_ok=True)
+            for stale in [path, *(one for one, server in _registered().items() if not _is_running(server))]:
+                stale.unlink(missing_ok=True)
             with open(path, "wb", opener=lambda name, flags: open_private(name, flags | os.O_EXCL)) as file:
                 file.write(msgspec.json.encode(server))
             self._path = path
@@ -95,20 +96,23 @@ class _Registration:
 
 
 def running_servers() -> list[RunningServer]:
-    """Return this user's servers, the oldest first; files of servers that were killed are deleted."""
-    found = []
-    with contextlib.suppress(OSError, RuntimeError, NotPrivate):
+    """Return this user's servers, the oldest first."""
+    return sorted((one for one in _registered().values() if _is_running(one)), key=lambda one: one.since)
+
+
+def _registered() -> dict[Path, RunningServer]:
+    """Return the servers of all files that can be read, also those that were killed."""
+    found: dict[Path, RunningServer] = {}
+    with contextlib.suppress(OSError, RuntimeError):
         check_private(servers_folder())
         for path in servers_folder().glob("*.json"):
-            try:
-                server = msgspec.json.decode(path.read_bytes()[:_LARGEST_FILE], type=RunningServer)
-            except (OSError, msgspec.DecodeError):
-                continue
-            if _began(server.pid) == server.began:
-                found.append(server)
-            else:
-                path.unlink(missing_ok=True)
-    return sorted(found, key=lambda one: one.since)
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                found[path] = msgspec.json.decode(path.read_bytes()[:_LARGEST_FILE], type=RunningServer)
+    return found
+
+
+def _is_running(server: RunningServer) -> bool:
+    return _began(server.pid) == server.began
 
 
 def servers_of(model: LocalModel) -> list[RunningServer]:
