@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 HOME = HERE.parents[1] / ".foreign"
-MADE_FROM = ("requirements.txt", "constraints.txt", "package.json")
+MADE_FROM = ("requirements.txt", "constraints.txt", "without_dependencies.txt", "package.json")
 # Nothing is downloaded and nobody is told anything while a test runs.
 QUIET = {
     "HF_HUB_OFFLINE": "1",
@@ -35,10 +35,11 @@ FOREIGN_TO_ALL = ("PYTHONPATH", "VIRTUAL_ENV", "OPENAI_API_KEY", "OPENAI_BASE_UR
 @dataclass(frozen=True, slots=True)
 class Environment:
     """A client's packages. name: the folder beside this file; root: where they are installed. elsewhere: the folder,
-    of what is no client."""
+    of what is no client. python: the version of Python that the packages need, where this one will not do."""
 
     name: str
     elsewhere: Path | None = None
+    python: str = ""
 
     @property
     def sources(self) -> Path:
@@ -99,23 +100,44 @@ class Environment:
             installed.write_text(stamp, encoding="utf-8")
 
     def _stamp(self) -> str:
-        digest = hashlib.sha256(sys.version.encode())
+        digest = hashlib.sha256(sys.version.encode() + self.python.encode())
         for name in MADE_FROM:
             if (path := self.sources / name).exists():
                 digest.update(name.encode() + path.read_bytes())
         return digest.hexdigest()
 
     def _make_python(self) -> None:
-        _install([sys.executable, "-m", "venv", str(self.root)], self.root)
+        interpreter = find_python(self.python) if self.python else sys.executable
+        assert interpreter is not None, f"{self.name} needs Python {self.python}; install it"
+        _install([interpreter, "-m", "venv", str(self.root)], self.root)
         pip = [str(self.root / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
         wanted = ["-r", str(self.sources / "requirements.txt"), "-c", str(self.sources / "constraints.txt")]
         _install([*pip, *wanted], self.root)
+        if (
+            bare := self.sources / "without_dependencies.txt"
+        ).exists():  # a package whose engine needs more than its client
+            _install([*pip, "--no-deps", "-r", str(bare)], self.root)
 
     def _make_node(self) -> None:
         shutil.copy(self.sources / "package.json", self.root)
         npm = shutil.which("npm")
         assert npm is not None, "the Node client needs Node 20 or newer with npm; install them"
         _install([npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-package-lock"], self.root)
+
+
+def find_python(version: str) -> str | None:
+    """Return an interpreter of this version ("3.12"): this one, one on the path, or one of pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    others = [str(path) for path in sorted(pyenv.glob(f"{version}*/bin/python{version}"))]
+    for found in (sys.executable, shutil.which(f"python{version}"), *others):
+        if found and _version(found) == version:
+            return found
+    return None
+
+
+def _version(interpreter: str) -> str:
+    ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+    return subprocess.run([interpreter, "-c", ask], capture_output=True, text=True).stdout.strip()
 
 
 def _install(command: list[str], folder: Path) -> None:
