@@ -1,4 +1,4 @@
-"""The command: `python -m benchmarks.judges NAME…`, `--write` for docs/results/instruments.md."""
+"""The command: `python -m benchmarks.judges NAME…`, `--write` for docs/results/judges.md."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", choices=list(LOADS), default="smollm2", help="(default smollm2)")
     parser.add_argument("--requests", type=int, help="how many, instead of the model's usual number")
     parser.add_argument("--rate", type=float, help="requests per second of those that have a rate")
-    parser.add_argument("--write", action="store_true", help="write the sections of docs/results/instruments.md")
+    parser.add_argument("--write", action="store_true", help="write the sections of docs/results/judges.md")
     arguments = parser.parse_args(given)
     if unknown := set(arguments.names) - set(JUDGES):
         parser.error(f"{min(unknown)!r} is unknown; the judges are {', '.join(JUDGES)}.")
