@@ -31,6 +31,7 @@ class SGLangBench(Judge):
 
     def _script(self) -> Path:
         """Return the file of the client: importing it as a module would import the engine."""
+        found: Path
         (found,) = self.environment.root.glob("lib/python*/site-packages/sglang/bench_serving.py")
         return found
 
