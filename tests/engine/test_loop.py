@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
+from typing import Any
 from unittest import mock
 
 import hypothesis.strategies as st
@@ -311,9 +312,13 @@ def test_a_tokenizer_that_fails_at_a_token_ends_that_request_alone() -> None:
     assert ends["a"].detail == "Output token 3 cannot be read: no such piece"
 
 
-@pytest.mark.parametrize("host_blocks", [0, 8])
-def test_cached_prefixes_are_dropped_while_nothing_runs(host_blocks: int) -> None:
-    setup = replace(SETUP, prefix_caching=True, host_blocks=host_blocks)
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"host_blocks": 8, "host_is_tier": True}, {"session_eviction": True}, {"snapshots": 6}, {"windows": (0, 6)}],
+    ids=str,
+)
+def test_cached_prefixes_are_dropped_while_nothing_runs(more: dict[str, Any]) -> None:
+    setup = replace(SETUP, **more)
     loop = EngineLoop(setup.scheduler(), Spy(setup), VirtualClock())
 
     def cached(name: str) -> int:
