@@ -67,6 +67,11 @@ def repository_folder(repository: str) -> Path:
     return cache_root() / f"models--{repository.replace('/', '--')}"
 
 
+def pull_lock(folder: Path) -> Path:
+    """Return the file that pulls of a repository lock. folder: of the repository in the cache."""
+    return folder.parent / ".locks" / folder.name / "pull.lock"
+
+
 def cached_snapshot(repository: str, revision: str | None) -> Path | None:
     """Return the folder of a revision's files as they were pulled last; None where none were."""
     folder = repository_folder(repository)
@@ -108,9 +113,8 @@ def download(repository: Repository, names: Sequence[str], report: Report) -> Pa
     if all((snapshot / name).exists() for name in names):
         return snapshot  # of a cache that may be read-only
     disable_progress_bars()
-    lock = cache_root() / ".locks" / folder.name / "pull.lock"
     try:
-        with locked(lock, repository.model, report):
+        with locked(pull_lock(folder), repository.model, report):
             missing = [name for name in names if not (snapshot / name).exists()]
             _check_space(repository, missing, folder)
             for name in missing:

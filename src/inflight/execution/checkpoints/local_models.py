@@ -11,9 +11,10 @@ from msgspec import Struct
 
 from inflight.counted import counted
 from inflight.execution.checkpoints.hub import hub_id_of
-from inflight.execution.checkpoints.hub_download import PARTIAL, cache_root
+from inflight.execution.checkpoints.hub_download import PARTIAL, cache_root, pull_lock
 from inflight.execution.checkpoints.packaged import model_cache
 from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
+from inflight.execution.checkpoints.pull_progress import ProgressLine, locked
 from inflight.models.errors import ModelError
 from inflight.models.gguf.choosing import models_among, quantization_of
 from inflight.models.gguf.gguf_model import is_gguf
@@ -108,7 +109,8 @@ def unfinished_downloads() -> list[Unfinished]:
 def delete_model(model: LocalModel) -> int:
     """Delete a model's files from its cache, and return the bytes that are freed.
 
-    Files that other models or revisions use, too, stay. The caller checks that no server uses the model.
+    Files that other models or revisions use, too, stay. A pull of the same repository is waited for. The caller checks
+    that no server uses the model.
 
     Raises:
         OSError: They cannot be deleted.
@@ -117,6 +119,11 @@ def delete_model(model: LocalModel) -> int:
         model_cache.delete(CATALOGUE[model.name])
         return model.nbytes
     folder = cache_root() / model.files[0].relative_to(cache_root()).parts[0]
+    with locked(pull_lock(folder), model.name, ProgressLine()):
+        return _delete_from(folder, model)
+
+
+def _delete_from(folder: Path, model: LocalModel) -> int:
     before = _bytes_below(folder)
     names = {file.relative_to(folder / "snapshots").parts[1:] for file in model.files}
     for file in _snapshot_files(folder):
@@ -134,8 +141,9 @@ def delete_model(model: LocalModel) -> int:
 
 def delete_unfinished(download: Unfinished) -> int:
     """Delete what an interrupted download left, and return the bytes that are freed. Raises OSError."""
-    for path in download.files:
-        path.unlink(missing_ok=True)
+    with locked(pull_lock(download.files[0].parent.parent), download.repository, ProgressLine()):
+        for path in download.files:
+            path.unlink(missing_ok=True)
     return download.nbytes
 
 
