@@ -13,7 +13,7 @@ class ParserSettings:
 
     tool_parser: str = setting(
         "auto",
-        "Format of the model's tool calls: a name, package.module:Class, none; auto: by template and family.",
+        "Format of the model's tool calls: a name, package.module:Class, none; auto: by template, family, or generic.",
         "Parsers of answers",
         flags=("--tool-parser", "--tool-call-parser"),
     )
