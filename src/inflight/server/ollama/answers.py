@@ -92,12 +92,17 @@ def _nanoseconds(milliseconds: float) -> int:
 
 
 class _Serializer:
-    """An `AnswerSerializer` but for the fields of the text. There is one choice."""
+    """An `AnswerSerializer` but for the fields of the text. There is one choice.
+
+    Attributes:
+        has_context: An answer has the tokens that a later prompt may go on from.
+    """
 
     shows_usage = False
 
     def __init__(self, call: Call, collectors: Sequence[OutputCollector], names: TokenNames):
         self._call, self._collectors, self._names = call, collectors, names
+        self.has_context = False
         self._open: ToolCallDelta | None = None  # a call that may go on
         self._finish: Finish | None = None
         self._tokens: list[int] = []
@@ -105,10 +110,6 @@ class _Serializer:
     def text(self, content: str, thinking: str = "", calls: Sequence[OllamaCall] = ()) -> dict[str, Any]:
         """Return the fields of an answer that hold its text."""
         raise NotImplementedError
-
-    def context(self, tokens: Sequence[int]) -> dict[str, Any]:
-        """Return the field of the tokens that a later prompt may go on from. tokens: of the output."""
-        return {}
 
     @property
     def alive(self) -> bytes:
@@ -128,7 +129,8 @@ class _Serializer:
     def frames(self, changes: Sequence[Change], before: TokenUsage, after: TokenUsage, ended: bool) -> bytes:
         lines: list[bytes] = []
         for change in changes:
-            self._tokens += change.token_ids
+            if self.has_context:
+                self._tokens += change.token_ids
             self._finish = change.finish or self._finish
             texts = self._texts(change)
             if logprobs := self._logprobs(change.logprobs):
@@ -169,6 +171,10 @@ class _Serializer:
             return []
         return [self.text("", calls=[_call(one.index, one.name or "", one.arguments, one.call_id or "")])]
 
+    def _context(self, tokens: Sequence[int]) -> dict[str, Any]:
+        """tokens: of the output."""
+        return {"context": [*self._collectors[0].request.prompt_token_ids, *tokens]} if self.has_context else {}
+
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
         if self._call.logprobs is None or not entries:
             return {}
@@ -177,7 +183,7 @@ class _Serializer:
     def _last_line(self, text: dict[str, Any], tokens: Sequence[int], usage: TokenUsage) -> bytes:
         finish, echoed = self._finish, self._call.echoed
         return self._line(
-            {**text, **self.context(tokens), **(msgspec.json.decode(echoed) if echoed else {})},
+            {**text, **self._context(tokens), **(msgspec.json.decode(echoed) if echoed else {})},
             done=True,
             done_reason="length" if finish is not None and finish.reason == "length" else "stop",
             prompt_eval_count=usage.prompt_tokens,
@@ -205,11 +211,9 @@ class ChatSerializer(_Serializer):
 
 
 class GenerateSerializer(_Serializer):
+    def __init__(self, call: Call, collectors: Sequence[OutputCollector], names: TokenNames):
+        super().__init__(call, collectors, names)
+        self.has_context = call.parsing is not None  # not where a prompt was continued as it is, as with ollama
+
     def text(self, content: str, thinking: str = "", calls: Sequence[OllamaCall] = ()) -> dict[str, Any]:
         return {"response": content, **({"thinking": thinking} if thinking else {})}
-
-    def context(self, tokens: Sequence[int]) -> dict[str, Any]:
-        """Return none of a prompt that was continued as it is, as ollama does."""
-        if self._call.parsing is None:
-            return {}
-        return {"context": [*self._collectors[0].request.prompt_token_ids, *tokens]}
