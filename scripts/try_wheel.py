@@ -51,7 +51,7 @@ def tried(folder: Path) -> None:
     answer = _ask(url)
     seconds = time.monotonic() - started
     for path in PAGES:  # whose files are no Python
-        with urlopen(url + path, timeout=SECONDS) as shown:
+        with urlopen(Request(url + path, headers={"Accept": "text/html"}), timeout=SECONDS) as shown:
             assert b"<html" in shown.read().lower(), f"{path} is no page"
     late.cancel()
     server.terminate()

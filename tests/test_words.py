@@ -17,14 +17,14 @@ FINISHED = (
 )
 UNFINISHED = ("version1.py",)  # the last reads old names
 WORDS = (
-    r"told|tells?|telling",  # report, return, notify
+    r"told|tells?(?!\()|telling",  # report, return, notify; tell() is a file's method
     r"nobody|somebody|whoever|everybody",  # the request, client, sequence
     r"under way",  # in flight
     r"gives? way|gave way|giving way|gives? up",  # is evicted, is preempted; release, abort
     r"hand(?:s|ed|ing)? over|handover",  # KV transfer, export
     r"lent|lender|borrow(?:ed|s)?",  # lease, acquire
     r"promises?|promised",  # SLO, target
-    r"in words",  # a message
+    r"in words(?![)\]]|\.| for | if )",  # a message; not a loop over words
 )
 LEFT = re.compile(rf"\b(?:{'|'.join(WORDS)}|(?-i:MOST|LEAST)(?:_[A-Z]+)?)\b", re.IGNORECASE)
 OPENING = re.compile(r'"""(?:What|Of|Who|Those|Nothing|Nobody|Somebody|Whoever|Everybody|That)\b')

@@ -305,7 +305,7 @@ def test_more_positions_than_the_model_has_are_refused(oracle_of: OracleOf) -> N
     folder = oracle_of("llama2").folder
     config = read_folder(folder, to_run=True)
     with pytest.raises(
-        ModelError, match="positions for 160 tokens, not for 161; set --max-model-len between 1 and 160"
+        ModelError, match="--max-model-len is 161, but the model has 160 positions; give 1 to 160"
     ):
         load_weights(config, Checkpoint(folder), REFERENCE, 161)
 

@@ -68,6 +68,7 @@ def test_one_engine_and_two_replicas_stand_side_by_side(python: str) -> None:
     command = [python, "-m", "inflight.cli", "compare", *two, *load]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=1500)
     assert ended.returncode in (0, 1), ended.stderr[-4000:]  # 1: a busy machine has sent some of them late
+    assert ended.stdout, ended.stderr[-4000:]
     figures_of = {one["setting"]: one["figures"] for one in json.loads(ended.stdout)["columns"]}
     assert set(figures_of) == {"one", "two"}
     for figures in figures_of.values():

@@ -15,6 +15,7 @@ def test_clients_are_answered_as_the_script_says(start: Callable[..., Server]) -
     for word, answer in ANSWERS.items():
         asked = [{"role": "user", "content": f"Tell me of the {word}."}]
         whole = client.chat.completions.create(model="built-in", messages=asked)  # type: ignore[arg-type]
+        answer = answer.replace("<|user|>", "")  # a special token of this model, which no text shows
         assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == (answer, "stop")
         parts = client.chat.completions.create(model="built-in", messages=asked, stream=True)  # type: ignore[call-overload]
         assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == answer

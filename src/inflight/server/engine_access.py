@@ -1,4 +1,4 @@
-"""What routes ask of the engines beside calls: what they do now, and that they drop cached prefixes."""
+"""Read what the engines do, and drop their cached prefixes, for routes."""
 
 from __future__ import annotations
 
