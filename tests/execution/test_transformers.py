@@ -255,9 +255,7 @@ def test_texts_are_as_long_as_our_kernels_allow(tmp_path: Path, kind: str) -> No
     saved(tmp_path, "Llama", {"rope_parameters": rope, "max_position_embeddings": 64})
     for backend in ("auto", "transformers"):
         assert build_length(tmp_path, backend) == (160 if kind == "yarn" else 64)
-        with pytest.raises(
-            ModelError, match="--max-model-len is 161, but the model has 160 positions; give 1 to 160"
-        ):
+        with pytest.raises(ModelError, match="--max-model-len is 161, but the model has 160 positions; give 1 to 160"):
             LLM(str(tmp_path), backend=backend, threads=1, max_model_len=161)
 
 

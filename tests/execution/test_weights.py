@@ -304,9 +304,7 @@ def test_stacked_experts_are_the_same_experts(oracle_of: OracleOf, tmp_path: Pat
 def test_more_positions_than_the_model_has_are_refused(oracle_of: OracleOf) -> None:
     folder = oracle_of("llama2").folder
     config = read_folder(folder, to_run=True)
-    with pytest.raises(
-        ModelError, match="--max-model-len is 161, but the model has 160 positions; give 1 to 160"
-    ):
+    with pytest.raises(ModelError, match="--max-model-len is 161, but the model has 160 positions; give 1 to 160"):
         load_weights(config, Checkpoint(folder), REFERENCE, 161)
 
 
