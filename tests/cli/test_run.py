@@ -83,6 +83,22 @@ def test_verbose_says_why(inflight: Caller) -> None:
     assert "threads: 1 (as set)" in told.err
 
 
+def test_a_model_without_a_template_continues_the_text_and_says_so(
+    inflight: Caller, tiny: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny, tmp_path / "plain")
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    asked = ("run", "hello", "--max-tokens", 1, "--model", folder)
+    said = "This model has no chat template, so it continues the text; --chat-template FILE gives it one."
+    assert said in inflight(*asked, model=False).err
+    assert said not in inflight(*asked, "--raw", model=False).err
+    told = inflight(*asked, "--chat-template", "{{ messages[0].content }}", model=False)
+    assert told.code == 0 and said not in told.err
+
+
 def test_help(capfd: pytest.CaptureFixture[str]) -> None:
     assert call(["--help"]) == 0
     shown = capfd.readouterr().out
