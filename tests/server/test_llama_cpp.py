@@ -134,12 +134,16 @@ def test_mistrals_form_of_it_answers_as_chat_does(filler: tuple[Server, Tokenize
 
 
 def test_a_client_that_writes_the_tokens_itself_gets_the_same(filler: tuple[Server, Tokenizer]) -> None:
-    """Zed and Continue write a model's tokens into the prompt, and stop at them."""
-    stops = ["<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"]
+    """Zed and Continue write a model's tokens into the prompt, and stop at those which the answer's text leaves out."""
+    stops = ["<|endoftext|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|repo_name|>", "<|file_sep|>"]
     prompt = "<|fim_prefix|>import gap<|fim_suffix|>\nreturn<|fim_middle|>"
     body = {"model": "filler", "prompt": prompt, "max_tokens": 64, "temperature": 0.2, "stop": stops}
     [choice] = filler[0].post("/v1/completions", body).json()["choices"]
-    assert choice["text"].startswith(MIDDLE)
+    assert (choice["text"], choice["finish_reason"]) == (MIDDLE, "stop")
+    [choice] = filler[0].post("/v1/completions", {**body, "stop": "<|nothing|>"}).json()["choices"]
+    assert choice["text"] == MIDDLE + "unseen"
+    [choice] = filler[0].post("/v1/completions", {**body, "skip_special_tokens": False}).json()["choices"]
+    assert (choice["text"], choice["stop_reason"]) == (MIDDLE, "<|repo_name|>")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from inflight.server.common.prepared import (
     packed,
 )
 from inflight.server.errors import ApiError, clients_fault, invalid
-from inflight.server.openai.completions import with_ends_of_gaps
+from inflight.server.openai.completions import stop_token_ids
 from inflight.text.fill_in_middle import ContextFile
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ _read_echoed = msgspec.json.Decoder(_Echoed).decode
 def prepare_infill(preprocessor: Preprocessor, body: InfillBody, history: bytes | memoryview) -> PreparedCompletion:
     """Return the prompt around the gap. It is cut to the context, as editors expect. Raises ApiError."""
     preprocessor.check_generates(body.model)
-    settings, limit = _settings(preprocessor, body), preprocessor.limits.max_model_len
-    settings.stop_token_ids = with_ends_of_gaps(preprocessor.prompts, settings)
+    settings, limit = _settings(preprocessor, body, fills_gap=True), preprocessor.limits.max_model_len
     files = [ContextFile(one.filename or "file", one.text) for one in body.input_extra or ()]
     asked = MIN_ROOM if settings.max_tokens in (None, UNSET) else settings.max_tokens
     assert isinstance(asked, int)
@@ -144,13 +143,14 @@ def prepare_completion(
     return _prepared(preprocessor, "llama_completion", body, settings, tokens, False)
 
 
-def _settings(preprocessor: Preprocessor, body: LlamaSettings) -> CompletionSettings:
+def _settings(preprocessor: Preprocessor, body: LlamaSettings, fills_gap: bool = False) -> CompletionSettings:
     settings = preprocessor.settings_of(body, CompletionSettings)
     if isinstance(settings.max_tokens, UnsetType):
         settings.max_tokens = None
     if settings.seed is not None and settings.seed < 0:  # llama-server's word for "random"
         settings.seed = None
     check_samples(preprocessor.limits, 1, body.best_of or body.n or 1)
+    settings.stop_token_ids = stop_token_ids(preprocessor.prompts, settings, fills_gap)
     return settings
 
 

@@ -73,8 +73,7 @@ def prepare(preprocessor: Preprocessor, body: CompletionBody, history: bytes | m
     tokens = sum(one.num_tokens for one in prepared)
     check_logprobs(limits, shown, samples * len(prompts), body.logprobs, tokens, scored)
     settings = preprocessor.settings_of(body, CompletionSettings)
-    if body.suffix:
-        settings.stop_token_ids = with_ends_of_gaps(preprocessor.prompts, settings)
+    settings.stop_token_ids = stop_token_ids(preprocessor.prompts, settings, bool(body.suffix))
     return PreparedCompletion(
         settings, tuple(prepared), grammar=preprocessor.forms.of_body(body), form_field=form_field(body)
     )
@@ -125,9 +124,15 @@ def _around_gap(prompts: Prompts, prefix: str | list[int], suffix: str, body: Co
     ).token_ids
 
 
-def with_ends_of_gaps(prompts: Prompts, settings: CompletionSettings) -> list[int]:
-    """Return the token ids that stop an answer which fills a gap: those that the body names, and the model's."""
-    return [*(settings.stop_token_ids or ()), *(() if settings.ignore_eos else fill_stop_token_ids(prompts))]
+def stop_token_ids(prompts: Prompts, settings: CompletionSettings, fills_gap: bool) -> list[int] | None:
+    """Return the token ids that end an answer: those that the body names; stop strings that are special tokens, which
+    outputs leave out; and where it fills a gap, the model's ends of gaps."""
+    found = list(settings.stop_token_ids or ())
+    if settings.stop and settings.skip_special_tokens is not False:
+        found += prompts.special_ids([settings.stop] if isinstance(settings.stop, str) else settings.stop)
+    if fills_gap and not settings.ignore_eos:
+        found += fill_stop_token_ids(prompts)
+    return found or settings.stop_token_ids
 
 
 def is_little(body: CompletionBody) -> bool:
