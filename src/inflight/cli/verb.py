@@ -89,6 +89,8 @@ class Verb(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        # click keeps the option of the first context, which has no group above it where a reference is made.
+        self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
         for parameter in self.params:
             parameter.envvar = variables_of(parameter)
 
