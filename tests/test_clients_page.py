@@ -16,7 +16,7 @@ FOLDERS = sorted(
     if path.parent.name not in ("browser", "api_documents")  # what drives one, or reads documents, is no client
 )
 TABLE = (ROOT / "docs/clients.md").read_text(encoding="utf-8").partition("\n## ")[0]
-ROWS = [tuple(one) for one in re.findall(r"^\| ([\w-]+) (\d+\.\d+)[ (|]", TABLE, re.MULTILINE)]
+ROWS = [tuple(one) for one in re.findall(r"^\| ([\w@/-]+) (\d+\.\d+)[ (|]", TABLE, re.MULTILINE)]
 NAMED = set(ROWS)
 
 

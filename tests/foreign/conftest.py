@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server.conftest import Server, start
+from server.conftest import SCRIPTED, Server, start
+from server.scripted import write_filler
 
 from .cases import KEY, SCRIPTED_MODEL
 from .clients import ForeignClient
@@ -117,6 +118,19 @@ def storing_agent(
     started = ForeignClient(environment, BASE_URL=f"{open_tap(storing_server).url}/v1", API_KEY=KEY)
     yield started
     started.close()
+
+
+@pytest.fixture(scope="module")
+def filler(
+    environment: Environment, open_tap: Callable[[Server], Tap], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ForeignClient]:
+    """The client of a scripted model that fills gaps."""
+    folder = write_filler(tmp_path_factory.mktemp("model") / "filler")
+    running = Server(str(folder), "--served-model-name", "filler", "--api-key", KEY, program=[SCRIPTED]).ready()
+    started = ForeignClient(environment, BASE_URL=f"{open_tap(running).url}/v1", API_KEY=KEY)
+    yield started
+    started.close()
+    assert running.stop() == 0, "".join(running.log)
 
 
 @pytest.fixture(autouse=True)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from server.conftest import SCRIPTED, Server
-from server.scripted import write_filler
+from server.conftest import Server
 
-from .cases import KEY, MESSAGES, MODEL, SCRIPTED_MODEL, plain_chat
+from .cases import MESSAGES, MODEL, SCRIPTED_MODEL, plain_chat
 from .clients import ForeignClient
-from .environments import Environment
 from .scripted import WARM
-from .tap import Tap
 
 pytestmark = pytest.mark.foreign
 CLIENT = "mistralai"
@@ -30,19 +26,6 @@ TOOLS = [
 ]
 GAP = {"model": "filler", "prompt": "import gap", "suffix": "\nreturn", "temperature": 0.0}
 MIDDLE = "first\nsecond"
-
-
-@pytest.fixture(scope="module")
-def filler(
-    environment: Environment, open_tap: Callable[[Server], Tap], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ForeignClient]:
-    """The client of a model that fills gaps."""
-    folder = write_filler(tmp_path_factory.mktemp("model") / "filler")
-    running = Server(str(folder), "--served-model-name", "filler", "--api-key", KEY, program=[SCRIPTED]).ready()
-    started = ForeignClient(environment, BASE_URL=f"{open_tap(running).url}/v1", API_KEY=KEY)
-    yield started
-    started.close()
-    assert running.stop() == 0, "".join(running.log)
 
 
 def test_chat_is_what_it_is_over_plain_http(client: ForeignClient, foreign_server: Server) -> None:
