@@ -19,6 +19,7 @@ from inflight.cli import call
 from inflight.cli.options import complete_local_model
 from inflight.execution import memory
 from inflight.execution.memory import MachineMemory
+from inflight.launch.running_servers import registered
 
 from .terminal import Caller, finished, spawn
 
@@ -157,6 +158,11 @@ def test_a_running_server_is_seen_and_stopped(hub: FakeHub, tmp_path: Path, capf
         assert call(["list"]) == 0 and address in capfd.readouterr().out
         assert call(["stop", "other"]) == 1
         assert f"No server of this user has other. Running: {address} with owner/tiny-GGUF." in capfd.readouterr().err
+        with registered(["owner/tiny-GGUF"], is_pool=False) as other:
+            other.write("http://127.0.0.1:1")
+            assert call(["stop", "owner/tiny-GGUF"]) == 1
+            told = capfd.readouterr().err
+            assert "2 servers of this user have owner/tiny-GGUF; stop one by its address: " in told and address in told
         assert call(["stop", "owner/tiny-GGUF"]) == 0
         assert server.wait(60) == 0
     finally:

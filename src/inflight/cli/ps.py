@@ -51,7 +51,8 @@ def _line(model: dict[str, Any], url: str, server: RunningServer | None) -> dict
     from inflight.launch.running_servers import process_memory
 
     residency = model.get("residency") or {}
-    memory = residency.get("memory_bytes")
+    is_in_memory = model.get("state") in ("loading", "loaded", "draining", "unloading")
+    memory = residency.get("memory_bytes") if is_in_memory else None
     if memory is None and server is not None and not server.is_pool:
         memory = process_memory(server.pid)
     return {

@@ -22,26 +22,41 @@ if TYPE_CHECKING:
 def command(model: str, url: str | None, api_key: str | None) -> int:
     """Stop serving MODEL (or the server at an address): a server of several models unloads it, one that has it alone
     is ended, once its calls have had their answers."""
-    from inflight.launch.running_servers import AskingError, ask, running_servers
+    from inflight.launch.running_servers import AskingError, running_servers
 
     if url is not None:
         _unload(model, url, api_key)
         return 0
     servers = running_servers()
-    for server in servers:
-        if model.rstrip("/") == server.url:
-            return _end(server)
-        try:
-            models = [one for one in ask(server.url, "/v1/models", api_key)["data"] if model in _names(one)]
-        except (AskingError, KeyError, TypeError):  # it wants a key, or starts; it says what it was given
-            models = [{"id": model}] if model in server.models else []
-        if (models or model in server.models) and not server.is_pool:
-            return _end(server)
-        if models:
-            _unload(models[0]["id"], server.url, api_key)
-            return 0
-    running = "; ".join(f"{one.url} with {', '.join(one.models) or 'the built-in model'}" for one in servers)
-    raise AskingError(f"No server of this user has {model}. " + (f"Running: {running}." if running else "None runs."))
+    having = [(one, name) for one in servers if (name := _name_at(one, model, api_key)) is not None]
+    if not having:
+        running = "; ".join(f"{one.url} with {', '.join(one.models) or 'the built-in model'}" for one in servers)
+        known = f"Running: {running}." if running else "None runs."
+        raise AskingError(f"No server of this user has {model}. {known}")
+    if len(having) > 1:
+        addresses = ", ".join(one.url for one, _ in having)
+        raise AskingError(f"{len(having)} servers of this user have {model}; stop one by its address: {addresses}.")
+    [(server, name)] = having
+    if server.is_pool and name != server.url:
+        _unload(name, server.url, api_key)
+    else:
+        _end(server)
+    return 0
+
+
+def _name_at(server: RunningServer, model: str, api_key: str | None) -> str | None:
+    """Return the name that a server has for a model, or its address where that is given; None: it has no such model."""
+    from inflight.launch.running_servers import AskingError, ask
+
+    if model.rstrip("/") == server.url:
+        return server.url
+    if not server.is_pool and model in server.models:
+        return model
+    try:
+        return next((one["id"] for one in ask(server.url, "/v1/models", api_key)["data"] if model in _names(one)), None)
+    except (AskingError, KeyError, TypeError) as error:
+        show(f"{error}")
+        return None
 
 
 def _names(model: dict[str, object]) -> tuple[object, ...]:
@@ -55,7 +70,6 @@ def _unload(model: str, url: str, api_key: str | None) -> None:
     show(f"{model}: unloaded by the server at {url}; a call for it loads it again.")
 
 
-def _end(server: RunningServer) -> int:
+def _end(server: RunningServer) -> None:
     os.kill(server.pid, signal.SIGTERM)
     show(f"The server at {server.url} (process {server.pid}) ends once its calls have had their answers.")
-    return 0
