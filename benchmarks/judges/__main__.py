@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
 from benchmarks.comparison import log_line
+from benchmarks.judges import bfcl, conformance, lm_eval
 from benchmarks.judges.aiperf import AIPerf
 from benchmarks.judges.genai_bench import GenAIBench
 from benchmarks.judges.guidellm import GuideLLM
@@ -32,6 +34,12 @@ JUDGES: dict[str, Judge] = {
         SGLangBench(),
     )
 }
+# Judges of answers, not of loads; each has options of its own.
+JUDGES_OF_ANSWERS: dict[str, Callable[[Sequence[str]], None]] = {
+    "conformance": conformance.main,
+    "bfcl": bfcl.main,
+    "lm-eval": lm_eval.main,
+}
 # Below half of what one core computes, so that neither queue nor client is the bottleneck.
 LOADS = {
     "smollm2": Load(requests=48, rate=1.2, concurrency=2, input_tokens=256, output_tokens=32),
@@ -41,7 +49,12 @@ LOADS = {
 
 def main(given: Sequence[str] | None = None) -> None:
     """Run the judges that are named, and print or write a table of each."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.judges", description=__doc__)
+    given = sys.argv[1:] if given is None else given
+    if given and given[0] in JUDGES_OF_ANSWERS:
+        JUDGES_OF_ANSWERS[given[0]](given[1:])
+        return
+    of_answers = f"{', '.join(JUDGES_OF_ANSWERS)} take options of their own"
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.judges", description=__doc__, epilog=of_answers)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(JUDGES)}; all where none is named")
     parser.add_argument("--model", choices=list(LOADS), default="smollm2", help="(default smollm2)")
     parser.add_argument("--requests", type=int, help="how many, instead of the model's usual number")

@@ -1,6 +1,6 @@
 """BFCL's cases of tool calls asked of a real model: how many answers are calls that the tools allow.
 
-    python -m benchmarks.judges.bfcl --cases 16 --write
+    python -m benchmarks.judges bfcl --cases 16 --write
 
 Each case is asked under `tool_choice` auto, streamed, and under required. An answer is right if it parses, names one of
 the case's functions, and its arguments satisfy the function's schema. Whether it is the call that BFCL expects depends
@@ -238,7 +238,7 @@ def body(found: dict[tuple[str, Mode], Tally], model: str) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.judges.bfcl", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.judges bfcl", description=__doc__)
     parser.add_argument("--model", default="smollm2", help="(default smollm2)")
     parser.add_argument("--cases", type=int, default=16, help="at most of each category (default 16)")
     parser.add_argument("--categories", nargs="+", choices=CATEGORIES, default=CATEGORIES)
@@ -247,7 +247,7 @@ def main(given: Sequence[str] | None = None) -> None:
     told = body(run(arguments.model, arguments.categories, arguments.cases), arguments.model)
     print(told)
     if arguments.write:
-        command = f"python -m benchmarks.judges.bfcl --model {arguments.model} --cases {arguments.cases}"
+        command = f"python -m benchmarks.judges bfcl --model {arguments.model} --cases {arguments.cases}"
         write_section(f"bfcl {arguments.model}", f"BFCL's tool calls: {arguments.model}", command, told)
 
 

@@ -1,6 +1,6 @@
 """Run the tests whose judge is a document or a list of cases of others, and count them.
 
-python -m benchmarks.judges.conformance --write
+python -m benchmarks.judges conformance --write
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ JUDGES = {
     "foreign/test_open_responses.py": "Open Responses: cases of its acceptance tests, its document",
     "foreign/test_api_documents.py": "OpenAI's and Anthropic's own OpenAPI documents of 2026-05-31, objects closed",
     "foreign/test_drawn_requests.py": "requests drawn from OpenAI's document by schemathesis",
-    "foreign/test_fields.py": "fields of OpenAI's and Anthropic's newest clients",
+    "foreign/test_fields.py": "fields that these clients can send",
     "server/test_vllm_cases.py": "[vLLM's API tests](vllm-api-cases.md), restated",
+    "server/test_vllm_refusals.py": "… those that expect a refusal, and those about whole texts",
+    "foreign/test_client_types.py": "types of OpenAI's and Anthropic's newest clients",
     "server/test_openapi.py": "requests drawn from our own document by schemathesis",
 }
 NOTE = (
@@ -45,7 +47,7 @@ def counted(file: str) -> tuple[int, int]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.judges.conformance", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.judges conformance", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the section of docs/results/judges.md")
     arguments = parser.parse_args(given)
     rows = [(judge, f"`tests/{file}`", *counted(file)) for file, judge in JUDGES.items()]
@@ -53,7 +55,7 @@ def main(given: Sequence[str] | None = None) -> None:
     print(told)
     if arguments.write:
         title = "The APIs' own documents and cases"
-        write_section("conformance", title, "python -m benchmarks.judges.conformance", told)
+        write_section("conformance", title, "python -m benchmarks.judges conformance", told)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """lm-eval's scores of a model over this server beside its scores of the same file by transformers.
 
-    python -m benchmarks.judges.lm_eval --write
+    python -m benchmarks.judges lm-eval --write
 
 Three tasks of lm-eval's three kinds, made of texts of this project, since none can be downloaded: which of four halves
 ends a sentence, the perplexity of passages, and sums that are written out. transformers computes in float32.
@@ -174,7 +174,7 @@ def _verdict(theirs: Score, ours: Score) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.judges.lm_eval", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.judges lm-eval", description=__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--scale", type=float, default=1.0, help="number of documents, as a multiple (default 1)")
     parser.add_argument("--write", action="store_true", help="write the sections of docs/results/judges.md")
@@ -184,7 +184,7 @@ def main(given: Sequence[str] | None = None) -> None:
         told = table(head, compare(model, arguments.scale))
         print(f"{model}\n\n{told}\n", flush=True)
         if arguments.write:
-            command = f"python -m benchmarks.judges.lm_eval --models {model}"
+            command = f"python -m benchmarks.judges lm-eval --models {model}"
             write_section(f"lm_eval {model}", f"lm-eval beside transformers: {model}", command, told)
 
 
