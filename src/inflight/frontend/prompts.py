@@ -99,6 +99,14 @@ class PromptEncoder:
         ChatTemplateError."""
         return self._chat_template is not None and self._chat_template.takes_arguments_as_text(has_tools)
 
+    def special_ids(self, texts: Sequence[str]) -> list[int]:
+        """Return the ids of those texts that are special tokens, which outputs leave out."""
+        tokenizer = self._tokenizer
+        if tokenizer is None:
+            return []
+        found = (tokenizer.token_to_id(one) for one in texts)
+        return [one for one in found if one in tokenizer.special_token_ids]
+
     def tokens(self, prompt: Prompt, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Encode text, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}.
 

@@ -189,14 +189,6 @@ class Prompts:
             raise invalid("This model has no tokenizer; use token ids.", "model", "unsupported_task")
         return self._tokenizer
 
-    def special_ids(self, texts: Sequence[str]) -> list[int]:
-        """Return the ids of those texts that are special tokens, which outputs leave out."""
-        tokenizer = self._tokenizer
-        if tokenizer is None:
-            return []
-        found = (tokenizer.token_to_id(one) for one in texts)
-        return [one for one in found if one in tokenizer.special_token_ids]
-
     @property
     def max_token_chars(self) -> int | None:
         """Return the characters that a token may stand for; None: unknown."""

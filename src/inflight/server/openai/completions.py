@@ -129,7 +129,7 @@ def stop_token_ids(prompts: Prompts, settings: CompletionSettings, fills_gap: bo
     outputs leave out; and where it fills a gap, the model's ends of gaps."""
     found = list(settings.stop_token_ids or ())
     if settings.stop and settings.skip_special_tokens is not False:
-        found += prompts.special_ids([settings.stop] if isinstance(settings.stop, str) else settings.stop)
+        found += prompts.encoder.special_ids([settings.stop] if isinstance(settings.stop, str) else settings.stop)
     if fills_gap and not settings.ignore_eos:
         found += fill_stop_token_ids(prompts)
     return found or settings.stop_token_ids
