@@ -28,6 +28,12 @@ def given(line: str, verb: str = "serve") -> dict[str, Any]:
     return {name: value for name, value in context.params.items() if context.get_parameter_source(name) is typed}
 
 
+def test_an_option_of_several_values_leaves_run_its_prompt() -> None:
+    for option in ("--lora", "--lora-modules"):
+        found = given(f"smollm2 {option} x=/one 'What is a lane?'", "run")
+        assert found == {"words": ("smollm2", "What is a lane?"), "lora": ("x=/one",)}
+
+
 # Lines of vLLM's and llama-server's documentation and of recipes for them.
 WORK = {
     "a/b --dtype auto --api-key token": {"name": "a/b", "dtype": "auto", "api_key": ("token",)},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inflight.execution.checkpoints.local_models import LocalModel
-from inflight.launch.running_servers import process_memory, registered, running_servers, servers_folder, servers_of
+from inflight.launch.running_servers import Registration, process_memory, running_servers, servers_folder, servers_of
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_is_there_from_ready_to_its_end(tmp_path: Path) -> None:
-    with registered([None, str(tmp_path), "owner/name:Q4_K_M"], is_pool=True) as registration:
+    with Registration([None, str(tmp_path), "owner/name:Q4_K_M"], is_pool=True) as registration:
         assert running_servers() == []
         registration.write("http://0.0.0.0:8000")
         (one,) = running_servers()
@@ -30,20 +30,45 @@ def test_a_server_is_there_from_ready_to_its_end(tmp_path: Path) -> None:
 
 
 def test_files_of_servers_that_were_killed_are_deleted_by_the_next() -> None:
-    with registered([], is_pool=False) as registration:
+    with Registration([], is_pool=False) as registration:
         registration.write("http://127.0.0.1:8000")
         (file,) = servers_folder().iterdir()
         file.write_text(json.dumps(json.loads(file.read_text()) | {"began": 1}))
         (servers_folder() / "x.json").write_text("{")
         assert running_servers() == []
-    with registered([], is_pool=False) as registration:
+    with Registration([], is_pool=False) as registration:
         registration.write("http://127.0.0.1:8001")
         assert [one.url for one in running_servers()] == ["http://127.0.0.1:8001"]
-        assert {one.name for one in servers_folder().iterdir()} == {f"{os.getpid()}.json", "x.json"}
+        assert {one.name for one in servers_folder().iterdir()} == {file.name, "x.json"}
+
+
+def test_servers_of_other_machines_that_share_the_home_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Registration([], is_pool=False) as theirs, monkeypatch.context() as there:
+        there.setattr("platform.node", lambda: "other")
+        theirs.write("http://127.0.0.1:8000")
+        (file,) = servers_folder().iterdir()
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"began": 1}))  # as this machine sees it
+        there.undo()
+        with Registration([], is_pool=False) as ours:
+            ours.write("http://127.0.0.1:8001")
+            assert [one.url for one in running_servers()] == ["http://127.0.0.1:8001"] and file.exists()
+        there.setattr("platform.node", lambda: "other")
+
+
+def test_models_that_come_into_memory_are_in_use_until_they_leave(tmp_path: Path) -> None:
+    model = LocalModel("owner/name:Q4_0", tmp_path, (tmp_path,), 1, 0.0, "", "hub")
+    with Registration([], is_pool=True) as registration:
+        registration.add(model.name)
+        registration.write("http://127.0.0.1:8000")
+        assert [one.url for one in servers_of(model)] == ["http://127.0.0.1:8000"]
+        registration.discard(model.name)
+        assert servers_of(model) == []
+        registration.add(model.name)
+        assert servers_of(model) and servers_of(model)[0].since == running_servers()[0].since
 
 
 def test_a_folder_that_others_may_write_to_is_not_believed() -> None:
-    with registered([], is_pool=False) as registration:
+    with Registration([], is_pool=False) as registration:
         registration.write("http://127.0.0.1:8000")
         servers_folder().chmod(0o777)
         assert running_servers() == []
@@ -64,7 +89,7 @@ def test_a_model_is_in_use_by_any_of_its_names(given: str, is_used: bool, tmp_pa
     file = tmp_path / "Tiny-Q4_K_M.gguf"
     model = LocalModel("owner/name:Q4_K_M", file, (file,), 1, 0.0, "", "hub")
     for name, expected in ((given, is_used), (str(file), True)):
-        with registered([name], is_pool=False) as registration:
+        with Registration([name], is_pool=False) as registration:
             registration.write("http://127.0.0.1:8000")
             assert [one.url for one in servers_of(model)] == ["http://127.0.0.1:8000"] * expected
 

@@ -14,6 +14,7 @@ import click
 
 from inflight import __version__
 from inflight.cli.summary import show_at_start
+from inflight.cli.verb import HELP_NAMES
 from inflight.counted import did_you_mean, printable
 
 VERBS = {
@@ -118,7 +119,7 @@ class _Verbs(click.Group):
             formatter.write_dl([*VERBS.items()])  # from the table above: help imports no verb
 
 
-@click.group(cls=_Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Verbs, invoke_without_command=True, context_settings={"help_option_names": HELP_NAMES})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def app(ctx: click.Context) -> None:

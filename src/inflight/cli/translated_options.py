@@ -70,6 +70,8 @@ class _Translation:
         options = [one for one in command.params if isinstance(one, click.Option)]
         self._own = {name: one for one in options for name in (*one.opts, *one.secondary_opts)}
         self._rest = deque(words)
+        # Where any number of arguments may follow, as the prompt of `run`, an option takes one of them.
+        self._takes_several = all(one.nargs == 1 for one in command.params if isinstance(one, click.Argument))
         self._has_model = any(word.partition("=")[0] in ("--model", "-m") for word in words)
         self._takes_sampling = "--override-generation-config" in self._own
         self._sampling: dict[str, Any] = {}
@@ -117,7 +119,7 @@ class _Translation:
         if option.is_flag:
             return [name if inline is None else f"{name}={inline}"]
         values = [inline] if inline is not None else self._values(option.nargs)
-        if name in SEVERAL and self._has_model:
+        if name in SEVERAL and self._has_model and self._takes_several:
             values += self._several()
         if name in CONVERTED and values:
             from inflight.cli.foreign_values import VALUES
@@ -175,7 +177,8 @@ class _Translation:
             return [inline]
         if form.startswith("["):
             return self._values(1) if self._rest and _OPTIONAL.fullmatch(self._rest[0]) else []
-        found = self._several() if form.endswith("...") else self._values(1) if form else []
+        has_several = form.endswith("...") and self._takes_several
+        found = self._several() if has_several else self._values(1) if form else []
         if form and not found:
             raise click.UsageError(f"{name} needs a value.")
         return found

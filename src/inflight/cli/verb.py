@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+HELP_NAMES = ["-h", "--help"]
 _REST = "Options"
 _MANY = 30  # options of a verb, above which its help is short
 _SHORT = (  # names of the options in a short help
@@ -88,6 +89,7 @@ class Verb(click.Command):
     """A verb. An option comes from the command line, else the environment, else --config, else its default."""
 
     def __init__(self, *args: Any, **kwargs: Any):
+        kwargs["context_settings"] = {"help_option_names": HELP_NAMES} | kwargs.get("context_settings", {})
         super().__init__(*args, **kwargs)
         # click keeps the option of the first context, which has no group above it where a reference is made.
         self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from inflight.config.setting import SettingsError
 from inflight.counted import counted, seconds_of_parts
 from inflight.engine.kv_events import KVEventOptions
 from inflight.launch.engine_setup import EngineSetup
-from inflight.launch.running_servers import registered
+from inflight.launch.running_servers import Registration
 from inflight.server import logs
 from inflight.server.listening import listen, url
 from inflight.server.processes.engine_keeper import EngineKeeper
@@ -107,14 +107,15 @@ def serve(
         record=record,
         has_replicas=program.has_replicas,
     )
-    return supervise(server, tenants, make, (engine_settings.model,), started=started, ready=ready)
+    registration = Registration((engine_settings.model,), is_pool=False)
+    return supervise(server, tenants, make, registration, started=started, ready=ready)
 
 
 def supervise(
     server: ServerSetup,
     tenants: Tenants,
     make_engines: MakeEngines,
-    models: Sequence[str | None],
+    registration: Registration,
     *,
     started: float,
     ready: Callable[[str], None] | None = None,
@@ -123,7 +124,7 @@ def supervise(
 
     Args:
         make_engines: As `Supervisor` has it.
-        models: What engines are given as their models, None: the built-in one; for `inflight ps`.
+        registration: Of the server's models, for `inflight ps`.
         started: As `serve` has it.
         ready: As `serve` has it.
     """
@@ -139,7 +140,7 @@ def supervise(
             ready(url(settings, bound))
 
     try:
-        with registered(models, bool(server.models)) as registration:
+        with registration:
             return Supervisor(server, tenants, bound, make_engines, is_ready).run()
     finally:
         if settings.uds is not None:

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import http.client
 import json
 import os
+import platform
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inflight.execution.checkpoints.hub import hub_id_of
 from inflight.execution.checkpoints.local_models import LocalModel
@@ -36,7 +38,7 @@ class RunningServer(Struct, frozen=True):
         began: When that process began, in the kernel's ticks: another process may have the same number later.
         url: Its address, for clients on this machine.
         since: When it became ready, in seconds since 1970.
-        models: What it was given as models: names, hub ids or absolute paths.
+        models: What it was given as models, names, hub ids or absolute paths; of models that it found those in memory.
         is_pool: It loads and unloads them as they are called.
     """
 
@@ -53,46 +55,71 @@ def servers_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "inflight" / "servers"
 
 
-@contextmanager
-def registered(models: Sequence[str | None], is_pool: bool) -> Iterator[_Registration]:
-    """Yield what writes the file once the server is ready; the file goes at the end.
+class Registration:
+    """The file of this server: written once it is ready, deleted at the end of a `with`.
 
     A server whose user has no folder to write to is not listed.
     """
-    names = tuple(one if not (path := Path(one)).exists() else str(path.absolute()) for one in models if one)
-    registration = _Registration(names, is_pool)
-    try:
-        yield registration
-    finally:
-        registration.remove()
 
+    def __init__(self, models: Sequence[str | None], is_pool: bool) -> None:
+        """Take what the server was given as its models, None: the built-in one."""
+        given = [one if not (path := Path(one)).exists() else str(path.absolute()) for one in models if one]
+        self._models, self._is_pool = dict.fromkeys(given), is_pool
+        self._server: RunningServer | None = None
 
-class _Registration:
-    def __init__(self, models: tuple[str, ...], is_pool: bool) -> None:
-        self._models, self._is_pool = models, is_pool
-        self._path: Path | None = None
+    def __enter__(self) -> Registration:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server = None
+            with contextlib.suppress(OSError, RuntimeError):
+                _own_file().unlink(missing_ok=True)
 
     def write(self, url: str) -> None:
         """Write the server's file. url: its address."""
         for one in _WILDCARDS:
             url = url.replace(one, "//127.0.0.1:")
         pid = os.getpid()
-        server = RunningServer(pid, _began(pid) or 0, url, time.time(), self._models, self._is_pool)
-        with contextlib.suppress(OSError, RuntimeError):  # no home, or one that is read-only
-            make_folders(folder := servers_folder())
-            check_private(folder)
-            path = folder / f"{pid}.json"
-            for stale in [path, *(one for one, server in _registered().items() if not _is_running(server))]:
+        self._server = RunningServer(pid, _began(pid) or 0, url, time.time(), (), self._is_pool)
+        with contextlib.suppress(OSError, RuntimeError):
+            make_folders(servers_folder())
+            for stale in [one for one, server in _registered().items() if not _is_running(server)]:
                 stale.unlink(missing_ok=True)
-            with open(path, "wb", opener=lambda name, flags: open_private(name, flags | os.O_EXCL)) as file:
-                file.write(msgspec.json.encode(server))
-            self._path = path
+        self._store()
 
-    def remove(self) -> None:
-        """Delete the server's file."""
-        if self._path is not None:
-            with contextlib.suppress(OSError):
-                self._path.unlink(missing_ok=True)
+    def add(self, model: str) -> None:
+        """Add a model that comes into memory."""
+        self._models[model] = None
+        self._store()
+
+    def discard(self, model: str) -> None:
+        """Remove a model that has left memory."""
+        self._models.pop(model, None)
+        self._store()
+
+    def _store(self) -> None:
+        if self._server is None:
+            return
+        with contextlib.suppress(OSError, RuntimeError):  # no home, or one that is read-only
+            check_private(servers_folder())
+            path = _own_file()
+            aside = path.with_suffix(".new")
+            aside.unlink(missing_ok=True)
+            with open(aside, "wb", opener=lambda name, flags: open_private(name, flags | os.O_EXCL)) as file:
+                file.write(msgspec.json.encode(replace(self._server, models=tuple(self._models))))
+            aside.replace(path)
+
+
+def _own_file() -> Path:
+    return servers_folder() / f"{_machine()}.{os.getpid()}.json"
+
+
+def _machine() -> str:
+    """Return a name of this machine and its processes, since machines and containers may share a home."""
+    with contextlib.suppress(OSError):
+        return f"{platform.node()}.{Path('/proc/self/ns/pid').stat().st_ino}".replace("/", "_")
+    return platform.node().replace("/", "_")
 
 
 def running_servers() -> list[RunningServer]:
@@ -101,11 +128,11 @@ def running_servers() -> list[RunningServer]:
 
 
 def _registered() -> dict[Path, RunningServer]:
-    """Return the servers of all files that can be read, also those that were killed."""
+    """Return this machine's servers of all files that can be read, also those that were killed."""
     found: dict[Path, RunningServer] = {}
     with contextlib.suppress(OSError, RuntimeError):
         check_private(servers_folder())
-        for path in servers_folder().glob("*.json"):
+        for path in servers_folder().glob(f"{glob.escape(_machine())}.*.json"):
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 found[path] = msgspec.json.decode(path.read_bytes()[:_LARGEST_FILE], type=RunningServer)
     return found
@@ -116,7 +143,7 @@ def _is_running(server: RunningServer) -> bool:
 
 
 def servers_of(model: LocalModel) -> list[RunningServer]:
-    """Return this user's servers that were given a cached model."""
+    """Return this user's servers that were given a cached model, or have found it and loaded it."""
     return [one for one in running_servers() if any(_is_meant(given, model) for given in one.models)]
 
 

@@ -19,6 +19,7 @@ from inflight.engine.cpu_sharing import Claim, ClaimTable
 from inflight.launch.engine_setup import CoreSharing, EngineSetup
 from inflight.launch.model_caches import local_path
 from inflight.launch.one_model import ENGINE, supervise, with_weights
+from inflight.launch.running_servers import Registration
 from inflight.models.errors import ModelError
 from inflight.server import logs
 from inflight.server.processes.messages import PooledModel, ServerSetup, ToChild, encode
@@ -101,6 +102,8 @@ def serve_models(
         return replace(one, scheduling=scheduling, server=server)
 
     models = tuple(of_server(one) for one in file.models)
+    # Files that are found may be deleted while they are not in memory.
+    registration = Registration([one.engine.model for one in models] if file.find is None else [], is_pool=True)
 
     def make(folder: Path, announce: Callable[[ToChild], None], dropped: Callable[[str], None]) -> PoolEngines:
         from inflight.server.metrics.pool_page import PoolMetrics
@@ -111,7 +114,7 @@ def serve_models(
         claims = ClaimTable.create(len(models) + (0 if file.find is None else SPARE_SLOTS))
         loader = ModelLoader(partial(Worker, ENGINE, (claims.descriptor,)), announce, dropped)
         make_setup = partial(EngineSetup, folder=folder, verbose=verbose, log_format=log_format, log_level=log_level)
-        maker = _PoolMaker(replace(file, models=models), of_server, make_setup, claims, loader)
+        maker = _PoolMaker(replace(file, models=models), of_server, make_setup, claims, loader, registration)
         find = None if file.find is None else maker.find
         return PoolEngines(maker.pool, PoolMetrics(version=__version__), announce, find)
 
@@ -122,8 +125,7 @@ def serve_models(
         log_level=log_level,
         models=tuple(_pooled(one, file.find is not None) for one in models),
     )
-    given = [one.engine.model for one in models] if file.find is None else []  # files that are found may be deleted
-    return supervise(server, tenants, make, given, started=started)
+    return supervise(server, tenants, make, registration, started=started)
 
 
 def _pooled(one: FileModel, is_found: bool) -> PooledModel:
@@ -144,10 +146,11 @@ class _PoolMaker:
         make_setup: MakeSetup,
         claims: ClaimTable,
         loader: ModelLoader,
+        registration: Registration,
     ):
-        """of_server: Returns a model's settings, as they are on this server."""
+        """of_server: Returns a model's settings, as they are on this server. registration: Of models in memory."""
         self._file, self._of_server, self._make_setup = file, of_server, make_setup
-        self._claims, self._loader = claims, loader
+        self._claims, self._loader, self._registration = claims, loader, registration
         self._slots = {one.name: slot for slot, one in enumerate(file.models)}  # of the claims
 
     def pool(self) -> ModelPool:
@@ -161,8 +164,13 @@ class _PoolMaker:
             self._loader,
             max_wait=self._file.max_wait,
             default=self._file.default,
-            ended=lambda name: self._claims.write(self._slots[name], Claim()),
+            ended=self._ended,
         )
+
+    def _ended(self, name: str) -> None:
+        self._claims.write(self._slots[name], Claim())
+        if self._file.find is not None:
+            self._registration.discard(name)
 
     async def find(self, pool: ModelPool) -> tuple[PooledModel, ...]:
         """Add models that have come, remove those that have gone, and return all that are here."""
@@ -187,14 +195,19 @@ class _PoolMaker:
 
     def _model(self, one: FileModel, nbytes: int) -> PoolModel:
         sharing = CoreSharing(self._claims.descriptor, self._slots[one.name], one.weight)
-        return _pool_model(one, nbytes, self._make_setup, sharing)
+        begun = partial(self._registration.add, one.name) if self._file.find is not None else lambda: None
+        return _pool_model(one, nbytes, self._make_setup, sharing, begun)
 
 
-def _pool_model(one: FileModel, nbytes: int, make_setup: MakeSetup, sharing: CoreSharing) -> PoolModel:
+def _pool_model(
+    one: FileModel, nbytes: int, make_setup: MakeSetup, sharing: CoreSharing, begun: Callable[[], None]
+) -> PoolModel:
+    """begun: Called when a load begins."""
     from inflight.server.model_pool.loading import PoolModel
     from inflight.server.model_pool.resident import ModelNeeds
 
     def setup(serial: int) -> bytes:
+        begun()
         return encode(
             make_setup(
                 serial=serial,

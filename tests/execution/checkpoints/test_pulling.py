@@ -144,6 +144,35 @@ def test_of_two_pulls_one_waits_and_says_so(hub: FakeHub, tmp_path: Path) -> Non
     assert find_model("owner/name").path.read_bytes() == CONTENT
 
 
+def test_the_lock_outlives_a_deleted_model(hub: FakeHub, tmp_path: Path) -> None:
+    pull_model("owner/name")
+    lock = tmp_path / "hub" / ".locks" / "models--owner--name" / "pull.lock"
+    before = lock.stat().st_ino  # a pull that waits has it open
+    delete_model(find_model("owner/name"))
+    assert lock.stat().st_ino == before
+
+
+def test_heads_are_read_one_pull_after_another(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["owner/name"]["Tiny-Q8_0.gguf"] = CONTENT[:-1]
+    lock = hub_download.pull_lock(hub_download.repository_folder("owner/name"))
+    lock.parent.mkdir(parents=True)
+    waits, steps = threading.Event(), list[PullStep]()
+
+    def note(step: PullStep) -> None:
+        steps.append(step)
+        if step.status == "waiting":
+            waits.set()
+
+    with lock.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        pulling = threading.Thread(target=pull_model, args=("owner/name", None, note))
+        pulling.start()
+        assert waits.wait(60)
+        assert hub.ranges("Tiny-Q8_0.gguf") == [] and hub.ranges("Tiny-Q4_0.gguf") == []
+    pulling.join()
+    assert any(one.status == "done" for one in steps)
+
+
 # -- a quantization by memory -----------------------------------------------------------------------------------------
 def test_the_largest_that_fits_is_chosen_and_said(
     hub: FakeHub, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -212,6 +241,17 @@ def test_models_are_listed_found_and_deleted(hub: FakeHub, tmp_path: Path) -> No
     assert not (tmp_path / "hub" / "models--owner--name").exists()
     assert delete_model(find_model("other/folder")) > 0
     assert local_models() == []
+
+
+def test_files_that_links_of_the_user_name_stay(hub: FakeHub, tmp_path: Path) -> None:
+    own = tmp_path / "own.gguf"
+    own.write_bytes(CONTENT)
+    link = pull_model("owner/name").parent / "Own-Q8_0.gguf"
+    link.symlink_to(own)
+    delete_model(find_model("owner/name:Q8_0"))
+    assert own.exists() and not link.is_symlink()
+    delete_model(find_model("owner/name"))
+    assert own.exists() and local_models() == []
 
 
 def test_an_interrupted_download_is_deleted(hub: FakeHub) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,15 +21,20 @@ def names(server: Server) -> list[str]:
     return [one["name"] for one in server.get("/api/tags").json()["models"]]
 
 
+def cached(root: Path) -> Path:
+    """Have the cache hold owner/tiny, as pulling does; return its folder."""
+    revision, folder = "0" * 40, root / "hub" / "models--owner--tiny"
+    shutil.copytree(build.BUILT_IN, folder / "snapshots" / revision)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(revision)
+    return folder
+
+
 def test_models_come_by_a_pull_and_go_by_a_delete(start: Callable[..., Server], tmp_path: Path) -> None:
     environment = {"HF_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     server = start("--models", "local", "--api-processes", "2", env=environment)
     assert names(server) == ["built-in:latest"], "of empty caches"
-    revision = "0" * 40
-    folder = tmp_path / "hub" / "models--owner--tiny"
-    shutil.copytree(build.BUILT_IN, folder / "snapshots" / revision)
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text(revision)
+    folder = cached(tmp_path)
     assert server.post("/api/pull", {"model": "owner/tiny", "stream": False}).json() == {"status": "success"}
     for _ in range(4):  # whichever process answers
         assert names(server) == ["owner/tiny:latest"]
@@ -35,3 +45,31 @@ def test_models_come_by_a_pull_and_go_by_a_delete(start: Callable[..., Server], 
     assert not folder.exists() and names(server) == ["built-in:latest"]
     assert server.post("/api/generate", {"model": "owner/tiny", "prompt": "x"}).status_code == 404
     assert server.post("/api/generate", {"model": "built-in", "prompt": "x"}).status_code == 200
+
+
+def test_what_the_command_line_pulls_and_deletes_is_noticed(start: Callable[..., Server], tmp_path: Path) -> None:
+    environment = {"HF_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+
+    def inflight(*words: str) -> subprocess.CompletedProcess[str]:
+        command = (sys.executable, "-m", "inflight.cli", *words)
+        return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+
+    def listed() -> list[str]:
+        return [one["id"] for one in server.get("/v1/models").json()["data"]]
+
+    server = start("--models", "local", env=environment)
+    folder = cached(tmp_path)
+    answer = server.post("/v1/completions", {"model": "owner/tiny", "prompt": "What is a lane?", "max_tokens": 4})
+    assert answer.status_code == 200, answer.text
+    (one,) = [one for one in json.loads(inflight("ps", "--json").stdout)["models"] if one["state"] == "loaded"]
+    assert (one["model"], one["url"]) == ("owner/tiny", server.url)
+    refused = inflight("rm", "--yes", "owner/tiny")
+    assert refused.returncode == 1 and f"is in use by the server at {server.url}" in refused.stderr
+    assert "unloaded by the server" in inflight("stop", "owner/tiny").stderr
+    deadline = time.monotonic() + 60
+    while (gone := inflight("rm", "--yes", "owner/tiny")).returncode and time.monotonic() < deadline:
+        pass  # until the process has ended
+    assert gone.returncode == 0 and not folder.exists(), gone.stderr
+    while "owner/tiny" in listed() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "owner/tiny" not in listed()

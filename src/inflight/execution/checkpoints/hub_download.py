@@ -169,8 +169,12 @@ def _download(repository: Repository, name: str, folder: Path, report: Report) -
 
 def download_head(repository: Repository, name: str, nbytes: int, report: Report) -> Path:
     """Return a file with a digest of which at least the first `nbytes` are here; `download` continues it."""
-    blob = repository_folder(repository.id) / "blobs" / str(repository.files[name].sha256)
-    return blob if blob.exists() else _receive(repository, name, report, nbytes)
+    folder = repository_folder(repository.id)
+    blob = folder / "blobs" / str(repository.files[name].sha256)
+    if blob.exists():
+        return blob
+    with locked(pull_lock(folder), repository.model, report):
+        return blob if blob.exists() else _receive(repository, name, report, nbytes)
 
 
 def _receive(repository: Repository, name: str, report: Report, nbytes: int | None = None) -> Path:

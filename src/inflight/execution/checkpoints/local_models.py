@@ -130,11 +130,11 @@ def _delete_from(folder: Path, model: LocalModel) -> int:
         if file.relative_to(folder / "snapshots").parts[1:] in names:
             blob = file.resolve()
             file.unlink()
-            if not any(other.resolve() == blob for other in _snapshot_files(folder)):
+            is_of_cache = blob.parent == (folder / "blobs").resolve()  # not a file that a link of the user names
+            if is_of_cache and not any(other.resolve() == blob for other in _snapshot_files(folder)):
                 blob.unlink(missing_ok=True)
     if not any(_is_weights(one) for one in _snapshot_files(folder)):
-        shutil.rmtree(folder)
-        shutil.rmtree(folder.parent / ".locks" / folder.name, ignore_errors=True)
+        shutil.rmtree(folder)  # the lock's file stays: who waits for it and who comes later have to mean the same
         return before
     return before - _bytes_below(folder)
 

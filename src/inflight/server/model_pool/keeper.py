@@ -137,6 +137,7 @@ class ModelKeeper:
     def _failed(self, name: str, why: str, fault: Exception | None = None) -> None:
         """fault: a bug."""
         log.error(f"The model {name!r} cannot be loaded: {why}", exc_info=fault)
+        self._ended(name)
         self._residency.failed(name, why, time.monotonic())
         self._calls.refuse_waiting(name, why)
         self.look()

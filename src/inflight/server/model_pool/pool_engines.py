@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable
 
 from inflight.server.errors import ApiError
@@ -43,6 +45,8 @@ from inflight.server.processes.messages import (
 )
 from inflight.server.processes.worker import WorkerError
 
+LOOK_SECONDS = 2.0  # between two looks at the models on this machine, which read folders
+
 log = logging.getLogger("inflight.server")
 
 
@@ -68,7 +72,7 @@ class PoolEngines:
                 pool's models stay the same.
         """
         self._make, self._metrics, self._announce, self._find = make, metrics, announce, find
-        self._finding = asyncio.Lock()
+        self._finding, self._looked = asyncio.Lock(), -math.inf
         self._pool: ModelPool | None = None
         # By the API process and the number of its question.
         self._acquiring: dict[tuple[str, int], asyncio.Future[Answer]] = {}
@@ -108,6 +112,8 @@ class PoolEngines:
         try:
             match question:
                 case Acquire():
+                    if not pool.knows(question.name):
+                        await self._look_again(pool)
                     lease = self._leases[client, number] = await pool.acquire(question.name, question.keep_alive)
                     return Acquired(number, lease.name, lease.serial)
                 case AskPage():
@@ -115,13 +121,14 @@ class PoolEngines:
                 case AskFrames():
                     return ShownFrames(number, await pool.shown(question.data))
                 case AskModels():
+                    await self._look_again(pool)
                     return ModelStatuses(number, pool.statuses())
                 case FindModels():
-                    if self._find is not None:
-                        async with self._finding:
-                            self._announce(PoolChanged(await self._find(pool)))
+                    await self._look_again(pool, since=0.0)
                     return ModelStatuses(number, pool.statuses())
                 case LoadModel():
+                    if not pool.knows(question.name):
+                        await self._look_again(pool)
                     return ModelStatuses(number, (await pool.load(question.name),))
                 case UnloadModel():
                     return ModelStatuses(number, (pool.unload(question.name),))
@@ -131,6 +138,18 @@ class PoolEngines:
                     return AdapterChanged(number, error="Adapters of several models are named at the start.")
         except ApiError as error:
             return Refused(number, error.status, error.message, error.type, error.param, error.code, error.retry_after)
+
+    async def _look_again(self, pool: ModelPool, since: float = LOOK_SECONDS) -> None:
+        """Take note of models that other programs have pulled or deleted, unless that was done `since` seconds ago."""
+        if self._find is None:
+            return
+        async with self._finding:
+            if time.monotonic() - self._looked >= since:
+                try:
+                    self._announce(PoolChanged(await self._find(pool)))
+                except (OSError, ValueError):  # files change meanwhile; the models stay as they were
+                    log.exception("the models on this machine could not be looked at")
+                self._looked = time.monotonic()
 
     def heard(self, client: str, notice: Notice) -> None:
         """Take what an API process reports."""
