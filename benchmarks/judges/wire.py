@@ -25,7 +25,7 @@ PATHS = ("/v1/completions", "/v1/chat/completions")
 
 @dataclass(slots=True)
 class Connection:
-    """What passed: (time, bytes) in each direction."""
+    """Bytes that passed: (time, bytes) in each direction."""
 
     sent: list[tuple[float, bytes]] = field(default_factory=list)
     answered: list[tuple[float, bytes]] = field(default_factory=list)

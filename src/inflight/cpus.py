@@ -23,7 +23,7 @@ class BadCpuList(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cpus:
-    """What the process may use.
+    """CPUs and memory nodes that the process may use.
 
     Attributes:
         usable: Numbers of the CPUs, ascending.

@@ -1,4 +1,4 @@
-"""Files of JSON that came with a model, from anywhere: read with bounds, and told in a sentence where they are broken.
+"""Read a model's JSON files, which may come from anywhere, with bounds; broken ones are reported in a sentence.
 
 Knows what Python's parser lets through (NaN, infinities) and what it raises beside its own error (nesting too deep,
 numbers of thousands of digits). Does not know what a file is for; whoever reads one has its own error for its sentence.
@@ -22,27 +22,27 @@ class JsonFileError(ValueError):
     """A file that is no JSON object which can be used; the sentence names the file and the place."""
 
 
-def read_json_object(path: Path, most_bytes: int = LONGEST_FILE) -> dict[str, Any]:
+def read_json_object(path: Path, max_bytes: int = LONGEST_FILE) -> dict[str, Any]:
     """The object in a file. Raises JsonFileError; FileNotFoundError where there is none."""
-    return parse_json_object(_content(path, most_bytes), str(path))
+    return parse_json_object(_content(path, max_bytes), str(path))
 
 
-def read_json_list(path: Path, most_bytes: int = LONGEST_FILE) -> list[Any]:
+def read_json_list(path: Path, max_bytes: int = LONGEST_FILE) -> list[Any]:
     """The list in a file. Errors as there."""
-    return _of_kind(list, "a list", _content(path, most_bytes), str(path))
+    return _of_kind(list, "a list", _content(path, max_bytes), str(path))
 
 
-def _content(path: Path, most_bytes: int) -> bytes:
+def _content(path: Path, max_bytes: int) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
+            content = file.read(max_bytes + 1)
     except FileNotFoundError:
         raise
     except OSError as error:
         cause = error.strerror or str(error)
         raise JsonFileError(f"{path} cannot be read: {cause}; check the file and its permissions.") from None
-    if len(content) > most_bytes:
-        raise JsonFileError(f"{path} has more than {most_bytes:,} bytes, which no model's settings need; {_AGAIN}")
+    if len(content) > max_bytes:
+        raise JsonFileError(f"{path} has more than {max_bytes:,} bytes, which no model's settings need; {_AGAIN}")
     return content
 
 

@@ -1,4 +1,4 @@
-"""What a page that is one file may do: run its own script, wear its own styles, and ask nobody for anything.
+"""Limit a page that is one file to its own script and styles, without any request.
 
 Knows the browser's words for that (Content Security Policy, level 3); not what is on the page. Standard library only.
 """

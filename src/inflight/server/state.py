@@ -70,7 +70,7 @@ def state_routes(service: Service, metrics: Metrics, version: str) -> Routes:
         return json_of(Live(status="failed" if failed else "live"), 503 if failed else 200)
 
     @routes.get("/version", result=Version)
-    async def tell_version(_: Request) -> Response:
+    async def server_version(_: Request) -> Response:
         """The server's version."""
         return json_of(Version(version=version))
 

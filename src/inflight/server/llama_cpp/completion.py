@@ -101,7 +101,7 @@ class InfillBody(LlamaSettings, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Echoed(Struct, frozen=True):
-    """What an answer needs of its body. truncated: the prompt was cut to fit."""
+    """Fields of a body that its answer needs. truncated: the prompt was cut to fit."""
 
     response_fields: list[str] = []
     return_tokens: bool = False
@@ -219,7 +219,7 @@ class LlamaCompletion(LlamaPart, kw_only=True):
 
 
 class _Drawn(Struct):
-    """What is known of a choice so far. stopped_by: a stop string, or a token's id."""
+    """A choice so far. stopped_by: a stop string, or a token's id."""
 
     tokens: int = 0
     has_new_line: bool = False
