@@ -244,11 +244,11 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--categories", nargs="+", choices=CATEGORIES, default=CATEGORIES)
     parser.add_argument("--write", action="store_true", help="write the section of docs/results/judges.md")
     arguments = parser.parse_args(given)
-    told = body(run(arguments.model, arguments.categories, arguments.cases), arguments.model)
-    print(told)
+    report = body(run(arguments.model, arguments.categories, arguments.cases), arguments.model)
+    print(report)
     if arguments.write:
         command = f"python -m benchmarks.judges bfcl --model {arguments.model} --cases {arguments.cases}"
-        write_section(f"bfcl {arguments.model}", f"BFCL's tool calls: {arguments.model}", command, told)
+        write_section(f"bfcl {arguments.model}", f"BFCL's tool calls: {arguments.model}", command, report)
 
 
 if __name__ == "__main__":

@@ -51,11 +51,11 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help="write the section of docs/results/judges.md")
     arguments = parser.parse_args(given)
     rows = [(judge, f"`tests/{file}`", *counted(file)) for file, judge in JUDGES.items()]
-    told = f"{table(('judge', 'asked by', 'tests', 'passed'), rows)}\n\n{NOTE}"
-    print(told)
+    report = f"{table(('judge', 'asked by', 'tests', 'passed'), rows)}\n\n{NOTE}"
+    print(report)
     if arguments.write:
         title = "The APIs' own documents and cases"
-        write_section("conformance", title, "python -m benchmarks.judges conformance", told)
+        write_section("conformance", title, "python -m benchmarks.judges conformance", report)
 
 
 if __name__ == "__main__":

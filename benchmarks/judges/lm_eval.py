@@ -181,11 +181,11 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     for model in arguments.models:
         head = ("task", "metric", "transformers, float32", "inflight", "standard error", "difference")
-        told = table(head, compare(model, arguments.scale))
-        print(f"{model}\n\n{told}\n", flush=True)
+        report = table(head, compare(model, arguments.scale))
+        print(f"{model}\n\n{report}\n", flush=True)
         if arguments.write:
             command = f"python -m benchmarks.judges lm-eval --models {model}"
-            write_section(f"lm_eval {model}", f"lm-eval beside transformers: {model}", command, told)
+            write_section(f"lm_eval {model}", f"lm-eval beside transformers: {model}", command, report)
 
 
 if __name__ == "__main__":

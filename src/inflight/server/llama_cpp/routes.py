@@ -95,7 +95,7 @@ def llama_cpp_routes(service: Service, engines: EngineAccess | None, version: st
 
     @routes.get("/props", query=PropsQuery, result=Props, errors=any_errors())
     async def props(request: Request) -> Response:
-        """The model that is served: context, slots, sampling defaults, chat template. model: where there are several."""
+        """The served model: context, slots, sampling defaults, chat template. model: where there are several."""
         asked = read_query(request, PropsQuery).model
         one = _model(await service.models.listed(), asked)
         slots = {} if engines is None else await engines.slots()
