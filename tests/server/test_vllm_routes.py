@@ -145,7 +145,8 @@ def test_a_single_model_does_not_sleep(server: Server) -> None:
     refused = server.post("/sleep?level=1", None)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_task")
     assert "--models" in refused.json()["error"]["message"]
-    assert server.post("/wake_up", None).json() == {"is_sleeping": False, "models": {}}
+    assert server.post("/wake_up?tags=weights", None).json() == {"is_sleeping": False, "models": {}}
+    assert server.post("/wake_up?model=unknown", None).json()["error"]["code"] == "model_not_found"
     assert server.post("/sleep?mode=abort", None).json()["error"]["param"] == "mode"
 
 

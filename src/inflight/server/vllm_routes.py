@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from inflight.server.asgi import json_of
+from inflight.server.common.prepared import check_model
 from inflight.server.engine_access import EngineAccess
 from inflight.server.errors import ApiError, invalid
 from inflight.server.model_status import ModelStatus
@@ -60,7 +61,6 @@ class SleepQuery(Struct):
 
 
 class WakeQuery(Struct):
-    tags: list[str] = []
     model: str | None = None
 
 
@@ -154,7 +154,9 @@ def _add_sleep(routes: Routes, service: Service) -> None:
         """Load a model before a call needs it; the answer comes when it is in memory. For operators."""
         check_operator(tenant_of(request), "wake models up")
         query, residency = read_query(request, WakeQuery), service.models.residency
-        if residency is not None:
+        if residency is None:
+            check_model(query.model, tuple(one.name for one in await service.models.listed()))
+        else:
             await residency.load(query.model or await _only(service, residency))
         return json_of(await _state(service))
 
