@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import inflight
 from benchmarks.judges.judge import Figures, Judge, Load, Target
 from benchmarks.judges.wire import Relay
 from benchmarks.served import Server
+from inflight.bench.answer import spread
 from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
 from inflight.execution.checkpoints.packaged.model_cache import pull
 from inflight.metrics.observation import Observation
@@ -78,6 +80,7 @@ def _counted(one: Observation, known: dict[str, Observation]) -> Observation:
     record = known[one.request_id]
     return replace(
         one,
+        token_times=spread(array("d", one.token_times), record.output_tokens),
         prompt_tokens=record.prompt_tokens,
         output_tokens=record.output_tokens,
         longest_output=record.longest_output,
