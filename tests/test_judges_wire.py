@@ -45,10 +45,16 @@ def test_requests_of_one_connection_are_told_apart_and_others_than_generations_l
     refused = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"
     connection = Connection(
         [(1.0, listing), (2.0, REQUEST), (3.0, REQUEST), (4.0, REQUEST)],
-        [(1.5, empty), (2.5, HEAD + token("a", "stop") + END), (3.5, refused), (4.5, HEAD + token("a"))],
+        [(1.5, empty), (2.5, HEAD + token("a", "stop") + END), (3.5, refused), (4.5, HEAD + token("a"))],  # and no more
     )
     found = list(observe(connection))
     assert [(one.outcome, one.intended) for one in found] == [("completed", 2.0), ("failed", 3.0), ("unfinished", 4.0)]
+
+
+def test_an_answer_that_had_ended_when_the_connection_was_closed_is_complete() -> None:
+    ended = HEAD + token("a") + token("b", "length") + USAGE
+    (found,) = observe(Connection([(1.0, REQUEST)], [(2.0, ended)]))
+    assert (found.outcome, found.output_tokens, found.ended) == ("completed", 3, 2.0)
 
 
 def test_tokens_without_text_count_as_an_answer() -> None:

@@ -22,7 +22,10 @@ class AIPerf(Judge):
     title = "aiperf profile --arrival-pattern poisson"
     environment = Environment("judge_aiperf", PACKAGES / "aiperf")
 
-    notes = ("Its ITL is per request and token, our TPOT; its inter-chunk latency is our ITL.",)
+    notes = (
+        "Its ITL is per request and token, our TPOT; its inter-chunk latency is our ITL.",
+        "Its rates are of a time that begins before the first byte of its first request, whose client it starts then.",
+    )
 
     def command(self, target: Target, load: Load, folder: Path) -> Sequence[str]:
         tokenizer = self._in_hub_cache(target)

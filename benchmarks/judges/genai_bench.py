@@ -13,6 +13,7 @@ class GenAIBench(Judge):
     name = "genai-bench"
     title = "genai-bench benchmark"
     environment = Environment("judge_genai_bench", PACKAGES / "genai_bench")
+    notes = ("Its requests/s are of its whole run, and it sends on until it has noticed that enough were answered.",)
 
     def command(self, target: Target, load: Load, folder: Path) -> Sequence[str]:
         return [
@@ -23,6 +24,7 @@ class GenAIBench(Judge):
             *("--num-concurrency", str(load.concurrency), "--max-time-per-run", "10"),
             *("--max-requests-per-run", str(load.requests)),
             *("--experiment-base-dir", str(folder), "--experiment-folder-name", "run"),
+            *("--log-dir", str(folder)),
         ]
 
     def figures(self, folder: Path, output: str) -> Figures:

@@ -18,6 +18,11 @@ class LoadGen(Judge):
     name = "loadgen"
     title = "MLPerf LoadGen, Server scenario"
     environment = Environment("judge_loadgen", PACKAGES / "loadgen")
+    notes = (
+        "Its TTFT counts from its schedule, ours from the request's first byte. Its percentiles are values of "
+        "single requests, where ours lie between two: its p99 of fewer than 100 is the greatest. Its requests/s "
+        "leave one out.",
+    )
 
     def command(self, target: Target, load: Load, folder: Path) -> Sequence[str]:
         job = {

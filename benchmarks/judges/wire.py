@@ -148,8 +148,10 @@ class _Responses:
         self.now = 0.0
         self.found: list[tuple[int, Answer, float]] = []
         self.parser: httptools.HttpResponseParser | None = None
+        self._open = False
 
     def on_message_begin(self) -> None:
+        self._open = True
         self._answer, self._events, self._whole = Answer(), EventStream(), bytearray()
         self._streamed = False
 
@@ -169,6 +171,12 @@ class _Responses:
         if self._whole:
             self._answer.take_whole(bytes(self._whole), self.now)
         self.found.append((self.parser.get_status_code(), self._answer, self.now))
+        self._open = False
+
+    def end(self) -> None:
+        """Count an answer that had ended when the judge closed the connection, before the last bytes of HTTP."""
+        if self._open and self._answer.done:
+            self.on_message_complete()
 
 
 def observe(connection: Connection) -> Iterator[Observation]:
@@ -177,6 +185,7 @@ def observe(connection: Connection) -> Iterator[Observation]:
     _parse(httptools.HttpRequestParser(requests), requests, connection.sent)
     responses.parser = httptools.HttpResponseParser(responses)
     _parse(responses.parser, responses, connection.answered)
+    responses.end()
     for index, (path, sent) in enumerate(requests.found):
         if path not in PATHS:
             continue
