@@ -24,7 +24,7 @@ class AIPerf(Judge):
 
     notes = (
         "Its ITL is per request and token, our TPOT; its inter-chunk latency is our ITL.",
-        "Its rates are of a time that begins before the first byte of its first request, whose client it starts then.",
+        "Its rates are of a longer time than from the first request's first byte to the last answer's last.",
     )
 
     def command(self, target: Target, load: Load, folder: Path) -> Sequence[str]:
