@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -77,6 +78,8 @@ def read_models(path: Path, verb: click.Context) -> ModelsFile:
 def models_found(verb: click.Context) -> ModelsFile:
     """Return the models in the caches of this machine, which may change while the server runs; without any the built-in
     one. verb: of the command line, whose options hold for all of them."""
+    if (folder := verb.params.get("download_dir")) is not None:  # for all processes, also those that pull and delete
+        os.environ["HF_HUB_CACHE"] = str(Path(folder).expanduser().absolute())
 
     def find() -> tuple[FileModel, ...]:
         from inflight.execution.checkpoints.local_models import local_models

@@ -152,6 +152,7 @@ class _PoolMaker:
         self._file, self._of_server, self._make_setup = file, of_server, make_setup
         self._claims, self._loader, self._registration = claims, loader, registration
         self._slots = {one.name: slot for slot, one in enumerate(file.models)}  # of the claims
+        self._refused = [*file.models]  # those that were looked at, and are not in the pool
 
     def pool(self) -> ModelPool:
         """Make the pool of models. Raises SettingsError, BudgetError."""
@@ -184,13 +185,15 @@ class _PoolMaker:
             self._slots[one.name] = slot
             pool.add(self._model(one, nbytes))
         added = set(pool.names)
+        self._refused = [one for one in here if one.name not in added]
         return tuple(_pooled(one, True) for one in here if one.name in added)
 
     def _look(self, known: frozenset[str], budget: int) -> tuple[list[FileModel], list[tuple[FileModel, int]]]:
         """Return the models on this machine; and those of them that are new, with their memory."""
         assert self._file.find is not None, "models are found"
         here = [self._of_server(one) for one in self._file.find()]
-        new = [one for one in here if one.name not in known]
+        before = {(one.name, one.engine.model) for one in self._refused}
+        new = [one for one in here if one.name not in known and (one.name, one.engine.model) not in before]
         return here, _fitting(new, budget, len(here))
 
     def _model(self, one: FileModel, nbytes: int) -> PoolModel:

@@ -47,6 +47,15 @@ def test_models_come_by_a_pull_and_go_by_a_delete(start: Callable[..., Server], 
     assert server.post("/api/generate", {"model": "built-in", "prompt": "x"}).status_code == 200
 
 
+def test_another_folder_may_be_the_hubs_cache(start: Callable[..., Server], tmp_path: Path) -> None:
+    environment = {"HF_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    folder = cached(tmp_path / "other")
+    server = start("--models", "local", "--download-dir", str(folder.parent), env=environment)
+    assert names(server) == ["owner/tiny:latest"]
+    assert httpx.request("DELETE", f"{server.url}/api/delete", json={"model": "owner/tiny"}).status_code == 200
+    assert not folder.exists() and names(server) == ["built-in:latest"]
+
+
 def test_what_the_command_line_pulls_and_deletes_is_noticed(start: Callable[..., Server], tmp_path: Path) -> None:
     environment = {"HF_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
 
@@ -58,13 +67,16 @@ def test_what_the_command_line_pulls_and_deletes_is_noticed(start: Callable[...,
         return [one["id"] for one in server.get("/v1/models").json()["data"]]
 
     server = start("--models", "local", env=environment)
+    damaged = tmp_path / "hub" / "models--owner--damaged" / "snapshots" / ("0" * 40) / "config.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("{}")
     folder = cached(tmp_path)
     answer = server.post("/v1/completions", {"model": "owner/tiny", "prompt": "What is a lane?", "max_tokens": 4})
     assert answer.status_code == 200, answer.text
     (one,) = [one for one in json.loads(inflight("ps", "--json").stdout)["models"] if one["state"] == "loaded"]
     assert (one["model"], one["url"]) == ("owner/tiny", server.url)
-    refused = inflight("rm", "--yes", "owner/tiny")
-    assert refused.returncode == 1 and f"is in use by the server at {server.url}" in refused.stderr
+    kept = inflight("rm", "--yes", "owner/tiny")
+    assert kept.returncode == 1 and f"is in use by the server at {server.url}" in kept.stderr
     assert "unloaded by the server" in inflight("stop", "owner/tiny").stderr
     deadline = time.monotonic() + 60
     while (gone := inflight("rm", "--yes", "owner/tiny")).returncode and time.monotonic() < deadline:
@@ -73,3 +85,5 @@ def test_what_the_command_line_pulls_and_deletes_is_noticed(start: Callable[...,
     while "owner/tiny" in listed() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert "owner/tiny" not in listed()
+    refused = [line for line in server.log if "owner/damaged is not served" in line]
+    assert len(refused) == 1, "once, however often models are looked at"

@@ -65,10 +65,6 @@ class ModelPool:
     def budget(self) -> int:
         return self._residency.budget
 
-    def knows(self, name: str | None) -> bool:
-        """Return whether a name means a model; no name means the default one."""
-        return name is None or served_name(name, self._by_name) is not None
-
     def add(self, model: PoolModel) -> None:
         """Add a model. Raises BudgetError where it could never be loaded."""
         self._residency.add(model.needs)

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 
+from inflight.server.common.aliases import served_name
 from inflight.server.errors import ApiError
 from inflight.server.loader import log_failure
 from inflight.server.metrics import CONTENT_TYPE
@@ -112,8 +113,7 @@ class PoolEngines:
         try:
             match question:
                 case Acquire():
-                    if not pool.knows(question.name):
-                        await self._look_again(pool)
+                    await self._look_for(pool, question.name)
                     lease = self._leases[client, number] = await pool.acquire(question.name, question.keep_alive)
                     return Acquired(number, lease.name, lease.serial)
                 case AskPage():
@@ -127,8 +127,7 @@ class PoolEngines:
                     await self._look_again(pool, since=0.0)
                     return ModelStatuses(number, pool.statuses())
                 case LoadModel():
-                    if not pool.knows(question.name):
-                        await self._look_again(pool)
+                    await self._look_for(pool, question.name)
                     return ModelStatuses(number, (await pool.load(question.name),))
                 case UnloadModel():
                     return ModelStatuses(number, (pool.unload(question.name),))
@@ -138,6 +137,10 @@ class PoolEngines:
                     return AdapterChanged(number, error="Adapters of several models are named at the start.")
         except ApiError as error:
             return Refused(number, error.status, error.message, error.type, error.param, error.code, error.retry_after)
+
+    async def _look_for(self, pool: ModelPool, name: str | None) -> None:
+        if name is not None and served_name(name, pool.names) is None:
+            await self._look_again(pool)
 
     async def _look_again(self, pool: ModelPool, since: float = LOOK_SECONDS) -> None:
         """Take note of models that other programs have pulled or deleted, unless that was done `since` seconds ago."""
