@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from inflight.cli.chat_session import ChatError, Session
 from inflight.cli.chat_terminal import Writer
+from inflight.core.types.sampling import SamplingParams
 
 Write = Callable[..., str]
 
@@ -39,3 +42,15 @@ def test_words_longer_than_a_line_and_wide_characters(written: Write) -> None:
 
 def test_what_would_steer_the_terminal_is_escaped(written: Write) -> None:
     assert written(40, "a\x1b[2Jb") == "a\\x1b[2Jb"
+
+
+def test_an_interrupt_among_lines_of_a_system_message_leaves_the_conversation() -> None:
+    class Interrupted:
+        def rest_of(self, begun: str) -> str:
+            raise KeyboardInterrupt
+
+    prompt: Any = Interrupted()
+    session = Session(None, SamplingParams(), "before", False, True, prompt)  # type: ignore[arg-type]
+    with pytest.raises(ChatError, match=r"Nothing is set\."):
+        session.command('/set system """Be')
+    assert session.system == "before"

@@ -34,6 +34,16 @@ def test_an_option_of_several_values_leaves_run_its_prompt() -> None:
         assert found == {"words": ("smollm2", "What is a lane?"), "lora": ("x=/one",)}
 
 
+def test_sampling_of_others_is_joined_with_ours() -> None:
+    line = """-m a.gguf --temp 0.7 --override-generation-config '{"top_k": 20}' --top-k 5"""
+    assert given(line)["override_generation_config"] == {"temperature": 0.7, "top_k": 20}
+
+
+def test_a_prompt_is_no_model() -> None:
+    with pytest.raises(click.UsageError, match="No such option '-p'"):
+        given("-p 8000")
+
+
 # Lines of vLLM's and llama-server's documentation and of recipes for them.
 WORK = {
     "a/b --dtype auto --api-key token": {"name": "a/b", "dtype": "auto", "api_key": ("token",)},

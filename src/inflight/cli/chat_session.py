@@ -82,7 +82,10 @@ class Session:
         }
         if name not in commands:
             raise ChatError(f"{name} is no command.{did_you_mean(name, commands)} /help lists all.")
-        commands[name](rest.strip())
+        try:
+            commands[name](rest.strip())
+        except KeyboardInterrupt:  # while lines of a value are typed
+            raise ChatError("Nothing is set.") from None
 
     def _clear(self, _: str) -> None:
         self.messages.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import deque
@@ -23,6 +24,7 @@ CONVERTED = (
 )
 _OPTIONAL = re.compile(r"\d+|on|off|auto|all|none|true|false")  # a value that may be left out
 _NUMBER = re.compile(r"-\d")
+_OVERRIDES = "--override-generation-config"
 
 
 class EngineVerb(Verb):
@@ -73,8 +75,9 @@ class _Translation:
         # Where any number of arguments may follow, as the prompt of `run`, an option takes one of them.
         self._takes_several = all(one.nargs == 1 for one in command.params if isinstance(one, click.Argument))
         self._has_model = any(word.partition("=")[0] in ("--model", "-m") for word in words)
-        self._takes_sampling = "--override-generation-config" in self._own
+        self._takes_sampling = _OVERRIDES in self._own
         self._sampling: dict[str, Any] = {}
+        self._overrides: dict[str, Any] = {}  # typed as our option, which wins
 
     def run(self) -> list[str]:
         """Return the words in our options. Raises click.UsageError for an option that is refused."""
@@ -89,8 +92,8 @@ class _Translation:
                 done.append(word)
             else:
                 done += self._option(word)
-        given = json.dumps(self._sampling)
-        return ["--override-generation-config", given, *done] if self._sampling else done
+        given = json.dumps({**self._sampling, **self._overrides})
+        return [_OVERRIDES, given, *done] if self._sampling or self._overrides else done
 
     def _option(self, word: str) -> list[str]:
         """Return the words for an option, and take its values off the rest."""
@@ -102,7 +105,8 @@ class _Translation:
         if self._takes_sampling and (key := _sampling_key(name)):
             return self._sampled(name, key, inline)
         row = _known().get(name) or _known().get(name.partition(".")[0]) or _negated(name)
-        if row is None or (row.ours and row.ours.split(" ")[0] not in self._own):
+        is_prompt = row is not None and row.ours == "" and row.form == "TEXT"
+        if row is None or (row.ours and row.ours.split(" ")[0] not in self._own) or (is_prompt and self._takes_several):
             return [word]  # click refuses it
         return self._foreign(name, row, inline)
 
@@ -119,6 +123,11 @@ class _Translation:
         if option.is_flag:
             return [name if inline is None else f"{name}={inline}"]
         values = [inline] if inline is not None else self._values(option.nargs)
+        if name == _OVERRIDES and values:
+            with contextlib.suppress(ValueError):  # which click refuses, as other values than objects
+                if isinstance(found := json.loads(values[0]), dict):
+                    self._overrides |= found
+                    return []
         if name in SEVERAL and self._has_model and self._takes_several:
             values += self._several()
         if name in CONVERTED and values:
@@ -131,7 +140,7 @@ class _Translation:
 
     def _sampled(self, name: str, key: str, inline: str | None) -> list[str]:
         [value] = self._values_of(name, "N", inline)
-        show_choice(f"{name} is read as --override-generation-config, for requests that name none.")
+        show_choice(f"{name} is read as {_OVERRIDES}, for requests that name none.")
         try:
             self._sampling[key] = json.loads(value)
         except ValueError:
