@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -152,6 +152,7 @@ class _PoolMaker:
         self._file, self._of_server, self._make_setup = file, of_server, make_setup
         self._claims, self._loader, self._registration = claims, loader, registration
         self._slots = {one.name: slot for slot, one in enumerate(file.models)}  # of the claims
+        self._paths = {one.name: one.engine.model for one in file.models}  # of those in the pool
         self._refused = [*file.models]  # those that were looked at, and are not in the pool
 
     def pool(self) -> ModelPool:
@@ -175,25 +176,29 @@ class _PoolMaker:
 
     async def find(self, pool: ModelPool) -> tuple[PooledModel, ...]:
         """Add models that have come, remove those that have gone, and return all that are here."""
-        known = frozenset(pool.names)
-        here, sized = await asyncio.to_thread(self._look, known, pool.budget)
-        for name in known - {one.name for one in here}:
-            if pool.remove(name):
+        paths = {name: self._paths[name] for name in pool.names}
+        here, sized = await asyncio.to_thread(self._look, paths, pool.budget)
+        for name in paths.keys() - {one.name for one in here if one.engine.model == paths.get(one.name)}:
+            if pool.remove(name):  # it has gone, or another revision has come in its stead
                 del self._slots[name]
+        sized = [(one, nbytes) for one, nbytes in sized if one.name not in pool.names]
         free = [slot for slot in range(self._claims.slots) if slot not in self._slots.values()]
         for (one, nbytes), slot in zip(sized, free, strict=False):
-            self._slots[one.name] = slot
+            self._slots[one.name], self._paths[one.name] = slot, one.engine.model
             pool.add(self._model(one, nbytes))
         added = set(pool.names)
         self._refused = [one for one in here if one.name not in added]
         return tuple(_pooled(one, True) for one in here if one.name in added)
 
-    def _look(self, known: frozenset[str], budget: int) -> tuple[list[FileModel], list[tuple[FileModel, int]]]:
-        """Return the models on this machine; and those of them that are new, with their memory."""
+    def _look(
+        self, paths: Mapping[str, str | None], budget: int
+    ) -> tuple[list[FileModel], list[tuple[FileModel, int]]]:
+        """Return the models on this machine; and those of them that are new, with their memory. paths: of the pool's,
+        by name."""
         assert self._file.find is not None, "models are found"
         here = [self._of_server(one) for one in self._file.find()]
-        before = {(one.name, one.engine.model) for one in self._refused}
-        new = [one for one in here if one.name not in known and (one.name, one.engine.model) not in before]
+        before = {*paths.items(), *((one.name, one.engine.model) for one in self._refused)}
+        new = [one for one in here if (one.name, one.engine.model) not in before]
         return here, _fitting(new, budget, len(here))
 
     def _model(self, one: FileModel, nbytes: int) -> PoolModel:

@@ -56,6 +56,19 @@ def test_another_folder_may_be_the_hubs_cache(start: Callable[..., Server], tmp_
     assert not folder.exists() and names(server) == ["built-in:latest"]
 
 
+def test_another_revision_is_served_once_the_first_is_deleted(start: Callable[..., Server], tmp_path: Path) -> None:
+    environment = {"HF_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    folder = cached(tmp_path)
+    server = start("--models", "local", env=environment)
+    assert names(server) == ["owner/tiny:latest"]
+    (folder / "snapshots" / ("0" * 40)).rename(folder / "snapshots" / ("1" * 40))
+    deadline, status = time.monotonic() + 60, 0
+    while status != 200 and time.monotonic() < deadline:
+        assert names(server) == ["owner/tiny:latest"]
+        status = server.post("/v1/completions", {"model": "owner/tiny", "prompt": "x", "max_tokens": 1}).status_code
+    assert status == 200
+
+
 def test_what_the_command_line_pulls_and_deletes_is_noticed(start: Callable[..., Server], tmp_path: Path) -> None:
     environment = {"HF_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
 
