@@ -102,6 +102,9 @@ hello
 /set parameter temprature 1
 /set parameter num_ctx 9
 /set nonsense
+/set temperature 0.5
+/set parameter temperature
+/? set
 /set think
 /set quiet
 /show template
@@ -118,6 +121,9 @@ hello
         "max_tokens +2",
         "inflight: temperature is -1.*",
         "inflight: /set parameter takes a name and a value. Did you mean temperature\\? Names are: .*",
+        "inflight: temperature is a parameter: /set parameter temperature 0.5",
+        "inflight: /set parameter takes a name and a value. Names are: .*",
+        "  /save FILE, /load FILE .*",
         "inflight: num_ctx is a setting of the start: end, and give --max-model-len.",
         "inflight: /set takes parameter NAME VALUE, .*",
         "inflight: This model's chat template has no switch for reasoning.",

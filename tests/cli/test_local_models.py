@@ -171,6 +171,28 @@ def test_a_running_server_is_seen_and_stopped(hub: FakeHub, tmp_path: Path, capf
     assert call(["ps"]) == 0 and "No server of this user runs" in capfd.readouterr().out
 
 
+def test_a_server_with_keys_says_that_it_wants_one(hub: FakeHub, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call(["pull", "owner/tiny"]) == 0
+    server = spawn("serve", "--models", "local", "--port", 0, "--api-key", "key", stdout=subprocess.DEVNULL)
+    assert server.stderr is not None
+    try:
+        address = next(
+            found[1] for line in server.stderr if (found := re.search(rb"Ready at (http\S+)", line))
+        ).decode()
+        capfd.readouterr()
+        assert call(["ps"]) == 0
+        asked = capfd.readouterr()
+        assert address in asked.out and "It wants a key; give --api-key." in asked.err
+        assert call(["stop", "other"]) == 1
+        asked = capfd.readouterr()
+        assert f"{address} with no model in memory." in asked.err and "give --api-key" in asked.err
+        assert call(["stop", address.replace("127.0.0.1", "localhost")]) == 0
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.communicate()
+
+
 def test_a_server_that_does_not_answer_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
     assert call(["ps", "--url", "http://127.0.0.1:1"]) == 1
     assert "The server at http://127.0.0.1:1 does not answer as one of ours (" in capfd.readouterr().err

@@ -115,6 +115,8 @@ def test_lines_of_others_are_read(line: str) -> None:
         ("a/b --kv-transfer-config '{}'", "write --role prefill, decode or both"),
         ("a/b --cpu-offload-gb 10", "take a smaller quantization"),
         ("a/b --hf-token x", "set the environment variable HF_TOKEN"),
+        ("a/b --quantization bitsandbytes", "write --quantization int4, or int8"),
+        ("-m a.gguf -n 128", "No such option '-n' of this command; where there is one, it is --max-tokens."),
         ("-m a.gguf --mmproj b.gguf", "models read text alone"),
         ("-m a.gguf -ctk q4_0", "-ctk q4_0 is not supported: --kv-cache-dtype int8"),
         ("-m a.gguf -np", "-np needs a value."),

@@ -19,7 +19,7 @@ from inflight.counted import did_you_mean, printable
 
 VERBS = {
     "demo": "See batching at work: a small server under traffic, in the browser and in sentences.",
-    "serve": "Serve a model with OpenAI's, Anthropic's and our own APIs.",
+    "serve": "Serve a model, or all that were pulled (--models local): OpenAI's, Anthropic's, ollama's and our APIs.",
     "run": "Answer a prompt, or every line of a JSONL file; with a model alone, chat.",
     "chat": "Chat with a model in the terminal.",
     "pull": "Download a model: a short name such as smollm2, or owner/name of the hub.",

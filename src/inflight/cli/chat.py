@@ -103,7 +103,7 @@ def _converse(engine: Engine, session: Session, prompt: Prompt) -> None:
         if text in ("/exit", "/bye"):
             return
         try:
-            if text[:1] == "/" and (text.partition(" ")[0][1:].isalpha() or text == "/?"):
+            if text[:1] == "/" and ((word := text.partition(" ")[0])[1:].isalpha() or word == "/?"):
                 session.command(text)
             else:
                 answers.answer(session, text)

@@ -111,6 +111,8 @@ class Session:
             self.system = self._prompt.rest_of(text.removeprefix(QUOTES)) if text.startswith(QUOTES) else text
         elif name == "parameter":
             self._set_parameter(*value.partition(" ")[::2])
+        elif name in _SETTABLE or name in _OTHER_NAMES:
+            raise ChatError(f"{name} is a parameter: /set parameter {rest}")
         else:
             raise ChatError(
                 "/set takes parameter NAME VALUE, system TEXT, think, nothink, verbose, quiet, wordwrap, nowordwrap, "
@@ -134,7 +136,7 @@ class Session:
         if (option := _START_OPTIONS.get(name)) is not None:
             raise ChatError(f"{name} is a setting of the start: end, and give {option}.")
         if name not in _SETTABLE or not value:
-            near = did_you_mean(name, _SETTABLE)
+            near = did_you_mean(name, _SETTABLE) if name not in _SETTABLE else ""
             raise ChatError(f"/set parameter takes a name and a value.{near} Names are: {', '.join(_SETTABLE)}.")
         parsed: Any = value
         with contextlib.suppress(ValueError):

@@ -149,6 +149,15 @@ def _of_files(*values: str) -> Convert:
     return unless("it is read from the model's files", *values)
 
 
+def _quantization(value: str) -> list[str]:
+    if value == "bitsandbytes":  # which quantizes weights of any checkpoint as they are loaded
+        raise Refused("write --quantization int4, or int8")
+    return _of_files(
+        *("awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "gguf", "mxfp4", "fbgemm_fp8"),
+        *("modelopt", "modelopt_fp4", "w8a8_int8", "w8a8_fp8"),
+    )(value)
+
+
 def _length(value: str) -> list[str]:
     if value in ("auto", "-1"):
         raise NoEffect("it is the model's own")
@@ -172,10 +181,7 @@ VALUES: dict[str, Convert] = {
     "--max-model-len": _length,
     "--max-num-batched-tokens": lambda value: [length_of(value)],
     "--dtype": _dtype,
-    "--quantization": _of_files(
-        *("awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "gguf", "mxfp4", "fbgemm_fp8"),
-        *("bitsandbytes", "modelopt", "modelopt_fp4", "w8a8_int8", "w8a8_fp8"),
-    ),
+    "--quantization": _quantization,
     "--load-format": _of_files("safetensors", "hf", "gguf", "mistral", "pt", "bitsandbytes", "runai_streamer"),
     "--kv-cache-dtype": words(fp8_e4m3="fp8", fp8_e5m2="fp8", bfloat16="auto", bf16="auto", float16="auto"),
     "--attention-backend": _attention,

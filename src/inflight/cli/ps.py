@@ -37,7 +37,8 @@ def command(url: str | None, api_key: str | None, as_json: bool) -> None:
             if url is not None:
                 raise
             show(f"{error}")
-            models = [{"id": name, "state": "not known"} for name in server.models] if server is not None else []
+            names = () if server is None else server.models or ("not known",)
+            models = [{"id": name, "state": "not known"} for name in names]
         found += [_line(one, address, server) for one in models if one.get("parent") is None]
     if as_json:
         print(json.dumps({"models": found}))

@@ -93,18 +93,21 @@ def _details(card: ModelCard, path: Path, local: LocalModel | None) -> list[tupl
         ("licence", packaged.license if packaged is not None else said or "its files do not say"),
         ("memory", _memory(card)),
         ("path", str(path)),
-        ("files", ", ".join(_file(one) for one in files if one.is_file())),
+        ("files", ", ".join(_file(one, path) for one in files if one.is_file())),
     ]
     if local is not None and local.digest:
         lines.append(("digest", f"sha256:{local.digest}"))
     return lines + ([("does not run", card.refusal)] if card.refusal is not None else [])
 
 
-def _file(path: Path) -> str:
+def _file(path: Path, folder: Path) -> str:
+    """Return a file's name, below the model's folder where it is in that, and its size where it is large."""
     from inflight.execution.checkpoints.pull_progress import megabytes
 
-    nbytes = path.stat().st_size
-    return f"{path.name} ({megabytes(nbytes)})" if nbytes >= 10**6 else path.name
+    nbytes, name = path.stat().st_size, path.name
+    if path != folder and path.is_relative_to(folder):
+        name = str(path.relative_to(folder))
+    return f"{name} ({megabytes(nbytes)})" if nbytes >= 10**6 else name
 
 
 def _memory(card: ModelCard) -> str:

@@ -30,7 +30,7 @@ def command(model: str, url: str | None, api_key: str | None) -> int:
     servers = running_servers()
     having = [(one, name) for one in servers if (name := _name_at(one, model, api_key)) is not None]
     if not having:
-        running = "; ".join(f"{one.url} with {', '.join(one.models) or 'the built-in model'}" for one in servers)
+        running = "; ".join(f"{one.url} with {', '.join(one.models) or _unnamed(one)}" for one in servers)
         known = f"Running: {running}." if running else "None runs."
         raise AskingError(f"No server of this user has {model}. {known}")
     if len(having) > 1:
@@ -48,7 +48,7 @@ def _name_at(server: RunningServer, model: str, api_key: str | None) -> str | No
     """Return the name that a server has for a model, or its address where that is given; None: it has no such model."""
     from inflight.launch.running_servers import AskingError, ask
 
-    if model.rstrip("/") == server.url:
+    if model.rstrip("/").replace("//localhost:", "//127.0.0.1:") == server.url:
         return server.url
     if not server.is_pool and model in server.models:
         return model
@@ -57,6 +57,10 @@ def _name_at(server: RunningServer, model: str, api_key: str | None) -> str | No
     except (AskingError, KeyError, TypeError) as error:
         show(f"{error}")
         return None
+
+
+def _unnamed(server: RunningServer) -> str:
+    return "no model in memory" if server.is_pool else "the built-in model"
 
 
 def _names(model: dict[str, object]) -> tuple[object, ...]:

@@ -106,8 +106,10 @@ class _Translation:
             return self._sampled(name, key, inline)
         row = _known().get(name) or _known().get(name.partition(".")[0]) or _negated(name)
         is_prompt = row is not None and row.ours == "" and row.form == "TEXT"
-        if row is None or (row.ours and row.ours.split(" ")[0] not in self._own) or (is_prompt and self._takes_several):
+        if row is None or (is_prompt and self._takes_several):
             return [word]  # click refuses it
+        if row.ours and (ours := row.ours.split(" ")[0]) not in self._own:
+            raise click.UsageError(f"No such option {name!r} of this command; where there is one, it is {ours}.")
         return self._foreign(name, row, inline)
 
     def _spelled(self, name: str) -> str:

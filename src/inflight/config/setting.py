@@ -207,7 +207,8 @@ def read_template(name: str, given: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(
-            f"{name} {given} cannot be read ({cause}); give a Jinja file, or the template itself."
+            f"{name} {given} cannot be read ({cause}); give a Jinja file, or the template itself. Templates have no "
+            "names here; without the option the model's own is used."
         ) from None
     if "{" not in source:
         raise SettingsError(f"{name} {given} holds no Jinja template: neither {{{{ nor {{% is in it; give one.")

@@ -197,6 +197,8 @@ def ask(url: str, path: str, key: str | None, body: dict[str, Any] | None = None
             cause = found["error"]["message"]
         except (KeyError, TypeError):
             cause = answer.reason
+        if answer.status == 401 and not key:
+            cause = "It wants a key; give --api-key."
         raise AskingError(f"The server at {url} answers {answer.status}: {cause}")
     return found
 

@@ -127,6 +127,16 @@ def test_calls_that_waited_for_a_model_that_stays_have_it() -> None:
     run(test)
 
 
+def test_a_call_that_lets_its_model_go_has_the_one_in_memory() -> None:
+    async def test(pool: ModelPool, loader: Loader) -> None:
+        (await pool.acquire("a")).release()
+        (await pool.acquire("a", keep_alive=0.0)).release()
+        assert loader.began == ["a"]
+        await until(lambda: pool.status("a").state == "unloaded")
+
+    run(test)
+
+
 def test_a_model_whose_wait_is_too_long_is_loaded_all_the_same() -> None:
     async def test(pool: ModelPool, loader: Loader) -> None:
         with pytest.raises(ApiError) as refused:

@@ -99,8 +99,8 @@ class ModelPool:
             ApiError: The model cannot be had now, or is unknown.
         """
         own = self._named(name)
-        self._residency.keep_alive(own, keep_alive)
         self._keeper.look()  # one that failed may be tried again by now
+        self._residency.keep_alive(own, keep_alive)  # not before: a model of 0 s would be unloaded ahead of this call
         if (lease := self._leased(own)) is not None:
             return lease
         now = time.monotonic()
