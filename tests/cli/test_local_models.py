@@ -19,7 +19,7 @@ from inflight.cli import call
 from inflight.cli.options import complete_local_model
 from inflight.execution import memory
 from inflight.execution.memory import MachineMemory
-from inflight.launch.running_servers import registered
+from inflight.launch.running_servers import Registration
 
 from .terminal import Caller, finished, spawn
 
@@ -158,7 +158,7 @@ def test_a_running_server_is_seen_and_stopped(hub: FakeHub, tmp_path: Path, capf
         assert call(["list"]) == 0 and address in capfd.readouterr().out
         assert call(["stop", "other"]) == 1
         assert f"No server of this user has other. Running: {address} with owner/tiny-GGUF." in capfd.readouterr().err
-        with registered(["owner/tiny-GGUF"], is_pool=False) as other:
+        with Registration(["owner/tiny-GGUF"], is_pool=False) as other:
             other.write("http://127.0.0.1:1")
             assert call(["stop", "owner/tiny-GGUF"]) == 1
             told = capfd.readouterr().err
