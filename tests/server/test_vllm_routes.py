@@ -47,6 +47,14 @@ def test_probes_ask_by_any_of_their_names(server: Server) -> None:
     assert server.get("/is_sleeping").json() == {"is_sleeping": False, "models": {}}
 
 
+def test_what_is_documented_to_need_no_key_needs_none(keyed: Server) -> None:
+    paths = keyed.get("/openapi.json").json()["paths"]
+    open_paths = {path for path, methods in paths.items() if "get" in methods and "security" not in methods["get"]}
+    assert {"/load", "/ping", "/v1/health"} < open_paths
+    for path in open_paths:
+        assert keyed.get(path).status_code == 200, path
+
+
 def test_settings_are_shown_as_text_or_json(server: Server) -> None:
     shown = server.get("/server_info").json()
     assert "max_num_seqs" in shown["vllm_config"] and shown["system_env"]["python_version"]

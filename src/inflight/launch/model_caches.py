@@ -1,7 +1,7 @@
-"""The caches of models, for servers, which know no models: `python -m inflight.launch.model_caches pull|delete NAME`.
+"""The caches of models, for servers, which know none: `python -m inflight.launch.model_caches pull|find|delete NAME`.
 
-It writes lines of JSON: the steps of a pull, and where it fails {"error": sentence, "status": of HTTP}. It ends when
-its standard output is closed.
+It writes lines of JSON: the steps of a pull, the path that is found, and where it fails {"error": sentence, "status":
+of HTTP}. It ends when its standard output is closed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,14 @@ def main() -> int:
             from inflight.execution.checkpoints.hub import pull_model
 
             pull_model(name, report=_write)
+        elif verb == "find":
+            from inflight.execution.checkpoints.local_models import find_model
+
+            _write({"path": str(find_model(name).path)})
         else:
             _delete(name)
     except ModelError as error:
-        _write({"error": str(error), "status": 404 if verb == "delete" else 500})
+        _write({"error": str(error), "status": 500 if verb == "pull" else 404})
     except OSError as error:
         _write({"error": f"The model {name!r} cannot be deleted: {error.strerror}.", "status": 500})
     return 0

@@ -152,7 +152,7 @@ class _PoolMaker:
         self._file, self._of_server, self._make_setup = file, of_server, make_setup
         self._claims, self._loader, self._registration = claims, loader, registration
         self._slots = {one.name: slot for slot, one in enumerate(file.models)}  # of the claims
-        self._paths = {one.name: one.engine.model for one in file.models}  # of those in the pool
+        self._known = {one.name: one for one in file.models}  # those in the pool
         self._refused = [*file.models]  # those that were looked at, and are not in the pool
 
     def pool(self) -> ModelPool:
@@ -175,8 +175,8 @@ class _PoolMaker:
             self._registration.discard(name)
 
     async def find(self, pool: ModelPool) -> tuple[PooledModel, ...]:
-        """Add models that have come, remove those that have gone, and return all that are here."""
-        paths = {name: self._paths[name] for name in pool.names}
+        """Add models that have come, remove those that have gone and are not in memory, and return all of the pool."""
+        paths = {name: self._known[name].engine.model for name in pool.names}
         here, sized = await asyncio.to_thread(self._look, paths, pool.budget)
         for name in paths.keys() - {one.name for one in here if one.engine.model == paths.get(one.name)}:
             if pool.remove(name):  # it has gone, or another revision has come in its stead
@@ -184,11 +184,10 @@ class _PoolMaker:
         sized = [(one, nbytes) for one, nbytes in sized if one.name not in pool.names]
         free = [slot for slot in range(self._claims.slots) if slot not in self._slots.values()]
         for (one, nbytes), slot in zip(sized, free, strict=False):
-            self._slots[one.name], self._paths[one.name] = slot, one.engine.model
+            self._slots[one.name], self._known[one.name] = slot, one
             pool.add(self._model(one, nbytes))
-        added = set(pool.names)
-        self._refused = [one for one in here if one.name not in added]
-        return tuple(_pooled(one, True) for one in here if one.name in added)
+        self._refused = [one for one in here if one.name not in pool.names]
+        return tuple(_pooled(self._known[name], True) for name in pool.names)
 
     def _look(
         self, paths: Mapping[str, str | None], budget: int

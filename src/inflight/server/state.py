@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from inflight.counted import counted
 from inflight.server.asgi import json_of
+from inflight.server.ingress.guard import HEALTH
 from inflight.server.routes import Routes, any_errors
 from inflight.server.service import Service
 
@@ -41,8 +42,6 @@ class Version(Struct, kw_only=True):
     version: str
 
 
-# Of probes; /ping, which SageMaker asks for, is vLLM's, and /v1/health llama-server's.
-_HEALTH = ("/health", "/readyz", "/healthz", "/v1/health", "/ping")
 Metrics = Callable[[], Awaitable[tuple[bytes, str]]]  # text and content type
 
 
@@ -60,7 +59,7 @@ def state_routes(service: Service, metrics: Metrics, version: str) -> Routes:
         shown = Health(status=service.state, detail=detail.get(service.state, service.doing), calls=calls)
         return json_of(shown, 200 if service.state == "ready" else 503)
 
-    for method, path in (*(("GET", one) for one in _HEALTH), ("POST", "/ping")):
+    for method, path in (*(("GET", one) for one in HEALTH), ("POST", "/ping")):
         routes.add(method, path, health, result=Health, result_is="Ready", errors=not_ready)
 
     @routes.get("/livez", result=Live, result_is="Live", errors={"503": (Live, "Failed")})

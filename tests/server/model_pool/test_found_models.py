@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 
 from inflight import build
-from tests.server.conftest import Server
+from tests.server.conftest import Server, children
 
 
 def names(server: Server) -> list[str]:
     return [one["name"] for one in server.get("/api/tags").json()["models"]]
 
 
-def cached(root: Path) -> Path:
-    """Have the cache hold owner/tiny, as pulling does; return its folder."""
-    revision, folder = "0" * 40, root / "hub" / "models--owner--tiny"
+def cached(root: Path, name: str = "tiny") -> Path:
+    """Have the cache hold owner/NAME, as pulling does; return its folder."""
+    revision, folder = "0" * 40, root / "hub" / f"models--owner--{name}"
     shutil.copytree(build.BUILT_IN, folder / "snapshots" / revision)
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text(revision)
@@ -41,7 +43,10 @@ def test_models_come_by_a_pull_and_go_by_a_delete(start: Callable[..., Server], 
     answer = server.post("/api/generate", {"model": "owner/tiny", "prompt": "What is a lane?", "stream": False})
     assert answer.status_code == 200 and answer.json()["response"], answer.text
     assert server.post("/v1/chat/completions", {"model": "built-in", "messages": [{"role": "user", "content": "x"}]})
-    assert httpx.request("DELETE", f"{server.url}/api/delete", json={"model": "owner/tiny"}).status_code == 200
+    states = {one["id"]: one["state"] for one in server.get("/v1/models").json()["data"]}
+    assert states["owner/tiny"] == "loaded"
+    # By another spelling of the name, too, it is unloaded first.
+    assert httpx.request("DELETE", f"{server.url}/api/delete", json={"model": "Owner/Tiny"}).status_code == 200
     assert not folder.exists() and names(server) == ["built-in:latest"]
     assert server.post("/api/generate", {"model": "owner/tiny", "prompt": "x"}).status_code == 404
     assert server.post("/api/generate", {"model": "built-in", "prompt": "x"}).status_code == 200
@@ -100,3 +105,26 @@ def test_what_the_command_line_pulls_and_deletes_is_noticed(start: Callable[...,
     assert "owner/tiny" not in listed()
     refused = [line for line in server.log if "owner/damaged is not served" in line]
     assert len(refused) == 1, "once, however often models are looked at"
+
+
+def test_an_api_process_that_comes_later_knows_a_loaded_model_whose_files_have_gone(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    environment = {"HF_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    folder = cached(tmp_path)
+    server = start("--models", "local", env=environment)
+    assert server.post("/api/generate", {"model": "owner/tiny", "keep_alive": -1}).status_code == 200
+    shutil.rmtree(folder)
+    cached(tmp_path, "other")
+    assert server.post("/api/pull", {"model": "owner/other", "stream": False}).status_code == 200
+    (api,) = children(server, "inflight.server.processes.child")
+    os.kill(api, signal.SIGKILL)
+    assert server.settled(lambda: children(server, "inflight.server.processes.child") not in ([], [api]))
+
+    def answers() -> bool:
+        with suppress(httpx.HTTPError):
+            return server.get("/health").status_code == 200
+        return False
+
+    assert server.settled(answers)
+    assert sorted(names(server)) == ["owner/other:latest", "owner/tiny:latest"]

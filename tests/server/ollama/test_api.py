@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
+import pytest
+from starlette.requests import Request
 
+from inflight.build import BUILT_IN
 from inflight.server.ollama import caches
+from inflight.server.ollama.details import Described, describe
+from inflight.server.ollama.models import ollama_routes
+from inflight.server.service import Service
+from inflight.server.settings import ServerSettings
+from inflight.server.tenants import ANYONE
 from tests.server.conftest import Server
 from tests.server.scripted import ANSWERS
 from tests.server.test_tools import TOOLS
@@ -86,6 +96,7 @@ def test_errors_are_in_its_form(server: Server) -> None:
         (server.post("/api/chat", {**ASK, "model": "other"}), 404, "does not exist"),
         (server.post("/api/show", {"model": "other"}), 404, "does not exist"),
         (server.post("/api/show", {}), 400, "'model' is missing"),
+        (server.post("/api/pull", {"model": "a\0b"}), 400, "NUL"),
         (server.post("/api/chat", {"messages": []}), 400, "'model' is missing"),
         (server.post("/api/generate", {"model": "built-in", "prompt": "a", "suffix": "b"}), 400, "suffix"),
         (server.post("/api/embed", {"model": "built-in", "input": "x"}), 400, "no pooling head"),
@@ -148,12 +159,50 @@ def test_keep_alive_says_how_long_a_model_stays(start: Callable[..., Server], tm
     assert list(loaded()) == ["a:latest"] and loaded()["a:latest"]["expires_at"] < "2100"
     assert pool.post("/api/chat", {"model": "a:latest", "keep_alive": -1}).status_code == 200
     assert loaded()["a:latest"]["expires_at"] > "2100"
+    assert pool.post("/api/chat", {"model": "a", "keep_alive": 1e15}).status_code == 200, "longer than dates count"
+    assert loaded()["a:latest"]["expires_at"] > "2100"
     answer = pool.post("/api/chat", {**ASK, "model": "b", "options": OPTIONS, "keep_alive": 0, "stream": False}).json()
     assert answer["eval_count"] == 8 and answer["load_duration"] > 0
     assert pool.settled(lambda: "b:latest" not in loaded())
     assert pool.post("/api/generate", {"model": "a", "keep_alive": 0}).json()["done_reason"] == "unload"
     assert pool.settled(lambda: loaded() == {})
     assert pool.post("/api/generate", {"model": "c", "keep_alive": 0}).status_code == 404
+
+
+def test_a_model_that_is_not_here_is_not_the_current_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(BUILT_IN)
+    assert describe(str(BUILT_IN)).template and describe("") == Described(digest=describe("").digest)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_pull_whose_client_has_left_ends(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> None:
+    ended = asyncio.Event()
+
+    async def endless(verb: str, name: str) -> AsyncGenerator[Any, None]:
+        try:
+            yield caches._Step(status="asking")
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(caches, "_ask_caches", endless)
+    service = cast(Service, SimpleNamespace(settings=ServerSettings()))
+    (pull,) = (one.route.endpoint for one in ollama_routes(service, "1").operations if one.route.path == "/api/pull")
+    body = json.dumps({"model": "owner/name", "stream": streamed}).encode()
+    came = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        return came.pop() if came else {"type": "http.disconnect"}
+
+    async def send(_: Any) -> None: ...
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "POST", "path": "/api/pull", "headers": [], "state": {"tenant": ANYONE}}
+        request = Request(scope, receive)
+        await (await pull(request))(scope, receive, send)
+
+    asyncio.run(asyncio.wait_for(ask(), 20))
+    assert ended.is_set()
 
 
 def test_statuses_of_pulls_have_what_progress_bars_read() -> None:

@@ -23,13 +23,13 @@ CREDENTIALS = (b"authorization", b"x-api-key")  # headers, the first before the 
 # Headers that may stand once: a second one would be read by one program on the way and not by another.
 _BODY = (b"content-type", b"content-encoding", b"content-length")
 SINGLE = frozenset((b"host", b"origin", REQUEST_ID_HEADER, *CREDENTIALS, *_BODY, *HINT_HEADERS))
-_OPEN = frozenset(
-    ("/", "/playground", "/health", "/livez", "/readyz", "/version", "/metrics", "/docs", "/openapi.json")
-)
+# Of probes; /ping, which SageMaker asks for, is vLLM's, and /v1/health llama-server's.
+HEALTH = ("/health", "/readyz", "/healthz", "/v1/health", "/ping")
+# Probes and scrapers call these by any name; no text of a request is in the answers.
+_PROBED = frozenset((*HEALTH, "/livez", "/metrics", "/load"))
+_OPEN = _PROBED | {"/", "/playground", "/version", "/docs", "/openapi.json"}
 _OPEN_FOLDERS = ("/ui/",)  # what the live page is made of
 _HARMLESS = ("GET", "HEAD", "OPTIONS")  # they change nothing, and what they answer a page may not read
-# Probes and scrapers call these by any name; no text of a request is in the answers.
-_PROBED = ("/health", "/livez", "/readyz", "/metrics")
 
 log = logging.getLogger("inflight.ingress")
 

@@ -19,9 +19,11 @@ from starlette.responses import Response, StreamingResponse
 from inflight.server.asgi import body_bytes, json_of
 from inflight.server.common.aliases import served_name
 from inflight.server.errors import ApiError, ollama_error
+from inflight.server.generating import GONE
 from inflight.server.ollama.chat import NDJSON
 from inflight.server.ollama.schema import MODEL, OllamaModelBody
 from inflight.server.routes import Routes, check_operator, tenant_of
+from inflight.server.sending import ClientGone, until_gone
 from inflight.server.served import ListedModel
 from inflight.server.service import Service
 
@@ -44,7 +46,7 @@ class OllamaProgress(Struct, kw_only=True):
 
 def add_cache_routes(routes: Routes, service: Service, answered: dict[str, Any]) -> None:
     """Add the routes. answered: what the OpenAPI document says of answers."""
-    pulls = asyncio.Semaphore(MAX_PULLS)
+    pulls, deleting = asyncio.Semaphore(MAX_PULLS), asyncio.Lock()
 
     @routes.post("/api/pull", body=OllamaModelBody, result=OllamaProgress, content={NDJSON: {}}, **answered)
     async def ollama_pull(request: Request) -> Response:
@@ -54,23 +56,20 @@ def add_cache_routes(routes: Routes, service: Service, answered: dict[str, Any])
         steps = _pulled(service, body.asked, pulls)
         if body.stream is not False:
             return StreamingResponse(_lines(steps), media_type=NDJSON)
-        last = OllamaProgress(status="")
-        async for one in steps:
-            last = one
-        return json_of(last)
+        try:
+            return json_of(await until_gone(request.receive, _last(steps), asyncio.Event()))
+        except ClientGone:
+            return Response(status_code=GONE)
 
     @routes.delete("/api/delete", body=OllamaModelBody, **answered)
     async def ollama_delete(request: Request) -> Response:
         """Delete a model from the caches. ollama's endpoint."""
         name = MODEL.decode(await body_bytes(request)).asked
         _check_manages(service, request, "delete models")
-        if (one := await _listed(service, name)) is not None and one.is_found and one.status is not None:
-            await _unload(service, one.name)
-        elif one is not None:
-            raise ApiError(409, f"The model {name!r} is in use by this server.", code="model_in_use")
-        async for _ in _ask_caches("delete", name):
-            pass
-        await _look_again(service)
+        if deleting.locked():
+            raise ApiError(503, "Another model is being deleted; try again later.", code="too_many_deletes")
+        async with deleting:
+            await _delete(service, name)
         return Response(status_code=200)
 
 
@@ -88,10 +87,11 @@ def _check_manages(service: Service, request: Request, action: str) -> None:
 
 
 class _Step(Struct):
-    """A line of that process."""
+    """A line of that process. path: of the model that was looked for."""
 
     status: str | int = ""
     model: str = ""
+    path: str = ""
     digest: str = ""
     completed: int = 0
     total: int = 0
@@ -101,9 +101,9 @@ class _Step(Struct):
 _step_of = msgspec.json.Decoder(_Step).decode
 
 
-async def _ask_caches(verb: Literal["pull", "delete"], name: str) -> AsyncGenerator[_Step, None]:
-    """Have a model pulled or deleted, and yield the steps. A pull whose client has left ends, and goes on at the next.
-    Raises ApiError."""
+async def _ask_caches(verb: Literal["pull", "find", "delete"], name: str) -> AsyncGenerator[_Step, None]:
+    """Have a model pulled, looked for or deleted, and yield the steps. A pull whose client has left ends, and goes on
+    at the next. Raises ApiError."""
     command = (sys.executable, "-m", "inflight.launch.model_caches", verb, name.removesuffix(":latest"))
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdout=pipe, start_new_session=True)
@@ -126,9 +126,27 @@ async def _ask_caches(verb: Literal["pull", "delete"], name: str) -> AsyncGenera
             await process.wait()
 
 
-async def _listed(service: Service, name: str) -> ListedModel | None:
+async def _listed(service: Service, name: str, path: str = "") -> ListedModel | None:
+    """Return the model that the server has by a name, or else at a path."""
     listed = {one.name: one for one in await service.models.listed()}
-    return listed.get(served_name(name, listed) or "")
+    if (known := served_name(name, listed)) is not None:
+        return listed[known]
+    at_path = (one for one in listed.values() if path in (one.path, one.served.path if one.served is not None else ""))
+    return next(at_path, None) if path else None
+
+
+async def _delete(service: Service, name: str) -> None:
+    """Delete a model that the server has not, or may unload. Raises ApiError."""
+    if (one := await _listed(service, name)) is None:  # caches know more spellings of a name
+        async for found in _ask_caches("find", name):
+            one = await _listed(service, name, found.path)
+    if one is not None:
+        if not one.is_found or one.status is None:
+            raise ApiError(409, f"The model {name!r} is in use by this server.", code="model_in_use")
+        await _unload(service, one.name)
+    async for _ in _ask_caches("delete", name):
+        pass
+    await _look_again(service)
 
 
 async def _unload(service: Service, name: str) -> None:
@@ -170,6 +188,14 @@ def _progress(step: _Step) -> OllamaProgress:
     return OllamaProgress(
         status=f"pulling {digest[:12]}", digest=f"sha256:{digest}", total=step.total, completed=step.completed
     )
+
+
+async def _last(steps: AsyncGenerator[OllamaProgress, None]) -> OllamaProgress:
+    last = OllamaProgress(status="")
+    async with contextlib.aclosing(steps):
+        async for one in steps:
+            last = one
+    return last
 
 
 async def _lines(steps: AsyncGenerator[OllamaProgress, None]) -> AsyncIterator[bytes]:

@@ -46,10 +46,16 @@ class Described(Struct, frozen=True, kw_only=True):
 
 
 def describe(path: str) -> Described:
-    """Describe a model's folder or file. What cannot be read is left empty."""
+    """Describe a model's folder or file. What cannot be read is left empty.
+
+    Args:
+        path: Empty for a model that is not on this machine.
+    """
     from inflight.models.errors import ModelError  # here, as these take memory of every process
 
     try:
+        if not path:  # which pathlib reads as the current folder
+            return Described(digest=sha256(b"").hexdigest())
         model = Path(path)
         files = part_paths(model) if is_gguf(model) else [one for one in model.iterdir() if one.is_file()]
         stats = [one.stat() for one in files]

@@ -24,7 +24,7 @@ from inflight.server.service import Service
 
 API_VERSION = "0.32.15"  # of ollama, whose API this follows: clients look for what is newer than some version
 _FILLS = "{# .Suffix #}"  # editors look for this word of ollama's templates before they ask for gaps
-_FOREVER = timedelta(days=365 * 100)
+_FOREVER_SECONDS = 100 * 365 * 86400.0
 Capability = Literal["completion", "tools", "insert", "embedding", "thinking"]
 
 
@@ -154,7 +154,7 @@ def _tagged(one: ListedModel) -> OllamaModel:
 
 def _loaded(one: ListedModel, served: Served) -> OllamaLoaded:
     files, status = _files(one), one.status
-    stays = _FOREVER if status is None or status.idle_in is None else timedelta(seconds=status.idle_in)
+    stays = _FOREVER_SECONDS if status is None or status.idle_in is None else min(status.idle_in, _FOREVER_SECONDS)
     size = files.nbytes if status is None else status.nbytes
     return OllamaLoaded(
         name=_tag(one.name),
@@ -162,7 +162,7 @@ def _loaded(one: ListedModel, served: Served) -> OllamaLoaded:
         size=size,
         digest=files.digest,
         details=files.details,
-        expires_at=(datetime.now(UTC) + min(stays, _FOREVER)).isoformat().replace("+00:00", "Z"),
+        expires_at=(datetime.now(UTC) + timedelta(seconds=stays)).isoformat().replace("+00:00", "Z"),
         size_vram=0 if served.device == "cpu" else size,
         context_length=served.max_model_len,
     )

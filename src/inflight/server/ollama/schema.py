@@ -136,8 +136,10 @@ class OllamaModelBody(Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def asked(self) -> str:
-        """Return the name. Raises ApiError where there is none."""
+        """Return the name. Raises ApiError where there is none, or one that no program can be given."""
         if found := self.model or self.name:
+            if "\0" in found:
+                raise invalid("The model's name has a NUL character; leave it out.", "model")
             return found
         raise invalid("The field 'model' is missing.", "model", "missing_field")
 
