@@ -14,8 +14,10 @@ from gguf_files import convert
 
 from inflight.execution import memory
 from inflight.execution.checkpoints import fitting, hub_download
+from inflight.execution.checkpoints import local_models as module
 from inflight.execution.checkpoints.hub import pull_model, resolve_model
 from inflight.execution.checkpoints.local_models import (
+    LocalModel,
     delete_model,
     delete_unfinished,
     find_model,
@@ -241,6 +243,21 @@ def test_models_are_listed_found_and_deleted(hub: FakeHub, tmp_path: Path) -> No
     assert not (tmp_path / "hub" / "models--owner--name").exists()
     assert delete_model(find_model("other/folder")) > 0
     assert local_models() == []
+
+
+def test_a_model_that_is_deleted_meanwhile_hides_no_other(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["other/folder"] = {"config.json": b"{}", "model.safetensors": b"weights"}
+    for name in ("owner/name", "other/folder"):
+        pull_model(name)
+    of_snapshot = module._of_snapshot
+
+    def gone(repository: str, snapshot: Path) -> Iterator[LocalModel]:
+        if repository == "other/folder":
+            raise FileNotFoundError(str(snapshot))
+        return of_snapshot(repository, snapshot)
+
+    monkeypatch.setattr(module, "_of_snapshot", gone)
+    assert [one.name for one in local_models()] == ["owner/name:Q4_0"]
 
 
 def test_files_that_links_of_the_user_name_stay(hub: FakeHub, tmp_path: Path) -> None:

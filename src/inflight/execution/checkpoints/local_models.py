@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +60,11 @@ class Unfinished(Struct, frozen=True):
 
 def local_models() -> list[LocalModel]:
     """Return the models in both caches, those with short names first. Nothing is asked of the hub."""
-    return [*_packaged(), *_of_hub()]
+    found = [*_packaged()]
+    for folder in sorted(cache_root().glob("models--*--*")):
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            found += _of_repository(folder)
+    return found
 
 
 def find_model(name: str) -> LocalModel:
@@ -154,16 +159,14 @@ def _packaged() -> Iterator[LocalModel]:
             yield _model(name, path, files, "" if path.is_dir() else model.sha256, "package")
 
 
-def _of_hub() -> Iterator[LocalModel]:
-    for folder in sorted(cache_root().glob("models--*--*")):
-        repository = folder.name.removeprefix("models--").replace("--", "/", 1)
-        snapshots = sorted((folder / "snapshots").glob("*"), key=lambda one: one.stat().st_mtime, reverse=True)
-        seen: set[str] = set()
-        for snapshot in snapshots:  # the newest that has a model is what the name means
-            for model in _of_snapshot(repository, snapshot):
-                if model.name not in seen:
-                    seen.add(model.name)
-                    yield model
+def _of_repository(folder: Path) -> list[LocalModel]:
+    repository = folder.name.removeprefix("models--").replace("--", "/", 1)
+    snapshots = sorted((folder / "snapshots").glob("*"), key=lambda one: one.stat().st_mtime, reverse=True)
+    found: dict[str, LocalModel] = {}
+    for snapshot in snapshots:  # the newest that has a model is what the name means
+        for model in _of_snapshot(repository, snapshot):
+            found.setdefault(model.name, model)
+    return [*found.values()]
 
 
 def _of_snapshot(repository: str, snapshot: Path) -> Iterator[LocalModel]:
