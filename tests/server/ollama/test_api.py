@@ -14,6 +14,7 @@ import pytest
 from starlette.requests import Request
 
 from inflight.build import BUILT_IN
+from inflight.server.errors import ApiError
 from inflight.server.ollama import caches
 from inflight.server.ollama.details import Described, describe
 from inflight.server.ollama.models import ollama_routes
@@ -144,6 +145,18 @@ def test_a_server_that_others_reach_without_a_key_neither_pulls_nor_deletes(star
         answer = httpx.request(method, url + path, json={"model": "owner/none"})
         assert answer.status_code == 403 and "--api-key" in answer.json()["error"]
     assert httpx.get(f"{url}/api/tags").status_code == 200
+
+
+def test_clients_behind_a_proxy_neither_pull_nor_delete_without_a_key(server: Server) -> None:
+    for name in ("X-Forwarded-For", "Forwarded"):
+        headers = {name: "203.0.113.7"}
+        answer = httpx.request("DELETE", f"{server.url}/api/delete", json={"model": "owner/none"}, headers=headers)
+        assert answer.status_code == 403 and "through a proxy" in answer.json()["error"]
+    request = Request({"type": "http", "headers": [], "state": {"tenant": ANYONE}})
+    caches._check_manages(cast(Service, SimpleNamespace(settings=ServerSettings())), request, "pull models")
+    for settings in (ServerSettings(root_path="/llm"), ServerSettings(trusted_proxies=("10.0.0.7",))):
+        with pytest.raises(ApiError, match="through a proxy"):
+            caches._check_manages(cast(Service, SimpleNamespace(settings=settings)), request, "pull models")
 
 
 def test_keep_alive_says_how_long_a_model_stays(start: Callable[..., Server], tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from inflight.server.service import Service
 
 MAX_PULLS = 2  # at once, of a process
 UNLOAD_SECONDS = 10.0  # that a model may take to be unloaded before it is deleted
+_OF_PROXIES = ("x-forwarded-for", "forwarded")  # headers, which name clients that may be on other machines
 _STATUSES = {  # what clients show, and look for
     "asking": "pulling manifest",
     "chosen": "pulling manifest",
@@ -77,13 +78,19 @@ def _check_manages(service: Service, request: Request, action: str) -> None:
     """Refuse who may not change what the caches hold. Raises ApiError 403."""
     tenant, settings = tenant_of(request), service.settings
     check_operator(tenant, action)
-    if not tenant.name and not settings.is_loopback:
-        raise ApiError(
-            403,
-            f"This server listens on {settings.host} and asks for no key, so that no client may {action}; start it "
-            "with --api-key, or with --host 127.0.0.1.",
-            code="not_an_operator",
-        )
+    if tenant.name:
+        return
+    if not settings.is_loopback:
+        where, otherwise = f"listens on {settings.host}", ", or with --host 127.0.0.1"
+    elif settings.root_path or settings.trusted_proxies or any(one in request.headers for one in _OF_PROXIES):
+        where, otherwise = "is reached through a proxy", ""
+    else:
+        return
+    raise ApiError(
+        403,
+        f"This server {where} and asks for no key, so that no client may {action}; start it with --api-key{otherwise}.",
+        code="not_an_operator",
+    )
 
 
 class _Step(Struct):
