@@ -70,6 +70,8 @@ def test_props_are_those_of_the_model(server: Server) -> None:
     assert settings["params"]["n_predict"] == -1 and shown["total_slots"] == len(server.get("/slots").json())
     assert "<|user|>" in shown["chat_template"] and shown["modalities"] == {"vision": False, "audio": False}
     assert (shown["model_alias"], shown["fill_in_middle"]) == ("built-in", False)
+    assert len(server.get("/slots?model=built-in").json()) == shown["total_slots"]
+    assert "this server has built-in" in server.get("/slots?model=other").json()["error"]["message"]
 
 
 def test_the_prefix_cache_is_dropped_while_nothing_runs(start: Callable[..., Server]) -> None:

@@ -61,6 +61,17 @@ def test_answers_are_those_of_chat(server: Server) -> None:
     assert again["prompt_eval_count"] > len(generated[-1]["context"])
 
 
+def test_a_single_message_that_is_too_long_is_refused_or_computed_whole(server: Server) -> None:
+    for body in ({"messages": [{"role": "user", "content": "word " * 3000}]}, {"prompt": "word " * 3000}):
+        path = "/api/chat" if "messages" in body else "/api/generate"
+        answer = server.post(path, {"model": "built-in", **body})
+        assert answer.status_code == 400 and "maximum context length" in answer.json()["error"], answer.text
+    few = {"num_ctx": 1, "num_predict": 2}
+    for more in ({}, {"raw": True}):
+        asked = {"model": "built-in", "prompt": "What is a lane?", "options": few, "stream": False, **more}
+        assert server.post("/api/generate", asked).json()["eval_count"] == 2
+
+
 def test_a_tool_is_called_and_its_result_comes_back(scripted: Server) -> None:
     first = talk(scripted, "call the tool", tools=TOOLS)["message"]
     assert first["content"] == "Let me see."

@@ -114,18 +114,20 @@ def llama_cpp_routes(service: Service, engines: EngineAccess | None, version: st
                 "/slots shows what the live page shows, and no engine has one now; start the server without --no-ui.",
                 code="not_found",
             )
-        lengths = {one.model: one.served.max_model_len for one in await service.models.listed() if one.served}
+        listed, engine = await service.models.listed(), query.model
+        lengths = {one.model: one.served.max_model_len for one in listed if one.served}
+        if engine is not None and engine not in answers:
+            model = _model(listed, engine).model
+            engine = None if service.models.residency is None else model  # all engines are of the only model
         found: list[Slot] = []
         for name, answer in sorted(answers.items()):
-            if query.model not in (None, name) or answer.hello is None:
+            if engine not in (None, name) or answer.hello is None:
                 continue
             used = {one.slot: one for one in answer.slots or ()}
             n_ctx = lengths.get(name, max(lengths.values(), default=0))
             found += [
                 _slot(len(found) + row, n_ctx, used.get(row), tenant, name) for row in range(answer.hello.max_rows)
             ]
-        if not found:
-            raise invalid(f"No model of that name is in memory; there are {', '.join(sorted(answers))}.", "model")
         if query.fail_on_no_slot and all(one.is_processing for one in found):
             raise ApiError(503, "No slot is free; new requests wait in the queue.", code="no_slot", retry_after=1.0)
         return Response(msgspec.json.encode(found), media_type="application/json")

@@ -123,7 +123,7 @@ def _as_it_is(preprocessor: Preprocessor, body: OllamaGenerateBody) -> PreparedC
         prompt=body.prompt or "",
         suffix=body.suffix or None,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        truncate_prompt_tokens=None if body.truncate is False else _context_of(preprocessor, body) - 1,
+        truncate_prompt_tokens=None if body.truncate is False else max(1, _context_of(preprocessor, body) - 1),
         **{"max_tokens": None, **_settings(body)},  # else 16, as OpenAI has it
     )
     return structs.replace(prepare_completion(preprocessor, completion, b""), kind="ollama_generate")
@@ -245,7 +245,7 @@ def _within_context(preprocessor: Preprocessor, body: OllamaBody, chat: ChatBody
         return found if found.prompts[0].num_tokens <= most else None
 
     begins = [0, *(number for number, one in enumerate(chat.messages) if number and one.role == "user")]
-    if body.truncate is False:
+    if body.truncate is False or len(begins) == 1:  # what is still too long is the translator's to refuse
         return prepared(0)
     if (whole := fitting(0)) is not None:
         return whole
