@@ -165,6 +165,7 @@ def test_models_of_a_pool_sleep_until_they_are_called(start: Callable[..., Serve
     models.write_text(MODELS, encoding="utf-8")
     server = start("--models", str(models)).ready()
     assert server.get("/is_sleeping").json()["is_sleeping"]
+    assert "no model is in memory" in server.get("/slots").json()["error"]["message"]
     assert server.post("/wake_up", None).json()["error"]["param"] == "model"
     assert server.post("/wake_up?model=b", None).json() == {
         "is_sleeping": False,

@@ -109,11 +109,10 @@ def llama_cpp_routes(service: Service, engines: EngineAccess | None, version: st
         query, tenant = read_query(request, SlotsQuery), tenant_of(request)
         answers = {} if engines is None else await engines.slots()
         if not answers:
-            raise ApiError(
-                404,
-                "/slots shows what the live page shows, and no engine has one now; start the server without --no-ui.",
-                code="not_found",
-            )
+            why = "no model is in memory now; call one, and ask again."
+            if not service.settings.ui:
+                why = "the server has no live page, which reads them; start it without --no-ui."
+            raise ApiError(404, f"There are no slots to show: {why}", code="not_found")
         listed, engine = await service.models.listed(), query.model
         lengths = {one.model: one.served.max_model_len for one in listed if one.served}
         if engine is not None and engine not in answers:
