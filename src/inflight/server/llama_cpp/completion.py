@@ -192,30 +192,30 @@ class LlamaTimings(Struct, kw_only=True):
 
 
 class LlamaPart(Struct, kw_only=True):
-    """A piece of a stream. tokens: ids of the content."""
+    """A piece of a stream. tokens: ids of the content. response_fields may leave any field out."""
 
-    index: int
-    content: str
-    tokens: list[int]
-    stop: bool
-    id_slot: int
-    tokens_predicted: int
-    tokens_evaluated: int
+    index: int = 0
+    content: str = ""
+    tokens: list[int] = []
+    stop: bool = False
+    id_slot: int = -1
+    tokens_predicted: int = 0
+    tokens_evaluated: int = 0
 
 
 class LlamaCompletion(LlamaPart, kw_only=True):
     """A whole answer, or the last piece of a stream. stop_type: eos, word or limit. prompt: never shown. tokens_cached:
     of the prompt."""
 
-    model: str
-    generation_settings: dict[str, Any]
-    prompt: str
-    has_new_line: bool
-    truncated: bool
-    stop_type: str
-    stopping_word: str
-    tokens_cached: int
-    timings: LlamaTimings
+    model: str = ""
+    generation_settings: dict[str, Any] = {}
+    prompt: str = ""
+    has_new_line: bool = False
+    truncated: bool = False
+    stop_type: str = ""
+    stopping_word: str = ""
+    tokens_cached: int = 0
+    timings: LlamaTimings | UnsetType = UNSET
 
 
 class _Drawn(Struct):
