@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
-from inflight.counted import quoted
 from inflight.models.gguf.gguf_model import GGUFModel
+from inflight.text.chat_messages import (
+    CONTINUATION_TAG,
+    ContentForm,
+    checked_messages,
+    cut_at_tag,
+    final_text,
+    plain,
+    to_be_continued,
+)
 from inflight.text.errors import ChatTemplateError, TemplateVariableError
 from inflight.text.template_budget import RenderLimits
 from inflight.text.tokenizer_config import FILE_NAME, read_tokenizer_config, special_tokens
@@ -47,7 +55,6 @@ _RESERVED = ("messages", "tools", "add_generation_prompt")  # variables that hav
 
 _LONGEST_SOURCE = 2**18  # characters; the longest that are published have a quarter of it
 _LONGEST_CAUSE = 500  # characters of what goes wrong in a template
-_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # as transformers does: the space shows whether the template trims
 
 
 class CheckedChat(Struct, frozen=True):
@@ -68,8 +75,7 @@ class CheckedChat(Struct, frozen=True):
 
 class _Compiled(NamedTuple):
     template: jinja2.Template
-    loops_over_parts: bool
-    asks_for_strings: bool
+    content_form: ContentForm
     looked_for: frozenset[str]
     changes_text: bool
     arguments_as_text: bool
@@ -177,9 +183,9 @@ class ChatTemplate:
     @cached_property
     def shows_system(self) -> bool:
         """Whether the template writes system messages into the prompt; some leave them out or refuse them."""
-        messages = [{"role": "system", "content": _CONTINUED}, {"role": "user", "content": "Hello"}]
+        messages = [{"role": "system", "content": CONTINUATION_TAG}, {"role": "user", "content": "Hello"}]
         try:
-            return _CONTINUED.strip() in self.render(Conversation(messages))
+            return CONTINUATION_TAG.strip() in self.render(Conversation(messages))
         except ChatTemplateError:
             return False
 
@@ -203,8 +209,8 @@ class ChatTemplate:
         try:
             return CheckedChat(
                 name,
-                _checked(conversation.messages, self._compile(name)),
-                _plain(conversation.tools, "tools"),
+                checked_messages(conversation.messages, self._compile(name).content_form),
+                plain(conversation.tools, "tools"),
                 {**self._variables, **_checked_variables(conversation.variables or {})},
                 conversation.add_generation_prompt,
                 conversation.continue_final_message,
@@ -214,7 +220,7 @@ class ChatTemplate:
 
     def write(self, chat: CheckedChat) -> str:
         """Run the template: the second half of `render`, with its errors."""
-        messages = _to_be_continued(chat.messages) if chat.continues else chat.messages
+        messages = to_be_continued(chat.messages) if chat.continues else chat.messages
         context = {
             "documents": None,
             **self._special_tokens,
@@ -232,7 +238,7 @@ class ChatTemplate:
                 f"The model's chat template fails on these {len(messages)} messages ({type(error).__name__}: "
                 f"{str(error)[:_LONGEST_CAUSE]}); check the roles and fields it expects, or give the prompt as text."
             ) from error
-        return _up_to_the_end_of(_final_text(chat.messages), text) if chat.continues else text
+        return cut_at_tag(final_text(chat.messages), text) if chat.continues else text
 
     def compile(self) -> None:
         """Compile all templates now. Raises ChatTemplateError for a faulty one."""
@@ -266,9 +272,9 @@ class ChatTemplate:
             from inflight.text.sandbox import chat_environment
             from inflight.text.template_reading import (
                 changes_text,
+                content_form,
                 strings_looked_for,
                 takes_arguments_as_text,
-                takes_parts,
             )
 
             environment, source = chat_environment(), self._sources[name]
@@ -280,7 +286,7 @@ class ChatTemplate:
             try:
                 tree = environment.parse(source)
                 read = (
-                    *takes_parts(tree),
+                    content_form(tree),
                     strings_looked_for(tree),
                     changes_text(tree),
                     takes_arguments_as_text(tree),
@@ -347,105 +353,6 @@ def _checked_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
             "leave these names out of the variables."
         )
     try:
-        return {str(name): _plain(value, f"template variables.{name}") for name, value in variables.items()}
+        return {str(name): plain(value, f"template variables.{name}") for name, value in variables.items()}
     except ChatTemplateError as error:
         raise TemplateVariableError(str(error)) from None
-
-
-def _checked(messages: object, compiled: _Compiled) -> list[dict[str, Any]]:
-    """Copy the messages, each checked, with content in the form the template takes."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise ChatTemplateError(f"messages must be a list of messages, not a {type(messages).__name__}.")
-    if not messages:
-        raise ChatTemplateError("messages is empty (0 messages); send at least one.")
-    return [_checked_message(message, f"messages[{index}]", compiled) for index, message in enumerate(messages)]
-
-
-def _checked_message(message: object, where: str, compiled: _Compiled) -> dict[str, Any]:
-    if not isinstance(message, Mapping):
-        raise ChatTemplateError(f"{where} must be an object with role and content, not a {type(message).__name__}.")
-    # Clients send `"content": null`, which templates would write out as the word None.
-    present = {key: _plain(value, f"{where}.{key}") for key, value in message.items() if value is not None}
-    if not isinstance(present.get("role"), str):
-        raise ChatTemplateError(f'{where} has no role; give it one, such as "user", as a string.')
-    if "content" in present:
-        present["content"] = _content(present["content"], f"{where}.content", compiled)
-    elif not present.get("tool_calls"):
-        raise ChatTemplateError(f"{where} has no content; give it a string or a list of text parts.")
-    return present
-
-
-def _content(content: object, where: str, compiled: _Compiled) -> object:
-    """Convert content to the template's form: parts joined to a string, a string as a part, or unchanged."""
-    if isinstance(content, str):
-        only_parts = compiled.loops_over_parts and not compiled.asks_for_strings
-        return [{"type": "text", "text": content}] if only_parts else content
-    if not isinstance(content, list):
-        raise ChatTemplateError(f"{where} must be a string or a list of text parts, not a {type(content).__name__}.")
-    texts = [_text(part, f"{where}[{index}]") for index, part in enumerate(content)]
-    return content if compiled.loops_over_parts else "\n".join(texts)
-
-
-def _text(part: object, where: str) -> str:
-    if not isinstance(part, Mapping) or "type" not in part:
-        raise ChatTemplateError(f'{where} must be an object such as {{"type": "text", "text": "…"}}.')
-    if part["type"] != "text":
-        raise ChatTemplateError(
-            f"{where} is of type {quoted(part['type'])}, but only text can be read; send text parts."
-        )
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise ChatTemplateError(f"{where}.text must be a string, not a {type(text).__name__}.")
-    return text
-
-
-def _final_text(messages: list[dict[str, Any]]) -> str:
-    """Return the text to be continued: the last message's, or its last part's."""
-    content = messages[-1].get("content")
-    if isinstance(content, list) and content:
-        content = content[-1]["text"]
-    if not isinstance(content, str):
-        raise ChatTemplateError(
-            "continue_final_message is set, but the last message has no text to go on with; give it some content."
-        )
-    return content
-
-
-def _to_be_continued(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with a tag at the end of the last one's text."""
-    *before, last = messages
-    text = _final_text(messages) + _CONTINUED
-    content = last["content"]
-    return [
-        *before,
-        {**last, "content": text if isinstance(content, str) else [*content[:-1], {**content[-1], "text": text}]},
-    ]
-
-
-def _up_to_the_end_of(final: str, rendered: str) -> str:
-    """Cut a rendered conversation at the tag. As in transformers, spaces before it are cut if the template trims."""
-    place = rendered.rfind(_CONTINUED.strip())
-    if place < 0 or final.strip() not in rendered:
-        raise ChatTemplateError(
-            "continue_final_message is set, but the model's chat template leaves out or changes the end of the last "
-            "message, so that there is nothing to go on with; leave it false."
-        )
-    text = rendered[:place]
-    return text if rendered.startswith(_CONTINUED, place) else text.rstrip()
-
-
-def _plain(value: Any, where: str) -> Any:
-    """Copy a value as plain JSON types: a template could call methods of other objects."""
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
-    if isinstance(value, str):  # an enum, or another kind of string
-        return str.__str__(value)
-    if isinstance(value, int):
-        return int.__int__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
-    raise ChatTemplateError(f"{where} holds a {type(value).__name__}; send JSON values only.")

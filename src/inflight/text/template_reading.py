@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from jinja2 import nodes
 
+from inflight.text.chat_messages import ContentForm
+
 # Of text that a client wrote, these leave something out in the middle, or make other characters of it.
 _CHANGING = frozenset(
     ("replace", "lower", "upper", "title", "capitalize", "casefold", "swapcase", "translate", "format", "reverse")
@@ -13,12 +15,8 @@ _BREAKING = frozenset(
 )
 
 
-def takes_parts(tree: nodes.Template) -> tuple[bool, bool]:
-    """Analyze a template's use of a message's content.
-
-    Returns:
-        Whether it loops over the content's parts, and whether it also tests if the content is a string.
-    """
+def content_form(tree: nodes.Template) -> ContentForm:
+    """Return the form in which a template takes a message's content."""
     names = {"content"}
     names |= {
         assign.target.name
@@ -27,7 +25,7 @@ def takes_parts(tree: nodes.Template) -> tuple[bool, bool]:
     }
     loops = any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For))
     asks = any(test.name == "string" for test in tree.find_all(nodes.Test))
-    return loops, asks
+    return ContentForm(loops, asks)
 
 
 def takes_arguments_as_text(tree: nodes.Template) -> bool:
