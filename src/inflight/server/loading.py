@@ -63,23 +63,7 @@ def make_served(
         PeerSecretError: The peers' secret is unreadable.
     """
     adapters = AdapterNames(None, engine.adapters)
-    changes = settings.lora_dir is not None  # then names are checked where calls are made alone
-    limits = Limits(
-        models=() if changes else (*engine.models, *adapters.names),
-        max_n=settings.max_n,
-        max_prompts=settings.max_prompts,
-        max_sequences=engine.max_sequences,
-        max_model_len=engine.max_model_len,
-        vocab_size=engine.vocab_size,
-        parse_control_tokens=settings.parse_control_tokens,
-        parsers=engine.parsers,
-        keeps_grammars=engine.keeps_grammars,
-        generates=engine.generates,
-        pooler=engine.pooler,
-        prompts=engine.text_prompts,
-        unknown_fields=settings.unknown_fields,
-        memory_bytes=max(MAX_BODY_MEMORY_BYTES, READING_BYTES + READING_BYTES_OF_TOKEN * engine.max_model_len),
-    )
+    limits = _limits(settings, engine, adapters)
 
     def now() -> float:
         return time.monotonic() - engine.clock_zero
@@ -111,6 +95,27 @@ def make_served(
         generates=engine.generates,
         device=engine.device,
         path=path,
+    )
+
+
+def _limits(settings: ServerSettings, engine: EngineDescription, adapters: AdapterNames) -> Limits:
+    """Return the limits by which bodies for the engine are read."""
+    changes = settings.lora_dir is not None  # then names are checked where calls are made alone
+    return Limits(
+        models=() if changes else (*engine.models, *adapters.names),
+        max_n=settings.max_n,
+        max_prompts=settings.max_prompts,
+        max_sequences=engine.max_sequences,
+        max_model_len=engine.max_model_len,
+        vocab_size=engine.vocab_size,
+        parse_control_tokens=settings.parse_control_tokens,
+        parsers=engine.parsers,
+        keeps_grammars=engine.keeps_grammars,
+        generates=engine.generates,
+        pooler=engine.pooler,
+        prompts=engine.text_prompts,
+        unknown_fields=settings.unknown_fields,
+        memory_bytes=max(MAX_BODY_MEMORY_BYTES, READING_BYTES + READING_BYTES_OF_TOKEN * engine.max_model_len),
     )
 
 

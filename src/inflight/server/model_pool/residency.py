@@ -20,7 +20,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inflight.counted import counted
-from inflight.server.model_pool.resident import ModelNeeds, Resident, evictable, victims
+from inflight.server.model_pool.resident import (
+    ModelNeeds,
+    Resident,
+    can_evict,
+    evictable,
+    is_switching,
+    load_order,
+    next_to_load,
+    victims,
+)
 from inflight.server.model_status import ModelStatus, State
 from inflight.server.processes.short_lives import SHORT_LIFE
 
@@ -190,12 +199,12 @@ class Residency:
         self._keep_unneeded_room()
         decisions: list[Decision] = [_unload(one) for one in self._models.values() if one.is_drained]
         decisions += [_unload(one) for one in self._models.values() if one.idle_at <= now]
-        if self._is_switching:
+        if is_switching(self._models.values()):
             return decisions
-        candidate = self._candidate()
+        candidate = next_to_load(self._models.values())
         if candidate is None:
             return decisions
-        if candidate.nbytes <= self.budget - self.nbytes or not self._is_shared:
+        if candidate.nbytes <= self.budget - self.nbytes or not can_evict(self._models.values()):
             candidate.state, candidate.began = "loading", now
             return [*decisions, Load(candidate.name)]
         leaving = self._leaving(candidate)
@@ -209,38 +218,19 @@ class Residency:
         """Return when to decide again, if nothing happens before."""
         times = [one.idle_at for one in self._models.values()]
         times += [one.retry_at for one in self._models.values() if one.state == "failed" and one.needs.is_pinned]
-        candidate = self._candidate()
-        if candidate is not None and not self._is_switching:
+        candidate = next_to_load(self._models.values())
+        if candidate is not None and not is_switching(self._models.values()):
             times += [max((one.evictable_at(candidate) for one in self._leaving(candidate)), default=math.inf)]
         earliest = min(times, default=math.inf)
         return None if earliest == math.inf else max(earliest, now)
 
     def seconds_until(self, name: str, now: float) -> float:
         """Return the expected seconds until the model is loaded."""
-        return _seconds_until(self._models[name], list(self._models.values()), self._line(), self.budget, now)
+        return _seconds_until(
+            self._models[name], list(self._models.values()), load_order(self._models.values()), self.budget, now
+        )
 
     # -- rules ----------------------------------------------------------------------------------------------------
-
-    @property
-    def _is_switching(self) -> bool:
-        return any(one.state in ("loading", "draining", "unloading") for one in self._models.values())
-
-    @property
-    def _is_shared(self) -> bool:
-        """Return whether another model could be evicted. Estimates may be wrong: a model that does not fit beside
-        pinned ones that are larger than was estimated is loaded all the same."""
-        return any(one.in_memory and not one.needs.is_pinned for one in self._models.values())
-
-    def _line(self) -> list[Resident]:
-        """Return the models that are to be loaded, in their order."""
-        waiting = [one for one in self._models.values() if one.since is not None and one.state == "unloaded"]
-        return sorted(waiting, key=lambda one: one.since or 0.0)
-
-    def _candidate(self) -> Resident | None:
-        line = self._line()
-        if line:
-            return line[0]
-        return next((one for one in self._models.values() if one.needs.is_pinned and one.state == "unloaded"), None)
 
     def _leaving(self, candidate: Resident) -> list[Resident]:
         """Return the models that have to be evicted for it."""

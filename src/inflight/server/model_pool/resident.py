@@ -1,9 +1,10 @@
-"""One of several models in the state machine of residency: its memory, state, calls, and when it may be evicted."""
+"""One of several models in the state machine of residency: its memory, state and calls; and which is loaded or evicted
+next."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from inflight.server.model_status import ModelStatus, State
@@ -123,6 +124,30 @@ class Resident:
     def protected_until(self, other: Resident, loaded_at: float) -> float:
         """Return the same, if it is busy from its loading on."""
         return loaded_at + HOLD_SWITCHES * (self.load_seconds + other.load_seconds)
+
+
+def is_switching(models: Iterable[Resident]) -> bool:
+    """Return whether a model is being loaded or unloaded: another one has to wait."""
+    return any(one.state in ("loading", "draining", "unloading") for one in models)
+
+
+def load_order(models: Iterable[Resident]) -> list[Resident]:
+    """Return the models that are to be loaded, in their order."""
+    waiting = [one for one in models if one.since is not None and one.state == "unloaded"]
+    return sorted(waiting, key=lambda one: one.since or 0.0)
+
+
+def next_to_load(models: Collection[Resident]) -> Resident | None:
+    """Return the model that is loaded next: the first of those that are needed, else a pinned one."""
+    if order := load_order(models):
+        return order[0]
+    return next((one for one in models if one.needs.is_pinned and one.state == "unloaded"), None)
+
+
+def can_evict(models: Iterable[Resident]) -> bool:
+    """Return whether another model could be evicted. Estimates may be wrong: a model that does not fit beside pinned
+    ones that are larger than was estimated is loaded all the same."""
+    return any(one.in_memory and not one.needs.is_pinned for one in models)
 
 
 def evictable(models: Iterable[Resident]) -> list[Resident]:
