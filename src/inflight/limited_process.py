@@ -1,4 +1,4 @@
-"""Processes that work for another one and limit themselves: frames on a socket, memory, and a silent standard error."""
+"""Processes that work for another one and limit themselves: frames on a socket, memory, CPU time, a silent stderr."""
 
 from __future__ import annotations
 
@@ -36,6 +36,15 @@ def resident_bytes() -> int:
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+
+
+def cpu_ticks(pid: int) -> int | None:
+    """Return the CPU time that another process has used, in ticks; None where the system does not report it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[11]) + int(fields[12])
 
 
 def end_before_others() -> None:

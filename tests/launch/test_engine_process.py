@@ -16,7 +16,14 @@ from msgspec import Struct
 from inflight.launch import engine_process
 from inflight.launch.engine_process import EngineProcess
 from inflight.server.processes.control import Control
-from inflight.server.processes.messages import AdapterChanged, AskPage, LoadAdapter, NotAsked, Page, UnloadAdapter
+from inflight.server.processes.counts import NotAsked
+from inflight.server.processes.messages import (
+    AdapterChanged,
+    AskPage,
+    LoadAdapter,
+    Page,
+    UnloadAdapter,
+)
 from inflight.server.processes.worker_messages import EngineReady, FromWorker, decode_from_worker
 
 

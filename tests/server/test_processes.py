@@ -26,13 +26,12 @@ from inflight.limited_process import receive
 from inflight.server.call_counts import SharedCallCounts, shared_memory
 from inflight.server.errors import ApiError
 from inflight.server.processes.control import Control
+from inflight.server.processes.counts import Answered, NotAsked
 from inflight.server.processes.folder import private_folder
 from inflight.server.processes.messages import (
-    Answered,
     AskPage,
     Loading,
     Model,
-    NotAsked,
     Page,
     ServerSetup,
     Setup,

@@ -42,11 +42,11 @@ from inflight.server import logs
 from inflight.server.engine_description import EngineDescription, encode_description
 from inflight.server.loader import LOADER, in_own_thread, leave_loader, log_failure
 from inflight.server.processes.control import Control
+from inflight.server.processes.counts import Count, record_count
 from inflight.server.processes.messages import (
     AdapterChanged,
     AskFrames,
     AskPage,
-    Count,
     LoadAdapter,
     Loading,
     Model,
@@ -55,7 +55,6 @@ from inflight.server.processes.messages import (
     ResetPrefixCache,
     ShownFrames,
     UnloadAdapter,
-    record_count,
     typed,
 )
 from inflight.server.processes.worker_messages import (

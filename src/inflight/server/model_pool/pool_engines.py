@@ -14,6 +14,7 @@ from inflight.server.loader import log_failure
 from inflight.server.metrics import CONTENT_TYPE
 from inflight.server.metrics.pool_page import PoolMetrics
 from inflight.server.model_pool.pool import ModelPool, PoolLease
+from inflight.server.processes.counts import record_count
 from inflight.server.processes.messages import (
     Acquire,
     Acquired,
@@ -42,7 +43,6 @@ from inflight.server.processes.messages import (
     ToChild,
     UnloadAdapter,
     UnloadModel,
-    record_count,
 )
 from inflight.server.processes.worker import WorkerError
 

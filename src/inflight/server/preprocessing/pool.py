@@ -22,13 +22,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from inflight.counted import printable
 from inflight.cpus import usable_cpus
 from inflight.engine.event_stream import set_outcome
-from inflight.limited_process import LENGTH_BYTES, receive, send
+from inflight.limited_process import LENGTH_BYTES, cpu_ticks, receive, send
 from inflight.server.common.prepared import EndpointName, Limits, Prepared, PreparedAnswer
 from inflight.server.errors import ApiError, invalid
 from inflight.server.ignored_field_log import IgnoredFieldLog
@@ -290,12 +289,12 @@ async def progressing(work: Awaitable[T], pid: int) -> T:
     """Return the work's result. Raises StalledError where process `pid`, which does it, uses no CPU time."""
     task = asyncio.ensure_future(work)
     try:
-        still, last = 0, _cpu_ticks(pid)
+        still, last = 0, cpu_ticks(pid)
         for _ in range(MAX_LOOKS):
             await asyncio.wait((task,), timeout=LOOK_SECONDS)
             if task.done():
                 return task.result()
-            used = _cpu_ticks(pid)
+            used = cpu_ticks(pid)
             still = still + 1 if used is not None and used == last else 0
             if still >= STALLED_LOOKS:
                 break
@@ -304,15 +303,6 @@ async def progressing(work: Awaitable[T], pid: int) -> T:
     finally:
         task.cancel()
         await asyncio.wait((task,))
-
-
-def _cpu_ticks(pid: int) -> int | None:
-    """Return the CPU time that a process has used. None where the system does not report it."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(fields[11]) + int(fields[12])
 
 
 @dataclass(slots=True, eq=False)

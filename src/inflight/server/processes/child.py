@@ -35,19 +35,15 @@ from inflight.server.loader import LOADER, in_own_thread, leave_loader, log_fail
 from inflight.server.loading import make_jobs, make_live
 from inflight.server.preprocessing.pool import PreprocessingPool
 from inflight.server.processes.control import Control
+from inflight.server.processes.counts import Answered, JobEnded, JobsCounted, LinesAnswered, NotAsked
 from inflight.server.processes.folder import remove
 from inflight.server.processes.messages import (
     NO_SUCCESSOR,
-    Answered,
     AskFrames,
     AskPage,
     DataReady,
     FromChild,
-    JobEnded,
-    JobsCounted,
-    LinesAnswered,
     Loading,
-    NotAsked,
     Page,
     PrefixCacheReset,
     Reload,

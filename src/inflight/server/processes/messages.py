@@ -4,7 +4,7 @@ types."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -13,13 +13,10 @@ from inflight.core.types.sampling import Adapter
 from inflight.server.errors import ApiError
 from inflight.server.logs import Format
 from inflight.server.model_status import ModelStatus
+from inflight.server.processes.counts import Count
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
 from inflight.text.text_files import TextFiles
-
-if TYPE_CHECKING:
-    from inflight.server.metrics.page import Metrics
-    from inflight.server.metrics.pool_page import PoolMetrics
 
 # -- to an API process ------------------------------------------------------------------------------------------------
 
@@ -268,37 +265,6 @@ class Up(Struct, frozen=True, tag=True):
     serial: int | None = None
 
 
-class Answered(Struct, frozen=True, tag=True):
-    """An HTTP request was; for the metrics, which outlive the process."""
-
-    route: str
-    status: int
-    seconds: float
-
-
-class NotAsked(Struct, frozen=True, tag=True):
-    """A call was refused before it reached the engine."""
-
-    code: str
-
-
-class JobsCounted(Struct, frozen=True, tag=True):
-    """How many batch jobs there are now, by status."""
-
-    by_status: dict[str, int]
-
-
-class JobEnded(Struct, frozen=True, tag=True):
-    status: str
-
-
-class LinesAnswered(Struct, frozen=True, tag=True):
-    """Lines of batch jobs were answered."""
-
-    outcome: Literal["completed", "failed"]
-    count: int
-
-
 class AskPage(Struct, frozen=True, tag=True):
     question: int
 
@@ -383,7 +349,6 @@ class ResetPrefixCache(Struct, frozen=True, tag=True):
     question: int
 
 
-Count = Answered | NotAsked | JobsCounted | JobEnded | LinesAnswered  # for the metrics
 Notice = Count | Release | EngineBroken
 OfModels = Acquire | AskModels | FindModels | LoadModel | UnloadModel
 Question = AskPage | AskFrames | LoadAdapter | UnloadAdapter | ResetPrefixCache | OfModels
@@ -411,18 +376,3 @@ encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 _to_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild, dec_hook=typed)
 _from_child: msgspec.msgpack.Decoder[FromChild] = msgspec.msgpack.Decoder(FromChild, dec_hook=typed)
 decode_to_child, decode_from_child = _to_child.decode, _from_child.decode
-
-
-def record_count(message: Count, metrics: Metrics | PoolMetrics) -> None:
-    """Count in the metrics what the message reports."""
-    match message:
-        case Answered():
-            metrics.observe_http(message.route, message.status, message.seconds)
-        case NotAsked():
-            metrics.refused(message.code)
-        case JobsCounted():
-            metrics.batch.jobs(message.by_status)
-        case JobEnded():
-            metrics.batch.ended(message.status)
-        case LinesAnswered():
-            metrics.batch.lines(message.outcome, message.count)

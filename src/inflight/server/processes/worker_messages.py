@@ -6,11 +6,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from inflight.core.types.sampling import Adapter
+from inflight.server.processes.counts import Count
 from inflight.server.processes.messages import (
     AdapterChanged,
     AskFrames,
     AskPage,
-    Count,
     LoadAdapter,
     Loading,
     Model,
