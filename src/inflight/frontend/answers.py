@@ -5,6 +5,7 @@ If the parser fails or returns invalid deltas, the rest of the answer is content
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
 import string
@@ -78,6 +79,16 @@ class ParsedAnswer:
     @property
     def reasoning(self) -> str:
         return self._text(is_reasoning=True)
+
+    def deltas(self) -> list[AnswerDelta]:
+        """Return the answer so far as deltas, one for each segment."""
+        deltas, calls = list[AnswerDelta](), itertools.count()
+        for one in self.segments:
+            if isinstance(one, ToolCall):
+                deltas.append(ToolCallDelta(next(calls), one.name, one.arguments, one.call_id))
+            else:
+                deltas.append(ReasoningDelta(one.text) if one.is_reasoning else ContentDelta(one.text, one.tokens))
+        return deltas
 
     def push(self, text: str) -> list[AnswerDelta]:
         """Parse the text of one token; return the new deltas."""

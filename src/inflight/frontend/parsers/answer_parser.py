@@ -6,6 +6,7 @@ pieces.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -41,6 +42,25 @@ class ToolCallDelta(Struct, frozen=True):
 
 
 AnswerDelta = ContentDelta | ReasoningDelta | ToolCallDelta
+
+
+def joined_deltas(deltas: Sequence[AnswerDelta]) -> list[AnswerDelta]:
+    """Return deltas of which neighbours of one kind are joined."""
+    if len(deltas) < 2:
+        return list(deltas)
+    result: list[AnswerDelta] = []
+    for delta in deltas:
+        last = result[-1] if result else None
+        if isinstance(delta, ContentDelta) and isinstance(last, ContentDelta):
+            result[-1] = ContentDelta(last.text + delta.text, last.tokens + delta.tokens)
+        elif isinstance(delta, ReasoningDelta) and isinstance(last, ReasoningDelta):
+            result[-1] = ReasoningDelta(last.text + delta.text)
+        elif isinstance(delta, ToolCallDelta) and isinstance(last, ToolCallDelta) and delta.index == last.index:
+            arguments = last.arguments + delta.arguments
+            result[-1] = ToolCallDelta(last.index, last.name, arguments, last.call_id)
+        else:
+            result.append(delta)
+    return result
 
 
 class AnswerParser(Protocol):

@@ -7,7 +7,6 @@ changes.
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
@@ -18,8 +17,7 @@ from inflight.core.types.events import Event, Finish, FinishedEvent, TokensEvent
 from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.answers import ParsedAnswer
 from inflight.frontend.outputs import CompletionOutput, OutputCollector
-from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
-from inflight.frontend.segments import ToolCall
+from inflight.frontend.parsers.answer_parser import AnswerDelta
 from inflight.server.common.logprobs import TokenNames, encode
 from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError, invalid
@@ -104,36 +102,6 @@ class KeepableSerializer(AnswerSerializer, Protocol):
 
     def kept(self, usage: TokenUsage) -> bytes:
         """Return what is stored of a finished stream: the whole answer. Called before `end`, which has the same."""
-
-
-def deltas_of(answer: ParsedAnswer) -> list[AnswerDelta]:
-    """Return a whole answer as deltas, one for each segment."""
-    deltas, calls = list[AnswerDelta](), itertools.count()
-    for one in answer.segments:
-        if isinstance(one, ToolCall):
-            deltas.append(ToolCallDelta(next(calls), one.name, one.arguments, one.call_id))
-        else:
-            deltas.append(ReasoningDelta(one.text) if one.is_reasoning else ContentDelta(one.text, one.tokens))
-    return deltas
-
-
-def joined(deltas: Sequence[AnswerDelta]) -> list[AnswerDelta]:
-    """Return deltas of which neighbours of one kind are joined."""
-    if len(deltas) < 2:
-        return list(deltas)
-    joined: list[AnswerDelta] = []
-    for delta in deltas:
-        last = joined[-1] if joined else None
-        if isinstance(delta, ContentDelta) and isinstance(last, ContentDelta):
-            joined[-1] = ContentDelta(last.text + delta.text, last.tokens + delta.tokens)
-        elif isinstance(delta, ReasoningDelta) and isinstance(last, ReasoningDelta):
-            joined[-1] = ReasoningDelta(last.text + delta.text)
-        elif isinstance(delta, ToolCallDelta) and isinstance(last, ToolCallDelta) and delta.index == last.index:
-            arguments = last.arguments + delta.arguments
-            joined[-1] = ToolCallDelta(last.index, last.name, arguments, last.call_id)
-        else:
-            joined.append(delta)
-    return joined
 
 
 class ResponseBuilder:

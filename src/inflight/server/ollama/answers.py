@@ -12,8 +12,8 @@ from msgspec import UNSET, Struct, UnsetType
 from inflight.core.types.events import Finish
 from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.outputs import OutputCollector
-from inflight.frontend.parsers.answer_parser import ContentDelta, ToolCallDelta
-from inflight.server.common.answers import Change, Choice, TokenUsage, joined
+from inflight.frontend.parsers.answer_parser import ContentDelta, ToolCallDelta, joined_deltas
+from inflight.server.common.answers import Change, Choice, TokenUsage
 from inflight.server.common.logprobs import TokenNames, chat_logprobs, encode
 from inflight.server.common.prepared import Call
 from inflight.server.common.tools import arguments_object
@@ -150,7 +150,7 @@ class _Serializer:
         if self._call.parsing is None:
             return [self.text(change.text)] if change.text else []
         texts: list[dict[str, Any]] = []
-        for delta in joined(change.deltas):
+        for delta in joined_deltas(change.deltas):
             known = self._open
             if isinstance(delta, ToolCallDelta) and known is not None and delta.index == known.index:
                 self._open = ToolCallDelta(known.index, known.name, known.arguments + delta.arguments, known.call_id)

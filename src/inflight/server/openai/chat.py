@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from inflight.core.types.timings import Timings
 from inflight.frontend.outputs import OutputCollector
-from inflight.frontend.parsers.answer_parser import ContentDelta, ReasoningDelta, ToolCallDelta
+from inflight.frontend.parsers.answer_parser import ContentDelta, ReasoningDelta, ToolCallDelta, joined_deltas
 from inflight.frontend.segments import ToolCall as ParsedCall
 from inflight.server.common.answers import (
     Change,
@@ -19,7 +19,6 @@ from inflight.server.common.answers import (
     PromptLogprobs,
     TokenUsage,
     Usage,
-    joined,
 )
 from inflight.server.common.bodies import BodyDecoder
 from inflight.server.common.conversation import ChatBody
@@ -226,7 +225,7 @@ class ChatSerializer(OpenAISerializer):
         shown = change.deltas
         if not self._call.include_reasoning:
             shown = [one for one in shown if not isinstance(one, ReasoningDelta)]
-        for one in joined(shown):
+        for one in joined_deltas(shown):
             if isinstance(one, ToolCallDelta):
                 self._calling.add(change.index)
                 deltas.append(self._call_delta(one))

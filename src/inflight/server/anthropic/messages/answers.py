@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from inflight.core.types.events import Finish
 from inflight.frontend.outputs import OutputCollector
-from inflight.frontend.parsers.answer_parser import AnswerDelta, ReasoningDelta, ToolCallDelta
+from inflight.frontend.parsers.answer_parser import AnswerDelta, ReasoningDelta, ToolCallDelta, joined_deltas
 from inflight.server.anthropic.messages.schema import (
     DirectCaller,
     MessageContent,
@@ -15,7 +15,7 @@ from inflight.server.anthropic.messages.schema import (
     MessageUsage,
     ThinkingTokens,
 )
-from inflight.server.common.answers import Change, Choice, TokenUsage, deltas_of, joined
+from inflight.server.common.answers import Change, Choice, TokenUsage
 from inflight.server.common.logprobs import TokenNames, encode
 from inflight.server.common.prepared import Call
 from inflight.server.common.tools import arguments_object
@@ -127,7 +127,7 @@ class MessagesSerializer:
     def whole(self, choices: Sequence[Choice], usage: TokenUsage) -> bytes:
         (choice,) = choices
         assert choice.answer is not None, "a conversation's answers are parsed"
-        content = [content_block(delta, self._call.include_reasoning) for delta in deltas_of(choice.answer)]
+        content = [content_block(delta, self._call.include_reasoning) for delta in choice.answer.deltas()]
         (finish,) = choice.collector.finishes
         stopped = self._stopped(finish, len(choice.answer.calls), usage)
         return encode(self._message(content, stopped, usage))
@@ -140,7 +140,7 @@ class MessagesSerializer:
             self._has_begun = True
             events.append({"type": "message_start", "message": self._message([], _stop(None), before)})
         for change in changes:
-            for delta in joined(change.deltas):
+            for delta in joined_deltas(change.deltas):
                 events += self._blocks.push(delta)
             if change.finish is not None:
                 self._finish = change.finish

@@ -13,8 +13,14 @@ from msgspec import Raw, Struct, structs
 
 from inflight.core.types.sampling import TokenLogprob
 from inflight.frontend.outputs import OutputCollector
-from inflight.frontend.parsers.answer_parser import AnswerDelta, ContentDelta, ReasoningDelta, ToolCallDelta
-from inflight.server.common.answers import DONE, Change, Choice, TokenUsage, deltas_of, joined
+from inflight.frontend.parsers.answer_parser import (
+    AnswerDelta,
+    ContentDelta,
+    ReasoningDelta,
+    ToolCallDelta,
+    joined_deltas,
+)
+from inflight.server.common.answers import DONE, Change, Choice, TokenUsage
 from inflight.server.common.logprobs import TokenNames, chat_logprobs, encode
 from inflight.server.common.prepared import Call
 from inflight.server.errors import ApiError
@@ -197,7 +203,7 @@ class ResponsesSerializer:
         (choice,) = choices
         assert choice.answer is not None, "a conversation's answers are parsed"
         self._pending = self._logprobs(choice.output.token_logprobs or ())
-        for delta in deltas_of(choice.answer):
+        for delta in choice.answer.deltas():
             self._push(delta)
         self._finish_reason = choice.output.finish_reason
         self._output.finish(self._is_cut_off)
@@ -209,7 +215,7 @@ class ResponsesSerializer:
         events: list[Json] = [] if self._events else self._opening()
         for change in changes:
             self._pending += self._logprobs(change.logprobs)
-            for delta in joined(change.deltas):
+            for delta in joined_deltas(change.deltas):
                 events += self._push(delta)
             if change.finish is not None:
                 self._finish_reason = change.finish.reason
