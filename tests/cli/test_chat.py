@@ -129,6 +129,7 @@ hello
         "inflight: This model's chat template has no switch for reasoning.",
         "inflight: /show takes info, parameters, system, template; .*",
         "family +llama",
+        "weights +\\w+",
     ):
         assert re.search(f"^{line}$", told.err, re.MULTILINE), line
 
@@ -174,6 +175,7 @@ def test_at_a_terminal_words_are_wrapped_and_lines_kept(
         "chat", tiny, *SHORT, typed=["> ", "hello", "> ", "/set nohistory", "> ", "secret", "> ", "/bye"]
     )
     assert "/help lists commands, /bye (or Ctrl-D) ends." in shown and "Set nohistory." in shown
+    assert shown.count("(The answer was cut at max_tokens, 4; /set parameter max_tokens -1 removes the limit.)") == 2
     history = tmp_path / "inflight" / "chat_history"
     assert history.read_text().splitlines()[-2:] == ["hello", "/set nohistory"]
     assert stat.S_IMODE(history.stat().st_mode) == 0o600 and stat.S_IMODE(history.parent.stat().st_mode) == 0o700

@@ -159,8 +159,11 @@ class Answers:
         writer.end()
         print(" …" if interrupt.wanted else "")
         output = collector.output()
-        if (detail := output.outputs[0].detail) is not None:
-            show(f"inflight: {detail}")
+        one = output.outputs[0]
+        if one.detail is not None:
+            show(f"inflight: {one.detail}")
+        elif sys.stdin.isatty() and len(one.token_ids) == (limit := session.params.max_tokens):
+            show(f"(The answer was cut at max_tokens, {limit:,}; /set parameter max_tokens -1 removes the limit.)")
         if session.is_verbose and (figures := speed(output)):
             show(f"({figures})")
         return collector.answer(0).content

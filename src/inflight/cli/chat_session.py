@@ -19,6 +19,7 @@ from inflight.text import Conversation
 
 if TYPE_CHECKING:
     from inflight.build import Engine
+    from inflight.models.spec import ModelSpec
 
 HELP = """Type a message; between three quotes (""\") it may have several lines. Ctrl-C stops an answer, Ctrl-D ends.
   /set parameter NAME VALUE    temperature, top_p, top_k, max_tokens, stop, seed, ...
@@ -37,6 +38,12 @@ _START_OPTIONS = {"num_ctx": "--max-model-len", "num_thread": "--threads", "num_
 _THINKING = ("enable_thinking", "thinking")
 _INFO = ("model", "max_model_len", "quantization", "dtype", "kv_cache_dtype", "device", "kernels")
 _SETTABLE = tuple(one.name for one in fields(SamplingParams) if one.name not in ("n", "logprobs", "prompt_logprobs"))
+
+
+def _weights(model: ModelSpec) -> str:
+    from inflight.models.weight_format import described
+
+    return model.checkpoint_dtype or "plain" if model.weight_format is None else described(model.weight_format)
 
 
 class ChatError(ValueError):
@@ -156,7 +163,7 @@ class Session:
         default = SamplingParams()
         shown = {
             "info": "\n".join(
-                [f"{'family':<14} {engine.model.family}"]
+                [f"{'family':<14} {engine.model.family}", f"{'weights':<14} {_weights(engine.model)}"]
                 + [f"{name:<14} {engine.settings[name].value}" for name in _INFO if name in engine.settings]
             ),
             "parameters": "\n".join(
