@@ -31,7 +31,7 @@ from inflight.server.errors import ApiError, invalid
 Whole = Annotated[float, Meta(ge=-(2**31), lt=2**31)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Duration = Annotated[float, Meta(ge=-1e12, le=1e12)] | Annotated[str, Meta(max_length=64)]
+Duration = Annotated[float, Meta(ge=-1e15, le=1e15)] | Annotated[str, Meta(max_length=64)]
 _UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"[+-]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h))+)")
 _PARTS = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
