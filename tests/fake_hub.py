@@ -35,7 +35,7 @@ class FakeHub:
     asked: list[tuple[str, str, str]] = field(default_factory=list)
 
     def ranges(self, name: str) -> list[str]:
-        """What was asked of a file."""
+        """Return the requests for a file."""
         return [span for method, path, span in self.asked if method == "GET" and path.endswith(name)]
 
     def environment(self, cache: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ JUDGES = {
     "foreign/test_drawn_requests.py": "requests drawn from OpenAI's document by schemathesis",
     "foreign/test_fields.py": "fields that these clients can send",
     "server/test_vllm_cases.py": "[vLLM's API tests](vllm-api-cases.md), restated",
-    "server/test_vllm_refusals.py": "… those that expect a refusal, and those about whole texts",
+    "server/test_vllm_refusals.py": "… those that expect a refusal, and those about texts of answers",
     "foreign/test_client_types.py": "types of OpenAI's and Anthropic's newest clients",
     "server/test_openapi.py": "requests drawn from our own document by schemathesis",
 }

@@ -187,7 +187,7 @@ def test_run_with_a_model_alone_is_a_chat(tiny: Path) -> None:
 
 
 def on_a_terminal(*arguments: object, typed: list[str]) -> str:
-    """What a person sees. typed: each mark that is waited for, and the line that is typed then."""
+    """Return the output at a terminal. typed: each mark that is waited for, and the line that is typed then."""
     ours, theirs = pty.openpty()
     process = spawn(*arguments, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
