@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineAccess:
-    """Questions to the engines.
+    """Ask the engines, and reset their caches.
 
     Attributes:
         show: Answers an encoded `FeedQuery` with a `FeedAnswer` of each engine, by its name; "": the only one.
