@@ -12,6 +12,7 @@ from inflight.text import Tokenizer
 
 from .conftest import SCRIPTED, Server
 from .scripted import write_filler
+from .test_tools import TOOLS
 
 # As llama.vim sends it.
 VIM_FIELDS = [
@@ -70,6 +71,49 @@ def test_llama_vim_has_its_context_computed_ahead(filler: tuple[Server, Tokenize
     ahead |= {"samplers": [], "t_max_prompt_ms": 1, "t_max_predict_ms": 1, "response_fields": [""]}
     answer = filler[0].post("/infill", ahead)
     assert (answer.status_code, answer.json()) == (200, {})
+
+
+def test_llama_vim_edits_by_instruction(server: Server) -> None:
+    """It has the prompt computed while the user still writes, and reads deltas."""
+    messages = [{"role": "system", "content": "You edit code."}, {"role": "user", "content": "A block is"}]
+    ahead = {"id_slot": 0, "messages": messages, "samplers": [], "n_predict": 0, "stream": False}
+    answer = server.post("/v1/chat/completions", {**ahead, "cache_prompt": True, "response_fields": [""]})
+    assert answer.status_code == 200, answer.text
+    body = {"id_slot": 0, "messages": messages, "min_p": 0.1, "temperature": 0.1, "samplers": ["min_p", "temperature"]}
+    answer = server.post("/v1/chat/completions", {**body, "stream": True, "cache_prompt": True})
+    assert answer.status_code == 200, answer.text
+    deltas = [
+        frame["choices"][0]["delta"] for frame in pieces(answer.text.replace("data: [DONE]", "")) if frame["choices"]
+    ]
+    assert "".join(delta.get("content") or "" for delta in deltas)
+
+
+def test_llama_vscode_gets_several_gaps_and_its_limits(filler: tuple[Server, Tokenizer]) -> None:
+    """As its server client has it: n_cmpl answers, and the context by the model's own properties."""
+    server, _ = filler
+    body = {name: VIM[name] for name in ("id_slot", "input_prefix", "input_suffix", "prompt", "cache_prompt")}
+    body |= {"input_extra": [{"text": "a = 1\n", "time": 5, "filename": "a.py"}], "n_predict": 128, "n_cmpl": 3}
+    body |= {"top_k": 40, "top_p": 0.99, "stream": False, "samplers": VIM["samplers"], "n_indent": 4}
+    body |= {"t_max_prompt_ms": 500, "t_max_predict_ms": 2500, "model": "filler"}
+    assert [one["content"] for one in server.post("/infill", body).json()] == [MIDDLE] * 3
+    ahead = {**body, "n_predict": 0, "samplers": [], "t_max_predict_ms": 1}
+    ahead = {name: ahead[name] for name in ahead if name not in ("n_cmpl", "n_indent", "top_k", "top_p", "stream")}
+    assert server.post("/infill", ahead).status_code == 200
+    for path in ("/props", "/props?model=filler&autoload=false"):
+        assert server.get(path).json()["default_generation_settings"]["n_ctx"] == 1024
+    assert server.get("/health").json()["status"]
+    (model,) = server.get("/v1/models").json()["data"]
+    assert model["id"] == "filler"
+
+
+def test_llama_vscode_counts_a_prompt_with_tools(scripted: Server) -> None:
+    messages = [{"role": "system", "content": "You are an agent."}, {"role": "user", "content": "call the tool"}]
+    asked = {"messages": messages, "tools": TOOLS, "tool_choice": "auto"}
+    prompt = scripted.post("/apply-template", asked).json()["prompt"]
+    counted = scripted.post("/tokenize", {"content": prompt, "add_special": False, "parse_special": True}).json()
+    answer = scripted.post("/v1/chat/completions", {**asked, "stream": False, "max_tokens": 64}).json()
+    assert len(counted["tokens"]) == answer["usage"]["prompt_tokens"]
+    assert answer["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_a_gap_ends_at_a_token_of_the_format(filler: tuple[Server, Tokenizer]) -> None:
