@@ -49,6 +49,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "continuous": {"strategy": "continuous", "max_num_seqs": 6},
     "continuous, swap": {"strategy": "continuous", "preemption": "swap", "swap_space": 0.001, **SCARCE},
     "adaptive": {"strategy": "adaptive", "itl_target": 0.002},
+    "slack": {"strategy": "slack", "itl_target": 0.002},
     **{policy: {"policy": policy, "max_num_seqs": 5} for policy in ("sjf", "priority", "fair", "deadline", "prefix")},
     "reserve-request": {"kv_allocation": "reserve-request", "num_blocks": 40},
     "reserve-max": {"kv_allocation": "reserve-max", "num_blocks": 40},

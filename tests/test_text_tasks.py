@@ -135,7 +135,7 @@ def test_a_model_that_continues_texts_may_tell_vectors_too(tiny: Path) -> None:
             llm.generate("hello", SamplingParams(max_tokens=3))
 
 
-@pytest.mark.parametrize("strategy", ["static", "dynamic", "continuous", "chunked", "adaptive"])
+@pytest.mark.parametrize("strategy", ["static", "dynamic", "continuous", "chunked", "adaptive", "slack"])
 def test_every_strategy_tells_the_same(embedder: Path, strategy: str) -> None:
     texts = [f"{'word ' * (number % 17)}number {number}" for number in range(40)]
     with opened(embedder) as llm:

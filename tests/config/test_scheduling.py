@@ -50,7 +50,7 @@ def test_every_strategy_is_made_by_name(name: str) -> None:
 def test_steps_end_early_unless_they_are_whole_or_run_on_a_gpu(name: str) -> None:
     empty = WaitingQueue(Fcfs(), lambda sequence: 0, StepTime())
     view = StepView(now=0.0, waiting=empty, running=0, decodes=lambda: (0, 0), max_rows=4)
-    has_pieces = name in ("chunked", "adaptive")
+    has_pieces = name in ("chunked", "adaptive", "slack")
     for settings, tokens in (
         (SchedulingSettings.of(strategy=name), EARLY_END if has_pieces else 0),
         (SchedulingSettings.of(strategy=name).ending_early(0), 0),
@@ -73,7 +73,7 @@ def test_every_policy_is_made_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"strategy": "chunky"}, "continuous, chunked, adaptive, and package.module:Class. Did"),
+        ({"strategy": "chunky"}, "chunked, adaptive, slack, and package.module:Class. Did"),
         ({"strategy": "no.such.place:Thing"}, "--strategy no.such.place:Thing cannot be loaded"),
         ({"strategy": "static", "batch_size": 9}, "--batch-size is 9, but 8 sequences may run at once"),
         ({"strategy": "dynamic", "buckets": "a"}, "--buckets is 'a'; give how many"),

@@ -44,6 +44,7 @@ from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
+from inflight.core.strategies.slack import Slack
 from inflight.core.strategies.static import Static
 from inflight.core.types import kv_blocks
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
@@ -76,7 +77,7 @@ from .tiers import Elsewhere, RememberingTier, identity
 
 VOCABULARY = 8
 END_TOKENS = frozenset({VOCABULARY - 1})
-STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
+STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive", "slack")
 WEIGHTS = {"b": 2.0}  # of tenants, under fair
 POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "plugin")
 
@@ -136,7 +137,7 @@ class Setup:
     watermark: float = 0.0
     max_model_len: int = 24
     depth: int = 1
-    strategy: Literal["static", "dynamic", "continuous", "chunked", "adaptive"] = "chunked"
+    strategy: Literal["static", "dynamic", "continuous", "chunked", "adaptive", "slack"] = "chunked"
     batch_size: int = 2
     patience: float = 1.0  # seconds: max_wait, window
     itl_target: float = 0.1
@@ -164,7 +165,7 @@ class Setup:
 
     @property
     def longest_chunk(self) -> int:
-        return self.token_budget if self.strategy in ("chunked", "adaptive") else UNBOUNDED
+        return self.token_budget if self.strategy in ("chunked", "adaptive", "slack") else UNBOUNDED
 
     def max_blocks(self, tokens: int) -> int:
         return kv_blocks.max_blocks(tokens, self.block_size, self.windows, self.longest_chunk)
@@ -259,6 +260,9 @@ class Setup:
                 return Continuous(self.token_budget)
             case "adaptive":
                 return Adaptive(self.token_budget, self.itl_target, latency, self.early_end)
+            case "slack":  # of some setups requests without a target have no deadlines
+                target = None if self.itl_target < 0.1 else self.itl_target
+                return Slack(self.token_budget, target, latency, self.early_end)
         return Chunked(self.token_budget, self.early_end)
 
     def loop(self, depth: int | None = None) -> EngineLoop:
@@ -882,7 +886,7 @@ class Harness:
             assert sorted(plan.padding)[::-1][:ended] == [max(lengths)] * ended, "an ended row goes on as padding"
             return
         assert plan.padding == () and plan.tokens == sum(lengths)
-        if setup.early_end and setup.strategy in ("chunked", "adaptive"):
+        if setup.early_end and setup.strategy in ("chunked", "adaptive", "slack"):
             self._check_early_end(plan)
         new = {new.row for new in plan.new_requests}
         if setup.strategy == "continuous":

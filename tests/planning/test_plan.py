@@ -188,7 +188,7 @@ def test_strategies_are_compared_for_the_same_slos() -> None:
     found = plan(question, strategies=True)
     assert isinstance(found, Plan)
     by_name = {one.strategy: one.candidate for one in found.strategies}
-    assert set(by_name) == {"static", "dynamic", "continuous", "chunked", "adaptive"}
+    assert set(by_name) == {"static", "dynamic", "continuous", "chunked", "adaptive", "slack"}
     static, chunked = by_name["static"], by_name["chunked"]
     assert static is not None and chunked is not None and static.rate < chunked.rate
     assert by_name["adaptive"] is None

@@ -65,7 +65,7 @@ def test_what_is_chosen_beside_something_fixed_is_not_as_set(traffic: Traffic) -
     assert "a token for each of the 300 sequences" in config.reasons["max-num-batched-tokens"]
 
 
-@pytest.mark.parametrize("strategy", ["static", "dynamic", "continuous", "chunked", "adaptive"])
+@pytest.mark.parametrize("strategy", ["static", "dynamic", "continuous", "chunked", "adaptive", "slack"])
 def test_every_strategy_gets_settings_that_go_together(traffic: Traffic, strategy: str) -> None:
     config = propose(machine(), traffic, parse_slos(["itl=900"]), Overrides(strategy=strategy)).config
     assert (config.max_num_batched_tokens is None) == (strategy in ("static", "dynamic"))

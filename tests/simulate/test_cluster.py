@@ -32,7 +32,7 @@ def driven(workload: Workload, of: Pool, seed: int = 0) -> list[Observation]:
 @given(
     seed=st.integers(0, 1000),
     rate=st.sampled_from([2.0, 20.0, 1000.0]),
-    strategy=st.sampled_from(["static", "dynamic", "continuous", "chunked", "adaptive"]),
+    strategy=st.sampled_from(["static", "dynamic", "continuous", "chunked", "adaptive", "slack"]),
     policy=st.sampled_from(["fcfs", "sjf", "deadline", "prefix"]),
     concurrency=st.sampled_from([None, 3]),
     num_blocks=st.sampled_from([30, 400]),

@@ -22,7 +22,7 @@ from inflight.workload.workload import Workload
 
 from .setups import MODEL, chat, pool
 
-STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive")
+STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive", "slack")
 POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix")
 
 

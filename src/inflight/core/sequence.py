@@ -75,6 +75,7 @@ class Sequence:
         "request",
         "row",
         "sample_index",
+        "sat_out",
         "scored",
         "session",
         "sits_out",
@@ -128,6 +129,7 @@ class Sequence:
         self.sits_out = False  # a draw waits for its mask: plans in flight are ignored, then it is drawn again
         self.slow_to_draw = False  # it has sat out, and has no drafts, whose masks would take longer
         self.recompute_until = 0  # most tokens that were computed before a preemption; 0 only before the first
+        self.sat_out = 0  # steps in turn that it yielded its place in to prompts
         self.charged = 0  # prompt tokens that were reported to the policy
         self.predicted = 0.0  # output tokens expected in all
         self.predicted_first = 0.0  # the same, when it came
@@ -299,6 +301,26 @@ class SequenceView:
         """Sequences that start with this one: itself, and the other samples of its request that wait for its prompt."""
         first = self._sequence.sample_index == 0 and not self._sequence.charged
         return self._sequence.request.params.n if first else 1
+
+    @property
+    def sat_out(self) -> int:
+        """Steps in turn in which it had no token, since it yielded to prompts."""
+        return self._sequence.sat_out
+
+    @property
+    def uncomputed_tokens(self) -> int:
+        """Tokens to compute before the next one can be sampled: 1 for a decode."""
+        return self._sequence.num_uncomputed
+
+    @property
+    def planned_output_tokens(self) -> int:
+        """Output tokens, with those that steps in flight sample."""
+        return len(self._sequence.output) + self._sequence.num_pending
+
+    @property
+    def first_token(self) -> float | None:
+        """When the first token came, in seconds on the engine's clock."""
+        return self._sequence.timings.first_token
 
     @property
     def max_output_tokens(self) -> int:

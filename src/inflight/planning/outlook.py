@@ -100,6 +100,9 @@ def compare_strategies(runner: TrialRunner, best: Candidate, progress: Progress)
         if name == "adaptive" and step_limit(runner.question.slos) is None:
             found.append(StrategyNeed(name, None, "it needs an SLO on ITL"))
             continue
+        if name == "slack":
+            found.append(StrategyNeed(name, None, "it needs targets of the requests' own, and without is as chunked"))
+            continue
         progress(f"Strategy {name}")
         given = runner.question.overrides
         budget = None if name in TOGETHER else given.max_num_batched_tokens

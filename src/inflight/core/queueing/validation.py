@@ -11,7 +11,7 @@ from inflight.core.queueing.lanes import Lanes
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import NO_SAMPLING
-from inflight.counted import counted
+from inflight.counted import MAX_MILLISECONDS, counted
 
 
 class RequestValidator:
@@ -41,6 +41,7 @@ class RequestValidator:
     def check(self, request: Request) -> None:
         """Raise RequestRefused for a request that can never be served, and for a full lane."""
         self._check_lane(request)
+        _check_targets(request)
         self._check_lengths(request)
         self._check_pooling(request)
         self._check_grammar(request)
@@ -200,6 +201,15 @@ class RequestValidator:
             raise RequestRefused(
                 f"{where} the token id {wrong}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1}).",
                 field=field,
+            )
+
+
+def _check_targets(request: Request) -> None:
+    """Check that latency targets are times: of one that is not a number no deadline follows."""
+    for name, target in (("ttft_ms", request.slo.ttft), ("itl_ms", request.slo.itl)):
+        if target is not None and not 0 < target * 1e3 <= MAX_MILLISECONDS:
+            raise RequestRefused(
+                f"slo.{name} is {target * 1e3:g}; give milliseconds above 0, up to {MAX_MILLISECONDS:g}.", field="slo"
             )
 
 

@@ -35,6 +35,7 @@ class PlanBuilder:
         self._speculation = None if state.running.run_to_completion else state.speculation
         self._due: Collection[int] | None = ()  # sequences that may have drafts; None: all
         self._decodes: list[Sequence] = []  # running sequences that need one token, by rank
+        self._yields = frozenset(shape.yields)  # of these, those that are served after prompts
         self._prompts: list[Sequence] = []  # running sequences that need more, by rank
         self._lanes_due: Collection[str] = ()  # lanes with a deficit: their newcomers are protected
         self._reasons: dict[str, str] = {}  # what blocks the head of each lane's queue
@@ -96,17 +97,26 @@ class PlanBuilder:
         leave: Tokens of the budget that are left for others.
         """
         step, preemptions = self._step, self._state.counts.preemptions
-        names = {lane.settings.name for lane in lanes}
+        names, passed_over = {lane.settings.name for lane in lanes}, step.served | self._yields
         for sequence in self._decodes:
             # As `_is_ready`, in place: there are hundreds of them.
             if sequence.row is None or sequence.preempt_pending or sequence.finish is not None or step.budget <= leave:
                 continue
-            if sequence.request.lane not in names or sequence.number in step.served or sequence.waiting_for_kv:
+            if sequence.request.lane not in names or sequence.number in passed_over or sequence.waiting_for_kv:
                 continue
             new_blocks = self._running.allocate_or_preempt(sequence, planned=bool(step.chunks))
             if new_blocks is not None:
                 step.add_chunk(sequence, 1, new_blocks)
         return self._state.counts.preemptions > preemptions
+
+    def _serve_yielding(self, lanes: list[Lane]) -> None:
+        """Serve the decodes that yield to prompts what these have left; the others sit out."""
+        turn = {number: index for index, number in enumerate(self._shape.yields)}
+        self._decodes.sort(key=lambda one: turn.get(one.number, -1))
+        self._yields = frozenset()
+        self._serve_decodes(lanes)
+        for one in self._decodes:
+            one.sat_out += one.number in turn and one.number not in self._step.served
 
     def _is_ready(self, sequence: Sequence) -> bool:
         """Return whether one that ran when the step began may have a chunk: it may have been preempted, and have joined
@@ -149,6 +159,8 @@ class PlanBuilder:
                 self._serve_prompts(with_prompts, {}, has_preempted)
             if not step.chunks:  # foreground work has just been preempted, whose blocks these lacked
                 self._serve_decodes(background)
+        if self._yields:
+            self._serve_yielding(foreground)
         self._lanes.charge_waiting(self._reasons, step.prompt_tokens, self._running.blocks_by_lane)
 
     def _serve_background(self, lanes: list[Lane], kept: dict[str, int], has_preempted: bool, tokens: int) -> bool:
@@ -333,6 +345,7 @@ class PlanBuilder:
         if budget <= 0:
             self._state.last_full_step = step.number
             return
+        due = self._shape.behind.intersection(due or self._shape.behind) if self._shape.behind else due
         of = {one.number: one for one in self._decodes if one.in_flight == 1 and (due is None or one.number in due)}
         new = {one.row for one in step.new_requests}  # a decode may have been preempted, and have joined again
         indices = {

@@ -19,6 +19,7 @@ from inflight.core.queueing.lanes import Lanes
 from inflight.core.queueing.validation import RequestValidator
 from inflight.core.request_timings import StepTime
 from inflight.core.scheduling.config import SchedulerConfig
+from inflight.core.scheduling.foreground import ForegroundWork
 from inflight.core.scheduling.outputs import BatchOutputs, Outputs
 from inflight.core.scheduling.plan_builder import PlanBuilder
 from inflight.core.scheduling.requests import Requests, SampleFactory
@@ -90,6 +91,7 @@ class Scheduler:
         self._state, self._running, self._adapters = state, state.running, state.adapters
         self._requests = Requests(state, self._admission, self._config.predictor, self._predictions)
         self._outputs = Outputs(state, self._requests, self._admission, self._config.predictor)
+        self._foreground = ForegroundWork(state, self._latency)
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
 
     # -- requests -----------------------------------------------------------------------------------------------
@@ -166,6 +168,7 @@ class Scheduler:
             return WaitForTransfers() if self.transfers_out and not self.idle else None
         self._round_began = now if self._round_began is None else self._round_began
         self._next_step += 1
+        self._foreground.planned(plan)
         planned = self._outputs.planned
         for sequence in self._running.sequences:
             if sequence.in_flight:
@@ -177,6 +180,7 @@ class Scheduler:
         self._time.now = self._sessions.now = now
         if result.step != plan.step:
             raise RuntimeError(f"the result of step {result.step} was committed for step {plan.step}")
+        self._foreground.committed()
         outputs = self._outputs
         for chunk in plan.chunks:
             outputs.planned[chunk.sequence_id].in_flight -= 1
@@ -291,7 +295,12 @@ class Scheduler:
 
     def _view(self) -> StepView:
         return StepView(
-            self._time.now, self._lanes, len(self._running), self._running.count_decodes, self._capacity.max_rows
+            self._time.now,
+            self._lanes,
+            len(self._running),
+            self._running.count_decodes,
+            self._capacity.max_rows,
+            self._foreground,
         )
 
     # `simulate.fast_forward` overrides these two: its plans lack decodes whose outcome is known.

@@ -51,7 +51,7 @@ def advance(state: SchedulerState, number: int, shape: StepShape, ahead: bool) -
         return None
     sequences, lane = steady.sequences, steady.lane
     rows = len(sequences)
-    if shape.admit is not None or shape.run_to_completion or shape.token_budget < rows:
+    if shape.admit is not None or shape.run_to_completion or shape.token_budget < rows or shape.yields:
         return None
     if len(lanes) and (running.num_free_rows or lane.queue.preempts or memory.stores_before_reuse):
         return None  # a waiting sequence might join, or a block hold what one waits for

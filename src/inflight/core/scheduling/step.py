@@ -112,6 +112,7 @@ class Step:
         sequence.num_computed = end
         sequence.num_pending += sample
         sequence.in_flight += 1
+        sequence.sat_out = 0
         if start < sequence.recompute_until:
             again = min(end, sequence.recompute_until) - start
             sequence.timings.recomputed_tokens += again

@@ -29,6 +29,19 @@ class Queue(Protocol):
         """All of them, in the order of their policy; sorts, so ask only when a decision needs it."""
 
 
+class Foreground(Protocol):
+    """Work of foreground lanes, read-only."""
+
+    def begin(self) -> float:
+        """Return when the step can begin: now, or when the steps in flight are expected to end. Seconds."""
+
+    def running(self) -> list[SequenceView]:
+        """Return the running sequences that may have tokens in the step, by rank."""
+
+    def waiting(self, most: int) -> list[SequenceView]:
+        """Return at most so many waiting sequences that may be served next."""
+
+
 @dataclass(frozen=True)
 class StepView:
     """The engine as a strategy sees it before each step.
@@ -39,6 +52,7 @@ class StepView:
         running: Number of sequences with a row.
         decodes: Counts `decoding` and `decode_context` when a strategy asks.
         max_rows: Sequences that can run at once.
+        foreground: Sequences with their deadlines; None where a test has none.
     """
 
     now: float
@@ -46,6 +60,7 @@ class StepView:
     running: int
     decodes: Callable[[], tuple[int, int]]
     max_rows: int
+    foreground: Foreground | None = None
 
     @property
     def decoding(self) -> int:
@@ -78,6 +93,9 @@ class StepShape:
             outputs are delivered at the end.
         early_end: Once a foreground prompt is complete, other prompts fill the step only up to so many tokens, because
             its first token waits for the step's end; 0: up to the budget.
+        yields: Numbers of decodes that are ahead of their deadlines, the nearest deadline first: they have what
+            prompts leave of the budget.
+        behind: Numbers of decodes that are too late for their deadlines: they alone have drafts, where there are any.
     """
 
     token_budget: int
@@ -86,6 +104,8 @@ class StepShape:
     admit: tuple[int, ...] | None = None
     run_to_completion: bool = False
     early_end: int = 0
+    yields: tuple[int, ...] = ()
+    behind: frozenset[int] = frozenset()
 
 
 class Strategy(Protocol):
