@@ -96,6 +96,7 @@ class LLM:
         *,
         adapter: str | None = None,
         session_id: str | Sequence[str] | None = None,
+        program_id: str | Sequence[str] | None = None,
     ) -> list[RequestOutput]:
         """Generate one output per prompt, in order.
 
@@ -104,6 +105,8 @@ class LLM:
             sampling_params: For all prompts, or one for each.
             adapter: Name of one of `lora`.
             session_id: Conversation of the prompts (`kv_eviction="sessions"`), or one for each prompt.
+            program_id: Program (run of an agent) that the prompts are calls of (`policy="program"`), or one for each;
+                None: the conversation.
 
         Raises:
             PromptError: A prompt is malformed; nothing is computed.
@@ -112,7 +115,9 @@ class LLM:
         """
         many = several(prompts)
         encoded = [self._engine.prompts.tokens(prompt) for prompt in many]
-        return self._run(encoded, [prompt_text(prompt) for prompt in many], sampling_params, adapter, session_id)
+        return self._run(
+            encoded, [prompt_text(prompt) for prompt in many], sampling_params, adapter, session_id, program_id
+        )
 
     def chat(
         self,
@@ -121,6 +126,7 @@ class LLM:
         *,
         adapter: str | None = None,
         session_id: str | Sequence[str] | None = None,
+        program_id: str | Sequence[str] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or several.
 
@@ -129,6 +135,7 @@ class LLM:
             sampling_params: As in `generate`; None: the likeliest tokens, without a limit.
             adapter: As in `generate`.
             session_id: As in `generate`.
+            program_id: As in `generate`.
         """
         conversations: Any = [messages] if messages and isinstance(messages[0], Mapping) else messages
         encoded = [self._engine.prompts.chat(Conversation(one)) for one in conversations]
@@ -138,6 +145,7 @@ class LLM:
             sampling_params or SamplingParams(temperature=0, max_tokens=None),
             adapter,
             session_id,
+            program_id,
         )
 
     def embed(
@@ -230,19 +238,22 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         adapter: str | None,
         session_id: str | Sequence[str] | None,
+        program_id: str | Sequence[str] | None,
     ) -> list[RequestOutput]:
         changed = self._engine.adapters.known(adapter)
         wanted = SamplingParams() if sampling_params is None else sampling_params
         params = for_each(len(prompts), wanted, EngineParams, "sampling_params")
         sessions = for_each(len(prompts), "" if session_id is None else session_id, str, "session_id")
+        programs = for_each(len(prompts), "" if program_id is None else program_id, str, "program_id")
         now = self._engine.loop.clock.now()
 
         def requests() -> Iterator[tuple[Request, str | None]]:
-            for token_ids, text, one, session in zip(prompts, texts, params, sessions, strict=True):
+            for token_ids, text, one, session, program in zip(prompts, texts, params, sessions, programs, strict=True):
                 plain, grammar = split(one)
                 name = str(next(self._numbers))
                 make = self._engine.prompts.request
-                yield make(name, token_ids, plain, now, grammar=grammar, adapter=changed, session=session), text
+                of: dict[str, Any] = {"grammar": grammar, "adapter": changed, "session": session, "program": program}
+                yield make(name, token_ids, plain, now, **of), text
 
         return self._answers(requests())
 
@@ -336,6 +347,7 @@ class AsyncEngine:
         *,
         adapter: str | None = None,
         session_id: str | None = None,
+        program_id: str | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Yield the growing output: each item has everything so far, the last one is `finished`.
 
@@ -349,7 +361,10 @@ class AsyncEngine:
         now = self._engine.loop.clock.now()
         make = self._engine.prompts.request
         (session,) = for_each(1, session_id or "", str, "session_id")
-        request = make(request_id, token_ids, plain, now, grammar=grammar, adapter=changed, session=session)
+        (program,) = for_each(1, program_id or "", str, "program_id")
+        request = make(
+            request_id, token_ids, plain, now, grammar=grammar, adapter=changed, session=session, program=program
+        )
         collector = OutputCollector(request, self._engine.tokenizer, prompt_text(prompt))
         try:
             stream = await self._bridge.open(self._prefill.assign(request))

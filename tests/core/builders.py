@@ -11,7 +11,19 @@ from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 
 _FIELDS = (
-    *("seed", "arrival", "lane", "cache_salt", "tenant", "priority", "slo", "pooling", "bad_token_ids", "session"),
+    *(
+        "seed",
+        "arrival",
+        "lane",
+        "cache_salt",
+        "tenant",
+        "priority",
+        "slo",
+        "pooling",
+        "bad_token_ids",
+        "session",
+        "program",
+    ),
     "call_marks",
 )
 

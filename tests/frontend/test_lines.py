@@ -55,6 +55,14 @@ def test_a_line_says_where_it_belongs(prompts: PromptEncoder) -> None:
     assert parse(prompts, {"prompt": "x", **dict.fromkeys(placed)}).placement == {}
 
 
+@pytest.mark.parametrize("names", [("session", "program"), ("session_id", "program_id")])
+def test_a_line_names_its_session_and_its_program(prompts: PromptEncoder, names: tuple[str, str]) -> None:
+    line = parse(prompts, {"prompt": "x", **dict(zip(names, ("s", "p"), strict=True))})
+    assert line.placement == {"session": "s", "program": "p"}
+    with pytest.raises(PlacementError, match=f"{names[1]} is 7; give text"):
+        parse(prompts, {"prompt": "x", names[1]: 7})
+
+
 def test_null_is_not_set(prompts: PromptEncoder) -> None:
     line = {"prompt": "x", "prompt_token_ids": None, "messages": None, "output_tokens": None, "cache_salt": None}
     given = parse(prompts, {**line, **dict.fromkeys(SAMPLING_FIELDS)})

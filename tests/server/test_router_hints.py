@@ -6,16 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from breadth import first_of
 
 from inflight.core.types.request import SLO, Request
 from inflight.frontend.prompts import PromptEncoder
 from inflight.records.schema import of_kind, read_records
+from inflight.server.common.bodies import UnknownFields
 from inflight.server.common.fields import CompletionSettings, Slo
 from inflight.server.common.prepared import PreparedCompletion, Prompt, packed
 from inflight.server.engine_description import ServedLane
 from inflight.server.errors import ApiError
+from inflight.server.openai.completions import COMPLETION
 from inflight.server.router_hints import NO_HINTS, RouterHints, hints_of
 from inflight.server.tenants import ANYONE, Tenant
 from inflight.server.translating import RequestTranslator
@@ -42,6 +45,38 @@ def test_a_session_is_the_headers_before_the_bodys() -> None:
     assert placed(NO_HINTS, session_id="s2", prompt_cache_key="k")[0].session == "s2"
     assert placed(NO_HINTS, prompt_cache_key="k")[0].session == "k"
     assert placed(NO_HINTS)[0].session == ""
+
+
+def test_a_program_is_the_headers_before_the_bodys_and_a_parent_names_it() -> None:
+    hints = hints_of([(b"x-dynamo-session-id", b"child"), (b"x-dynamo-parent-session-id", b"root")])
+    assert hints == RouterHints(session="child", program="root")
+    agent = hints_of([(b"x-claude-code-session-id", b"run"), (b"x-claude-code-agent-id", b"reader")])
+    assert agent == RouterHints(session="reader", program="run")
+    assert hints_of([(b"x-program-id", b"p"), (b"x-parent-session-id", b"q")]).program == "p"
+    assert placed(hints, program_id="other", session_id="s")[0].of_program == "root"
+    assert placed(NO_HINTS, program_id="p", session_id="s")[0].of_program == "p"
+    assert placed(NO_HINTS, session_id="s")[0].of_program == "s"
+    assert placed(NO_HINTS)[0].of_program == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("agent_hint", {"session_id": "child", "parent_session_id": "root", "cache_control": {"ttl": 300}}),
+        ("nvext", {"agent_context": {"session_id": "child", "program_id": "root"}, "agent_hints": {"priority": 5}}),
+        ("vllm_xargs", {"agentic_context": {"session_id": "child", "program_id": "root"}, "anything": 1}),
+    ],
+)
+def test_other_servers_names_of_programs_are_read(field: str, value: dict[str, Any]) -> None:
+    body = COMPLETION.decode(msgspec.json.encode({"prompt": "x", field: value}))
+    assert (body.session_id, body.program_id) == ("child", "root")
+    own = COMPLETION.decode(msgspec.json.encode({"prompt": "x", field: value, "program_id": "own"}), UnknownFields())
+    assert own.program_id == "own"
+    inside = {"nvext": "agent_context", "vllm_xargs": "agentic_context"}.get(field)
+    with pytest.raises(ApiError, match="session_id is 7; give text"):
+        COMPLETION.decode(
+            msgspec.json.encode({"prompt": "x", field: {inside: {"session_id": 7}} if inside else {"session_id": 7}})
+        )
 
 
 @pytest.mark.parametrize("value", [b"soon", b"", b"0", b"-5", b"nan", b"inf", b"1e16", b"9" * 5000])

@@ -96,6 +96,8 @@ class RequestBodies:
             "service_tier": TIERS.get(entry.lane),
             "cache_salt": entry.cache_salt or None,
             "user": entry.tenant or None,
+            "session_id": entry.session or None,
+            "program_id": entry.program or None,
             "priority": entry.priority,
             "slo": slo or None,
         }

@@ -130,6 +130,7 @@ def summary_record(summary: Summary) -> SummaryRecord:
         "itl_s": _percentiles(summary.itl) if steady else None,
         "e2e_s": _percentiles(summary.e2e) if steady else None,
         "delay_s": _percentiles(summary.delay),
+        "jct_s": _percentiles(summary.jct),
     }
 
 
@@ -150,6 +151,7 @@ def request_row(one: Observation) -> RequestRow:
         "traffic": one.traffic,
         "lane": one.lane,
         "tenant": one.tenant,
+        "program": one.program,
         "targets_s": asdict(one.targets),
         "error": one.error,
         "token_times_s": [round(time, 6) for time in one.token_times],

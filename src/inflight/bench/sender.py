@@ -264,6 +264,7 @@ class Sender:
             traffic=entry.traffic,
             lane=entry.lane,
             tenant=entry.tenant,
+            program=entry.program or entry.session,
             targets=entry.targets,
             status=reply.status,
             error=reply.error,
@@ -300,6 +301,7 @@ class Sender:
             traffic=entry.traffic,
             lane=entry.lane,
             tenant=entry.tenant,
+            program=entry.program or entry.session,
             targets=entry.targets,
         )
 

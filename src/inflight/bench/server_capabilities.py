@@ -23,6 +23,8 @@ OPTIONAL = (
     "service_tier",
     "user",
     "cache_salt",
+    "session_id",
+    "program_id",
     "output_tokens",
     "min_tokens",
     "ignore_eos",
@@ -38,6 +40,8 @@ LOSES = {
     "service_tier": "all requests are in the same lane",
     "user": "the server does not distinguish tenants",
     "cache_salt": "prompts share cached prefixes also where their salts differ",
+    "session_id": "the server does not distinguish conversations",
+    "program_id": "the server does not distinguish programs",
     "min_tokens": "",
     "output_tokens": "",
     "ignore_eos": "answers end when the model wants, so that their lengths differ from what was asked",
@@ -45,7 +49,7 @@ LOSES = {
     "stream_options": "the server does not report the number of tokens: each frame counts as one",
 }
 # Fields about the sender of a request; the only ones where no tokens come back.
-ABOUT_REQUESTS = frozenset(("slo", "priority", "service_tier", "user", "cache_salt"))
+ABOUT_REQUESTS = frozenset(("slo", "priority", "service_tier", "user", "cache_salt", "session_id", "program_id"))
 _IDS = re.compile(r"\bprompt\b|\binput\b|\btoken id|\bvocab", re.IGNORECASE)
 
 
@@ -111,6 +115,8 @@ def probe_body(target: Target, question: Question, capabilities: ServerCapabilit
         "service_tier": "default",
         "user": "bench",
         "cache_salt": "bench",
+        "session_id": "bench",
+        "program_id": "bench",
         "priority": 1,  # some servers refuse only what differs from 0
         "slo": {"ttft_ms": 600_000},
         "stream_options": stream_options(fields),

@@ -145,10 +145,10 @@ def _print_latencies(summary: Summary) -> None:
     if not summary.requests:
         return
     figure("latency", f"{HEAD}  ms  (95 % confidence of p50 and p99)")
-    for name in ("TTFT", "TPOT", "ITL", "E2E", "delay"):
+    for name in ("TTFT", "TPOT", "ITL", "E2E", "JCT", "delay"):
         one: Percentiles = getattr(summary, name.lower())
         if one.samples:
-            of = "gaps" if name == "ITL" else "requests"
+            of = {"ITL": "gaps", "JCT": "programs"}.get(name, "requests")
             intervals = f"{_interval(one.p50_interval)}; {_interval(one.p99_interval)}"
             figure(f"  {name}", f"{milliseconds(one)}  over {one.samples:,} {of}  ({intervals})")
 

@@ -275,6 +275,8 @@ class LineRun:
                 cached_tokens=timings.cached_tokens,
                 output_tokens=collector.output_tokens,
                 longest_output=collector.longest_output,
+                tenant=request.tenant,
+                program=request.of_program,
             )
         )
 

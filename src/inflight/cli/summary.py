@@ -55,6 +55,8 @@ def print_summary(summary: Summary, preemptions: int) -> None:
     figure("latency", f"{HEAD}  ms")
     for name, figures in (("TTFT", summary.ttft), ("TPOT", summary.tpot), ("E2E", summary.e2e)):
         figure(f"  {name}", f"{milliseconds(figures)}  over {counted(figures.samples, 'request')}")
+    if summary.jct.samples:
+        figure("  JCT", f"{milliseconds(summary.jct)}  over {counted(summary.jct.samples, 'program')}")
 
 
 def throughput(summary: Summary, output: str) -> str:

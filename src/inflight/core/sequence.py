@@ -248,6 +248,11 @@ class SequenceView:
         return self._sequence.request.tenant
 
     @property
+    def program(self) -> str:
+        """Name of its program within its tenant; "": it is a program by itself."""
+        return self._sequence.request.of_program
+
+    @property
     def salt(self) -> str:
         """Requests with other salts share no cached prefix with this one."""
         return self._sequence.request.cache_salt

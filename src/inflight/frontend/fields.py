@@ -40,7 +40,8 @@ def with_fields(defaults: SamplingParams, given: Mapping[str, Any], *, beside: t
     return replace(defaults, **chosen)
 
 
-PLACEMENT_FIELDS = ("cache_salt", "lane", "tenant", "priority", "slo")
+_IDS = {"session_id": "session", "program_id": "program"}  # as the HTTP API names them
+PLACEMENT_FIELDS = ("cache_salt", "lane", "tenant", "priority", "slo", "session", "program", *_IDS)
 
 
 class PlacementError(ValueError):
@@ -50,9 +51,10 @@ class PlacementError(ValueError):
 def placement(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments for `PromptEncoder.request`; null means "not set". Raises PlacementError."""
     given = {name: data[name] for name in PLACEMENT_FIELDS if data.get(name) is not None}
-    for name in ("cache_salt", "lane", "tenant"):
+    for name in ("cache_salt", "lane", "tenant", "session", "program", *_IDS):
         if name in given and not isinstance(given[name], str):
             raise PlacementError(f"{name} is {quoted(given[name])}; give text.")
+    given = {_IDS.get(name, name): value for name, value in given.items()}
     priority = given.get("priority", 0)
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > 2**31:
         raise PlacementError(f"priority is {quoted(priority)}; give a whole number, the lower the sooner.")

@@ -177,6 +177,7 @@ class PromptEncoder:
         priority: int = 0,
         slo: SLO = SLO(),  # noqa: B008  (frozen)
         session: str = "",
+        program: str = "",
         grammar: Grammar | None = None,
         shown_token_ids: tuple[int, ...] = (),
         reasoning: ReasoningText | None = None,
@@ -200,6 +201,7 @@ class PromptEncoder:
             priority=priority,
             slo=slo,
             session=session,
+            program=program,
             forced_output_tokens=forced_output_tokens,
             grammar=grammar,
             shown_token_ids=shown_token_ids,
@@ -281,6 +283,7 @@ class PromptEncoder:
         priority: int = 0,
         slo: SLO = SLO(),  # noqa: B008  (frozen)
         session: str = "",
+        program: str = "",
         adapter: Adapter | None = None,
     ) -> Request:
         """Make a pooling request."""
@@ -297,6 +300,7 @@ class PromptEncoder:
             priority=priority,
             slo=slo,
             session=session,
+            program=program,
             adapter=adapter,
         )
 

@@ -37,6 +37,11 @@ def e2e(intended_send: float, last_token: float) -> float:
     return last_token - intended_send
 
 
+def jct(first_send: float, last_token: float) -> float:
+    """Job completion time of a program: from the intended send of its first request to the last token of its last."""
+    return last_token - first_send
+
+
 def padding_waste(padded_slots: int, all_slots: int) -> float:
     """Return padded token slots / all token slots computed."""
     return padded_slots / all_slots if all_slots else 0.0

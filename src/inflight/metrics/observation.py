@@ -73,6 +73,7 @@ class Observation:
         output_tokens: of all samples together.
         longest_output: tokens of the longest sample, which the last token belongs to.
         traffic: name of its class of traffic.
+        program: name of its program within its tenant; "": it is one by itself.
         status: of HTTP, 0 where there was none.
         error: message, for failed ones.
     """
@@ -96,6 +97,7 @@ class Observation:
     targets: Targets = field(default_factory=Targets)
     status: int = 0
     error: str = ""
+    program: str = ""
 
     @property
     def ttft(self) -> float | None:

@@ -12,10 +12,12 @@ from typing import Any
 
 from inflight.metrics.definitions import Percentiles, attainment, goodput, percentiles
 from inflight.metrics.observation import Observation
+from inflight.metrics.programs import completion_times
 
 SEGMENTS = 10
 MIN_VALUES = 3  # values in a segment
 SIGNIFICANT = 2.326  # one-sided, 1 %
+NO_PROGRAMS = percentiles(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Summary:
         concurrency_by_little: the same by Little's law, arrival rate × mean time in the system; where the two differ,
             the window was not steady.
         itl: over all gaps of all requests.
+        jct: of programs that began in the window and whose requests all completed, whenever they ended.
         ttft_trend: None: too few requests.
     """
 
@@ -110,6 +113,7 @@ class Summary:
     e2e: Percentiles
     delay: Percentiles
     ttft_trend: Trend | None
+    jct: Percentiles = NO_PROGRAMS
 
     @property
     def saturated(self) -> bool:
@@ -162,6 +166,7 @@ def summarize(observations: Sequence[Observation], window: Window | None = None)
         e2e=percentiles(e2es),
         delay=percentiles(value for one in offered if (value := one.delay) is not None),
         ttft_trend=trend(_responses(done), window.start, window.end),
+        jct=percentiles(completion_times(observations, window.holds)),
     )
 
 

@@ -59,6 +59,7 @@ class SummaryRecord(TypedDict):
     itl_s: PercentilesRecord | None
     e2e_s: PercentilesRecord | None
     delay_s: PercentilesRecord  # how late the client sent
+    jct_s: NotRequired[PercentilesRecord]  # of programs; earlier files lack it
 
 
 class RequestRow(TypedDict):
@@ -71,6 +72,7 @@ class RequestRow(TypedDict):
     last_token_s: Time | None
     ended_s: Time
     outcome: Literal["completed", "rejected", "failed", "unfinished"]
+    program: NotRequired[str]
     status: Count  # of HTTP; 0 where there was none
     prompt_tokens: Count
     cached_tokens: Count

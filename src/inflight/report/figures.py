@@ -18,6 +18,7 @@ LATENCIES = (
     ("itl", "ITL", "each gap between successive events, of one token or more"),
     ("tpot", "TPOT", "(last token − first) / (tokens − 1), by request"),
     ("e2e", "E2E", "intended send time to last token"),
+    ("jct", "JCT", "job completion time of programs: first request's intended send time to the last token of the last"),
 )
 
 

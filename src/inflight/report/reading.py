@@ -132,6 +132,7 @@ def _observation(record: RequestRecord, request: EndedRequest, engine: EngineRun
         longest_output=max((len(sample.token_ids) for sample in record.samples), default=0),
         lane=request.lane,
         tenant=request.tenant,
+        program=record.request.of_program,
         targets=_targets(record.request.slo),
         error=""
         if outcome == "completed"

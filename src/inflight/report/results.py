@@ -118,6 +118,7 @@ def _summary(record: SummaryRecord, observations: Sequence[Observation] = (), wi
         e2e=_percentiles(record["e2e_s"]),
         delay=_percentiles(record["delay_s"]),
         ttft_trend=trend,
+        jct=_percentiles(record.get("jct_s")),
     )
 
 
@@ -148,6 +149,7 @@ def _observation(row: RequestRow) -> Observation:
         traffic=row["traffic"],
         lane=row["lane"],
         tenant=row["tenant"],
+        program=row.get("program", ""),
         targets=Targets(**row["targets_s"]),
         status=row["status"],
         error=row["error"],

@@ -1,8 +1,9 @@
 """Router hints: what a router in front of the server says of a request in headers, as the Gateway API's inference
-extension and llm-d name them; and the session, as vLLM's router does.
+extension and llm-d name them; and the session and the program, as routers and agents do.
 
-Knows names and forms; what becomes of them, `translating` decides. Each header has two spellings: llm-d's own, which
-goes first, and the extension's.
+Knows names and forms; what becomes of them, `translating` decides. Each header has several spellings, the first of
+which goes first: llm-d's and the extension's; of sessions those of vLLM's router, Dynamo, Claude Code and Codex. An
+agent's session that has a parent is one of several of the parent's program.
 """
 
 from __future__ import annotations
@@ -18,21 +19,25 @@ _TTFT = (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms")
 _TPOT = (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms")
 _FAIRNESS = (b"x-llm-d-inference-fairness-id", b"x-gateway-inference-fairness-id")
 _OBJECTIVE = (b"x-llm-d-inference-objective", b"x-gateway-inference-objective")
-_SESSION = (b"x-session-id",)
-HINT_HEADERS = frozenset((*_TTFT, *_TPOT, *_FAIRNESS, *_OBJECTIVE, *_SESSION))
+_SESSION = (
+    *(b"x-session-id", b"x-dynamo-session-id", b"x-claude-code-agent-id", b"x-claude-code-session-id", b"session-id"),
+)
+_PROGRAM = (*(b"x-program-id", b"x-dynamo-parent-session-id", b"x-parent-session-id", b"x-claude-code-session-id"),)
+HINT_HEADERS = frozenset((*_TTFT, *_TPOT, *_FAIRNESS, *_OBJECTIVE, *_SESSION, *_PROGRAM))
 LONGEST_NAME = 512  # characters, as of a user in a body
 
 
 @dataclass(frozen=True, slots=True)
 class RouterHints:
     """ttft, tpot: targets in seconds. fairness_id: among whose requests it counts. objective: a lane's name, perhaps.
-    session: of which conversation it is, for routers behind this one. Nothing: not said."""
+    session: of which conversation it is. program: of which program. Nothing: not said."""
 
     ttft: float | None = None
     tpot: float | None = None
     fairness_id: str = ""
     objective: str = ""
     session: str = ""
+    program: str = ""
 
 
 NO_HINTS = RouterHints()
@@ -49,6 +54,7 @@ def hints_of(headers: Iterable[tuple[bytes, bytes]]) -> RouterHints:
         _name(given, _FAIRNESS),
         _name(given, _OBJECTIVE),
         _name(given, _SESSION),
+        _name(given, _PROGRAM),
     )
 
 

@@ -234,7 +234,7 @@ class RequestTranslator:
     def _placement(
         self, body: CallSettings | GenerationSettings, tenant: Tenant, batch: bool, hints: RouterHints
     ) -> dict[str, Any]:
-        """Return the requests' tenant, lane and priority, targets, cache salt and session.
+        """Return the requests' tenant, lane and priority, targets, cache salt, session and program.
 
         The tenant is the key's, whatever else is said: no client may choose another's share. Without keys it is the one
         that a router names, else the body's user.
@@ -253,6 +253,7 @@ class RequestTranslator:
             # Length first, so that no choice of names and salts can make one tenant's salt another's.
             "cache_salt": f"{len(name)}:{name}:{salt}" if self.isolate else salt,
             "session": hints.session or body.named_session,
+            "program": hints.program or body.named_program,
         }
 
     def _priority(self, body: CallSettings | GenerationSettings, tenant: Tenant, lane: str) -> int:

@@ -141,6 +141,7 @@ class ObservationCollector:
             traffic=entry.traffic,
             lane=entry.lane,
             tenant=entry.tenant,
+            program=entry.program or entry.session,
             targets=entry.targets,
             error=error,
         )
@@ -167,6 +168,7 @@ def core_request(
         slo=SLO(entry.targets.ttft, entry.targets.pace),
         cache_salt=entry.cache_salt,
         session=entry.session,
+        program=entry.program,
         forced_output_tokens=min(entry.output_tokens, max_tokens),
     )
 

@@ -34,6 +34,7 @@ class Entry:
         prompt: the prompt itself, where a trace has it: text or token ids; of a later turn only what it adds.
         cache_salt: prompts share cached prefixes only with prompts of the same salt.
         session: name of the conversation.
+        program: run of an agent that it is a call of; "": the session.
         after: index in the workload of the turn before. This one is sent think_s after that one's answer has ended,
             and not before `arrival`; its prompt begins with the conversation so far.
         traffic: name of its class.
@@ -56,13 +57,14 @@ class Entry:
     tenant: str = ""
     priority: int | None = None
     targets: Targets = NO_TARGETS
+    program: str = ""
 
     def moved(self, arrival: float, after: int | None) -> Entry:
         """Return it at another time, behind another entry. Spelled out, since `replace` takes five times as long."""
         return Entry(
             arrival, self.prompt_tokens, self.output_tokens, self.max_tokens, self.prefix, self.block_size, self.prompt,
             self.cache_salt, self.session, after, self.think_s, self.traffic, self.lane, self.tenant, self.priority,
-            self.targets,
+            self.targets, self.program,
         )  # fmt: skip
 
 

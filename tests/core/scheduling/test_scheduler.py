@@ -36,6 +36,8 @@ ROOMY = Setup(num_blocks=40, block_size=4, max_rows=4, token_budget=16, max_mode
         ({"stop_token_ids": [9]}, "stop_token_ids names the token id 9"),
         ({"bad_token_ids": ((1,), (2, 8))}, "bad_words are spelled with the token id 8"),
         ({"output": 0}, "output_tokens is 0"),
+        ({"program": "p" * 513}, "program_id has 513 characters, more than 512"),
+        ({"session": "a\x07b"}, "Character 2 of session_id is U+0007, which cannot be printed"),
     ],
 )
 def test_refusals_name_the_number(fields: dict[str, Any], words: str) -> None:

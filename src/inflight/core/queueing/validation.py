@@ -13,6 +13,8 @@ from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import NO_SAMPLING
 from inflight.counted import MAX_MILLISECONDS, counted
 
+MAX_NAME_CHARS = 512  # of a session or a program
+
 
 class RequestValidator:
     def __init__(
@@ -42,6 +44,8 @@ class RequestValidator:
         """Raise RequestRefused for a request that can never be served, and for a full lane."""
         self._check_lane(request)
         _check_targets(request)
+        _check_name("session_id", request.session)
+        _check_name("program_id", request.program)
         self._check_lengths(request)
         self._check_pooling(request)
         self._check_grammar(request)
@@ -211,6 +215,20 @@ def _check_targets(request: Request) -> None:
             raise RequestRefused(
                 f"slo.{name} is {target * 1e3:g}; give milliseconds above 0, up to {MAX_MILLISECONDS:g}.", field="slo"
             )
+
+
+def _check_name(field: str, name: str) -> None:
+    """Raise RequestRefused for a name that is too long to be kept by the thousand, or cannot be shown in a line."""
+    if len(name) > MAX_NAME_CHARS:
+        raise RequestRefused(
+            f"{field} has {len(name):,} characters, more than {MAX_NAME_CHARS}; give a shorter name.", field=field
+        )
+    if not name.isprintable():
+        wrong = next(index for index, one in enumerate(name) if not one.isprintable())
+        raise RequestRefused(
+            f"Character {wrong + 1} of {field} is U+{ord(name[wrong]):04X}, which cannot be printed; leave it out.",
+            field=field,
+        )
 
 
 def check_context(prompt_tokens: int, limit: int, max_tokens: int | None) -> None:

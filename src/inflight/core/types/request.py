@@ -49,6 +49,7 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
         priority: The lower number is served first (policy priority).
         slo: Targets (policy deadline, admission).
         session: Conversation, for routers between engines and for eviction from the prefix cache; "": none.
+        program: Run of an agent that the request is a call of, perhaps one of several sessions (`of_program`).
         bad_token_ids: Tokens of bad_words: the last of each is not drawn behind the others.
         cache_salt: Requests share cached prefixes, and drafts from answers, only with requests of the same salt.
         num_external_tokens: Leading prompt tokens whose keys and values came with the request, in records of earlier
@@ -76,6 +77,7 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     slo: SLO = SLO()
     session: str = ""
+    program: str = ""
     bad_token_ids: tuple[tuple[int, ...], ...] = ()
     cache_salt: str = ""
     num_external_tokens: Count = 0
@@ -88,6 +90,11 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     second_text_at: int | None = None
     adapter: Adapter | None = None
     kv_transfer: KVTransfer | None = None
+
+    @property
+    def of_program(self) -> str:
+        """Name of its program within its tenant: its session's, where it names none; "": it is a program by itself."""
+        return self.program or self.session
 
 
 def waiting_requests(count: int) -> str:

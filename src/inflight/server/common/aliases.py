@@ -1,4 +1,4 @@
-"""Names that other servers have for fields of ours: llama.cpp, Ollama, TGI, SGLang, Mistral, OpenRouter."""
+"""Names that others have for fields of ours: llama.cpp, Ollama, TGI, SGLang, Mistral, OpenRouter, vLLM, Dynamo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from inflight.server.common.fields import Count, ReasoningEffort
+from inflight.server.common.fields import Count, Name, ReasoningEffort
 
 _RENAMED: dict[str, tuple[str, ...]] = {  # to the first of these that the body has
     "repeat_penalty": ("repetition_penalty",),
@@ -56,12 +56,30 @@ class _Reasoning(Struct, forbid_unknown_fields=True):
     exclude: bool | None = None
 
 
+class _AgentContext(Struct, frozen=True):
+    """Who calls. A session with a parent is one of several of its parent's program; hints beside it are not read."""
+
+    session_id: Name | None = None
+    parent_session_id: Name | None = None
+    program_id: Name | None = None
+
+
+class _Extension(Struct, frozen=True):
+    """Dynamo's `nvext`, and vLLM's `vllm_xargs`, of which its router reads one object."""
+
+    agent_context: _AgentContext = _AgentContext()
+    agentic_context: _AgentContext = _AgentContext()
+
+
+AGENT_CONTEXTS = {"agent_hint", "nvext", "vllm_xargs"}
 _SWITCHES = {"think", "thinking", "reasoning"}
 ALIAS_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {  # of those that are more than another name
     "options": msgspec.json.Decoder(dict[str, Raw]),
     "think": msgspec.json.Decoder(bool | ReasoningEffort),
     "thinking": msgspec.json.Decoder(bool | ReasoningEffort | _Thinking),
     "reasoning": msgspec.json.Decoder(bool | ReasoningEffort | _Reasoning),
+    "agent_hint": msgspec.json.Decoder(_AgentContext),
+    **dict.fromkeys(("nvext", "vllm_xargs"), msgspec.json.Decoder(_Extension)),
 }
 
 
@@ -78,7 +96,8 @@ def aliases_for(known: Set[str]) -> frozenset[str]:
     """Return the names that stand for fields of a body. known: the fields that it has."""
     renamed = {name for name in _RENAMED if _target(name, known) != name}
     switches = _SWITCHES if "enable_thinking" in known else set()
-    return frozenset(renamed | switches | ({"options"} if "temperature" in known else set()))
+    contexts = AGENT_CONTEXTS if "program_id" in known else set()
+    return frozenset(renamed | switches | contexts | ({"options"} if "temperature" in known else set()))
 
 
 def translated(name: str, value: Any, known: Set[str]) -> tuple[Fields, list[str]]:
@@ -92,9 +111,19 @@ def translated(name: str, value: Any, known: Set[str]) -> tuple[Fields, list[str
         return {_target(name, known): (name, _adapted(name, value))}, []
     if name == "options":
         return _of_options(value, known)
+    if name in AGENT_CONTEXTS:
+        return _of_agent(name, value), []
     given = {field: one for field, one in _settings_of(value).items() if one is not None}
     fields = {field: (name, Raw(_encode(one))) for field, one in given.items() if field in known}
     return fields, [] if known >= given.keys() else [name]
+
+
+def _of_agent(name: str, value: _AgentContext | _Extension) -> Fields:
+    if isinstance(value, _Extension):
+        inside = "agent_context" if name == "nvext" else "agentic_context"
+        name, value = f"{name}.{inside}", getattr(value, inside)
+    given = {"session_id": value.session_id, "program_id": value.program_id or value.parent_session_id}
+    return {field: (name, Raw(_encode(one))) for field, one in given.items() if one is not None}
 
 
 def _of_options(options: dict[str, Raw], known: Set[str]) -> tuple[Fields, list[str]]:

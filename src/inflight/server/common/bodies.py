@@ -14,7 +14,7 @@ from msgspec import NODEFAULT, Raw, Struct, ValidationError
 from msgspec.structs import fields as struct_fields
 
 from inflight.counted import shortened
-from inflight.server.common.aliases import ALIAS_DECODERS, aliases_for, translated
+from inflight.server.common.aliases import AGENT_CONTEXTS, ALIAS_DECODERS, aliases_for, translated
 from inflight.server.common.mistakes import UNREADABLE, not_json, without_unknown
 from inflight.server.errors import ApiError, invalid
 
@@ -130,10 +130,12 @@ class BodyDecoder(Generic[B]):
         """
         self.kind = kind
         self._neutral = neutral or {}
-        self._hints, self._content = hints, content
+        self._content = content
         types = get_type_hints(kind, include_extras=True)
         self._decoders = {one.name: msgspec.json.Decoder(types[one.name]) for one in struct_fields(kind)}
-        self._aliases = aliases_for(self._decoders.keys()) - self._decoders.keys() - self._neutral.keys() - self._hints
+        aliases = aliases_for(self._decoders.keys())
+        self._hints = hints - (aliases & AGENT_CONTEXTS)
+        self._aliases = aliases - self._decoders.keys() - self._neutral.keys() - self._hints
         self._required = [
             one.name for one in struct_fields(kind) if one.default is NODEFAULT and one.default_factory is NODEFAULT
         ]

@@ -191,6 +191,11 @@ class CallSettings(CommonSettings, kw_only=True, forbid_unknown_fields=True):
         """Return the conversation that the body names, or the key by which it shares cached prompts; "": none."""
         return ""
 
+    @property
+    def named_program(self) -> str:
+        """Return the program that the body names; "": none."""
+        return ""
+
 
 class GenerationSettings(EngineSettings, kw_only=True, forbid_unknown_fields=True):
     """Settings of a call of /v1/completions or /v1/chat/completions beside its prompt."""
@@ -201,6 +206,7 @@ class GenerationSettings(EngineSettings, kw_only=True, forbid_unknown_fields=Tru
     truncate_prompt_tokens: MaxPromptTokens | None = None
     add_special_tokens: bool | None = None
     session_id: Name | None = None
+    program_id: Name | None = None
     prompt_cache_key: Name | None = None
     n: Samples | None = None
     allowed_token_ids: TokenIds | None = None
@@ -228,6 +234,10 @@ class GenerationSettings(EngineSettings, kw_only=True, forbid_unknown_fields=Tru
     @property
     def named_session(self) -> str:
         return self.session_id or self.prompt_cache_key or ""
+
+    @property
+    def named_program(self) -> str:
+        return self.program_id or ""
 
 
 class CompletionSettings(GenerationSettings, kw_only=True, forbid_unknown_fields=True):

@@ -69,6 +69,7 @@ def _take(rows: Rows, line: int, record: _Recorded) -> bool:
     return rows.take(
         line, asked.arrival, len(prompt), output_tokens, prompt=prompt, max_tokens=asked.params.max_tokens,
         cache_salt=asked.cache_salt, lane=asked.lane, tenant=asked.tenant, priority=asked.priority, targets=targets,
+        session=asked.session, program=asked.program,
     )  # fmt: skip
 
 

@@ -99,6 +99,7 @@ class Rows:
         tenant: str = "",
         priority: int | None = None,
         targets: Targets = NO_TARGETS,
+        program: str = "",
     ) -> bool:
         """Keep a row if its figures are possible, and return whether it was kept. arrival: seconds from any origin."""
         if not -_MAX_TIME_S < arrival < _MAX_TIME_S:
@@ -111,7 +112,7 @@ class Rows:
             self._origin = arrival  # subtracted here, so that few entries are made twice
         entry = Entry(
             arrival - self._origin, prompt_tokens, output_tokens, max_tokens, prefix, block_size, prompt, cache_salt,
-            session, after, 0.0, traffic, lane, tenant, priority, targets,
+            session, after, 0.0, traffic, lane, tenant, priority, targets, program,
         )  # fmt: skip
         self.entries.append(entry)
         return True
