@@ -50,7 +50,10 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "continuous, swap": {"strategy": "continuous", "preemption": "swap", "swap_space": 0.001, **SCARCE},
     "adaptive": {"strategy": "adaptive", "itl_target": 0.002},
     "slack": {"strategy": "slack", "itl_target": 0.002},
-    **{policy: {"policy": policy, "max_num_seqs": 5} for policy in ("sjf", "priority", "fair", "deadline", "prefix")},
+    **{
+        policy: {"policy": policy, "max_num_seqs": 5}
+        for policy in ("sjf", "priority", "fair", "deadline", "prefix", "program")
+    },
     "reserve-request": {"kv_allocation": "reserve-request", "num_blocks": 40},
     "reserve-max": {"kv_allocation": "reserve-max", "num_blocks": 40},
     "swap": {"preemption": "swap", "swap_space": 0.001, **SCARCE},

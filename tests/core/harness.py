@@ -30,6 +30,7 @@ from inflight.core.policies.fair import Fair
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import Priority
+from inflight.core.policies.program import Program
 from inflight.core.policies.sjf import Sjf
 from inflight.core.queueing.lanes import LaneSettings, MinShare
 from inflight.core.scheduling.config import SchedulerConfig
@@ -79,7 +80,7 @@ VOCABULARY = 8
 END_TOKENS = frozenset({VOCABULARY - 1})
 STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive", "slack")
 WEIGHTS = {"b": 2.0}  # of tenants, under fair
-POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "plugin")
+POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "program", "plugin")
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,11 @@ class Setup:
 
 def policy_of(name: str, latency: LatencyModel) -> Policy:
     simple = {"fcfs": Fcfs, "sjf": Sjf, "priority": Priority, "prefix": Prefix}
-    with_more = {"deadline": lambda: Deadline(latency), "fair": lambda: Fair(WEIGHTS)}
+    with_more = {
+        "deadline": lambda: Deadline(latency),
+        "fair": lambda: Fair(WEIGHTS),
+        "program": lambda: Program(WEIGHTS),
+    }
     return {**simple, **with_more, "plugin": lambda: guard_policy(PluginPolicy(), report=lambda sentence: None)}[name]()
 
 

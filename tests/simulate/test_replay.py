@@ -23,7 +23,7 @@ from inflight.workload.workload import Workload
 from .setups import MODEL, chat, pool
 
 STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive", "slack")
-POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix")
+POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "program")
 
 
 def recorded(path: Path, settings: SchedulingSettings, **more: Any) -> list[Line]:

@@ -10,12 +10,12 @@ import pytest
 
 from inflight.core.kv.block_pool import BlockPool
 from inflight.core.kv.session_eviction import RERANK_BATCH, SessionEviction, SessionMatcher
-from inflight.core.kv.sessions import Awaits, ReuseGaps, Session, SessionTable, bucket
+from inflight.core.kv.sessions import MAX_HELD_UP_S, Awaits, ReuseGaps, Session, SessionTable, bucket
 from inflight.core.types.events import Finish
 
 from .. import inspect_scheduler as inside
 from ..builders import request, sequence
-from ..harness import Harness, Setup
+from ..harness import Harness, LaneSetup, Setup
 
 A = (0, 1, 1, 0, 1, 0, 0, 1, 1)
 
@@ -137,6 +137,64 @@ def test_the_first_session_owns_a_block_and_a_release_without_owner_changes_noth
         kept.pool.release([brought, mine], owner)
     assert kept.order.owner(mine) is kept.order.owner(brought) is session
     assert list(kept.order) == [brought, mine] and set(kept.order.idle_blocks(session)) == {brought, mine}
+
+
+# -- sessions that act hold up newcomers -------------------------------------------------------------------------
+
+
+def kept_for(kept: Kept, arrival: float, blocks: int = 8, **fields: Any) -> int:
+    """Return the blocks that a newcomer must leave to sessions that act."""
+    one = sequence(0, arrival=arrival, **fields)
+    return SessionMatcher(kept.table, kept.order, SessionEviction(kept.table), 16).kept_blocks(one, blocks)
+
+
+def acting(cost: float = 1.0) -> Kept:
+    """Return a pool where a session with a block has begun at 10, rests since 20, and is learnt to return in 4 s."""
+    kept = Kept(block_seconds=lambda tokens: cost)
+    kept.table.keeps = True
+    learn(kept.table, 4.0)
+    kept.table.named(("", "", "agent"), "", 10.0)
+    session = kept.table.named(("", "", "agent"), "")
+    kept.table.now = 20.0
+    kept.table.begin_turn(session)
+    kept.table.end_turn(session, 16)
+    kept.pool.release(kept.pool.allocate(1), session)
+    return kept
+
+
+def test_an_acting_session_holds_up_newcomers_while_keeping_it_saves_enough() -> None:
+    kept = acting()
+    kept.table.now = 21.0
+    assert kept_for(kept, 15.0) == 1
+    assert kept_for(kept, 5.0) == 0, "it came before the session began"
+    assert kept_for(kept, 30.0, session="agent") == 0, "it is its own"
+    kept.table.now = 20.0 + 200.0
+    assert kept_for(kept, 15.0) == 0, "by now it is hardly likely to return"
+    cheap = acting(cost=1e-3)
+    cheap.table.now = 21.0
+    assert kept_for(cheap, 15.0) == 0, "computing it again costs next to nothing"
+    kept = acting()
+    kept.table.keeps, kept.table.now = False, 21.0
+    assert kept_for(kept, 15.0) == 0
+
+
+def test_a_newcomer_is_held_up_for_a_bounded_time() -> None:
+    kept = acting()
+    kept.table.now = 21.0
+    assert kept_for(kept, 21.0 - MAX_HELD_UP_S) == 0
+    session = kept.table.named(("", "", "agent"), "")
+    session.began = 20.0 - MAX_HELD_UP_S
+    assert kept_for(kept, 21.0 - MAX_HELD_UP_S + 1) == 1
+    assert kept_for(kept, 21.0 - MAX_HELD_UP_S - 1) == 0
+
+
+def test_a_tenant_keeps_its_share_of_the_blocks_from_others() -> None:
+    kept = acting()
+    session = kept.table.named(("", "", "agent"), "")
+    kept.pool.release(kept.pool.allocate(6), session)
+    kept.table.now = 21.0
+    assert kept_for(kept, 15.0) == 7 and kept_for(kept, 15.0, tenant="other") == 4
+    assert kept_for(kept, 15.0, tenant="other", session="agent") == 4, "the name is another tenant's"
 
 
 # -- which requests are turns of which session ------------------------------------------------------------------
@@ -271,3 +329,17 @@ def test_gaps_of_unrecognisable_sessions_are_not_watched() -> None:
     table.now = 60.0
     table.block_value(named)
     assert len(table._watch) == 2 and left not in table._watch
+
+
+def test_newcomers_wait_for_acting_programs_while_others_run_and_not_beside_an_idle_engine() -> None:
+    lanes = (LaneSetup(policy="program"),)
+    harness = Harness(Setup(num_blocks=12, token_budget=40, max_model_len=40, session_eviction=True, lanes=lanes))
+    harness.serve(request("agent", A, output=3, session="agent"))
+    harness.add(request("runs", (1,) * 5, output=10, arrival=harness.now))
+    harness.step()
+    harness.add(request("new", (0,) * 13, output=1, arrival=harness.now))
+    harness.step()
+    waits = inside.samples(harness.scheduler, "new")[0]
+    assert waits.row is None, "the agent's blocks are kept"
+    harness.drain()
+    assert harness.timings(-1).queued_by["blocks"] > 0

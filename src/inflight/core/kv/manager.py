@@ -190,8 +190,11 @@ class KVCacheManager:
     def can_admit(self, sequence: Sequence, spare: int, without: Sequences[Sequence] = ()) -> bool:
         """Return whether `admit` has the blocks that it needs now, or once the sequences `without` are preempted."""
         lookup = self._sharing.find(sequence)
-        if without:
+        if not without:
+            spare += self._kept_blocks(sequence)
+        else:
             freed = self._tables.exclusive_blocks(without)
+            spare += self._kept_blocks(sequence, len(freed))
             if not self._sharing.has_room(sequence, lookup, spare - len(freed)):
                 return False
             # Blocks that the sequence finds in the cache are held afterwards: their preemption frees nothing for it.
@@ -223,7 +226,7 @@ class KVCacheManager:
             then.
         """
         sharing = self._sharing
-        lookup = sharing.find(sequence)
+        lookup, spare = sharing.find(sequence), spare + self._kept_blocks(sequence)
         if self.is_storing or not sharing.has_room(sequence, lookup, spare, to_the_end):
             return False
         hits, demand = sharing.hits(lookup), sharing.demand(sequence, lookup, to_the_end)
@@ -350,6 +353,13 @@ class KVCacheManager:
         return KVCacheDump(*counts, pool.ref_counts(), pool.evictable_blocks(), moving, host_dump)
 
     # -- internal -----------------------------------------------------------------------------------------------
+    def _kept_blocks(self, sequence: Sequence, freed: int = 0) -> int:
+        """Return the blocks that a newcomer leaves to sessions that act; none where it would find an idle engine, once
+        so many held blocks are freed."""
+        if self._matcher is None or self._pool.held == freed:
+            return 0
+        return self._matcher.kept_blocks(sequence, self.num_blocks)
+
     def _tier_stats(self) -> TierStats | None:
         if not self._tiers:
             return None

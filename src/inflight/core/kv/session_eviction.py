@@ -19,8 +19,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from inflight.core.kv.block_pool import EvictionOrder
-from inflight.core.kv.sessions import Awaits, Session, SessionTable
+from inflight.core.kv.sessions import MAX_HELD_UP_S, Awaits, Session, SessionTable
 from inflight.core.sequence import Sequence
+from inflight.core.types.request import Request
 
 RERANK_INTERVAL_S, RERANK_BATCH = 0.1, 32
 
@@ -114,6 +115,10 @@ class SessionEviction(EvictionOrder):
         """Yield the blocks that are this session's own and that no sequence holds."""
         return iter(self._idle.get(session, ()))
 
+    def num_idle_blocks(self, session: Session) -> int:
+        """Return how many blocks `idle_blocks` yields."""
+        return len(self._idle.get(session, ()))
+
     def _take(self, block: int) -> None:
         owner = self._owners.get(block)
         self._num_idle -= 1
@@ -174,11 +179,29 @@ class SessionMatcher:
         if isinstance(sequence.session, Session):
             self._table.end_turn(sequence.session, sequence.num_tokens, _awaits(sequence), len(sequence.output))
 
+    def kept_blocks(self, sequence: Sequence, num_blocks: int) -> int:
+        """Return the idle blocks of all `num_blocks` that a waiting sequence must leave to sessions that act.
+
+        Those are of sessions that began before its own, and of each other tenant no more than its share. None once it
+        has waited for MAX_HELD_UP_S.
+        """
+        request, table = sequence.request, self._table
+        if not table.keeps or table.now - request.arrival > MAX_HELD_UP_S:
+            return 0
+        own = table.known(_name(request))
+        began = request.arrival if own is None else own.began
+        kept = Counter[str]()
+        for session in table.acting():
+            if session is not own and session.began <= began:
+                kept[session.tenant] += self._device.num_idle_blocks(session)
+        share = num_blocks // len(kept.keys() | {request.tenant})
+        return sum(blocks if tenant == request.tenant else min(blocks, share) for tenant, blocks in kept.items())
+
     def _named(self, sequence: Sequence) -> Session | None:
         request = sequence.request
-        if not request.session:
+        if not request.of_program:
             return None
-        return self._table.named((request.tenant, request.cache_salt, request.session), request.tenant)
+        return self._table.named(_name(request), request.tenant, request.arrival)
 
     def _continued(self, sequence: Sequence, found: Sequences[tuple[int | None, int | None]]) -> Session | None:
         """Return the session that a sequence continues: it must have all that is cached of it, except for the last
@@ -197,6 +220,11 @@ class SessionMatcher:
         if block is not None:
             return self._device.owner(block)
         return None if host_block is None else self._host.owner(host_block)
+
+
+def _name(request: Request) -> tuple[str, str, str]:
+    """Return the key of the session that a request names: a program's only one where it names none."""
+    return request.tenant, request.cache_salt, request.session or request.program
 
 
 def _awaits(sequence: Sequence) -> Awaits:

@@ -14,13 +14,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from msgspec import Struct
 
 MAX_NAMED = 20_000  # sessions that are remembered by name; the one that came longest ago is forgotten first
 TURN_CLASSES = 4  # sessions with 1, 2 to 3, 4 to 7 and more turns have gaps of their own
+KEEP_RATE = 0.05  # seconds of computing that keeping a resting session must save per second, to hold up newcomers
+MAX_HELD_UP_S = 3600.0  # for which a newcomer is held up at most
 COMPUTING_S = 1e-3  # a session that computes now is as valuable as one that is certain to return in so many seconds
 
 Awaits = Literal["tool", "person", ""]  # what a session rests for; "": unknown
@@ -29,6 +31,7 @@ DECAY_PER_GAP = 0.9995  # a gap has half its weight after about 1,400 others
 PRIOR_TURNS = 1 / 16  # turns of each age before the first observation, of one gap that came so far
 REFRESH_SHARE = 1 / 32  # hit rates are computed again when this share of all observations is new
 MAX_WATCHED = 20_000
+MAX_ACTING_S = 300.0  # longer rests are not looked at, so that a look takes a time bounded by the turns in them
 
 
 class Session(Struct, eq=False):
@@ -37,6 +40,7 @@ class Session(Struct, eq=False):
     Attributes:
         tenant: Owner of the session.
         is_named: Whether the client named it.
+        began: When its first request came, in seconds.
         turns: Turns so far.
         rests_since: End of its last turn, in seconds; None while a turn runs.
         num_tokens: Tokens at the end of its last turn; the last `num_answered` of them are the answer.
@@ -48,6 +52,7 @@ class Session(Struct, eq=False):
 
     tenant: str
     is_named: bool = False
+    began: float = 0.0
     turns: int = 0
     rests_since: float | None = None
     num_tokens: int = 0
@@ -123,6 +128,10 @@ class GapWatch:
     def __contains__(self, session: Session) -> bool:
         return session in self._since
 
+    def latest(self) -> Iterator[Session]:
+        """Yield the sessions that rest, the one that rests for the shortest time first."""
+        return reversed(self._since)
+
     def start(self, session: Session, now: float) -> None:
         """Watch a session that rests from now on."""
         self._since[session] = now
@@ -169,8 +178,14 @@ def bucket_start(index: int) -> float:
 
 
 class SessionTable:
-    def __init__(self, block_seconds: Callable[[int], float] = lambda tokens: 1.0):
-        """block_seconds(tokens): seconds to compute one block again of a text with so many tokens."""
+    def __init__(self, block_seconds: Callable[[int], float] = lambda tokens: 1.0, keeps: bool = False):
+        """Begin without sessions.
+
+        Args:
+            block_seconds: Returns the seconds to compute one block again of a text with so many tokens.
+            keeps: Whether sessions that rest for a moment hold up newcomers that lack blocks (`acting`).
+        """
+        self.keeps = keeps
         self.now = 0.0  # set before each plan and commit
         self.watchers = list[Callable[[Session], None]]()  # called once a session runs, and once it rests
         self._block_seconds = block_seconds
@@ -188,11 +203,15 @@ class SessionTable:
         self._named.clear()
         self._watch = GapWatch(self._gaps_of, lambda one: one.is_named or one.num_idle_blocks > 0)
 
-    def named(self, key: object, tenant: str) -> Session:
-        """Return the session of this name; create it if there is none."""
+    def known(self, key: object) -> Session | None:
+        """Return the session of this name, if there is one."""
+        return self._named.get(key)
+
+    def named(self, key: object, tenant: str, arrival: float = 0.0) -> Session:
+        """Return the session of this name; create it if there is none. arrival: of the request that names it."""
         session = self._named.get(key)
         if session is None:
-            session = self._named[key] = Session(tenant, is_named=True)
+            session = self._named[key] = Session(tenant, is_named=True, began=arrival)
             if len(self._named) > MAX_NAMED:
                 self._named.popitem(last=False)
         self._named.move_to_end(key)
@@ -225,6 +244,18 @@ class SessionTable:
         if session.rests_since is None:
             return session.block_cost / COMPUTING_S
         return session.block_cost * self._gaps_of(session).hit_rate(max(0.0, self.now - session.rests_since))
+
+    def acting(self) -> Iterator[Session]:
+        """Yield the named sessions that rest for a moment, as agents do while a tool runs: keeping them saves KEEP_RATE
+        seconds of computing or more per second."""
+        self._watch.advance(self.now)
+        for session in self._watch.latest():
+            age = self.now - (session.rests_since or 0.0)
+            if age > MAX_ACTING_S:
+                return
+            seconds = session.block_cost * session.num_idle_blocks
+            if session.is_named and seconds * self._gaps_of(session).hit_rate(age) >= KEEP_RATE:
+                yield session
 
     def _notify(self, session: Session) -> None:
         for watcher in self.watchers:

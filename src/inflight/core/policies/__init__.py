@@ -30,6 +30,7 @@ class Policy:
     # Whether the rank of a group with waiting sequences never falls, except when one of its sequences arrives, leaves
     # or ends; then only the first groups are compared at a choice.
     group_ranks_rise = False
+    orders_programs = False  # whether programs that began earlier keep their blocks before newcomers' (`kv.sessions`)
     reads_priority = False  # whether it reads a request's priority; if not, a request with a priority is refused
     # Weights by which tenants share a queue with a limit; None: first come, first served.
     shares: TenantWeights | None = None

@@ -48,8 +48,12 @@ class Fair(Policy):
         self._charged: dict[str, float] | None = None  # by tenant, since `take_service`; None: it was never called
 
     def rank(self, view: SequenceView, now: float) -> Rank:
-        # Among the running, the tenant with most service goes last; among a tenant's waiting this part is the same.
-        return (self._counters.get(view.tenant, 0.0) if view.is_running else 0.0, view.arrival)
+        return (self.running_rank(view), view.arrival)
+
+    def running_rank(self, view: SequenceView) -> float:
+        """Return the tenant's counter for a running sequence: the tenant with most service goes last. Among a tenant's
+        waiting this part is the same."""
+        return self._counters.get(view.tenant, 0.0) if view.is_running else 0.0
 
     def group(self, view: SequenceView) -> Hashable:
         return view.tenant

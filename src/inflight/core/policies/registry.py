@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from inflight.core.policies import PolicyEntry, deadline, fair, fcfs, prefix, priority, sjf
+from inflight.core.policies import PolicyEntry, deadline, fair, fcfs, prefix, priority, program, sjf
 
 POLICIES: dict[str, PolicyEntry] = {
-    module.ENTRY.name: module.ENTRY for module in (fcfs, sjf, priority, fair, deadline, prefix)
+    module.ENTRY.name: module.ENTRY for module in (fcfs, sjf, priority, fair, deadline, prefix, program)
 }

@@ -50,7 +50,8 @@ class Scheduler:
         self._strategy, self._speculation = config.strategy, config.speculation
         self._time = StepTime()
         self._admission = config.admission or Admission("off", latency)
-        self._sessions = SessionTable(partial(_block_seconds, latency, capacity.block_size))
+        keeps = any(lane.policy.orders_programs for lane in config.lane_settings())
+        self._sessions = SessionTable(partial(_block_seconds, latency, capacity.block_size), keeps)
         self._memory = KVCacheManager(
             capacity,
             config.prefix_caching,
