@@ -41,7 +41,7 @@ SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the content
     "embeddings": Subject("Vectors and scores of texts", ("embeddings",)),
     "scheduling": Subject(
         "What batching and scheduling bring",
-        ("field", "strategies", "early_end", "long_prompts", "overload", "fairness", "batch_lane"),
+        ("field", "strategies", "early_end", "long_prompts", "overload", "fairness", "batch_lane", "programs"),
     ),
     "speculation": Subject("What speculation brings", ("speculation", "suffix_index")),
     "memory": Subject(

@@ -183,5 +183,6 @@ TestRouting = Routing.TestCase
 def test_a_session_is_of_one_tenant() -> None:
     mine, other = (RoutedRequest.of(request("r", session="s", tenant=tenant)) for tenant in ("a", "b"))
     assert mine.session != other.session and "s" in mine.session
-    assert RoutedRequest.of(request("r", session="s"), "t").session == "t", "who sends it knows better"
+    both = RoutedRequest.of(request("r", session="child", program="s", tenant="a"))
+    assert both.session == mine.session, "all sessions of a program go where it began"
     assert RoutedRequest.of(request("r")).session == ""

@@ -16,7 +16,7 @@ class RoutedRequest:
     Attributes:
         prompt: token ids; or bytes of text, as long as all requests have them.
         salt, adapter: prefixes are shared under the same ones only.
-        session: of one tenant's conversation, or "".
+        session: of one tenant's program, or conversation; "": it is one by itself.
         num_external_tokens: leading tokens of the prompt that need not be computed, wherever it goes.
         expected_tokens: of the answer.
         reuse: share of computed tokens that later requests will find cached.
@@ -36,9 +36,8 @@ class RoutedRequest:
     _hashes: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: Request, session: str = "", before: RoutedRequest | None = None) -> RoutedRequest:
-        if not session and request.session:
-            session = f"{len(request.tenant)}:{request.tenant}:{request.session}"
+    def of(cls, request: Request, before: RoutedRequest | None = None) -> RoutedRequest:
+        program, tenant = request.of_program, request.tenant
         if before is not None:
             before.before = None  # a chain would keep all prompts of a conversation alive
         return cls(
@@ -46,8 +45,8 @@ class RoutedRequest:
             request.prompt_token_ids,
             request.cache_salt,
             None if request.adapter is None else request.adapter.name,
-            session,
-            request.tenant,
+            f"{len(tenant)}:{tenant}:{program}" if program else "",
+            tenant,
             request.num_external_tokens,
             before=before,
         )

@@ -237,7 +237,7 @@ class Cluster:
         """Return the router's view; each turn of a conversation begins with the one before it."""
         entry = self._entries[index]
         before = None if entry.after is None else self._routed_before.pop(entry.after, None)
-        routed = RoutedRequest.of(request, entry.session, before)
+        routed = RoutedRequest.of(request, before)
         if index in self._followed:
             self._routed_before[index] = routed
         return routed
@@ -300,7 +300,7 @@ class Cluster:
 
     def _send_decode(self, index: int, request: Request, decode: DecodePool, now: float) -> None:
         """Send a request to the decode pool, which loads its prompt's blocks from the first."""
-        routed = RoutedRequest.of(request, self._entries[index].session)
+        routed = RoutedRequest.of(request)
         routed.num_external_tokens = len(request.prompt_token_ids) - 1
         intended = self._collector.pending[request.request_id].intended
         if self._route(index, for_decode(request), decode.pool, now, routed, intended) is None:

@@ -1,4 +1,5 @@
-"""A session stays where it began; new sessions, and requests without one, go where the least work is.
+"""A program, or session, stays where it began, and so does its KV cache; new ones, and requests without one, go where
+the least work is.
 
 It moves only where its replica is gone, or has more requests than `RATIO` times the mean, at least `SLACK` more
 (consistent hashing with bounded loads, Mirrokni 2016, has the same bound).

@@ -24,6 +24,7 @@ from inflight.server.metrics.histogram import (
     Histogram,
     lengths,
 )
+from inflight.server.metrics.programs import JCT_SECONDS, ProgramTimes
 
 FINISH_REASONS = ("stop", "length", "abort", "error")
 _TIMES = (
@@ -55,6 +56,7 @@ _BY_PRIORITY = (
 MAX_PRIORITIES = 16  # that have histograms of their own; clients choose the numbers
 OTHER_PRIORITIES = "other"
 
+_JCT = ("jct", "inflight_program_completion_seconds", "First call of a program to its last token, once it has rested.")
 _LENGTHS = (
     ("prompt", "inflight_request_prompt_tokens", "Prompt tokens of accepted requests."),
     ("output", "inflight_request_output_tokens", "Output tokens of each sample that ended by stop or length."),
@@ -88,6 +90,7 @@ class LaneRequests:
         self.computed_prompt = Histogram(sizes)
         self.max_tokens = Histogram(sizes)
         self.samples = Histogram(VLLM_SAMPLES)
+        self.jct = Histogram(JCT_SECONDS)
 
 
 class _Sample:
@@ -108,9 +111,12 @@ class PriorityRequests:
 
 
 class _Alive:
-    __slots__ = ("answered", "arrival", "lane", "priority", "prompt_tokens", "samples")
+    __slots__ = ("answered", "arrival", "lane", "priority", "program", "prompt_tokens", "samples")
 
-    def __init__(self, request: Request, lane: LaneRequests, priority: PriorityRequests):
+    def __init__(
+        self, request: Request, lane: LaneRequests, priority: PriorityRequests, program: tuple[str, str] | None
+    ):
+        self.program = program
         self.arrival = request.arrival
         self.lane, self.priority = lane, priority
         self.prompt_tokens = len(request.prompt_token_ids)
@@ -124,6 +130,7 @@ class RequestCounts:
         self.lanes = {name: LaneRequests(max_model_len) for name in lanes}
         self.priorities: dict[str, PriorityRequests] = {}
         self._alive: dict[str, _Alive] = {}
+        self._programs = ProgramTimes()
 
     # -- filled by the engine -----------------------------------------------------------------------------------
 
@@ -136,7 +143,8 @@ class RequestCounts:
         lane.samples.observe(request.params.n)
         if request.params.max_tokens is not None:
             lane.max_tokens.observe(request.params.max_tokens)
-        self._alive[request.request_id] = _Alive(request, lane, self._of_priority(str(request.priority)))
+        priority, program = self._of_priority(str(request.priority)), self._programs.added(request, lane.jct)
+        self._alive[request.request_id] = _Alive(request, lane, priority, program)
 
     def _of_priority(self, name: str) -> PriorityRequests:
         if name not in self.priorities and len(self.priorities) >= MAX_PRIORITIES:
@@ -153,6 +161,7 @@ class RequestCounts:
             elif isinstance(event, FinishedEvent):
                 del self._alive[event.request_id]
                 self._finished(alive, event)
+                self._programs.ended(alive.program, now)
 
     @staticmethod
     def _tokens(alive: _Alive, event: TokensEvent, now: float) -> None:
@@ -217,7 +226,7 @@ class RequestCounts:
         yield self._by_key("queued_by", "inflight_queue_seconds", "Time waited, by what for; ended requests.", "reason")
         sizes = lengths(self._max_model_len)
         times = [(*one, SECONDS) for one in _TIMES]
-        for attribute, name, about, bounds in (*times, *((*one, sizes) for one in _LENGTHS)):
+        for attribute, name, about, bounds in (*times, (*_JCT, JCT_SECONDS), *((*one, sizes) for one in _LENGTHS)):
             histograms = HistogramMetricFamily(name, about, labels=["lane"])
             for lane, counts in lanes:
                 histogram = getattr(counts, attribute)
