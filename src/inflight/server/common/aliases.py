@@ -119,10 +119,12 @@ def translated(name: str, value: Any, known: Set[str]) -> tuple[Fields, list[str
 
 
 def _of_agent(name: str, value: _AgentContext | _Extension) -> Fields:
-    if isinstance(value, _Extension):
+    if isinstance(value, _AgentContext):
+        context = value
+    else:
         inside = "agent_context" if name == "nvext" else "agentic_context"
-        name, value = f"{name}.{inside}", getattr(value, inside)
-    given = {"session_id": value.session_id, "program_id": value.program_id or value.parent_session_id}
+        name, context = f"{name}.{inside}", getattr(value, inside)
+    given = {"session_id": context.session_id, "program_id": context.program_id or context.parent_session_id}
     return {field: (name, Raw(_encode(one))) for field, one in given.items() if one is not None}
 
 
