@@ -57,7 +57,7 @@ class _Reasoning(Struct, forbid_unknown_fields=True):
 
 
 class _AgentContext(Struct, frozen=True):
-    """Who calls. A session with a parent is one of several of its parent's program; hints beside it are not read."""
+    """The caller. A session with a parent is one of several of its parent's program; hints beside it are not read."""
 
     session_id: Name | None = None
     parent_session_id: Name | None = None
