@@ -7,10 +7,14 @@ import itertools
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from msgspec import structs
 
 from inflight.core.adapters import AdapterSlots
-from inflight.core.types.plan import AdapterLoad
+from inflight.core.types.plan import AdapterLoad, BatchPlan
 from inflight.core.types.sampling import Adapter
+
+from .builders import request
+from .harness import Harness, Setup
 
 A, B, C, D = (Adapter(name, "") for name in "abcd")
 
@@ -112,3 +116,21 @@ def test_every_request_gets_its_adapter(data: st.DataObject, count: int) -> None
         ended = data.draw(st.sampled_from([*alive]))
         slots.release(ended, alive.pop(ended))
     assert not waiting and not alive and all(not holders for _, holders in slots.loaded)
+
+
+def test_a_batch_begins_with_a_request_whose_slot_is_not_needed_for_another_any_more() -> None:
+    """A strategy that names the waiting sees those whose adapter turned out to be loaded in the same plan."""
+    harness = Harness(Setup(strategy="static", batch_size=1, max_rows=1, patience=0.0, adapter_slots=1))
+    first, second = (request(name, max_tokens=0, output=None) for name in ("first", "second"))
+    harness.add(structs.replace(first, adapter=A))
+    harness.plan()
+    harness.commit()  # A is loaded
+    harness.add(structs.replace(second, adapter=B))  # the slot is drained for it
+    assert isinstance(harness.plan(), BatchPlan)
+    harness.abort("first")
+    harness.add(structs.replace(first, request_id="again", adapter=A))
+    harness.commit()
+    harness.abort("second")
+    plan = harness.plan()
+    assert isinstance(plan, BatchPlan) and plan.chunks
+    harness.drain()

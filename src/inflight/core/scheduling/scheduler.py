@@ -157,13 +157,13 @@ class Scheduler:
         """
         self._time.now = self._sessions.now = now
         self._state.prefix_loads.rejoin()
+        if self._adapters.wanted:  # first, as a strategy names the waiting that may join
+            self._join_queues(self._adapters.start_loads())
         shape = self._strategy.shape(self._view())
         if isinstance(shape, WaitUntil):
             self._lanes.charge_all_waiting("window", self._running.blocks_by_lane)
             self._round_began = None
             return shape
-        if self._adapters.wanted:
-            self._join_queues(self._adapters.start_loads())
         plan = self._make_plan(shape)
         if plan is None:
             return WaitForTransfers() if self.transfers_out and not self.idle else None

@@ -122,6 +122,26 @@ def test_an_excluded_bound_is_not_written(bounds: dict[str, Any], text: str, bet
 
 
 @pytest.mark.parametrize(
+    ("bounds", "texts", "others"),
+    [
+        ({"exclusiveMinimum": -0.95}, {"-0.9", "-0.94"}, {"-0.95", "-1"}),
+        ({"maximum": 100.955}, {"100", "100.9", "100.95", "100.955"}, {"100.96", "101"}),
+        ({"exclusiveMaximum": 2.305}, {"2.3", "2.304"}, {"2.305", "2.31"}),
+        ({"minimum": 0.9, "maximum": 0.955}, {"0.9", "0.95", "0.955"}, {"0.8", "0.96"}),
+        ({"minimum": 0.95, "exclusiveMaximum": 0.955}, {"0.95", "0.954"}, {"0.9", "0.955"}),
+        ({"minimum": -0.955, "maximum": 0.25}, {"-0.95", "-0.9", "0.2", "0.25"}, {"-0.96", "0.3"}),
+        ({"maximum": 20.5, "multipleOf": 0.25}, {"20.5", "20.25", "20"}, {"20.75", "20.4", "21"}),
+        ({"minimum": -7.6, "maximum": 20.6, "multipleOf": 0.25}, {"-7.5", "20.5"}, {"-7.75", "20.75"}),
+    ],
+)
+def test_numbers_that_a_bound_begins_with_are_written(
+    bounds: dict[str, Any], texts: set[str], others: set[str]
+) -> None:
+    compiled = Compiled({"type": "number", **bounds})
+    assert {text for text in texts | others if compiled.takes(text)} == texts
+
+
+@pytest.mark.parametrize(
     ("bounds", "texts"),
     [
         ({"minimum": 10.05, "maximum": 10.55, "multipleOf": 0.5}, {"10.5"}),

@@ -107,7 +107,7 @@ class _Lowering:
         if isinstance(given.schema, bool):
             return given.schema
         schema = given.schema
-        edge = numbers.unwritten_edge(schema, types)
+        more = numbers.unwritten(schema, types)
         for rewrite in (numbers.bounded, texts.writable, containers.array_items):
             found, left = rewrite(schema, types)
             self.left.update(left)
@@ -124,7 +124,7 @@ class _Lowering:
             ways = [schema]
         if not ways and (others := sorted(types_of(schema) - {"object"})):  # no object is valid
             ways = [{**{name: one for name, one in schema.items() if _OF_TYPES.get(name) != "object"}, "type": others}]
-        lowered = [self._descended(way, given.parts) for way in ways] + [{"const": edge}] * (edge is not None)
+        lowered = [self._descended(way, given.parts) for way in ways] + [{"enum": more}] * bool(more)
         lowered = [one for one in lowered if one is not False]
         return lowered[0] if len(lowered) == 1 else {"anyOf": lowered} if lowered else False
 

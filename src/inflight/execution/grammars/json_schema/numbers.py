@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
 MAX_BOUND = 10**15  # floats are exact to a unit here, and 64-bit integers reach further
@@ -123,17 +123,51 @@ def _just(bound: float) -> float:
     return float(f"1e{len(str(int(abs(bound)))) - DIGITS}") if bound else MIN_BOUND
 
 
-def unwritten_edge(schema: dict[str, Any], types: frozenset[str]) -> float | None:
-    """Return an included bound that the library writes with the other's digits alone: 0.5 in [0.5, 0.55] as 0.50."""
+def unwritten(schema: dict[str, Any], types: frozenset[str]) -> list[float]:
+    """Return valid numbers that the library writes with zeros behind them alone: of a bound away from 0 those that it
+    begins with, 0.9 below 0.95 as 0.90; in [0.5, 0.55] the bound with fewer digits, 0.5 as 0.50. And bounds that it
+    does not write at all: up to 20.5 the last multiple of 0.25."""
+    if "number" not in types or not set(schema) <= {"type", *_KEYWORDS}:
+        return []
+    if "multipleOf" in schema:
+        return _short_multiples(schema)
     low, low_out, high, high_out = _edges(schema)
-    if low is None or high is None or not (_is_near(low) and _is_near(high)):
-        return None
-    if low * high <= 0 or int(low) != int(high) or low > high:
-        return None
-    if "number" not in types or not set(schema) <= {"type", *_LOWER, *_UPPER}:
-        return None
-    near, far, is_out = (low, high, low_out) if low > 0 else (high, low, high_out)
-    return near if not is_out and near != int(near) and _places(near) < _places(far) else None
+    if any(bound is not None and not _is_near(bound) for bound in (low, high)):
+        return []
+    found = [
+        *([] if high is None or high < 0 else _beginnings(high)),
+        *([] if low is None or low > 0 else _beginnings(low)),
+    ]
+    if low is not None and high is not None and low * high > 0 and int(low) == int(high) and low <= high:
+        near, far, is_out = (low, high, low_out) if low > 0 else (high, low, high_out)
+        if not is_out and near != int(near) and _places(near) < _places(far):
+            found.append(near)
+
+    def is_within(one: float) -> bool:
+        above = low is None or one > low or (one == low and not low_out)
+        return above and (high is None or one < high or (one == high and not high_out))
+
+    return sorted({one for one in found if is_within(one)})
+
+
+def _short_multiples(schema: dict[str, Any]) -> list[float]:
+    """Return the outermost multiples that have a fraction, with fewer digits than the step."""
+    if _step(schema["multipleOf"]) is None:
+        return []
+    given, places = dict(schema), _places(schema["multipleOf"])
+    _tighten(given)
+    low, low_out, high, high_out = _edges(given)
+    if low is not None and high is not None and low > high:
+        return []
+    edges = [bound for bound, is_out in ((low, low_out), (high, high_out)) if bound is not None and not is_out]
+    return [one for one in edges if 0 < _places(one) < places]
+
+
+def _beginnings(bound: float) -> list[float]:
+    """Return the numbers with a fraction that a bound's digits begin with."""
+    digits = Decimal(repr(bound))
+    cut = (digits.quantize(Decimal(1).scaleb(-places), ROUND_DOWN) for places in range(1, min(_places(bound), DIGITS)))
+    return [float(one) for one in cut if one != one.to_integral_value()]
 
 
 def _places(number: float) -> int:
