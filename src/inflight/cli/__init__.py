@@ -37,6 +37,7 @@ VERBS = {
     "replay": "Run a record again, and report the first difference in its plans.",
     "calibrate": "Measure step times of this machine, for the simulator.",
     "plan": "Size a deployment: how many of which GPUs, under which settings, and why.",
+    "lab": "Compare policies of your own and ours, on several workloads, in simulation and on the real engine.",
     "tune": "Search the settings that serve a workload best, in simulation and on the real engine.",
     "models": "Compare models: memory, speed at best; or list the families that run.",
     "doctor": "Measure this machine: instruction set, bandwidth, peak rates, which models fit.",

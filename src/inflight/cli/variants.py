@@ -64,7 +64,7 @@ def read_variants(texts: Sequence[str]) -> list[Variant]:
 def read_served(texts: Sequence[str]) -> list[ServedVariant]:
     """Put options that hold for all before those of each server, which win."""
     verb = click.get_current_context(silent=True)
-    for_all = _as_words(_given(verb)) if verb else []
+    for_all = _as_words(_given(verb, _setting)) if verb else []
     return [ServedVariant(name, (*for_all, *words)) for name, words in map(_read_served, texts)]
 
 
@@ -104,21 +104,40 @@ def _as_words(values: Mapping[str, Any]) -> list[str]:
 
 
 def _read_one(text: str) -> Variant:
-    name, words, options = _named_words("--setting", "small steps=--max-num-seqs 8", text)
+    name, options, (engine, scheduling) = read_named(_setting, "--setting", "small steps=--max-num-seqs 8", text)
+    return Variant(name, options, engine, scheduling)
+
+
+def read_named(command: click.Command, option: str, example: str, text: str) -> tuple[str, str, Any]:
+    """Read NAME=OPTIONS over the options of the verb.
+
+    Args:
+        command: Has the options that may be given, and returns what is made of them.
+        option: Its name in errors.
+        example: A text in this form.
+        text: As the user wrote it.
+
+    Returns:
+        The name, the options as written, and the command's answer.
+
+    Raises:
+        click.UsageError: The text is not in this form, or its options are wrong.
+    """
+    name, words, options = _named_words(option, example, text)
     verb = click.get_current_context(silent=True)
     try:
-        context = _setting.make_context(name, words, parent=verb, default_map=_given(verb) if verb else {})
+        context = command.make_context(name, words, parent=verb, default_map=_given(verb, command) if verb else {})
         with context:
-            engine, scheduling = _setting.invoke(context)
+            made = command.invoke(context)
     except (click.UsageError, SettingsError) as error:
         sentence = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        raise click.UsageError(f"--setting {name!r}: {sentence}") from None
-    return Variant(name, options.strip(), engine, scheduling)
+        raise click.UsageError(f"{option} {name!r}: {sentence}") from None
+    return name, options.strip(), made
 
 
-def _given(verb: click.Context) -> dict[str, Any]:
+def _given(verb: click.Context, command: click.Command) -> dict[str, Any]:
     """Return the options for all settings: of a configuration file, a preset, the environment, the command line."""
-    names = {parameter.name for parameter in _setting.params}
+    names = {parameter.name for parameter in command.params}
     given = {name: value for name, value in (verb.default_map or {}).items() if name in names}
     sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     typed = [name for name in names if verb.get_parameter_source(str(name)) in sources]

@@ -89,10 +89,7 @@ class Verb(click.Command):
     """A verb. An option comes from the command line, else the environment, else --config, else its default."""
 
     def __init__(self, *args: Any, **kwargs: Any):
-        kwargs["context_settings"] = {"help_option_names": HELP_NAMES} | kwargs.get("context_settings", {})
         super().__init__(*args, **kwargs)
-        # click keeps the option of the first context, which has no group above it where a reference is made.
-        self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
         for parameter in self.params:
             parameter.envvar = variables_of(parameter)
 
@@ -118,6 +115,10 @@ class Verb(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         with _naming_variables(ctx):
             return super().invoke(ctx)
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return the names in any context; click keeps the option of the first one, of a command line or not."""
+        return HELP_NAMES
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return --help, with the name of a group where there are many options."""
