@@ -18,6 +18,7 @@ from inflight.config.engine import LOGIT_ROWS, EngineSettings, resolve_rows
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.threads import resolve_threads
 from inflight.core.types.plan import Capacity, Executor
+from inflight.core.types.suspension import Suspender
 from inflight.engine.clock import Clock, MonotonicClock, VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.engine.protocols import GrammarGate
@@ -152,8 +153,9 @@ def assemble(
     scheduling: SchedulingSettings,
     observer: Observer | None = None,
     grammars: GrammarGate | None = None,
+    suspender: Suspender | None = None,
 ) -> EngineLoop:
     """A scheduler and its loop around an executor."""
     scheduler = scheduler_for(executor.capacity, settings, scheduling)
     watched = executor if observer is None else Watched(executor, observer)
-    return EngineLoop(scheduler, watched, clock, grammars=grammars)
+    return EngineLoop(scheduler, watched, clock, grammars=grammars, suspender=suspender)

@@ -41,7 +41,10 @@ SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the content
     "embeddings": Subject("Vectors and scores of texts", ("embeddings",)),
     "scheduling": Subject(
         "What batching and scheduling bring",
-        ("field", "strategies", "early_end", "long_prompts", "overload", "fairness", "batch_lane", "programs"),
+        (
+            *("field", "strategies", "early_end", "long_prompts", "suspension", "overload", "fairness", "batch_lane"),
+            "programs",
+        ),
     ),
     "speculation": Subject("What speculation brings", ("speculation", "suffix_index")),
     "memory": Subject(

@@ -281,3 +281,21 @@ def test_an_itl_target_is_the_step_target_of_background_lanes_that_set_none() ->
         assert targets({"batch": {"step_target": target}})["batch"] == target
     bulk = {"bulk": {"background": True, "step_target": "off"}}
     assert targets(bulk, strategy="adaptive", itl_target=0.05) == {"interactive": "auto", "batch": 0.05, "bulk": "off"}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"prefill_suspension": -0.5}, "--prefill-suspension is -0.5; give a share"),
+        ({"prefill_suspension": float("nan")}, "--prefill-suspension is nan; give a share"),
+        ({"prefill_suspension": 9}, "--prefill-suspension is 9; give a share"),
+        ({"prefill_suspension": "half"}, "--prefill-suspension is 'half'; give a"),
+        (
+            {"prefill_suspension": 1.0, "strategy": "static"},
+            "--prefill-suspension has no effect with --strategy static",
+        ),
+    ],
+)
+def test_a_share_of_suspension_is_checked(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        SchedulingSettings.of(**given)

@@ -57,7 +57,9 @@ from inflight.core.types.plan import (
     BatchPlan,
     Capacity,
     Chunk,
+    Done,
     NewRequest,
+    Pending,
     StepResult,
     Transfer,
     Transferred,
@@ -122,7 +124,7 @@ Drafting = Literal["planned", "executor", "fickle", "measured", "measured execut
 # Of a setup, as a scheduler's configuration has them.
 CONFIGURED = (
     *("token_budget", "prefix_caching", "watermark", "allocation", "preemption", "lane_floor", "longest_chunk"),
-    *("spacing", "host_is_tier", "session_eviction"),
+    *("spacing", "host_is_tier", "session_eviction", "prefill_suspension"),
 )
 
 
@@ -150,6 +152,7 @@ class Setup:
     copy_seconds: float = 0.01
     host_is_tier: bool = False
     session_eviction: bool = False
+    prefill_suspension: float = 0.0  # steps are suspended at depth 1
     oracle: bool = False
     lane_floor: float = 0.0
     right_drafts: float | None = None  # share; None: nothing is drafted
@@ -224,6 +227,7 @@ class Setup:
                 sources=self._sources(),
                 sink=self.tier,
                 identity=identity if self.peers else None,
+                min_suspended=2,
             )
         )
 
@@ -249,7 +253,10 @@ class Setup:
 
     def executor(self) -> FaultyExecutor:
         elsewhere = Elsewhere({} if self.tier is None else self.tier.elsewhere)
-        return FaultyExecutor(self.capacity, seconds, self.fate, self.draft(), elsewhere)
+        executor = FaultyExecutor(self.capacity, seconds, self.fate, self.draft(), elsewhere)
+        if self.prefill_suspension:
+            executor.suspend_when(lambda seconds: True)
+        return executor
 
     def _strategy(self, latency: LatencyModel) -> Strategy:
         match self.strategy:
@@ -362,6 +369,7 @@ class FaultyExecutor(NullExecutor):
         if not self.fail_next:
             return done
         short, self.fail_next = self.fail_next == "memory", False
+        done.result()  # a step that could be suspended is computed to its end
         size = self.capacity.block_size
         for chunk in plan.chunks:
             for table in self._rows[chunk.row].tables:
@@ -372,7 +380,7 @@ class FaultyExecutor(NullExecutor):
                 self._snapshots[slot] ^= 0xDEAD
             self._rows[chunk.row].state ^= 0xDEAD
         result = StepResult(plan.step, (), done.result().seconds, error=f"Step {plan.step} broke.", out_of_memory=short)
-        return type(done)(result)
+        return Done(result)
 
 
 def _is_load(transfer: Transfer) -> bool:
@@ -448,7 +456,8 @@ class Harness:
         self.adapter_loads: dict[int, AdapterLoad] = {}  # that are out, by transfer_id
         self.adapters: dict[int, Adapter] = {}  # that are there, by slot
         self.doomed: set[int] = set()  # identities of clients whose step broke, in a batch that has not ended
-        self.flights: deque[tuple[BatchPlan, StepResult]] = deque()
+        self.flights: deque[tuple[BatchPlan, Pending]] = deque()
+        self.interim_tokens = 0  # within the step in flight
         self.alive: dict[str, Client] = {}
         self.compute: dict[int, Compute] = {}
         self.owners: list[tuple[Client, int]] = []  # by sequence number: whose it is, and which sample
@@ -521,6 +530,7 @@ class Harness:
         protected = inside.protected(self.scheduler)
         before, wanting = list(inside.running(self.scheduler)), inside.wanting(self.scheduler)
         plan = self.scheduler.plan(self.now)
+        self.interim_tokens = 0
         joined = {one.number for one in inside.running(self.scheduler) if one not in before}
         self._check_preempted(plan, [one for one in before if one.row is None and one.finish is None], wanting, joined)
         if isinstance(plan, BatchPlan):
@@ -535,7 +545,7 @@ class Harness:
             self._move_states(plan)
             self.plans.append(plan)
             self.executor.fail_next = fail
-            self.flights.append((plan, self.executor.submit(plan).result()))
+            self.flights.append((plan, self.executor.submit(plan)))
         elif isinstance(plan, WaitForTransfers):
             assert self.executor.in_flight, "it waits for nothing"
         else:
@@ -545,15 +555,41 @@ class Harness:
         self.check()
         return plan
 
+    @property
+    def is_suspended(self) -> bool:
+        return len(self.flights) == 1 and self.executor.suspension is not None
+
+    def interim(self, fail: bool | str = False) -> BatchPlan | None:
+        """Plans an interim step."""
+        self.log.append(("interim", fail, self.now))
+        ((within, _),) = self.flights
+        before = list(inside.running(self.scheduler))
+        plan = self.scheduler.plan_interim(within, self.now)
+        assert all(one.row is not None or one.finish is not None for one in before), "it preempts nobody"
+        if plan is not None:
+            assert plan.step == len(self.plans) and plan.within == within.step and not plan.may_suspend
+            assert not {one.sequence_id for one in plan.chunks} & {one.sequence_id for one in within.chunks}
+            self.interim_tokens += plan.tokens
+            assert self.interim_tokens <= self.setup.prefill_suspension * within.tokens, "the suspended step starves"
+            self._check_plan(plan, set())
+            self.plans.append(plan)
+            self.executor.fail_next = fail
+            self.flights.append((plan, self.executor.submit(plan)))
+        self.check()
+        return plan
+
     def commit(self) -> list[Event]:
-        """Takes in the oldest plan in flight."""
+        """Takes in the oldest plan in flight, or the interim step within it."""
         self.log.append(("commit", self.now))
+        if self.flights[-1][0].within is not None:
+            self.flights.reverse()
         hit = self._unfinished_in(self.flights[0][0])
         at_risk = set().union(*(self._unfinished_in(plan) for plan, _ in self.flights))
         together = inside.batches_together(self.scheduler)
         clients = dict(self.alive)
         is_lost = self._is_lost(self.flights[0][0])
-        plan, result = self.flights.popleft()
+        plan, pending = self.flights.popleft()
+        result = pending.result()
         result = structs.replace(result, transferred=self._poll())
         if result.error is not None:
             self.freed_again |= set(plan.freed_rows)
@@ -607,7 +643,10 @@ class Harness:
         """One round of the engine's loop."""
         while len(self.flights) < self.setup.depth and isinstance(self.plan(fail), BatchPlan):
             fail = False
-        events = self.commit() if self.flights else self.poll()
+        events: list[Event] = []
+        while self.is_suspended and self.scheduler.interim.due:
+            events += self.commit() if self.interim(fail) is not None else []
+        events += self.commit() if self.flights else self.poll()
         self.now += 0.25
         return events
 
@@ -713,7 +752,7 @@ class Harness:
         beside = beside or (self.setup.host_is_tier and any(self.setup.windows))
         assert plan.chunks or (plan.transfers and beside) or plan.adapter_loads
         self._check_adapter_loads(plan)
-        if plan.chunks:
+        if plan.chunks and plan.within is None:
             self._check_limits(plan)
         assert len({chunk.sequence_id for chunk in plan.chunks}) == len(plan.chunks) <= self.setup.max_rows
         for row in plan.freed_rows:

@@ -62,6 +62,7 @@ def setups(draw: st.DrawFn) -> Setup:
     windows = draw(st.sampled_from(WINDOWS))
     snapshots = draw(st.sampled_from([0, 0, 1, 2, 3, 6, 20]))
     block_size = draw(st.integers(1, 2 if beyond else 4))
+    depth = draw(st.integers(1, 2))
     return Setup(
         num_blocks=draw(st.integers(3, 12)) * len(windows),
         block_size=block_size,
@@ -70,7 +71,8 @@ def setups(draw: st.DrawFn) -> Setup:
         prefix_caching=draw(st.sampled_from([beyond, True])),
         watermark=draw(st.sampled_from([0.0, 0.1, 0.5])),
         max_model_len=draw(st.sampled_from([8, 24])),
-        depth=draw(st.integers(1, 2)),
+        depth=depth,
+        prefill_suspension=draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])) if depth == 1 else 0.0,
         strategy=draw(st.sampled_from(STRATEGIES)),  # type: ignore[arg-type]
         batch_size=draw(st.integers(1, max_rows)),
         patience=draw(st.sampled_from([0.25, 2.0])),
@@ -207,6 +209,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(fail=st.sampled_from(FAULTS))
     def plan(self, fail: bool | str) -> None:
         self.harness.plan(fail and self.fragile)
+
+    @precondition(lambda self: self.harness.is_suspended)
+    @rule(fail=st.sampled_from(FAULTS))
+    def interim(self, fail: bool | str) -> None:
+        self.harness.interim(fail and self.fragile)
 
     @precondition(lambda self: self.harness.flights)
     @rule()

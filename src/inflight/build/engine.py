@@ -33,6 +33,7 @@ from inflight.config.threads import thread_cpus
 from inflight.core.kv.prefix_cache import KVEventQueue
 from inflight.core.types.plan import Capacity, Executor
 from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.suspension import Suspender
 from inflight.counted import seconds_of_parts
 from inflight.engine.clock import MonotonicClock
 from inflight.engine.loop import EngineLoop
@@ -46,6 +47,7 @@ from inflight.execution.kv.kv_groups import kv_groups
 from inflight.execution.memory import kv_shape
 from inflight.execution.packer import Progress
 from inflight.execution.parallel.shards import cut_model
+from inflight.execution.runner import ModelRunner
 from inflight.frontend.adapter_names import AdapterNames
 from inflight.frontend.defaults import sampling_defaults
 from inflight.frontend.prompts import PromptEncoder, stop_text
@@ -294,6 +296,7 @@ def _assemble(
     resolved = _resolved(settings, prepared, computing) | {"end_token_ids": ends.resolved()}
     capacity = built.executor.capacity
     driven: Executor = built.executor if arguments.wrap is None else arguments.wrap(built.executor, device)
+    suspender = _suspender(computing, driven, prepared.drafting.scheduling, resolved)
     scheduler = make_scheduler(
         capacity,
         prepared.rules,
@@ -306,6 +309,7 @@ def _assemble(
         sources=connectors.sources(capacity),
         identity=connectors.export_identity,
         sink=connectors.sink,
+        suspends=suspender is not None,
     )
     loop = EngineLoop(
         scheduler,
@@ -315,6 +319,7 @@ def _assemble(
         observers=[] if arguments.record is None else [_recorder(arguments.record, resolved, capacity)],
         grammars=computing.grammars,
         kv_tiers=connectors.of_loop,
+        suspender=suspender,
     )
     start = replace(built.seconds, header=text.header, text=text_seconds)
     log.debug("Loaded: %s", seconds_of_parts(start.parts()))  # at a server, its line "Ready" has them
@@ -334,6 +339,24 @@ def _assemble(
         text_prompts=text.prompts,
         peer_transfers=connectors.peer_transfers,
     )
+
+
+def _suspender(
+    computing: _Computing, driven: Executor, scheduling: SchedulingSettings, resolved: dict[str, Resolved]
+) -> Suspender | None:
+    """Return what suspends the executor's steps, if the settings ask for it; None, and the reason in `resolved`, where
+    it does not."""
+    if not scheduling.prefill_suspension:
+        return None
+    suspends = computing.backend.depth == 1 and isinstance(driven, ModelRunner) and not computing.built.states.snapshots
+    suspender = driven.suspending if suspends and isinstance(driven, ModelRunner) else None
+    if suspender is None:
+        resolved["prefill_suspension"] = Resolved(
+            0.0,
+            "steps are not suspended on a GPU, with recurrent state, where engines share the cores, where a model or "
+            "heads draft, and where layers are sent to a peer as they are computed",
+        )
+    return suspender
 
 
 def _resolved(settings: EngineSettings, prepared: _Prepared, computing: _Computing) -> dict[str, Resolved]:

@@ -81,12 +81,14 @@ def make_scheduler(
     sources: Sequence[KVSource] = (),
     identity: Fingerprint | None = None,
     sink: KVStore | None = None,
+    suspends: bool = True,
 ) -> Scheduler:
     """Make a scheduler for this capacity.
 
     Args:
         make: makes the scheduler.
         kv_event_queue, sources, identity, sink: as of the scheduler.
+        suspends: whether the executor can suspend steps.
     """
     config = SchedulerConfig(
         capacity,
@@ -111,6 +113,7 @@ def make_scheduler(
         sink=sink,
         host_is_tier=settings.kv_cache_host is not None,
         session_eviction=settings.kv_eviction == "sessions",
+        prefill_suspension=scheduling.prefill_suspension if suspends else 0.0,
     )
     return make(config)
 

@@ -31,6 +31,7 @@ from inflight.core.strategies import StrategyEntry
 from inflight.core.strategies.registry import OPTIONS, STRATEGIES
 from inflight.counted import UNBOUNDED
 
+SUSPENDED = ("chunked", "adaptive", "continuous")  # strategies whose steps may be suspended
 MAX_QUEUED = 1024  # requests that may wait under admission auto, when nothing else bounds them
 
 
@@ -63,6 +64,11 @@ class SchedulingSettings:
         0.05,
         "Minimum share of tokens the batch lane gets while it has work; 0: none guaranteed.",
         bound=Bound(0, 1, "a share of the steps' tokens from 0 (none) to below 1, such as 0.05", below=True),
+    )
+    prefill_suspension: float = setting(
+        0.0,
+        "Share of a step's tokens that short prompts may take within it, between two layers; 0: they wait for its end.",
+        bound=Bound(0, 4, "a share of a step's tokens from 0 (no step is suspended) to 4"),
     )
     kv_allocation: Literal["paged", "reserve-request", "reserve-max"] = setting(
         "paged", "paged, reserve-request, reserve-max."
@@ -233,6 +239,7 @@ _MEANINGFUL_WITH = {
     "max_queued_requests": ("admission", ("queue", "auto")),
     "max_queued_tokens": ("admission", ("queue", "auto")),
     "ttft_target": ("admission", ("slo",)),
+    "prefill_suspension": ("strategy", SUSPENDED),
 }
 
 

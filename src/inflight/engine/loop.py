@@ -4,6 +4,9 @@
 thread of the engine under `bridge`). With depth 2 the next plan is made and submitted while the one before it runs.
 Where nothing can be computed before a transfer has ended, each round waits a moment for one.
 
+With a suspender a step may be suspended for short prompts (`core.types.suspension`): the round ends then, and the next
+one computes an interim step, or goes on.
+
 A step is a transaction. If a fault or Ctrl-C comes before its result, it is committed as failed, and the exception goes
 on. If a method of the scheduler itself is interrupted, all requests end with an error and the scheduler is reset.
 Either way the next call finds an engine that works.
@@ -11,6 +14,7 @@ Either way the next call finds an engine that works.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -28,6 +32,7 @@ from inflight.core.types.events import Event
 from inflight.core.types.plan import BatchPlan, Executor, Pending, StepResult, Transferred, WaitForTransfers, WaitUntil
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import Grammar
+from inflight.core.types.suspension import Suspender
 from inflight.core.types.timings import Timings
 from inflight.engine.clock import Clock
 from inflight.engine.observers import EngineObserver, EngineObservers
@@ -37,7 +42,7 @@ POLL_SECONDS = 0.01  # for which a round waits for a transfer; a request that co
 CLOSING_SECONDS = 5.0  # at the end, for blocks that are still to be stored
 
 
-class _Flight(Struct):
+class _Flight(Struct, eq=False):
     """A step in flight. pending: None before the executor has the plan, and once its result was asked for."""
 
     plan: BatchPlan
@@ -75,6 +80,7 @@ class EngineLoop:
         observers: Iterable[EngineObserver] = (),
         grammars: GrammarGate | None = None,
         kv_tiers: KVTiers | None = None,
+        suspender: Suspender | None = None,
     ):
         """Create an engine.
 
@@ -86,7 +92,15 @@ class EngineLoop:
             observers: Notified of all that happens.
             grammars: Compiles grammars; None: the executor supports none.
             kv_tiers: Tiers and peers of the KV cache; None: there are none.
+            suspender: Suspends the executor's steps, at depth 1; None: no step is suspended.
         """
+        assert suspender is None or depth == 1, "steps are not planned beside one that may be suspended"
+        self._suspender = suspender
+        self._resumed = 0.0  # when the step in flight began or went on
+        self._passed = 0.0  # seconds of it before that
+        self._until = math.inf  # when the caller has more to do
+        if suspender is not None:
+            suspender.suspend_when(self._is_suspension_due)
         self._kv_tiers = kv_tiers
         self.clock = clock
         self.grammars = grammars
@@ -190,22 +204,33 @@ class EngineLoop:
             self._undelivered = [event for event in self._undelivered if event.request_id != request_id]
         return events
 
-    def advance(self, unlocked: AbstractContextManager[object] | None = None) -> list[Event] | WaitUntil:
-        """Do one round: fill the pipeline, then commit its oldest step.
+    def advance(
+        self, unlocked: AbstractContextManager[object] | None = None, until: float = math.inf
+    ) -> list[Event] | WaitUntil:
+        """Do one round: fill the pipeline, then commit its oldest step, or an interim step of a suspended one.
 
         Args:
             unlocked: Entered while the executor computes; other threads may add and abort then.
+            until: When the caller, which adds requests between rounds, has the next one; a step that may be suspended
+                is suspended then.
 
         Returns:
-            The events; WaitUntil when there is work that may not start yet; no event when there is no work, or it waits
-            for a transfer.
+            The events; WaitUntil when there is work that may not start yet; no event when there is no work, it waits
+            for a transfer, or a step was suspended.
         """
         self._recover_broken_step()
         if self._undelivered:
             return self._take_events()
         unlocked = unlocked or nullcontext()
+        self._until = until
         try:
-            outcome = self._fill(unlocked)
+            outcome: WaitUntil | WaitForTransfers | None = None
+            if self._suspender is not None and self._suspender.suspension is not None:
+                self._serve_suspended(self._suspender, unlocked)
+            else:
+                outcome = self._fill(unlocked)
+            if self._is_suspended:
+                return []
             if self._flights:
                 self._commit(unlocked)
                 return self._take_events()
@@ -269,22 +294,64 @@ class EngineLoop:
                 flight = _Flight(plan, now)
                 self._flights.append(flight)
             self._observers.planned(plan)
+            self._resumed, self._passed = now, 0.0
             with unlocked:
                 flight.pending = self._executor.submit(plan)
+            self._note_suspension()
         return None
 
+    # -- suspended steps ----------------------------------------------------------------------------------------
+
+    def _is_suspension_due(self, seconds: float) -> bool:
+        """Return whether a step is to be suspended so many seconds after it began or went on. Asked between its layers,
+        while other threads may add requests."""
+        return self._scheduler.interim.due or self._resumed + seconds >= self._until
+
+    @property
+    def _is_suspended(self) -> bool:
+        """Whether the step in flight rests, and no interim step is to be committed."""
+        if self._suspender is None or self._suspender.suspension is None:
+            return False
+        return len(self._flights) == 1
+
+    def _note_suspension(self) -> None:
+        """Let the seconds of a step pass that was just suspended."""
+        if self._suspender is not None and (suspension := self._suspender.suspension) is not None:
+            self._passed += suspension.seconds
+            self.clock.passed(suspension.seconds)
+
+    def _serve_suspended(self, suspender: Suspender, unlocked: AbstractContextManager[object]) -> None:
+        """Compute an interim step, or go on with the suspended one."""
+        now = self.clock.now()
+        suspended = self._flights[0].plan
+        with self._scheduler_call:
+            plan = self._scheduler.plan_interim(suspended, now) if self._scheduler.interim.due else None
+            if plan is not None:
+                flight = _Flight(plan, now)
+                self._flights.append(flight)
+        if plan is not None:
+            self._observers.planned(plan)
+            with unlocked:
+                flight.pending = self._executor.submit(plan)
+            return
+        self._resumed = now
+        with unlocked:
+            suspender.resume()
+        self._note_suspension()
+
     def _commit(self, unlocked: AbstractContextManager[object]) -> None:
-        """Commit the oldest step."""
-        flight = self._flights[0]
+        """Commit the oldest step, or the interim step within it."""
+        is_interim = self._flights[-1].plan.within is not None
+        flight = self._flights[-1 if is_interim else 0]
         with unlocked:
             result = self._result(flight)
         if self._scheduler.transfers_out:
             result = structs.replace(result, transferred=self._transferred(0.0))
-        self.clock.passed(result.seconds)
+        self.clock.passed(result.seconds if is_interim else max(0.0, result.seconds - self._passed))
         now = self.clock.now()
         with self._scheduler_call:
             events = self._scheduler.commit(flight.plan, result, now)
-            self._flights.popleft()
+            self._flights.remove(flight)
             self._undelivered += events
         self._observers.step(flight.plan, result, flight.planned, now)
         self._observers.events(events, now)
@@ -333,6 +400,8 @@ class EngineLoop:
         """
         if self._scheduler_call.interrupted:
             self._flights.clear()
+            if self._suspender is not None:
+                self._suspender.drop_suspended()
             if self._kv_tiers is not None:
                 self._kv_tiers.abandon()
             while self._executor.poll(POLL_SECONDS) is not None:

@@ -105,7 +105,7 @@ class Recorder(EngineObserver):
         self._before_commit[plan.step] = self._next_commit
 
     def step(self, plan: BatchPlan, result: StepResult, planned: float, committed: float) -> None:
-        self._next_commit = plan.step + 1
+        self._next_commit += 1
         yielded: tuple[Sampled | Scored | Pooled, ...] = (*result.sampled, *result.scored, *result.pooled)
         self._write(
             StepRecord(
@@ -121,6 +121,7 @@ class Recorder(EngineObserver):
                 error=result.error,
                 out_of_memory=result.error is not None and result.out_of_memory,
                 transferred=result.transferred,
+                suspended_at=result.suspended_at,
                 faults=tuple(Fault(one.sequence_id, one.error) for one in yielded if one.error is not None),
             )
         )

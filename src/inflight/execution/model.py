@@ -9,7 +9,7 @@ The residual stream and the logits are float32; activations between are in the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from inflight.execution import ops
 from inflight.execution.backends.protocol import Activation, Backend, ForwardPass, Linear
@@ -19,18 +19,28 @@ from inflight.execution.program import Program, Workspace
 from inflight.execution.weights import LayerWeights, ModelWeights
 from inflight.models.spec import Head, ModelSpec
 
+SPAN = 2  # layers between two places where a pass may rest: fewer cost 0.1 % of a step and more
+
 
 class Model:
     """Runs passes one after the other: their activations are the same memory."""
 
     def __init__(
-        self, spec: ModelSpec, weights: ModelWeights, backend: Backend, max_tokens: int, max_logit_rows: int
+        self,
+        spec: ModelSpec,
+        weights: ModelWeights,
+        backend: Backend,
+        max_tokens: int,
+        max_logit_rows: int,
+        rows: Workspace | None = None,
     ) -> None:
-        """Record the passes. max_tokens: of a pass. max_logit_rows: of one call to `logits`."""
+        """Record the passes. max_tokens: of a pass. max_logit_rows: of one call to `logits`. rows: memory for so many,
+        of another model; None: its own."""
         self.weights, self.max_tokens, self.max_logit_rows = weights, max_tokens, max_logit_rows
         self._spec, self._backend = spec, backend
         self._tokens = Workspace(backend.activation, max_tokens)  # a row for each token of a pass
-        self._rows = Workspace(backend.activation, max_logit_rows)  # a row for each position or text that is asked for
+        # A row for each position or text that is asked for.
+        self._rows = rows or Workspace(backend.activation, max_logit_rows)
         self._hidden = self._tokens.take("hidden", spec.hidden_size, "float32")  # [T, E], the residual stream
         self._taps = {len(weights.layers): self._hidden}  # by the layer that reads it
         self._between_layers: Callable[[], None] | None = None
@@ -60,6 +70,8 @@ class Model:
             layers.append(program)
             program = Program(self._tokens)
         self._by_layer = [self._backend.compile(layer) for layer in layers]
+        spans = [layers[first : first + SPAN] for first in range(0, len(layers), SPAN)]
+        self._spans = [(len(span), self._backend.compile(Program.joined(span))) for span in spans]
         self._layers = self._backend.compile(Program.joined(layers))
         self._layers_and_logits = self._backend.compile(Program.joined([*layers, self._to_logits]))
 
@@ -87,8 +99,7 @@ class Model:
         """Compute all layers for the pass's tokens and write their keys and values. Where each token is drawn behind,
         their logits are computed in the same run. Raises ValueError for more tokens than the model was made for."""
         self._logits_of = None
-        if batch.num_tokens > self.max_tokens:
-            raise ValueError(f"a step of {batch.num_tokens} tokens does not fit a decoder made for {self.max_tokens}")
+        self._check_size(batch)
         if self._between_layers is None and self._layer_done is None:
             if batch.draws_all and batch.num_tokens <= self.max_logit_rows:
                 batch.run(self._layers_and_logits, range(batch.num_tokens))
@@ -102,6 +113,26 @@ class Model:
             batch.run(layer)
             if self._layer_done is not None:
                 self._layer_done(number)
+
+    def spans(self, batch: ForwardPass) -> Iterator[int]:
+        """Compute all layers as `forward` does, and yield after each few of them how many these were, but after the
+        last. Another pass must not be run by this model meanwhile, but may be by one of other activations (`beside`).
+        """
+        self._logits_of = None
+        self._check_size(batch)
+        for number, (length, span) in enumerate(self._spans, 1):
+            batch.run(span)
+            if number < len(self._spans):
+                yield length
+
+    def beside(self, max_tokens: int) -> Model:
+        """Return a model of the same weights with activations of its own, for passes of at most so many tokens that
+        are run while a pass of this one rests between two layers. They share the memory behind the layers."""
+        return Model(self._spec, self.weights, self._backend, max_tokens, self.max_logit_rows, self._rows)
+
+    def _check_size(self, batch: ForwardPass) -> None:
+        if batch.num_tokens > self.max_tokens:
+            raise ValueError(f"a step of {batch.num_tokens} tokens does not fit a decoder made for {self.max_tokens}")
 
     def logits(self, batch: ForwardPass, places: Sequence[int]) -> Activation:
         """Return logits float32[S, V] after the tokens at `places` (indices into the pass's tokens), computed for these

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, TypeVar
 
@@ -36,6 +36,7 @@ from inflight.execution.grammars.grammar_rows import GrammarRows, PassMasks
 from inflight.execution.kv.block_transfers import BlockTransfers, TierTransfers
 from inflight.execution.passes import PassDecoder, joined, passes, sample, slabs
 from inflight.execution.step_progress import LayerProgress, StepActivity
+from inflight.execution.suspending import SpannedDecoder, Suspending
 
 if TYPE_CHECKING:
     from inflight.execution.drafters.step_drafting import StepDrafter, StepDrafting
@@ -86,6 +87,7 @@ class ModelRunner:
         if adapters is not None:
             assert isinstance(backend, Backend)
             self._adapters = AdapterLoader(adapters, backend, self._batch, self._steps)
+        self._suspending = Suspending(self, decoder)
         self._flights: deque[InFlight] = deque()  # whose results were not taken yet, where rows may have grammars
         self.lost: str | None = None  # a sentence, once the device computes nothing any more
         self._loss_is_raised = False
@@ -104,17 +106,28 @@ class ModelRunner:
         if self.lost is not None:
             raise DeviceLost(self.lost)
         flight = InFlight(self, plan)
-        try:
-            self._run(plan, flight)
-        except Exception as fault:  # whatever breaks a step must end its requests, not the engine
-            flight.fault = fault
-            if self._layers is not None:
-                self._layers.fail_step()
-            if not self.is_lost(fault):
-                self.discard(plan)
+        flight.rest = self._compute(plan, flight)
+        self.advance(flight)
         if self._grammars is not None:
             self._flights.append(flight)
         return flight
+
+    def advance(self, flight: InFlight) -> None:
+        """Begin a step or go on with it, to its end or until it is suspended."""
+        try:
+            self._run(flight)
+        except Exception as fault:  # whatever breaks a step must end its requests, not the engine
+            flight.rest, flight.fault = None, fault
+            if self._layers is not None:
+                self._layers.fail_step()
+            if not self.is_lost(fault):
+                self.discard(flight.plan)
+
+    @property
+    def suspending(self) -> Suspending | None:
+        """Return what suspends steps; None where they are not suspended."""
+        is_plain = self._drafting is None and self._layers is None
+        return self._suspending if is_plain and isinstance(self._decoder, SpannedDecoder) else None
 
     def capture_drafts_ahead(self, seconds: float) -> None:
         """Compile and capture a drafter's own passes; those of the model's decoder are captured by steps."""
@@ -176,14 +189,15 @@ class ModelRunner:
             return sampled
         return self._grammars.sampled(flight.plan, sampled)
 
-    def _run(self, plan: BatchPlan, flight: InFlight) -> None:
-        self._steps.began(bool(plan.chunks))
+    def _run(self, flight: InFlight) -> None:
+        self._steps.began(bool(flight.plan.chunks))
         try:
-            self._compute(plan, flight)
+            self._suspending.run(flight)
         finally:
             self._steps.ended()
 
-    def _compute(self, plan: BatchPlan, flight: InFlight) -> None:
+    def _compute(self, plan: BatchPlan, flight: InFlight) -> Iterator[int]:
+        """Compute a step; yield between layers of its passes, where it may be suspended, how many were computed."""
         if self._layers is not None:
             self._layers.begin(plan)  # before anything by which this step, and not the one before, is broken off
         if plan.transfers:
@@ -204,21 +218,24 @@ class ModelRunner:
             flight.reordered = planned != in_order
         padding = [Chunk(-1, self._capacity.max_rows, 0, length, (), 0) for length in plan.padding]
         cut = not self._capacity.encoder_only
-        parts = list(passes((*planned, *padding), self._decoder.max_tokens, cut)) or [[]]
+        decoder = self._suspending.decoder_of(plan)
+        parts = list(passes((*planned, *padding), decoder.max_tokens, cut)) or [[]]
         for number, chunks in enumerate(parts, 1):
             if self._layers is not None:
                 self._layers.begin_pass(is_last=number == len(parts))
             forward = self._backend.prepare(self._batch, self._kv_cache, chunks)
             follows = self._awaits(chunks)
             masks = None if follows else self._masks(chunks)
-            if chunks:
-                self._decoder.forward(forward)
+            if chunks and plan.may_suspend and isinstance(decoder, SpannedDecoder):
+                yield from decoder.spans(forward)
+            elif chunks:
+                decoder.forward(forward)
             if follows:
                 self._await_tokens()
                 masks = self._masks(chunks)
             if self._drafting is not None:
                 self._drafting.computed(forward, chunks)
-            self._take(forward, chunks, masks)
+            self._take(decoder, forward, chunks, masks)
             flight.passes.append(forward.finish())
             if self._drafting is not None:
                 flight.passes += self._drafting.follow(chunks)
@@ -236,16 +253,16 @@ class ModelRunner:
         while self._flights:
             self._flights[0].result()
 
-    def _take(self, forward: Pass, chunks: Sequence[Chunk], masks: PassMasks | None) -> None:
+    def _take(self, decoder: PassDecoder, forward: Pass, chunks: Sequence[Chunk], masks: PassMasks | None) -> None:
         """Score, draw and pool at the positions of a computed pass that its chunks ask for."""
         if any(chunk.score for chunk in chunks):
             self._score(forward, chunks)
-        sample(self._decoder, forward, chunks, masks)
+        sample(decoder, forward, chunks, masks)
         if any(chunk.pool for chunk in chunks):
             ends = accumulate(chunk.length for chunk in chunks)
             texts = [range(end - one.length, end) for one, end in zip(chunks, ends, strict=True) if one.pool]
-            for pooled in slabs(texts, self._decoder.max_logit_rows):
-                forward.pool(self._decoder.pooled(forward, pooled), [text[-1] for text in pooled])
+            for pooled in slabs(texts, decoder.max_logit_rows):
+                forward.pool(decoder.pooled(forward, pooled), [text[-1] for text in pooled])
 
     def _score(self, forward: Pass, chunks: Sequence[Chunk]) -> None:
         starts = accumulate((chunk.length for chunk in chunks), initial=0)
@@ -275,12 +292,18 @@ class InFlight:
         self.undrafted: tuple[int, ...] = ()
         self.reordered = False  # its chunks are computed in another order than the plan's
         self.fault: Exception | None = None
+        self.rest: Iterator[int] | None = None  # what is still to be computed; yields where it may be suspended
+        self.computed_layers = 0
+        self.suspended_at: tuple[int, ...] = ()
+        self.suspended_seconds = 0.0
         self._result_once: StepResult | None = None
 
     def result(self) -> StepResult:
         """Wait for the result. Raises DeviceLost once; a second call, and steps that were in flight beside it, return
         a failed step."""
         if self._result_once is None:
+            while self.rest is not None:
+                self._runner.advance(self)
             self._result_once = self._result()
             if self.fault is not None:
                 self._runner.raise_loss(self.fault)
@@ -293,7 +316,10 @@ class InFlight:
         except Exception as fault:
             self.fault = self.fault or fault
         finished = done[-1].finished if done and self.fault is None else time.perf_counter()
-        seconds = finished - max(self._started, self._runner.finished)
+        if self.suspended_at:  # others were computed meanwhile, and none before is in flight
+            seconds = finished - self._started - self.suspended_seconds
+        else:
+            seconds = finished - max(self._started, self._runner.finished)
         self._runner.finished = finished
         step = self.plan.step
         if self.fault is not None and self._runner.is_lost(self.fault):
@@ -308,7 +334,14 @@ class InFlight:
         pooled = self._in_order(chain.from_iterable(one.pooled for one in done))
         drafting, undrafted = min(self.draft_seconds, seconds), self.undrafted
         return StepResult(
-            step, sampled, seconds, scored=scored, pooled=pooled, draft_seconds=drafting, undrafted=undrafted
+            step,
+            sampled,
+            seconds,
+            scored=scored,
+            pooled=pooled,
+            draft_seconds=drafting,
+            undrafted=undrafted,
+            suspended_at=self.suspended_at,
         )
 
     def _in_order(self, yielded: Iterable[Y]) -> tuple[Y, ...]:

@@ -63,7 +63,7 @@ class StepRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
         committed: When its result was committed.
         seconds: Its duration, as the executor measured it.
         features: Of the plan.
-        before_commit: First step committed after it was planned; records of older versions lack it.
+        before_commit: Steps committed before it was planned; records of older versions lack it.
         draft_seconds: Part of `seconds` that making drafts took.
         waits: Sequence, and the transfer_id that its draw waits for; it is drawn again.
         accepted: Sequence, and how many of its drafts were right, of each that had some made.
@@ -71,6 +71,8 @@ class StepRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
         out_of_memory: Whether lack of memory was the reason.
         transferred: Transfers that had ended when it was committed.
         faults: Sequences that ended alone.
+        suspended_at: Layers that were computed at each suspension. The interim steps within it (`BatchPlan.within`)
+            stand before its own line.
     """
 
     plan: BatchPlan
@@ -86,6 +88,7 @@ class StepRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
     out_of_memory: bool = False
     transferred: tuple[Transferred, ...] = ()
     faults: tuple[Fault, ...] = ()
+    suspended_at: tuple[Count, ...] = ()
 
 
 class SampleRecord(Struct, frozen=True):
@@ -207,7 +210,15 @@ def recorded_plan(plan: BatchPlan) -> BatchPlan:
     )
     copies = tuple(one for one in plan.transfers if one.tier == HOST)
     return BatchPlan(
-        plan.step, plan.chunks, new, plan.freed_rows, plan.padding, copies, plan.held_back, plan.adapter_loads
+        plan.step,
+        plan.chunks,
+        new,
+        plan.freed_rows,
+        plan.padding,
+        copies,
+        plan.held_back,
+        plan.adapter_loads,
+        within=plan.within,
     )
 
 

@@ -148,7 +148,8 @@ class Cluster:
         return self._collector.observations()
 
     def _step(self, replica: Replica) -> None:
-        events = replica.step()
+        due = self._pacer.next_due()
+        events = replica.step(math.inf if due is None else due)
         self._queue.update(replica)
         if self._by_side:
             self._update_peers()

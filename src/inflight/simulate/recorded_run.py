@@ -195,6 +195,8 @@ class RecordedDrafts(Speculation):
 
 def _was_ahead(before: StepRecord, step: StepRecord) -> bool:
     """Return whether a step was planned while the one before it was computed."""
+    if step.plan.within is not None:  # within a suspended step, at depth 1
+        return False
     if step.before_commit is not None:
         return step.before_commit < step.plan.step
     return step.planned < before.committed

@@ -45,7 +45,15 @@ from inflight.simulate.recorded_run import (
     recorded_settings,
 )
 
-COMPARED = ("step", "chunks", "new_requests", "freed_rows", "padding", "adapter_loads")  # and the host's copies
+COMPARED = (
+    "step",
+    "within",
+    "chunks",
+    "new_requests",
+    "freed_rows",
+    "padding",
+    "adapter_loads",
+)  # and the host's copies
 COPIES: tuple[TransferKind, ...] = ("store", "load")
 
 
@@ -54,7 +62,8 @@ class Replay:
 
     def __init__(self, records: Records, make: MakeScheduler, depth: int):
         """Prepare a replay. make: called with the stop texts and the drafts of the record. Raises RecordError."""
-        self.steps = of_kind(records, "step")
+        # Interim steps are committed before the step within which they are.
+        self.steps = sorted(of_kind(records, "step"), key=lambda one: one.plan.step)
         self.requests = of_kind(records, "request")
         _check(self.steps, self.requests)
         self.events: list[tuple[float, list[Event]]] = []  # of each commit and abort, with its time
@@ -71,8 +80,8 @@ class Replay:
         planned = 0
         for committed in count():
             self._run_commands(planned, committed)
-            while len(flights) < self._depth and planned < len(self.steps):
-                plan = self._scheduler.plan(self.steps[planned].planned)
+            while planned < len(self.steps) and (len(flights) < self._depth or self._is_interim(planned, flights)):
+                plan = self._plan(planned, flights)
                 if not isinstance(plan, BatchPlan):
                     break  # the recorded run had nothing to plan before the next commit either
                 yield plan
@@ -81,7 +90,17 @@ class Replay:
                 self._run_commands(planned, committed)
             if not flights:
                 return
-            self._commit(flights.popleft())
+            self._commit(flights.popleft() if flights[-1].within is None else flights.pop())
+
+    def _is_interim(self, planned: int, flights: Sequence[BatchPlan]) -> bool:
+        """Return whether the record's next step was computed within the one in flight."""
+        return len(flights) == 1 and self.steps[planned].plan.within == flights[0].step
+
+    def _plan(self, planned: int, flights: Sequence[BatchPlan]) -> object:
+        record = self.steps[planned]
+        if self._is_interim(planned, flights):
+            return self._scheduler.plan_interim(flights[0], record.planned)
+        return self._scheduler.plan(record.planned)
 
     @property
     def ends(self) -> list[tuple[str, list[str], dict[str, Any]]]:

@@ -99,9 +99,9 @@ class Replica:
     def sync_tenant_usage(self, elsewhere: TenantUsage) -> TenantUsage:
         return self._loop.sync_tenant_usage(elsewhere)
 
-    def step(self) -> list[Event]:
-        """Take the next step and return its events, whose time is `now` afterwards; none of foreseen steps, and where
-        the engine must wait."""
+    def step(self, until: float = math.inf) -> list[Event]:
+        """Take the next step and return its events, whose time is `now` afterwards; none of foreseen steps, where the
+        engine must wait, and of a step that was suspended. until: when the next request comes."""
         if self._foreseen is not None:
             self._take_foreseen(len(self._foreseen.seconds))
             return []
@@ -110,7 +110,7 @@ class Replica:
             self._wake = None
         if self._executor.timed is not None:
             self._take_transferred(self._executor.timed)
-        result = self._loop.advance()
+        result = self._loop.advance(until=until)
         if isinstance(result, WaitUntil):
             self._wake = result.time
             return []

@@ -223,6 +223,7 @@ def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
         and pool.settings.kv_eviction == "lru"  # the value of sessions changes with time, step by step
         and pool.drafts is None
         and (pool.depth == 1 or not pool.capacity.state_snapshots)
+        and not scheduling.prefill_suspension
         and pool.capacity.windows == (0,)
         and pool.capacity.max_rows <= budget(pool.settings, scheduling)  # otherwise decodes take turns
         and all(entry.lane in ("", "interactive") for entry in workload.entries)
@@ -298,7 +299,9 @@ class PoolBuilder:
         if self.record is not None:
             settings = resolved_settings(pool, self.exchange is not None)
             observers.append(Recorder(open_record(self.record(number)), settings, capacity, created=CREATED))
-        loop = EngineLoop(scheduler, executor, clock, depth=pool.depth, observers=observers)
+        suspends = pool.scheduling.prefill_suspension > 0 and pool.depth == 1 and timed is None
+        suspender = executor if suspends else None
+        loop = EngineLoop(scheduler, executor, clock, depth=pool.depth, observers=observers, suspender=suspender)
         return Replica(loop, executor, scheduler if isinstance(scheduler, FastForward) else None, peers)
 
 

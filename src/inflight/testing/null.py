@@ -23,6 +23,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 from msgspec import structs
@@ -36,6 +37,7 @@ from inflight.core.types.plan import (
     Chunk,
     Done,
     NewRequest,
+    Pending,
     Pooled,
     Sampled,
     Scored,
@@ -44,8 +46,10 @@ from inflight.core.types.plan import (
     Transferred,
 )
 from inflight.core.types.sampling import Adapter, TokenLogprob
+from inflight.core.types.suspension import SuspendedStep, Suspension
 
 _MASK = (1 << 64) - 1
+LAYERS = 8  # between which a step may be suspended
 
 
 @dataclass(slots=True)
@@ -101,12 +105,36 @@ class NullExecutor:
         self._rows: dict[int, _Row] = {}
         self._snapshots: dict[int, int] = {}  # slot → state
         self._adapters: dict[int, Adapter] = {}  # slot → what it holds
+        self._is_due: Callable[[float], bool] | None = None
+        self._suspended: SuspendedStep | None = None  # the last step that could be suspended
 
     @property
     def capacity(self) -> Capacity:
         return self._capacity
 
-    def submit(self, plan: BatchPlan) -> Done:
+    def submit(self, plan: BatchPlan) -> Pending:
+        self._begin_step(plan)
+        if plan.may_suspend and self._is_due is not None:
+            self._suspended = SuspendedStep(self._seconds(plan), LAYERS, partial(self._compute, plan))
+            self._suspended.advance(self._is_due)
+            return self._suspended
+        return Done(self._compute(plan, self._seconds(plan)))
+
+    def suspend_when(self, is_due: Callable[[float], bool]) -> None:
+        self._is_due = is_due
+
+    @property
+    def suspension(self) -> Suspension | None:
+        return None if self._suspended is None else self._suspended.suspension
+
+    def resume(self) -> None:
+        if self._suspended is not None and self._is_due is not None:
+            self._suspended.advance(self._is_due)
+
+    def drop_suspended(self) -> None:
+        self._suspended = None
+
+    def _begin_step(self, plan: BatchPlan) -> None:
         for transfer in plan.transfers:
             self._begin(transfer)
         for load in plan.adapter_loads:
@@ -120,6 +148,8 @@ class NullExecutor:
             root = self._root(new)
             state = self._snapshots[new.snapshot] if new.snapshot >= 0 else root
             self._rows[new.row] = _Row(new, list(new.token_ids), [[] for _ in self._capacity.windows], state, root)
+
+    def _compute(self, plan: BatchPlan, seconds: float) -> StepResult:
         sampled, scored, pooled = [], [], []
         chunks = [self._drafted(chunk) if chunk.num_drafts else chunk for chunk in plan.chunks]
         for chunk in chunks:
@@ -134,8 +164,7 @@ class NullExecutor:
                 sampled.append(Sampled(chunk.sequence_id, self._sample(row, chunk)))
             if chunk.pool:
                 pooled.append(Pooled(chunk.sequence_id, self._pool(row, chunk)))
-        result = StepResult(plan.step, tuple(sampled), self._seconds(plan), scored=tuple(scored), pooled=tuple(pooled))
-        return Done(result)
+        return StepResult(plan.step, tuple(sampled), seconds, scored=tuple(scored), pooled=tuple(pooled))
 
     def poll(self, seconds: float = 0.0) -> tuple[Transferred, ...] | None:
         if not self.in_flight:

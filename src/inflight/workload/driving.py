@@ -6,6 +6,7 @@ recorded: greedy, past end tokens. Later turns carry made-up answers (`contents`
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -229,7 +230,7 @@ class Driver:
                 if due is not None:
                     self._wait(self._start + due)
                 continue
-            result = self._loop.advance()
+            result = self._loop.advance(until=math.inf if due is None else self._start + due)
             if isinstance(result, WaitUntil):
                 self._wait(result.time if due is None else min(result.time, self._start + due))
                 continue

@@ -164,6 +164,7 @@ class KVCacheManager:
         # Waiting sequences: cached prefixes, checkpoints, loads from tiers and peers.
         self.checkpoint_is_coming = self._sharing.checkpoint_is_coming
         self.wait_for_checkpoint = self._sharing.wait_for_checkpoint
+        self.hide_blocks = self._sharing.hide_blocks
         self.loading = self._loader.loading
         self.start_load = self._loader.start_load
         self.drain_loads = self._loader.drain_loads

@@ -6,8 +6,9 @@ token, and where a checkpoint of the recurrent state exists, if the model has an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Set
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from msgspec import Struct
 
@@ -84,6 +85,7 @@ class PrefixSharing:
         self.has_groups = layout.has_windows or states is not None
         self._private: dict[Hashable, list[int]] = {}  # root → nodes, where requests share nothing
         self._lookups: dict[int, Lookup] = {}  # of waiting sequences, by number
+        self._hidden: Set[int] = frozenset()  # blocks of the first group behind which no sequence may begin now
 
     def root(self, sequence: Sequence) -> Hashable:
         """Return the root of a sequence's chain: its salt and adapter, or its request."""
@@ -104,10 +106,17 @@ class PrefixSharing:
     def hits(self, lookup: Lookup) -> list[CachedBlock]:
         """Return the leading blocks of a chain behind which a sequence can begin."""
         blocks = lookup.chain.blocks
+        if self._hidden:
+            blocks = list(takewhile(lambda one: one.block not in self._hidden, blocks))
         if not self.has_groups:
             return blocks
         length = self.longest(blocks, len(blocks))
         return blocks if length == len(blocks) else blocks[:length]
+
+    def hide_blocks(self, blocks: Set[int]) -> None:
+        """Have no sequence begin behind these blocks of the first group, until the next call: a suspended step writes
+        them."""
+        self._hidden = blocks
 
     def longest(self, blocks: list[CachedBlock], length: int, elsewhere: Elsewhere = NOWHERE) -> int:
         """Return how many leading blocks, at most `length`, a sequence can begin behind: every group has there what it
@@ -178,7 +187,8 @@ class PrefixSharing:
         if length == lookup.length and not to_the_end and lookup.room + since < spare:
             return False
         room = self._pool.available - self.num_taken(self.demand(sequence, lookup, to_the_end))
-        if not (to_the_end or self._has_windows or self._states is not None):  # groups and checkpoints come and go
+        # Groups and checkpoints come and go, and hidden blocks are seen again.
+        if not (to_the_end or self._has_windows or self._states is not None or self._hidden):
             lookup.room, lookup.num_released, lookup.length = room, self._pool.num_released, length
         return room >= spare
 

@@ -9,6 +9,7 @@ from inflight.core.sequence import SequenceView
 class Fcfs(Policy):
     name = "fcfs"
     steady = True
+    by_arrival = True
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         return (view.arrival,)

@@ -22,6 +22,7 @@ from inflight.core.stopping import StopTextFactory
 from inflight.core.strategies import Strategy
 from inflight.core.types.kv_blocks import KVSource, KVStore
 from inflight.core.types.plan import Capacity
+from inflight.core.types.suspension import MIN_SUSPENDED
 from inflight.counted import UNBOUNDED
 
 
@@ -52,6 +53,9 @@ class SchedulerConfig(Struct, frozen=True):
         host_is_tier: Whether unwanted content is kept on the host, too.
         session_eviction: Whether blocks of the session that is worth least are evicted first.
         identity: Names blocks of prompts that are exported to other engines; None: none are.
+        prefill_suspension: Share of a step's tokens that short prompts may have while it is suspended (`interim`); 0:
+            none is. Suspended steps write no recurrent state, and no step is planned beside them (depth 1).
+        min_suspended: Tokens of a prompt in a step from which it may be suspended.
     """
 
     capacity: Capacity
@@ -77,6 +81,8 @@ class SchedulerConfig(Struct, frozen=True):
     host_is_tier: bool = False
     session_eviction: bool = False
     identity: Fingerprint | None = None
+    prefill_suspension: float = 0.0
+    min_suspended: int = MIN_SUSPENDED
 
     def __post_init__(self) -> None:
         """Raise ValueError for end tokens outside of the vocabulary, and for drafts of recurrent state."""

@@ -20,6 +20,7 @@ from inflight.core.queueing.validation import RequestValidator
 from inflight.core.request_timings import StepTime
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.foreground import ForegroundWork
+from inflight.core.scheduling.interim import InterimSteps
 from inflight.core.scheduling.outputs import BatchOutputs, Outputs
 from inflight.core.scheduling.plan_builder import PlanBuilder
 from inflight.core.scheduling.requests import Requests, SampleFactory
@@ -84,6 +85,7 @@ class Scheduler:
         self._batch_outputs = BatchOutputs()
         self._counts = Counts()
         self._next_step = 0
+        self._interim_began = 0.0  # when the last interim step was planned
         self._reset()
 
     def _reset(self) -> None:
@@ -93,6 +95,9 @@ class Scheduler:
         self._requests = Requests(state, self._admission, self._config.predictor, self._predictions)
         self._outputs = Outputs(state, self._requests, self._admission, self._config.predictor)
         self._foreground = ForegroundWork(state, self._latency)
+        no_state = not (self._memory.has_state or self._memory.encoder_only)
+        share = self._config.prefill_suspension if no_state else 0.0
+        self.interim = InterimSteps(state, share, self._config.min_suspended)
         self._round_began: float | None = None  # when the last step was committed, if work has gone on since
 
     # -- requests -----------------------------------------------------------------------------------------------
@@ -131,6 +136,7 @@ class Scheduler:
         if request.adapter is None or self._adapters.acquire(request.request_id, request.adapter):
             lane.queue.push(samples[0])
             self._state.prefix_loads.arrived(samples[0])
+            self.interim.arrived(samples[0])
         else:
             lane.queue.defer(samples[0], ADAPTER)
 
@@ -159,7 +165,10 @@ class Scheduler:
         self._state.prefix_loads.rejoin()
         if self._adapters.wanted:  # first, as a strategy names the waiting that may join
             self._join_queues(self._adapters.start_loads())
-        shape = self._strategy.shape(self._view())
+        running = self._running
+        rows = self._capacity.max_rows
+        view = StepView(now, self._lanes, len(running), running.count_decodes, rows, self._foreground)
+        shape = self._strategy.shape(view)
         if isinstance(shape, WaitUntil):
             self._lanes.charge_all_waiting("window", self._running.blocks_by_lane)
             self._round_began = None
@@ -174,14 +183,35 @@ class Scheduler:
         for sequence in self._running.sequences:
             if sequence.in_flight:
                 planned[sequence.number] = sequence
+        return self.interim.begin(plan, shape, planned)
+
+    def plan_interim(self, within: BatchPlan, now: float) -> BatchPlan | None:
+        """Make an interim step: of short prompts, to be computed and committed while the step in flight is suspended.
+
+        Args:
+            within: The suspended step, the only one in flight.
+            now: Seconds on the engine's clock.
+
+        Returns:
+            None where nothing can be computed now; the suspended step goes on then.
+        """
+        self._time.now = self._sessions.now = now
+        plan = self.interim.build(self._next_step, within)
+        if plan is not None:
+            self._next_step += 1
+            members = {chunk.sequence_id for chunk in plan.chunks}
+            self._outputs.planned |= {one.number: one for one in self._running.sequences if one.number in members}
+            self._interim_began = now
         return plan
 
     def commit(self, plan: BatchPlan, result: StepResult, now: float) -> list[Event]:
-        """Take in what a plan yielded. Plans are committed in the order in which they were made."""
+        """Take in what a plan yielded. Plans are committed in the order in which they were made, but an interim step
+        before the one within which it was computed."""
         self._time.now = self._sessions.now = now
         if result.step != plan.step:
             raise RuntimeError(f"the result of step {result.step} was committed for step {plan.step}")
-        self._foreground.committed()
+        if plan.within is None:
+            self._foreground.committed()
         outputs = self._outputs
         for chunk in plan.chunks:
             outputs.planned[chunk.sequence_id].in_flight -= 1
@@ -204,6 +234,12 @@ class Scheduler:
         self._end_transfers(one for one in result.transferred if one.is_mask)  # draws of this step may wait for it
         for chunk in plan.chunks:
             events += outputs.end_chunk(chunk)
+        if plan.within is not None:
+            if self._round_began is not None:
+                self._round_began += now - self._interim_began
+            self._requests.ended.clear()
+            return events
+        self.interim.end()
         if result.error is None:
             self._memory.commit_step(plan.step if outputs.planned else self._next_step)
         self._round_began = None if self.idle else now
@@ -294,16 +330,6 @@ class Scheduler:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _view(self) -> StepView:
-        return StepView(
-            self._time.now,
-            self._lanes,
-            len(self._running),
-            self._running.count_decodes,
-            self._capacity.max_rows,
-            self._foreground,
-        )
-
     # `simulate.fast_forward` overrides these two: its plans lack decodes whose outcome is known.
 
     def _make_plan(self, shape: StepShape) -> BatchPlan | None:
@@ -320,8 +346,9 @@ class Scheduler:
         self._latency.observe(work, result.seconds - result.draft_seconds)
         self._strategy.observe(work, result.seconds)
         round_seconds = 0.0
-        if self._round_began is not None:
-            round_seconds = now - self._round_began
+        began = self._round_began if plan.within is None else self._interim_began
+        if began is not None:
+            round_seconds = now - began
             self._admission.observe(work, round_seconds)
         if self._speculation is not None:
             self._speculation.observe(plan, work, result, round_seconds)

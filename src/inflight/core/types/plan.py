@@ -190,6 +190,8 @@ class BatchPlan(Struct, frozen=True, omit_defaults=True):
             drafted for behind it. A record keeps them; an executor ignores them.
         adapter_loads: Begun with the step, which does not wait for them.
         early_sends: Blocks of the step that may travel while it is computed; an executor may ignore them.
+        may_suspend: Whether the executor may suspend the step between two layers (`core.types.suspension`).
+        within: Number of the suspended step within which this one, an interim step, is computed; it is committed first.
     """
 
     step: Count
@@ -201,6 +203,8 @@ class BatchPlan(Struct, frozen=True, omit_defaults=True):
     held_back: tuple[Count, ...] = ()
     adapter_loads: tuple[AdapterLoad, ...] = ()
     early_sends: tuple[EarlySend, ...] = ()
+    may_suspend: bool = False
+    within: Count | None = None
 
     @property
     def tokens(self) -> int:
@@ -282,7 +286,7 @@ class StepResult(Struct, frozen=True):
     Attributes:
         step: Number of the plan.
         sampled: One entry per sampling chunk, in the plan's order.
-        seconds: Duration of the step.
+        seconds: Duration of the step, without the time for which it was suspended.
         error: A sentence when the step could not be computed; the entries are empty then, and the plan's sequences
             fail.
         scored: One entry per scoring chunk, in the plan's order.
@@ -293,6 +297,7 @@ class StepResult(Struct, frozen=True):
             their beginning.
         undrafted: Sequences for which the executor's drafter made none of the drafts that the plan has, since it has
             to catch up first.
+        suspended_at: Layers that were computed when the step was suspended, of all of its passes, for each time.
     """
 
     step: int
@@ -305,6 +310,7 @@ class StepResult(Struct, frozen=True):
     draft_seconds: float = 0.0
     out_of_memory: bool = False
     undrafted: tuple[int, ...] = ()
+    suspended_at: tuple[int, ...] = ()
 
 
 class Capacity(Struct, frozen=True, omit_defaults=True):
