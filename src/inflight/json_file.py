@@ -1,7 +1,7 @@
 """Read a model's JSON files, which may come from anywhere, with bounds; broken ones are reported in a sentence.
 
 Knows what Python's parser lets through (NaN, infinities) and what it raises beside its own error (nesting too deep,
-numbers of thousands of digits). Does not know what a file is for; whoever reads one has its own error for its sentence.
+numbers of thousands of digits). Each caller has its own error for the sentence.
 Standard library only.
 """
 

@@ -313,7 +313,7 @@ REFUSED: tuple[tuple[str, str, str], ...] = (
     ),
     ("l", "--samplers --sampling-seq --mirostat --mirostat-lr --mirostat-ent --dynatemp-range VALUE", _SAMPLER),
     ("l", "--dry-multiplier --dry-base --xtc-probability --xtc-threshold --typical VALUE", _SAMPLER),
-    ("l", "--repeat-last-n N", "penalties read the whole text"),
+    ("l", "--repeat-last-n N", "penalties count every token of prompt and answer"),
 )
 
 # Sampling settings that llama-server has as options of the server: keys of --override-generation-config.

@@ -61,20 +61,20 @@ def _known() -> dict[str, _Known]:
 
 def names_of(text: str) -> tuple[list[str], str]:
     """Return the names of a row, and the form of their value; empty: they are flags."""
-    words = text.split(" ")
-    return [word for word in words if word.startswith("-")], " ".join(w for w in words if not w.startswith("-"))
+    parts = text.split(" ")
+    return [one for one in parts if one.startswith("-")], " ".join(one for one in parts if not one.startswith("-"))
 
 
 class _Translation:
     """One command line."""
 
-    def __init__(self, command: click.Command, words: Sequence[str]):
+    def __init__(self, command: click.Command, typed: Sequence[str]):
         options = [one for one in command.params if isinstance(one, click.Option)]
         self._own = {name: one for one in options for name in (*one.opts, *one.secondary_opts)}
-        self._rest = deque(words)
+        self._rest = deque(typed)
         # Where any number of arguments may follow, as the prompt of `run`, an option takes one of them.
         self._takes_several = all(one.nargs == 1 for one in command.params if isinstance(one, click.Argument))
-        self._has_model = any(word.partition("=")[0] in ("--model", "-m") for word in words)
+        self._has_model = any(word.partition("=")[0] in ("--model", "-m") for word in typed)
         self._takes_sampling = _OVERRIDES in self._own
         self._sampling: dict[str, Any] = {}
         self._overrides: dict[str, Any] = {}  # typed as our option, which wins
@@ -171,7 +171,7 @@ class _Translation:
         from inflight.cli.foreign_values import NoEffect, Refused
 
         try:
-            words = convert(value)
+            found = convert(value)
         except NoEffect as error:
             show_choice(f"{name} {value} has no effect here: {error}.")
             return []
@@ -180,8 +180,8 @@ class _Translation:
         except (ValueError, AttributeError):
             raise click.UsageError(f"{name} is {value!r}, which cannot be read; give it by our own option.") from None
         if ours in (["--served-model-name"], ["--cors-origin"]):
-            return [word for one in words for word in (*ours, one)]
-        return [*ours, *words]
+            return [word for one in found for word in (*ours, one)]
+        return [*ours, *found]
 
     def _values_of(self, name: str, form: str, inline: str | None) -> list[str]:
         if inline is not None:

@@ -169,10 +169,10 @@ class Verb(click.Command):
     def _show_help(self, ctx: click.Context, option: click.Parameter, given: str | None) -> None:
         if given is None or ctx.resilient_parsing:
             return
-        words = _words_of(self._grouped(ctx))
-        found = [title for word, title in words.items() if given == "all" or word.startswith(given.lower() or "-")]
+        titles = _words_of(self._grouped(ctx))
+        found = [title for word, title in titles.items() if given == "all" or word.startswith(given.lower() or "-")]
         if given and not found:
-            raise click.UsageError(f"--help has no group {given!r}; there are all, {', '.join(words)}.")
+            raise click.UsageError(f"--help has no group {given!r}; there are all, {', '.join(titles)}.")
         ctx.meta[_HELP] = tuple(found)
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()

@@ -29,7 +29,7 @@ from inflight.engine.kv_events.events import RANK, Batch, SentBlocks, encode
 from inflight.engine.kv_events.sockets import open_sockets
 from inflight.engine.observers import EngineObserver
 
-LINGER = 1.0  # seconds at the end, for messages that subscribers have not taken yet
+CLOSE_SECONDS = 1.0  # seconds at the end, for messages that subscribers have not taken yet
 _RETRY = 20  # milliseconds until a subscriber that took nothing is tried again
 
 END = (-1).to_bytes(8, "big", signed=True)  # with an empty payload
@@ -91,7 +91,7 @@ class KVEventPublisher:
         if self._thread.ident is None:
             self._release()
         else:
-            self._thread.join(2 * LINGER)
+            self._thread.join(2 * CLOSE_SECONDS)
 
     def _call(self) -> None:
         if not self._is_called:
@@ -153,7 +153,7 @@ class KVEventPublisher:
             self._replay.retain(payload)
 
     def _release(self) -> None:
-        self._sockets.close(LINGER)
+        self._sockets.close(CLOSE_SECONDS)
         self._bell.close()
         self._heard.close()
 
