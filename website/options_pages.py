@@ -24,7 +24,7 @@ def options_pages() -> dict[str, str]:
         "# Command line",
         "Every verb has `--help`. An environment variable `INFLIGHT_<LONG_NAME>` gives any option, and most verbs read "
         "`--config FILE`, a TOML file of options by their long names ([how](../options.md)). An error is one sentence "
-        "on standard error, with exit code 1 or 2.",
+        "on standard error, with exit code 2 where an option or argument is wrong, else 1.",
         table(["verb", "what it does"], rows),
     ]
     return pages | {"reference/command-line.md": "\n\n".join(overview) + "\n"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import numpy as np
 import pytest
 from models import write_model
 from safetensors.numpy import load_file, save_file
+
+import inflight
+from inflight.cli import _OF_VALUES
 
 from .terminal import Caller, write_lines
 
@@ -78,10 +82,24 @@ from .terminal import Caller, write_lines
         ("--raw --input -", "PROMPT and --input both say what to answer"),
         ("surplus", "run takes one PROMPT; 2 words are given, the first of which names no model: put"),
         ("--nonsense", "No such option"),
+        ("--tool-call-parser sphinx", "--tool-call-parser is 'sphinx'; known are openai, gemma4,"),
+        ("--tool-parser hermse", "auto, none, and package.module:Class. Did you mean hermes?"),
+        ("--reasoning-parser sphinx", "--reasoning-parser is 'sphinx'; known are gemma4,"),
+        ("--policy sphinx", "--policy is 'sphinx'; known are fcfs,"),
+        ("--preset sphinx", "--preset is 'sphinx'; known are latency,"),
     ],
 )
 def test_options(inflight: Caller, options: str, sentence: str) -> None:
-    assert sentence in inflight("run", "hello", *options.split(" ")).sentence()
+    told = inflight("run", "hello", *options.split(" "))
+    assert sentence in told.sentence()
+    is_of_this_machine = any(one in told.err for one in ("are free", "adapter '(scratch)' does not exist"))
+    assert told.code == (1 if is_of_this_machine else 2), "as where click refuses a value"
+
+
+def test_errors_of_values_are_those_of_modules() -> None:
+    files = Path(inflight.__file__).parent.rglob("*.py")
+    classes = {name for path in files for name in re.findall(r"^class (\w+)\(", path.read_text("utf-8"), re.MULTILINE)}
+    assert {*_OF_VALUES} <= classes
 
 
 def test_prompts(inflight: Caller) -> None:

@@ -145,6 +145,34 @@ def test_reasoning_is_switched_by_the_template_s_variable(tiny: Path, tmp_path: 
     assert "This model always reasons; set how much: /set think low" in told.err and "Set think." in told.err
 
 
+def test_answers_may_have_a_form(tiny: Path, tmp_path: Path) -> None:
+    schema, saved = tmp_path / "schema.json", tmp_path / "saved.json"
+    schema.write_text('{"enum": ["yes"]}')
+    typed = f"""/set format {schema}
+hello
+/save {saved}
+/clear
+/set format json
+hello
+/clear
+/set format ""
+hello
+/clear
+/load {saved}
+/clear
+hello
+/set noformat
+/set format {tmp_path}/none
+/set format
+"""
+    told = finished(spawn("chat", "--model", tiny, "--max-tokens", 12, "--temperature", 0), typed.encode())
+    plain = finished(spawn("chat", "--model", tiny, "--max-tokens", 12, "--temperature", 0), b"hello\n").out
+    assert told.out.startswith('"yes"\n{') and told.out.endswith(f'{plain}"yes"\n'), told.err
+    assert told.err.count("Set format.") == 3 and "Set noformat." in told.err
+    assert f'{tmp_path}/none does not exist; /set format takes json, a file of a JSON schema, or "".' in told.err
+    assert "inflight: /set takes parameter NAME VALUE," in told.err
+
+
 def test_reasoning_stands_between_marks() -> None:
     parts, thoughts, answer = Parts(), TextSegment(True), TextSegment(False)
     shown = ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inflight.cli.chat_session import ChatError, Session
-from inflight.cli.chat_terminal import Writer
+from inflight.cli.chat_terminal import History, Writer
 from inflight.core.types.sampling import SamplingParams
 
 Write = Callable[..., str]
@@ -42,6 +43,21 @@ def test_words_longer_than_a_line_and_wide_characters(written: Write) -> None:
 
 def test_what_would_steer_the_terminal_is_escaped(written: Write) -> None:
     assert written(40, "a\x1b[2Jb") == "a\\x1b[2Jb"
+
+
+def test_conversations_at_the_same_time_keep_each_other_s_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    first, second = History(), History()
+    first.append("one")
+    second.append("two")
+    first.append("three \udce9")
+    assert second.lines() == History().lines() == ["one", "two", "three \udce9"]
+    for number in range(2000):
+        second.append(str(number))
+    assert first.lines() == History().lines() == [str(number) for number in range(1000, 2000)]
+    assert len((tmp_path / "inflight" / "chat_history").read_text("utf-8", "surrogateescape").splitlines()) == 1000
 
 
 def test_an_interrupt_among_lines_of_a_system_message_leaves_the_conversation() -> None:

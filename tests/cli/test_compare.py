@@ -168,7 +168,7 @@ def test_what_is_given_for_all_goes_to_every_server_and_gives_way() -> None:
         ("nothing", "write NAME=OPTIONS, such as 'two=--replicas 2'"),
         ("a=--policy 'x", "look for a quote that is open"),
         ("a=--port 8000", "compare chooses the address"),
-        ("a=--max-num-seqs 0", "The server of --serve 'a' ended with 1: inflight: --max-num-seqs is 0"),
+        ("a=--max-num-seqs 0", "The server of --serve 'a' ended with 2: inflight: --max-num-seqs is 0"),
         ("a=--nonsense", "The server of --serve 'a' ended with 2"),
     ],
 )

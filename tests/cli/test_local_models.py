@@ -19,7 +19,9 @@ from inflight.cli import call
 from inflight.cli.options import complete_local_model
 from inflight.execution import memory
 from inflight.execution.memory import MachineMemory
-from inflight.launch.running_servers import Registration
+from inflight.launch import running_servers
+from inflight.launch.running_servers import Registration, RunningServer
+from inflight.server.common.prepared import model_not_served
 
 from .terminal import Caller, finished, spawn
 
@@ -127,6 +129,51 @@ def test_a_terminal_is_asked_before_a_model_is_deleted(hub: FakeHub, tmp_path: P
         os.close(controller)
         assert (told.code, "Delete owner/tiny-GGUF:F32 (" in told.err) == (code, True), told.err
     assert "deleted" in told.err
+
+
+def test_what_a_pull_left_of_another_revision_is_deleted(hub: FakeHub, tmp_path: Path) -> None:
+    left, of_this = (tmp_path / "hub" / "models--owner--tiny-GGUF" / "blobs" / f"{64 * one}.partial" for one in "ab")
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    assert call(["pull", "owner/tiny-GGUF"]) == 0
+    assert not left.exists() and call(["rm", "--yes", "owner/tiny-GGUF"]) == 0
+    assert not of_this.exists()
+
+
+def test_a_model_that_is_here_but_not_served_is_said_to_be(hub: FakeHub) -> None:
+    assert call(["pull", "owner/tiny-GGUF", "owner/tiny"]) == 0
+    for name in ("owner/tiny", "owner/tiny-GGUF", "owner/tiny-GGUF:F32"):
+        sentence = model_not_served(name, ("base",)).message
+        assert sentence == (
+            f"The model {name!r} does not exist; this server has base. {name} is on this machine: `inflight serve "
+            "--models local` serves all that are."
+        )
+    for name in ("owner/none", "owner/tiny-GGUF:Q4_0", "gpt-4o", "smollm2", "/etc/passwd", "a/../b"):
+        assert model_not_served(name, ("base",)).message.endswith("this server has base.")
+
+
+def test_of_several_servers_of_all_models_the_one_that_has_it_in_memory_unloads_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    urls = ("http://127.0.0.1:1", "http://127.0.0.1:2")
+    states, unloaded = dict.fromkeys(urls, "unloaded"), []
+
+    def ask(url: str, path: str, key: str | None, body: dict[str, str] | None = None) -> object:
+        if body is not None:
+            unloaded.append((url, path, body))
+        return {"data": [{"id": "owner/tiny", "state": states[url]}]}
+
+    servers = [RunningServer(1, 1, url, 0.0, (), is_pool=True) for url in urls]
+    monkeypatch.setattr(running_servers, "running_servers", lambda: servers)
+    monkeypatch.setattr(running_servers, "ask", ask)
+    assert call(["stop", "owner/tiny"]) == 0 and not unloaded
+    assert f"owner/tiny is in no server's memory; {urls[0]}, {urls[1]} would load it" in capfd.readouterr().err
+    states[urls[1]] = "loaded"
+    assert call(["stop", "owner/tiny"]) == 0
+    assert unloaded == [(urls[1], "/v1/models/unload", {"model": "owner/tiny"})]
+    states[urls[0]] = "draining"
+    assert call(["stop", "owner/tiny"]) == 1
+    assert "`inflight stop owner/tiny --url ADDRESS` unloads it at one: " in capfd.readouterr().err
 
 
 def test_a_shell_completes_models_that_are_here(hub: FakeHub) -> None:

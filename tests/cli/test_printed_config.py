@@ -63,6 +63,6 @@ def test_a_file_in_yaml_is_named_as_such(capsys: pytest.CaptureFixture[str], tmp
 
 
 def test_mistakes_are_reported_instead(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(["serve", "--print-config", "--max-model-len", "1"]) == 1
+    assert call(["serve", "--print-config", "--max-model-len", "1"]) == 2
     printed = capsys.readouterr()
     assert not printed.out and "--max-model-len is 1, which leaves no room" in printed.err

@@ -1,6 +1,7 @@
 """Run the command line: one module per verb, imported only when its verb is called.
 
-An error is one sentence on standard error, without a traceback, and exit code 1 or 2.
+An error is one sentence on standard error, without a traceback. The exit code is 2 where an option or an argument is
+wrong, and 1 for all else that fails.
 """
 
 from __future__ import annotations
@@ -88,6 +89,11 @@ _STEPS = {
         "inflight plan --help": "how many of which GPUs, and why",
     },
 }
+# Errors of values that click does not check, by their names, since their modules are imported where they are raised.
+_OF_VALUES = (
+    *("SettingsError", "BadOption", "InvalidSampling", "LaneError", "MinShareError", "BadCpuList", "SloError"),
+    *("WorkloadError", "HardwareError"),
+)
 _INDENT, _GAP, _WIDEST = 2, 2, 46  # a longer command has its text on the next line
 
 
@@ -155,8 +161,8 @@ def call(arguments: list[str]) -> int:
 
         begin_json(arguments)
     try:
-        code: Any = app.main(arguments, prog_name="inflight", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        returned: Any = app.main(arguments, prog_name="inflight", standalone_mode=False)
+        return returned if isinstance(returned, int) else 0
     except click.ClickException as error:
         show_at_start(error.format_message(), error.show)
         return error.exit_code
@@ -166,11 +172,12 @@ def call(arguments: list[str]) -> int:
     except OSError as error:
         named = f"{error.filename}: " if error.filename is not None else ""
         cause = error.strerror or type(error).__name__
-        sentence = f"{printable(named)}{cause}; check the path, its permissions and the space that is left."
+        sentence, code = f"{printable(named)}{cause}; check the path, its permissions and the space that is left.", 1
     except ValueError as error:
         if not type(error).__module__.startswith("inflight."):
             raise  # a bug of ours, not the user's mistake
         notes = getattr(error, "__notes__", ())  # name environment variables that an option comes from
         sentence = printable("".join((str(error), *notes)), keep="\n")
+        code = vars(error).get("exit_code", 2 if type(error).__name__ in _OF_VALUES else 1)
     show_at_start(sentence, lambda: print(f"inflight: {sentence}", file=sys.stderr))
-    return 1
+    return code

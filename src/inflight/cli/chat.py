@@ -28,7 +28,7 @@ from inflight.cli.summary import show, speed
 from inflight.cli.translated_options import EngineVerb
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.sampling import SamplingParams
+from inflight.core.types.sampling import Grammar, SamplingParams
 from inflight.frontend.segments import Segment, TextSegment
 
 if TYPE_CHECKING:
@@ -86,10 +86,7 @@ def talk(
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors=errors)
         prompt = Prompt()
-        try:
-            _converse(engine, Session(engine, params, system, is_verbose, wraps, prompt), prompt)
-        finally:
-            prompt.close()
+        _converse(engine, Session(engine, params, system, is_verbose, wraps, prompt), prompt)
     finally:
         engine.loop.close()
     return 0
@@ -146,10 +143,15 @@ class Answers:
         encoded = engine.prompts.chat(session.conversation())
         self._turns += 1
         now = engine.loop.clock.now()
-        request = engine.prompts.request(
-            f"turn-{self._turns}", encoded.token_ids, session.params, now, shown_token_ids=self._shown
-        )
         opened = self._parsers is not None and self._parsers.opens_in_prompt(encoded.text)
+        request = engine.prompts.request(
+            f"turn-{self._turns}",
+            encoded.token_ids,
+            session.params,
+            now,
+            shown_token_ids=self._shown,
+            grammar=self._grammar(session.form, encoded.text, opened),
+        )
         collector = self._offline.add(request, parsing=AnswerParsing(self._parsers, in_reasoning=opened))
         writer, parts = Writer(session.wraps), Parts()
         with Interrupt() as interrupt:
@@ -167,6 +169,16 @@ class Answers:
         if session.is_verbose and (figures := speed(output)):
             show(f"({figures})")
         return collector.answer(0).content
+
+    def _grammar(self, form: Grammar | None, prompt: str, in_reasoning: bool) -> Grammar | None:
+        """Return the form of an answer, behind its reasoning where there is any."""
+        from inflight.server.parsers import after_reasoning
+
+        marks, tokenizer = None if self._parsers is None else self._parsers.reasoning_ends, self._engine.tokenizer
+        if form is None or marks is None or tokenizer is None:
+            return form
+        has_reasoned = prompt.rstrip().endswith(marks.end) and not in_reasoning
+        return form if has_reasoned else after_reasoning(form, marks, tokenizer, in_reasoning)
 
 
 class Parts:

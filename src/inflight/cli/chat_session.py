@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from inflight.cli.chat_terminal import QUOTES, Prompt
 from inflight.cli.summary import show
-from inflight.core.types.sampling import InvalidSampling, SamplingParams
+from inflight.core.types.sampling import Grammar, InvalidSampling, SamplingParams
 from inflight.counted import did_you_mean
 from inflight.json_file import JsonFileError, read_json_object
 from inflight.private_files import open_private
@@ -25,6 +25,7 @@ HELP = """Type a message; between three quotes (""\") it may have several lines.
   /set parameter NAME VALUE    temperature, top_p, top_k, max_tokens, stop, seed, ...
   /set system TEXT             system message, from here on
   /set think | nothink         reason before answering, where the model can
+  /set format json | FILE      answer with JSON, or by the JSON schema in a file; "" (or noformat) ends it
   /set verbose | quiet         figures after each answer
   /set wordwrap | nowordwrap   break lines between words
   /set history | nohistory     keep what is typed for the next time
@@ -57,6 +58,7 @@ class Session:
         messages: Without the system message.
         params: Of every answer.
         variables: Of the chat template.
+        form: Of every answer; None: any text.
         is_verbose: Whether figures follow each answer.
         wraps: Whether lines of answers are broken between words.
     """
@@ -67,6 +69,7 @@ class Session:
         self.messages: list[dict[str, str]] = []
         self.params, self.system, self.is_verbose, self.wraps = params, system, is_verbose, wraps
         self.variables: dict[str, Any] = {}
+        self.form: Grammar | None = None
         self._engine, self._prompt = engine, prompt
 
     def conversation(self) -> Conversation:
@@ -113,6 +116,8 @@ class Session:
             self._prompt.keep_history(name == "history")
         elif name in ("think", "nothink"):
             self._set_thinking(name == "think", value.strip())
+        elif name == "noformat" or (name == "format" and value.strip()):
+            self._set_format("" if name == "noformat" else value.strip().strip("\"'"))
         elif name == "system" and value.strip():
             text = value.strip()
             self.system = self._prompt.rest_of(text.removeprefix(QUOTES)) if text.startswith(QUOTES) else text
@@ -122,8 +127,8 @@ class Session:
             raise ChatError(f"{name} is a parameter: /set parameter {rest}")
         else:
             raise ChatError(
-                "/set takes parameter NAME VALUE, system TEXT, think, nothink, verbose, quiet, wordwrap, nowordwrap, "
-                "history or nohistory."
+                "/set takes parameter NAME VALUE, system TEXT, think, nothink, format json or FILE, noformat, verbose, "
+                "quiet, wordwrap, nowordwrap, history or nohistory."
             )
         show(f"Set {name} {value.partition(' ')[0]}." if name == "parameter" else f"Set {name}.")
 
@@ -137,6 +142,19 @@ class Session:
             raise ChatError("This model always reasons; set how much: /set think low, medium or high.")
         else:
             raise ChatError("This model's chat template has no switch for reasoning.")
+
+    def _set_format(self, form: str) -> None:
+        """Set the form of answers: none, any JSON object, or a file's JSON schema."""
+        if not form or form == "json":
+            self.form = Grammar("json_object") if form else None
+            return
+        path = Path(form).expanduser()
+        try:
+            self.form = Grammar("json_schema", json.dumps(read_json_object(path)))
+        except FileNotFoundError:
+            raise ChatError(f'{path} does not exist; /set format takes json, a file of a JSON schema, or "".') from None
+        except JsonFileError as error:
+            raise ChatError(str(error)) from None
 
     def _set_parameter(self, name: str, value: str) -> None:
         name, value = _OTHER_NAMES.get(name, name), value.strip()
@@ -187,7 +205,13 @@ class Session:
         params = {
             one: value for one in _SETTABLE if (value := getattr(self.params, one)) != getattr(SamplingParams(), one)
         }
-        saved = {"messages": self.messages, "system": self.system, "parameters": params, "variables": self.variables}
+        saved = {
+            "messages": self.messages,
+            "system": self.system,
+            "parameters": params,
+            "variables": self.variables,
+            "format": self.form and [self.form.kind, self.form.source],
+        }
         with open(path, "w", encoding="utf-8", opener=open_private) as file:
             json.dump(saved, file, ensure_ascii=True, indent=1)
         show(f"Saved {len(self.messages)} messages in {path}.")
@@ -201,13 +225,14 @@ class Session:
                 SamplingParams(), **{name: value for name, value in found["parameters"].items() if name in _SETTABLE}
             )
             system, variables = found["system"], dict(found["variables"])
+            form = Grammar(*map(str, found["format"])) if found.get("format") else None  # type: ignore[arg-type]
         except FileNotFoundError:
             raise ChatError(f"{path} does not exist; /save FILE writes one.") from None
         except (JsonFileError, InvalidSampling) as error:
             raise ChatError(str(error)) from None
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ChatError(f"{path} holds no conversation that /save wrote.") from None
-        self.messages, self.params, self.variables = messages, params, variables
+        self.messages, self.params, self.variables, self.form = messages, params, variables, form
         self.system = system if isinstance(system, str) else None
         show(f"Loaded {len(messages)} messages from {path}.")
 

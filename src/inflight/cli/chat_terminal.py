@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import sys
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from inflight.cli.summary import show
 from inflight.counted import printable
@@ -23,11 +25,15 @@ class Prompt:
 
     def __init__(self) -> None:
         self._on_terminal = sys.stdin.isatty()
-        self._file: Path | None = None
+        self._history: History | None = None
+        self._is_kept = True
         if self._on_terminal:
-            import readline  # noqa: F401  (gives input() editing)
+            import readline
 
-            self._load_history()
+            with contextlib.suppress(OSError, RuntimeError, NotPrivate):  # without a home there is no file
+                self._history = History()
+                for line in self._history.lines():
+                    readline.add_history(line)
 
     def messages(self) -> Iterator[str]:
         """Yield messages and commands that are not empty, until the end of input. Between three quotes a message has
@@ -57,33 +63,52 @@ class Prompt:
 
     def keep_history(self, is_kept: bool) -> None:
         """Keep the lines that follow in the history, or not."""
+        self._is_kept = is_kept
         if self._on_terminal:
             import readline
 
             readline.set_auto_history(is_kept)
 
-    def close(self) -> None:
-        """Store the history."""
-        if self._file is not None:
-            import readline
-
-            with contextlib.suppress(OSError):
-                readline.set_history_length(_MAX_HISTORY)
-                os.close(open_private(str(self._file), os.O_WRONLY | os.O_CREAT))
-                readline.write_history_file(self._file)
-
     def _line(self, mark: str) -> str:
-        return input(mark if self._on_terminal else "")
+        line = input(mark if self._on_terminal else "")
+        if self._history is not None and self._is_kept and line.strip():
+            with contextlib.suppress(OSError):
+                self._history.append(line)
+        return line
 
-    def _load_history(self) -> None:
-        import readline
 
-        with contextlib.suppress(OSError, RuntimeError, NotPrivate):  # without a home there is no file
-            state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
-            make_folders(folder := state / "inflight")
-            check_private(folder)
-            self._file = folder / "chat_history"
-            readline.read_history_file(self._file)
+class History:
+    """The file of lines that conversations of this user have had. Each line is appended when it is typed, under a lock,
+    so that conversations at the same time lose none of each other's."""
+
+    def __init__(self) -> None:
+        """Find the file. Raises OSError, RuntimeError, NotPrivate."""
+        state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+        make_folders(folder := state / "inflight")
+        check_private(folder)
+        self._path = folder / "chat_history"
+
+    def lines(self) -> list[str]:
+        """Return the last lines. A file that has many more is cut down to them."""
+        with self._locked() as file:
+            lines = file.read().splitlines()
+            if len(lines) > 2 * _MAX_HISTORY:
+                file.seek(0)
+                file.truncate()
+                file.write("".join(f"{line}\n" for line in lines[-_MAX_HISTORY:]))
+        return lines[-_MAX_HISTORY:]
+
+    def append(self, line: str) -> None:
+        """Store a line. Raises OSError."""
+        with self._locked() as file:
+            file.write(f"{line}\n")
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[IO[str]]:
+        with open(self._path, "a+", encoding="utf-8", errors="surrogateescape", opener=open_private) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+            file.seek(0)
+            yield file
 
 
 class Writer:

@@ -101,7 +101,7 @@ def command(words: Sequence[str], input_path: Path | None, **values: Any) -> int
     if prompt is not None and input_path is not None:
         raise click.UsageError("PROMPT and --input both say what to answer; give one of them.")
     name_model(name, values)
-    asked, record = options_of(RunOptions, values), values["record"]
+    asked, parsing, record = options_of(RunOptions, values), options_of(ParserSettings, values), values["record"]
     params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
     _check_readable(input_path)
     check_writable(asked.output_path, record, reads=[input_path])
@@ -123,7 +123,7 @@ def command(words: Sequence[str], input_path: Path | None, **values: Any) -> int
             from inflight.cli.run_lines import run_lines
             from inflight.server.parsers import parsers_of
 
-            names = ParserNames(values["tool_parser"], values["reasoning_parser"])
+            names = ParserNames(parsing.tool_parser, parsing.reasoning_parser)
             parsers = parsers_of(engine.prompts, engine.tokenizer, names, engine.model.family)
             return run_lines(engine, params, input_path, asked.output_path, asked.as_json, asked.resume, parsers)
         code = _answer(engine, params, question, asked)

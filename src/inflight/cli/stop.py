@@ -28,14 +28,21 @@ def command(model: str, url: str | None, api_key: str | None) -> int:
         _unload(model, url, api_key)
         return 0
     servers = running_servers()
-    having = [(one, name) for one in servers if (name := _name_at(one, model, api_key)) is not None]
+    known = [(one, *found) for one in servers if (found := _found_at(one, model, api_key)) is not None]
+    having = [(one, name) for one, name, is_in_memory in known if is_in_memory]
+    if known and not having:
+        show(f"{model} is in no server's memory; {', '.join(one.url for one, *_ in known)} would load it for a call.")
+        return 0
     if not having:
         running = "; ".join(f"{one.url} with {', '.join(one.models) or _unnamed(one)}" for one in servers)
-        known = f"Running: {running}." if running else "None runs."
-        raise AskingError(f"No server of this user has {model}. {known}")
+        all_servers = f"Running: {running}." if running else "None runs."
+        raise AskingError(f"No server of this user has {model}. {all_servers}")
     if len(having) > 1:
         addresses = ", ".join(one.url for one, _ in having)
-        raise AskingError(f"{len(having)} servers of this user have {model}; stop one by its address: {addresses}.")
+        how = "stop one by its address"
+        if all(one.is_pool for one, _ in having):
+            how = f"`inflight stop {model} --url ADDRESS` unloads it at one"
+        raise AskingError(f"{len(having)} servers of this user have {model}; {how}: {addresses}.")
     [(server, name)] = having
     if server.is_pool and name != server.url:
         _unload(name, server.url, api_key)
@@ -44,16 +51,19 @@ def command(model: str, url: str | None, api_key: str | None) -> int:
     return 0
 
 
-def _name_at(server: RunningServer, model: str, api_key: str | None) -> str | None:
-    """Return the name that a server has for a model, or its address where that is given; None: it has no such model."""
+def _found_at(server: RunningServer, model: str, api_key: str | None) -> tuple[str, bool] | None:
+    """Return the name that a server has for a model, or its address where that is given, and whether it has it in
+    memory; None: it has no such model."""
     from inflight.launch.running_servers import AskingError, ask
 
     if model.rstrip("/").replace("//localhost:", "//127.0.0.1:") == server.url:
-        return server.url
+        return server.url, True
     if not server.is_pool and model in server.models:
-        return model
+        return model, True
     try:
-        return next((one["id"] for one in ask(server.url, "/v1/models", api_key)["data"] if model in _names(one)), None)
+        listed = ask(server.url, "/v1/models", api_key)["data"]
+        found = next((one for one in listed if model in (one.get("id"), one.get("root"))), None)
+        return None if found is None else (found["id"], found.get("state", "loaded") not in ("unloaded", "failed"))
     except (AskingError, KeyError, TypeError) as error:
         show(f"{error}")
         return None
@@ -61,10 +71,6 @@ def _name_at(server: RunningServer, model: str, api_key: str | None) -> str | No
 
 def _unnamed(server: RunningServer) -> str:
     return "no model in memory" if server.is_pool else "the built-in model"
-
-
-def _names(model: dict[str, object]) -> tuple[object, ...]:
-    return model.get("id"), model.get("root")
 
 
 def _unload(model: str, url: str, api_key: str | None) -> None:

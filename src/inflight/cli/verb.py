@@ -180,18 +180,33 @@ class Verb(click.Command):
 
 @contextmanager
 def _naming_variables(ctx: click.Context) -> Iterator[None]:
-    """Add to an error the environment variables of the options that it names."""
+    """Name options in errors as the command line does, and add the environment variables that they come from. An error
+    that begins with an option is of its value, whatever found it, and has click's exit code for that."""
     try:
         yield
     except click.UsageError as error:
         sentence = error.format_message()
-        if not (note := _from_environment(ctx, sentence)):
+        named, note = _as_typed(ctx, sentence), _from_environment(ctx, sentence)
+        if named == sentence and not note:
             raise
-        raise click.UsageError(f"{sentence}{note if sentence.endswith('.') else f'.{note}'}", ctx) from None
+        raise click.UsageError(f"{named}{note if not note or named.endswith('.') else f'.{note}'}", ctx) from None
     except ValueError as error:
         if note := _from_environment(ctx, str(error)):
             error.add_note(note)
+        if (named := _as_typed(ctx, str(error))) != str(error):
+            error.args = (named,)
+        if any(re.match(rf"({'|'.join((*one.opts, str(one.name)))})(?![\w-])", named) for one in ctx.command.params):
+            vars(error)["exit_code"] = click.UsageError.exit_code
         raise
+
+
+def _as_typed(ctx: click.Context, sentence: str) -> str:
+    """Return a sentence with those names of options that were typed, where these have several."""
+    for one in ctx.command.params:
+        typed = [name for name in one.opts if name in ctx.meta[_TYPED]]
+        if typed and one.opts[0] not in typed:
+            sentence = re.sub(rf"(?<![\w-]){one.opts[0]}(?![\w-])", typed[0], sentence)
+    return sentence
 
 
 def _from_environment(ctx: click.Context, sentence: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inflight.config.setting import setting
+from inflight.config.setting import one_of, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +20,14 @@ class ParserSettings:
     reasoning_parser: str = setting(
         "auto", "Format of the model's reasoning: a name, none; auto: by template and family."
     )
+
+    def __post_init__(self) -> None:
+        """Check the names, for which the formats are imported only where one is given. Raises SettingsError."""
+        of_no_format = ("auto", "none")
+        if self.tool_parser in of_no_format and self.reasoning_parser in of_no_format:
+            return
+        from inflight.frontend.parsers.registry import REASONING_NAMES, TOOL_FORMATS
+
+        if ":" not in self.tool_parser:
+            one_of("tool_parser", self.tool_parser, (*TOOL_FORMATS, *of_no_format), more="package.module:Class")
+        one_of("reasoning_parser", self.reasoning_parser, (*REASONING_NAMES, *of_no_format))

@@ -25,7 +25,7 @@ import uvloop
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inflight.config.setting import Resolved
+from inflight.config.setting import Resolved, SettingsError
 from inflight.config.threads import load_numpy
 from inflight.core.types.plan import Executor
 from inflight.core.types.sampling import Adapter
@@ -188,8 +188,8 @@ class EngineProcess(ABC):
             engine = await self.load()
         except Exception as error:
             log_failure(str(error), error)
-            send(Failed(str(error)))
-            return 1
+            send(Failed(str(error), code := 2 if isinstance(error, SettingsError) else 1))
+            return code
         self.engine = engine
         address = f"ipc://{self._setup.folder}/engine-{self._setup.serial}"
         self._server = server = EngineServer(engine.bridge, address, lambda name: send(ClientDropped(name)))

@@ -5,7 +5,10 @@ Knows where a model's template and added tokens are found; which formats there a
 
 from __future__ import annotations
 
-from inflight.frontend.parsers.parser_choice import ParserChoice, ParserNames
+from dataclasses import replace
+
+from inflight.core.types.sampling import Grammar
+from inflight.frontend.parsers.parser_choice import ParserChoice, ParserNames, ReasoningEnds
 from inflight.frontend.parsers.registry import NONE, choose
 from inflight.frontend.prompts import PromptEncoder
 from inflight.text import Tokenizer
@@ -37,6 +40,21 @@ def shown_token_ids(parsers: ParserChoice | None, tokenizer: Tokenizer | None) -
     known = tokenizer.token_ids
     ids = [known[mark] for mark in parsers.visible_marks if mark in known]
     return tuple(sorted({one for one in ids if _is_special(tokenizer, one)}))
+
+
+def after_reasoning(
+    grammar: Grammar, marks: ReasoningEnds, tokenizer: Tokenizer, in_reasoning: bool, max_tokens: int | None = None
+) -> Grammar:
+    """Return the grammar of an answer behind its reasoning, if it has any.
+
+    Args:
+        in_reasoning: The prompt has opened it; else the model chooses by its first tokens.
+        max_tokens: Of the reasoning; None: no limit.
+    """
+    begin, end = (tuple(tokenizer.encode(one, add_special_tokens=False)) for one in marks)
+    return replace(
+        grammar, after_token_ids=end, max_tokens_before=max_tokens, opening_token_ids=() if in_reasoning else begin
+    )
 
 
 def call_marks(parsers: ParserChoice | None, tokenizer: Tokenizer | None) -> tuple[tuple[int, ...], ...]:

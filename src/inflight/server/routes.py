@@ -18,12 +18,14 @@ from starlette.types import Scope
 
 from inflight.server.common.mistakes import wrong_value
 from inflight.server.errors import ApiError, Error, invalid
+from inflight.server.settings import ServerSettings
 from inflight.server.tenants import Tenant
 
 Answer = Callable[[Request], Awaitable[Response]]
 Q = TypeVar("Q", bound=Struct)
 BLAMES_CLIENT = "The request is to blame, or comes at the wrong time"
 BLAMES_SERVER = "The server is to blame, or is not ready"
+_OF_PROXIES = ("x-forwarded-for", "forwarded")  # headers, which name clients that may be on other machines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,26 @@ def check_operator(tenant: Tenant, action: str) -> None:
             f"The key of {tenant.name!r} may not {action}; take one whose tenant has operator = true in the keys file.",
             code="not_an_operator",
         )
+
+
+def check_manages(request: Request, settings: ServerSettings, action: str) -> None:
+    """Refuse a client that may not change the server for all others: one whose key is no operator's, and without keys
+    any that may be on another machine. Raises ApiError 403."""
+    tenant = tenant_of(request)
+    check_operator(tenant, action)
+    if tenant.name:
+        return
+    if not settings.is_loopback:
+        where, otherwise = f"listens on {settings.host}", ", or with --host 127.0.0.1"
+    elif settings.root_path or settings.trusted_proxies or any(one in request.headers for one in _OF_PROXIES):
+        where, otherwise = "is reached through a proxy", ""
+    else:
+        return
+    raise ApiError(
+        403,
+        f"This server {where} and asks for no key, so that no client may {action}; start it with --api-key{otherwise}.",
+        code="not_an_operator",
+    )
 
 
 class RouteTable:

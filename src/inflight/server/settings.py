@@ -193,6 +193,7 @@ class ServerSettings(ParserSettings):
         return self.max_connections_per_address or max(1, connections if self.uds else connections // 2)
 
     def __post_init__(self) -> None:
+        ParserSettings.__post_init__(self)
         check_settings(self)
         self._check_store()
         if any(not name for name in self.served_model_name):

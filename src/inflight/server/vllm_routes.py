@@ -18,7 +18,7 @@ from inflight.server.common.prepared import check_model
 from inflight.server.engine_access import EngineAccess
 from inflight.server.errors import ApiError, invalid
 from inflight.server.model_status import ModelStatus
-from inflight.server.routes import Routes, any_errors, check_operator, read_query, tenant_of
+from inflight.server.routes import Routes, any_errors, check_manages, check_operator, read_query, tenant_of
 from inflight.server.served import ModelResidency
 from inflight.server.service import Service
 
@@ -101,7 +101,7 @@ def vllm_routes(service: Service, engines: EngineAccess | None, version: str) ->
     @routes.post("/reset_prefix_cache", query=ResetQuery, result=CacheReset, **answered)
     async def reset_prefix_cache(request: Request) -> Response:
         """Drop all cached prefixes, of device and host; for operators. 409 while a request uses the cache."""
-        check_operator(tenant_of(request), "reset the prefix cache")
+        check_manages(request, service.settings, "reset the prefix cache")
         query = read_query(request, ResetQuery)
         if query.reset_running_requests:
             raise invalid(
@@ -131,7 +131,7 @@ def _add_sleep(routes: Routes, service: Service) -> None:
     async def sleep(request: Request) -> Response:
         """Unload models as soon as their calls have ended: the one that is named, or all that are not pinned; for
         operators. The level changes nothing: weights and caches are dropped. The next call of a model loads it."""
-        check_operator(tenant_of(request), "put models to sleep")
+        check_manages(request, service.settings, "put models to sleep")
         query, residency = read_query(request, SleepQuery), service.models.residency
         if query.mode != "wait":
             raise invalid(
@@ -152,7 +152,7 @@ def _add_sleep(routes: Routes, service: Service) -> None:
     @routes.post("/wake_up", query=WakeQuery, result=Sleeping, **answered)
     async def wake_up(request: Request) -> Response:
         """Load a model before a call needs it; the answer comes when it is in memory. For operators."""
-        check_operator(tenant_of(request), "wake models up")
+        check_manages(request, service.settings, "wake models up")
         query, residency = read_query(request, WakeQuery), service.models.residency
         if residency is None:
             check_model(query.model, tuple(one.name for one in await service.models.listed()))

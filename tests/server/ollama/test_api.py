@@ -18,6 +18,7 @@ from inflight.server.errors import ApiError
 from inflight.server.ollama import caches
 from inflight.server.ollama.details import Described, describe
 from inflight.server.ollama.models import ollama_routes
+from inflight.server.routes import check_manages
 from inflight.server.service import Service
 from inflight.server.settings import ServerSettings
 from inflight.server.tenants import ANYONE
@@ -150,12 +151,15 @@ def test_only_operators_pull_and_delete(start: Callable[..., Server], tmp_path: 
     assert asking.get("/api/tags").status_code == 401 and list(asking.get("/api/tags").json()) == ["error"]
 
 
-def test_a_server_that_others_reach_without_a_key_neither_pulls_nor_deletes(start: Callable[..., Server]) -> None:
+def test_a_server_that_others_reach_without_a_key_is_not_changed_by_them(start: Callable[..., Server]) -> None:
     url = start("--host", "0.0.0.0").url.replace("0.0.0.0", "127.0.0.1")
     for method, path in (("POST", "/api/pull"), ("DELETE", "/api/delete")):
         answer = httpx.request(method, url + path, json={"model": "owner/none"})
         assert answer.status_code == 403 and "--api-key" in answer.json()["error"]
-    assert httpx.get(f"{url}/api/tags").status_code == 200
+    for path in ("/sleep", "/wake_up", "/reset_prefix_cache"):
+        answer = httpx.post(url + path)
+        assert answer.status_code == 403 and "--host 127.0.0.1" in answer.json()["error"]["message"]
+    assert httpx.get(f"{url}/api/tags").status_code == httpx.get(f"{url}/is_sleeping").status_code == 200
 
 
 def test_clients_behind_a_proxy_neither_pull_nor_delete_without_a_key(server: Server) -> None:
@@ -164,10 +168,10 @@ def test_clients_behind_a_proxy_neither_pull_nor_delete_without_a_key(server: Se
         answer = httpx.request("DELETE", f"{server.url}/api/delete", json={"model": "owner/none"}, headers=headers)
         assert answer.status_code == 403 and "through a proxy" in answer.json()["error"]
     request = Request({"type": "http", "headers": [], "state": {"tenant": ANYONE}})
-    caches._check_manages(cast(Service, SimpleNamespace(settings=ServerSettings())), request, "pull models")
+    check_manages(request, ServerSettings(), "pull models")
     for settings in (ServerSettings(root_path="/llm"), ServerSettings(trusted_proxies=("10.0.0.7",))):
         with pytest.raises(ApiError, match="through a proxy"):
-            caches._check_manages(cast(Service, SimpleNamespace(settings=settings)), request, "pull models")
+            check_manages(request, settings, "pull models")
 
 
 def test_keep_alive_says_how_long_a_model_stays(start: Callable[..., Server], tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def download(repository: Repository, names: Sequence[str], report: Report) -> Pa
                 _download(repository, name, folder, report)
             taken = [glob.escape(name) for name in names]
             path = snapshot_download(repository.id, revision=repository.revision, allow_patterns=taken)
+            _delete_partials(repository, folder)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
@@ -208,6 +209,14 @@ def _receive(repository: Repository, name: str, report: Report, nbytes: int | No
             displayed_filename=name,
         )
     return partial
+
+
+def _delete_partials(repository: Repository, folder: Path) -> None:
+    """Delete what an interrupted download left of files that the repository has no more."""
+    wanted = {one.sha256 for one in repository.files.values()}
+    for path in (folder / "blobs").glob(f"*{PARTIAL}"):
+        if path.name.removesuffix(PARTIAL) not in wanted:
+            path.unlink(missing_ok=True)
 
 
 def _verify(path: Path, sha256: str, name: str, repository: Repository) -> None:

@@ -28,6 +28,7 @@ from inflight.server.common.fields import (
 from inflight.server.common.schemas import check_length, check_schema, schema_text
 from inflight.server.common.tools import AskedTools, tools_of
 from inflight.server.errors import invalid
+from inflight.server.parsers import after_reasoning
 
 MAX_REGEX_CHARS = 1 << 14
 _NO_FORM = (None, False)
@@ -176,15 +177,8 @@ class AnswerForms:
         if grammar is None and body.thinking_token_budget is None:
             return None
         self._check_keeps_grammars("thinking_token_budget")
-        return replace(
-            grammar or Grammar("none"),
-            after_token_ids=self._tokens(marks.end),
-            max_tokens_before=body.thinking_token_budget,
-            opening_token_ids=() if in_reasoning else self._tokens(marks.begin),
-        )
-
-    def _tokens(self, text: str) -> tuple[int, ...]:
-        return tuple(self._prompts.tokenizer.encode(text, add_special_tokens=False))
+        budget, tokenizer = body.thinking_token_budget, self._prompts.tokenizer
+        return after_reasoning(grammar or Grammar("none"), marks, tokenizer, in_reasoning, budget)
 
     def _check_no_budget(self, body: ChatBody) -> None:
         if body.thinking_token_budget is not None:

@@ -157,13 +157,19 @@ def check_model(name: str | None, models: tuple[str, ...]) -> str:
     if not name:
         return models[0] if models else ""
     if models and served_name(name, models) is None:
-        raise ApiError(
-            404,
-            f"The model {shortened(name)!r} does not exist; this server has {', '.join(models)}.",
-            param="model",
-            code="model_not_found",
-        )
+        raise model_not_served(name, models)
     return name
+
+
+def model_not_served(name: str, models: tuple[str, ...]) -> ApiError:
+    """Return the error for a name that none of a server's models has; of a model on this machine with the option that
+    serves it, too."""
+    from inflight.execution.checkpoints.local_models import is_on_disk  # needs the hub's client
+
+    sentence = f"The model {shortened(name)!r} does not exist; this server has {', '.join(models)}."
+    if is_on_disk(name):
+        sentence += f" {shortened(name)} is on this machine: `inflight serve --models local` serves all that are."
+    return ApiError(404, sentence, param="model", code="model_not_found")
 
 
 def shown_logprobs(body: ChatSettings) -> int | None:

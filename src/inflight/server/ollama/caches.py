@@ -22,14 +22,13 @@ from inflight.server.errors import ApiError, ollama_error
 from inflight.server.generating import GONE
 from inflight.server.ollama.chat import NDJSON
 from inflight.server.ollama.schema import MODEL, OllamaModelBody
-from inflight.server.routes import Routes, check_operator, tenant_of
+from inflight.server.routes import Routes, check_manages
 from inflight.server.sending import ClientGone, until_gone
 from inflight.server.served import ListedModel
 from inflight.server.service import Service
 
 MAX_PULLS = 2  # at once, of a process
 UNLOAD_SECONDS = 10.0  # that a model may take to be unloaded before it is deleted
-_OF_PROXIES = ("x-forwarded-for", "forwarded")  # headers, which name clients that may be on other machines
 _STATUSES = {  # what clients show, and look for
     "asking": "pulling manifest",
     "chosen": "pulling manifest",
@@ -53,7 +52,7 @@ def add_cache_routes(routes: Routes, service: Service, answered: dict[str, Any])
     async def ollama_pull(request: Request) -> Response:
         """Download a model into the caches. ollama's endpoint."""
         body = MODEL.decode(await body_bytes(request))
-        _check_manages(service, request, "pull models")
+        check_manages(request, service.settings, "pull models")
         steps = _pulled(service, body.asked, pulls)
         if body.stream is not False:
             return StreamingResponse(_lines(steps), media_type=NDJSON)
@@ -66,31 +65,12 @@ def add_cache_routes(routes: Routes, service: Service, answered: dict[str, Any])
     async def ollama_delete(request: Request) -> Response:
         """Delete a model from the caches. ollama's endpoint."""
         name = MODEL.decode(await body_bytes(request)).asked
-        _check_manages(service, request, "delete models")
+        check_manages(request, service.settings, "delete models")
         if deleting.locked():
             raise ApiError(503, "Another model is being deleted; try again later.", code="too_many_deletes")
         async with deleting:
             await _delete(service, name)
         return Response(status_code=200)
-
-
-def _check_manages(service: Service, request: Request, action: str) -> None:
-    """Refuse who may not change what the caches hold. Raises ApiError 403."""
-    tenant, settings = tenant_of(request), service.settings
-    check_operator(tenant, action)
-    if tenant.name:
-        return
-    if not settings.is_loopback:
-        where, otherwise = f"listens on {settings.host}", ", or with --host 127.0.0.1"
-    elif settings.root_path or settings.trusted_proxies or any(one in request.headers for one in _OF_PROXIES):
-        where, otherwise = "is reached through a proxy", ""
-    else:
-        return
-    raise ApiError(
-        403,
-        f"This server {where} and asks for no key, so that no client may {action}; start it with --api-key{otherwise}.",
-        code="not_an_operator",
-    )
 
 
 class _Step(Struct):

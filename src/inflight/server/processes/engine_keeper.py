@@ -81,7 +81,7 @@ class EngineKeeper:
         for serial in itertools.count():
             was_ready = await self._run_one(serial)
             if not was_ready and not serial:
-                raise WorkerError("")
+                raise WorkerError("", self._worker.exit_code)
             if (pause := self._lives.end()) is None:
                 raise WorkerError(
                     f"The engine ended {MAX_SHORT_LIVES} times before it was ready or within {SHORT_LIFE:g} s after; "

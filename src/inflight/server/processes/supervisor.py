@@ -194,7 +194,7 @@ class Supervisor:
         except WorkerError as error:
             if str(error):
                 log.error(str(error))
-            self._fail()
+            self._fail(error.exit_code)
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -335,8 +335,8 @@ class Supervisor:
             if not self._are_all_up:
                 self._manager.status(RESTARTING)
 
-    def _fail(self) -> None:
-        self._code = 1
+    def _fail(self, code: int = 1) -> None:
+        self._code = code
         for _ in range(2):  # the second signal ends the calls in flight
             self._end(signal.SIGTERM, 0.0)
 

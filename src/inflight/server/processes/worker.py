@@ -47,7 +47,11 @@ log = logging.getLogger("inflight.server")
 
 
 class WorkerError(RuntimeError):
-    """A model could not be loaded, or its process has ended; the sentence says why."""
+    """A model could not be loaded, or its process has ended; the sentence says why. exit_code: of its server."""
+
+    def __init__(self, sentence: str, exit_code: int = 1):
+        super().__init__(sentence)
+        self.exit_code = exit_code
 
 
 class Worker(ControlledProcess[FromWorker]):
@@ -65,6 +69,7 @@ class Worker(ControlledProcess[FromWorker]):
         self._replies = PendingReplies[Reply | None]()
         self._loading: Callable[[str], None] = lambda doing: None
         self.failed: str | None = None  # why it ends, if its process has said so, and logged it
+        self.exit_code = 1  # of a server whose first engine could not be loaded
         self._why = ""
         self._is_ending, self._ending_seconds = False, ending_seconds
         self._late: asyncio.TimerHandle | None = None  # kills the process once it is to end
@@ -202,6 +207,7 @@ class Worker(ControlledProcess[FromWorker]):
                 self._dropped(message.name)
             case Failed():
                 self._why = self.failed = message.sentence
+                self.exit_code = message.exit_code
                 self._end_in_time()
             case Page() | ShownFrames() | AdapterChanged() | PrefixCacheReset():
                 self._replies.came(message.question, message)

@@ -55,9 +55,10 @@ class ClientLost(Struct, frozen=True, tag=True):
 
 
 class Failed(Struct, frozen=True, tag=True):
-    """It could not be loaded, or the engine has stopped; the last message."""
+    """It could not be loaded, or the engine has stopped; the last message. exit_code: 2 for a setting's value."""
 
     sentence: str
+    exit_code: int = 1
 
 
 ToWorker = AskPage | AskFrames | Count | LoadAdapter | UnloadAdapter | ResetPrefixCache | ClientLost
