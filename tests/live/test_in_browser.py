@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -242,6 +243,22 @@ def traffic() -> Iterator[Callable[[str], None]]:
     ending.set()
     for one in threads:
         one.join(30)
+
+
+def test_a_fresh_server_says_how_to_send_it_a_request(start: Callable[..., Server]) -> None:
+    server = start()
+
+    async def look() -> None:
+        async with opened_page() as page:
+            await page.open(server.url)
+            await page.until("!document.getElementById('first').hidden")
+            command = await page.eval("document.querySelector('#first code').textContent")
+            assert command.startswith(f"curl {server.url}/v1/completions -H ")
+            subprocess.run(shlex.split(command), check=True, timeout=60, capture_output=True)
+            await page.until("document.getElementById('first').hidden")
+            assert faults(page) == []
+
+    run(look())
 
 
 def test_a_server_is_seen_at_work_and_again_when_it_comes_back(

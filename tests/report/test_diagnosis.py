@@ -163,7 +163,9 @@ def test_a_budget_that_is_too_small_and_too_large_is_no_contradiction() -> None:
     figures_of_both = figures(mixed_step=LONG_TAIL, **queued("budget"))
     stalls, waits = judge(Evidence(summary(itl=LONG_TAIL), figures_of_both, {"strategy": "chunked"})).findings
     assert "smaller --max-num-batched-tokens" in stalls.change
-    assert "larger --max-num-batched-tokens" in waits.change and "--threads" in waits.change
+    assert "--max-num-batched-tokens" not in waits.change and "--threads" in waits.change
+    (alone,) = judge(Evidence(CALM, figures(**queued("budget")), {"strategy": "chunked"})).findings
+    assert "larger --max-num-batched-tokens" in alone.change
 
 
 def test_nothing_is_an_answer_too() -> None:

@@ -77,6 +77,7 @@
           view.history.keep = this.paused ? PAUSED_SECONDS : LIVE_SECONDS;
           view.history.add(frame);
           if ((frame.members || []).length) this.keepEngines(frame.members);
+          this.showFirst(frame.members || []);
           if (frame.lost) this.notice(`${format.counted(frame.lost, "event")} came faster than they could be drawn, and are left out.`);
         },
         state: (kind, words) => this.state(kind, words),
@@ -92,6 +93,7 @@
         this.resume();
         this.engines.set("", this.addRun(true));
       }
+      if (this.server !== hello.server) this.busy = false;
       this.server = hello.server;
       if (hello.engine) return this.greetEngine(hello);
       this.engines.get("").greet(hello, true);
@@ -101,6 +103,16 @@
       byId("record").hidden = !hello.has_record;
       if (!hello.sees_all) this.notice(`You see the requests of ${hello.tenant}; others are there without names. The whole view, pause and records need an operator's key.`);
       return undefined;
+    }
+    // Nothing is drawn for a fresh server: say how to send it a request, until one comes.
+    showFirst(members) {
+      this.busy ||= [...this.engines.values()].some((view) => view.history.requests.size > 0);
+      byId("first").hidden = this.busy;
+      if (this.busy) return;
+      const body = JSON.stringify({ ...(members.length ? { model: members[0].name } : {}), prompt: "What is a batch?", max_tokens: 100 });
+      const key = this.feed.key ? ' -H "Authorization: Bearer $KEY"' : "";
+      const command = `curl ${new URL("v1/completions", document.baseURI)}${key} -H 'Content-Type: application/json' -d '${body.replaceAll("'", "'\\''")}'`;
+      format.setText(byId("first").querySelector("code"), command);
     }
     // One of several engines. One that has begun anew has another clock, and nothing of what it did before.
     greetEngine(hello) {
