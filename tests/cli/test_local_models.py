@@ -21,7 +21,6 @@ from inflight.execution import memory
 from inflight.execution.memory import MachineMemory
 from inflight.launch import running_servers
 from inflight.launch.running_servers import Registration, RunningServer
-from inflight.server.common.prepared import model_not_served
 
 from .terminal import Caller, finished, spawn
 
@@ -138,18 +137,6 @@ def test_what_a_pull_left_of_another_revision_is_deleted(hub: FakeHub, tmp_path:
     assert call(["pull", "owner/tiny-GGUF"]) == 0
     assert not left.exists() and call(["rm", "--yes", "owner/tiny-GGUF"]) == 0
     assert not of_this.exists()
-
-
-def test_a_model_that_is_here_but_not_served_is_said_to_be(hub: FakeHub) -> None:
-    assert call(["pull", "owner/tiny-GGUF", "owner/tiny"]) == 0
-    for name in ("owner/tiny", "owner/tiny-GGUF", "owner/tiny-GGUF:F32"):
-        sentence = model_not_served(name, ("base",)).message
-        assert sentence == (
-            f"The model {name!r} does not exist; this server has base. {name} is on this machine: `inflight serve "
-            "--models local` serves all that are."
-        )
-    for name in ("owner/none", "owner/tiny-GGUF:Q4_0", "gpt-4o", "smollm2", "/etc/passwd", "a/../b"):
-        assert model_not_served(name, ("base",)).message.endswith("this server has base.")
 
 
 def test_of_several_servers_of_all_models_the_one_that_has_it_in_memory_unloads_it(

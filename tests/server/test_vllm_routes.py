@@ -156,7 +156,8 @@ def test_a_single_model_does_not_sleep(server: Server) -> None:
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_task")
     assert "--models" in refused.json()["error"]["message"]
     assert server.post("/wake_up?tags=weights", None).json() == {"is_sleeping": False, "models": {}}
-    assert server.post("/wake_up?model=unknown", None).json()["error"]["code"] == "model_not_found"
+    unknown = server.post("/wake_up?model=unknown", None).json()["error"]
+    assert unknown["code"] == "model_not_found" and "`inflight serve --models local` serves all" in unknown["message"]
     assert server.post("/sleep?mode=abort", None).json()["error"]["param"] == "mode"
 
 

@@ -25,8 +25,8 @@ from inflight.config.setting import Bound, above_zero, setting
 
 if TYPE_CHECKING:
     from inflight.bench.run import Measured
-    from inflight.cli.demonstration.narrator import Narrator
     from inflight.cli.demonstration.server import DemoServer
+    from inflight.live.terminal.narrator import Narrator
     from inflight.metrics.definitions import Percentiles
 
 _START_S = 60.0  # in which the server must be ready
@@ -96,10 +96,10 @@ def _ready(server: DemoServer, interrupt: Interrupt) -> str | None:
 
 
 def _run(server: DemoServer, url: str, interrupt: Interrupt, seconds: float | None) -> int:
-    from inflight.cli.demonstration.narrator import Narrator
     from inflight.cli.demonstration.traffic import begin
-    from inflight.cli.live_terminal.feed import FeedReader
     from inflight.live.frames import Frame, Message
+    from inflight.live.terminal.feed import FeedReader
+    from inflight.live.terminal.narrator import Narrator
 
     began, stop, feed = time.monotonic(), threading.Event(), queue.SimpleQueue[Message | str]()
     narrator = Narrator(lambda kind, text: _print(f"{time.monotonic() - began:5.0f} s  {kind}", text))
@@ -132,7 +132,7 @@ def _run(server: DemoServer, url: str, interrupt: Interrupt, seconds: float | No
 
 
 def _sum_up(measured: Sequence[Measured], narrator: Narrator, seconds: float) -> None:
-    from inflight.cli.demonstration.narrator import KINDS
+    from inflight.live.terminal.narrator import KINDS
 
     click.echo("")
     if not measured:

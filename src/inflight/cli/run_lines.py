@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from inflight.build import Engine
 from inflight.cli.files import LineReader
 from inflight.cli.progress import Interrupt, Progress
-from inflight.cli.resume import Earlier, earlier_answers
 from inflight.cli.summary import print_predictions, print_summary, show
 from inflight.core.types.request import Request, RequestRefused
 from inflight.core.types.sampling import SamplingParams
@@ -27,6 +26,9 @@ from inflight.frontend.parsers.parser_choice import ParserChoice
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import Window, summarize
 from inflight.records.json_text import json_text
+
+if TYPE_CHECKING:
+    from inflight.cli.line_forms import Earlier
 
 READ_AHEAD = 4096  # requests in the engine that are not yet answered; bounds memory for files of any length
 LINES_PER_STEP = 64  # read between two steps, so that reading never delays running requests for long
@@ -97,7 +99,7 @@ def run_lines(
     Raises:
         ResumeError: The output does not belong to this input.
     """
-    from inflight.cli.line_forms import AnswerForms
+    from inflight.cli.line_forms import AnswerForms, Earlier, earlier_answers
 
     with ExitStack() as stack:
         earlier = Earlier()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from inflight.cli.declared import settings_options
 from inflight.cli.options import (
+    GIVEN,
+    LANES,
     complete_model,
     engine_options,
     engine_settings,
@@ -19,14 +26,95 @@ from inflight.cli.options import (
     scheduling_options,
     scheduling_settings,
 )
-from inflight.cli.replica_options import replica_options, replicas_of
 from inflight.cli.translated_options import EngineVerb
-from inflight.cli.verb import stacked
+from inflight.cli.verb import WORDS, groups_of, stacked
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
-from inflight.config.setting import setting
-from inflight.ray.replica_setup import Replicas
+from inflight.config.setting import SettingsError, declared_settings, setting
+from inflight.extras import pip_install
+from inflight.ray.head import check_address
+from inflight.ray.replica_setup import Replicas, Scale
+from inflight.routing.registry import ROUTERS
 from inflight.server.settings import ServerSettings
+
+DEFAULT_ROUTER = "prefix-aware"
+MAX_REPLICAS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaOptions:
+    """Replicas, and the router before them."""
+
+    replicas: int | None = setting(None, "Engines behind this address, each in a replica of Ray Serve.", "Replicas")
+    max_replicas: int | None = setting(None, "Maximum replicas when scaling with queue length; --replicas unless set.")
+    prefill_replicas: int | None = setting(None, "Engines that compute prompts for them, and send keys and values.")
+    max_prefill_replicas: int | None = setting(None, "Maximum prefill replicas; --prefill-replicas unless set.")
+    ray_address: str | None = setting(
+        None, "Head of a Ray cluster to run them on; else Ray is started on this machine."
+    )
+    router: str | None = setting(None, f"Router of requests: {', '.join(ROUTERS)}; {DEFAULT_ROUTER} unless set.")
+
+
+replica_options = settings_options(ReplicaOptions)
+
+
+def replicas_of(values: dict[str, Any]) -> Replicas | None:
+    """Take the options out of the verb's arguments. Raises click.UsageError, SettingsError."""
+    given = {one.name: values.pop(one.name) for one in declared_settings(ReplicaOptions)}
+    if given["replicas"] is None:
+        for name, value in given.items():
+            if value is not None:
+                raise click.UsageError(f"--{name.replace('_', '-')} has no effect without --replicas; leave it out.")
+        return None
+    _check(given, values)
+    router, prefill = given["router"] or DEFAULT_ROUTER, None
+    if given["prefill_replicas"] is not None:
+        prefill = Scale(given["prefill_replicas"], given["max_prefill_replicas"])
+        values["role"] = "both"  # of the pools together: options of transfers have an effect
+    return Replicas(Scale(given["replicas"], given["max_replicas"]), given["ray_address"], router, prefill)
+
+
+def _check(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    router = given["router"]
+    _check_scale("replicas", given["replicas"], given["max_replicas"])
+    _check_prefill(given, values)
+    if router is not None and router not in ROUTERS:
+        raise SettingsError(f"--router is {router!r}; known are {', '.join(ROUTERS)}.")
+    for name in ("record", "lora_dir", "kv_events_config", "role"):
+        if values[name] is not None:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} is for one engine, and with --replicas there are several; leave it out."
+            )
+    if find_spec("ray") is None:  # not imported: that takes a second, before other errors
+        raise SettingsError(
+            f"--replicas needs Ray Serve, which is not installed; {pip_install('ray')}, or serve one engine."
+        )
+    if given["ray_address"] is not None:
+        check_address(given["ray_address"])
+
+
+def _check_scale(name: str, replicas: int, maximum: int | None) -> None:
+    if not 1 <= replicas <= MAX_REPLICAS:
+        raise SettingsError(f"--{name} is {replicas}; give a number from 1 to {MAX_REPLICAS:,}.")
+    if maximum is not None and not replicas <= maximum <= MAX_REPLICAS:
+        raise SettingsError(
+            f"--max-{name} is {maximum}; give a number from --{name}, which is {replicas}, to {MAX_REPLICAS:,}."
+        )
+
+
+def _check_prefill(given: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    if given["prefill_replicas"] is None:
+        if given["max_prefill_replicas"] is not None:
+            raise click.UsageError("--max-prefill-replicas has no effect without --prefill-replicas; leave it out.")
+        return
+    _check_scale("prefill-replicas", given["prefill_replicas"], given["max_prefill_replicas"])
+    for name in ("kv_transfer_host", "kv_transfer_port"):
+        if values[name] is not None:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} is for one engine, and each of --prefill-replicas has its own; leave it "
+                "out."
+            )
+
 
 _IN_TABLE = "set it in the model's table"
 _NOT_OF_MODELS = {
@@ -106,8 +194,6 @@ def command(name: str | None, **values: Any) -> int:
     file, a hub id, or a name such as smollm2; without it the built-in model."""
     started = time.monotonic()
     if values.pop("print_config"):
-        from inflight.cli.printed_config import printed_config
-
         if values["models"] is None:
             settings_of(name, dict(values))  # reports mistakes
         click.echo(printed_config(click.get_current_context()), nl=False)
@@ -191,3 +277,62 @@ def _serve_models(file: Path, name: str | None, values: dict[str, Any], started:
     settings = settings.for_tenants(len(tenants.names))
     of_logs = {option: values[option] for option in ("verbose", "log_format", "log_level")}
     return serve_models(settings, models, tenants, started=started, **of_logs)
+
+
+_NOT_IN_FILES = ("config", "preset", "help", "print_config")  # the values of a preset are printed
+_REST = "Others"
+
+
+def printed_config(context: click.Context) -> str:
+    """Return the text of the file. Secrets are left out; options that are not given are comments."""
+    command = context.command
+    typed, _, _ = command.make_parser(context).parse_args([*context.meta[WORDS]])
+    groups: dict[str, list[str]] = {}
+    for one in command.params:
+        if isinstance(one, click.Option) and one.name not in _NOT_IN_FILES and not one.hidden:
+            title = groups_of(command).get(str(one.name), _REST)
+            if line := _line(context, one, typed):
+                groups.setdefault(title, []).append(line)
+    texts = ["\n".join((f"# {title}", *lines)) for title, lines in groups.items()]
+    for name, lane in context.meta.get(LANES, {}).items():
+        lines = [f"{key.replace('_', '-')} = {_value(value)}" for key, value in lane.items()]
+        texts.append("\n".join((f"[lanes.{json.dumps(name)}]", *lines)))
+    return "\n\n".join(texts) + "\n"
+
+
+def _line(context: click.Context, option: click.Option, typed: dict[str, Any]) -> str | None:
+    """Return an option's line; None: it is not given and has no default."""
+    name = str(option.name)
+    given, source = option.consume_value(context, typed)
+    if name == "model" and source is not ParameterSource.COMMANDLINE and context.params.get("name") is not None:
+        return f"model = {_value(context.params['name'])}  # the argument MODEL"
+    is_default = source is ParameterSource.DEFAULT  # whose value may be click's mark of none
+    value = context.params.get(name) if is_default else option.type_cast_value(context, given)
+    key = option.opts[0].lstrip("-")
+    if option.is_flag and option.flag_value is False:
+        value = not value
+    where = _origin(context, option, source)
+    if option.hide_input and value:
+        variable = key.upper().replace("-", "_")
+        return f"# {key} is secret; give it by INFLIGHT_{variable}  # {where}"
+    if where is not None:
+        return f"{key} = {_value(value)}  # {where}"
+    return None if value in (None, (), "") else f"# {key} = {_value(value)}"
+
+
+def _origin(context: click.Context, option: click.Option, source: ParameterSource) -> str | None:
+    """Return where a value comes from; None: it is the option's default."""
+    if source is ParameterSource.COMMANDLINE:
+        return "the command line"
+    if source is ParameterSource.ENVIRONMENT:
+        return next(one for one in option.envvar or () if os.environ.get(one))
+    if source is ParameterSource.DEFAULT_MAP:
+        return str(context.meta.get(GIVEN, {}).get(option.name, f"default of {context.info_name}"))
+    return None
+
+
+def _value(value: Any) -> str:
+    """Return a value in TOML, whose texts are those of JSON."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

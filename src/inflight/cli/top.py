@@ -19,8 +19,8 @@ def command(url: str, **values: Any) -> int:
     When standard output is no terminal, the state is printed once.
     """
     # Imported only now, so that errors above are reported at once.
-    from inflight.cli.live_terminal.feed import FeedReader
-    from inflight.cli.live_terminal.screen import look_once, watch
+    from inflight.live.terminal.feed import FeedReader
+    from inflight.live.terminal.screen import look_once, watch
 
     reader = FeedReader(url, values["api_key"])
     if sys.stdout.isatty() and sys.stdin.isatty():

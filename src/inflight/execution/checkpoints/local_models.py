@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from inflight.counted import counted
 from inflight.execution.checkpoints.hub import hub_id_of
-from inflight.execution.checkpoints.hub_download import PARTIAL, cache_root, pull_lock, repository_folder
+from inflight.execution.checkpoints.hub_download import PARTIAL, cache_root, pull_lock
 from inflight.execution.checkpoints.packaged import model_cache
 from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
 from inflight.execution.checkpoints.pull_progress import ProgressLine, locked
@@ -91,19 +91,6 @@ def find_model(name: str) -> LocalModel:
         f"{name} is not on this machine: the caches of `inflight pull` and of the hub hold "
         f"{counted(len(models), 'model')}; `inflight pull {name}` fetches it."
     )
-
-
-def is_on_disk(name: str) -> bool:
-    """Return whether a cache holds a model of this name. Looks at that model alone, so that servers may ask at any
-    time."""
-    if (packaged := CATALOGUE.get(name.removesuffix(":latest"))) is not None:
-        return model_cache.cached(packaged) is not None
-    try:
-        repository, tag = hub_id_of(name)
-        found = [one.name.lower() for one in _of_repository(repository_folder(repository))]
-    except (ModelError, OSError):
-        return False
-    return any(tag is None or one.endswith(f":{tag.lower()}") for one in found)
 
 
 def models_below(folder: Path) -> list[tuple[str, Path]]:

@@ -152,24 +152,17 @@ class Limits(Struct, frozen=True):
     unknown_fields: UnknownFieldPolicy = "warn"
 
 
-def check_model(name: str | None, models: tuple[str, ...]) -> str:
-    """Return the name as the client wrote it; ours, if it wrote none, or "" as llama.vim does. Raises ApiError 404."""
+def check_model(name: str | None, models: tuple[str, ...], *, is_pool: bool = False) -> str:
+    """Return the name as the client wrote it; ours, if it wrote none, or "" as llama.vim does. is_pool: the server has
+    several models. Raises ApiError 404."""
     if not name:
         return models[0] if models else ""
     if models and served_name(name, models) is None:
-        raise model_not_served(name, models)
+        sentence = f"The model {shortened(name)!r} does not exist; this server has {', '.join(models)}."
+        if not is_pool:
+            sentence += " `inflight serve --models local` serves all models that were pulled."
+        raise ApiError(404, sentence, param="model", code="model_not_found")
     return name
-
-
-def model_not_served(name: str, models: tuple[str, ...]) -> ApiError:
-    """Return the error for a name that none of a server's models has; of a model on this machine with the option that
-    serves it, too."""
-    from inflight.execution.checkpoints.local_models import is_on_disk  # needs the hub's client
-
-    sentence = f"The model {shortened(name)!r} does not exist; this server has {', '.join(models)}."
-    if is_on_disk(name):
-        sentence += f" {shortened(name)} is on this machine: `inflight serve --models local` serves all that are."
-    return ApiError(404, sentence, param="model", code="model_not_found")
 
 
 def shown_logprobs(body: ChatSettings) -> int | None:

@@ -105,7 +105,8 @@ def ollama_routes(service: Service, version: str) -> Routes:
         """One model's files, template and abilities. ollama's endpoint."""
         body = MODEL.decode(await body_bytes(request))
         listed = {one.name: one for one in await shown_models(service, tenant_of(request))}
-        known = served_name(check_model(body.asked, tuple(listed)), listed)
+        is_pool = service.models.residency is not None
+        known = served_name(check_model(body.asked, tuple(listed), is_pool=is_pool), listed)
         assert known is not None, "checked"
         return json_of(await asyncio.to_thread(lambda: _shown(listed[known])))
 

@@ -164,7 +164,8 @@ def model_routes(service: Service) -> Routes:
     async def model(request: Request) -> Response:
         """Describe one model or adapter."""
         shown = {one.name: one for one in await shown_models(service, tenant_of(request))}
-        known = served_name(check_model(request.path_params["name"], tuple(shown)), shown)
+        is_pool = service.models.residency is not None
+        known = served_name(check_model(request.path_params["name"], tuple(shown), is_pool=is_pool), shown)
         assert known is not None, "checked"
         return json_of(_described(shown[known], started))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inflight.cli.demonstration.narrator import Narrator
 from inflight.live.frames import WORKS, Account, Ended, Frame, RequestInfo, Run, StepPoint
+from inflight.live.terminal.narrator import Narrator
 from inflight.records.computed import Work
 
 PREFILL, DECODE, RECOMPUTE = (WORKS.index(one) for one in (Work.PREFILL, Work.DECODE, Work.RECOMPUTE))

@@ -9,8 +9,6 @@ from endless_server import endless_server
 from msgspec.structs import replace
 from rich.console import Console
 
-from inflight.cli.live_terminal.feed import FeedError, FeedReader
-from inflight.cli.live_terminal.screen import MAX_COLUMNS, FeedState, picture
 from inflight.live.frames import (
     BlocksPart,
     Ended,
@@ -29,6 +27,8 @@ from inflight.live.frames import (
     decode,
     encode,
 )
+from inflight.live.terminal.feed import FeedError, FeedReader
+from inflight.live.terminal.screen import MAX_COLUMNS, FeedState, picture
 
 HELLO = Hello("live", "tiny [red]model[/red]", server="a", num_blocks=100, block_size=16, max_rows=4, sees_all=True)
 

@@ -21,9 +21,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from inflight.cli.live_terminal.feed import FeedReader
 from inflight.counted import counted, printable
 from inflight.live.frames import BlocksPart, Frame, Hello, LanePart, Latencies, Message, RequestInfo
+from inflight.live.terminal.feed import FeedReader
 
 DRAWINGS_PER_SECOND = 5
 LOOK_SECONDS = 1.2  # for one picture, long enough for rates
