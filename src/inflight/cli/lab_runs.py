@@ -19,9 +19,8 @@ from inflight.cli.drafts import DraftOptions
 from inflight.cli.machines import DecodeOptions, Device, MachineOptions, devices_of
 from inflight.cli.options import options_of
 from inflight.cli.progress import Interrupt, Progress, Remaining
-from inflight.cli.simulated_engine import SimulatedEngine, SizeOptions, TierOptions
-from inflight.cli.simulated_pools import PoolOptions
-from inflight.cli.simulation_report import notes_of, summary_of
+from inflight.cli.simulate import notes_of, summary_of
+from inflight.cli.simulated_engine import PoolOptions, SimulatedEngine, SizeOptions, TierOptions
 from inflight.cli.summary import show
 from inflight.cli.variants import Variant
 from inflight.config.engine import EngineSettings

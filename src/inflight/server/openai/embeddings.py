@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from base64 import b64encode
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,12 +66,14 @@ class Embeddings(TextAnswer, kw_only=True):
 
 
 class EmbeddingsSerializer(TextSerializer):
+    result: type[TextAnswer] = Embeddings
+
     def answer(self, usage: TextUsage) -> Any:
-        data = [
-            Embedding(object="embedding", index=index, embedding=self._shown(vector))
-            for index, vector in enumerate(self._vectors)
-        ]
-        return Embeddings(data=data, usage=usage, **self._envelope)
+        data = [self._item(index, self._shown(vector)) for index, vector in enumerate(self._vectors)]
+        return self.result(data=data, usage=usage, **self._envelope)
+
+    def _item(self, index: int, vector: Any) -> Struct:
+        return Embedding(object="embedding", index=index, embedding=vector)
 
     def _shown(self, vector: tuple[float, ...]) -> Any:
         if self._call.text_form.base64:
@@ -92,12 +95,10 @@ class Pooled(TextAnswer, kw_only=True):
 
 
 class PoolingSerializer(EmbeddingsSerializer):
-    def answer(self, usage: TextUsage) -> Any:
-        data = [
-            PooledText(object="pooling", index=index, data=self._shown(vector))
-            for index, vector in enumerate(self._vectors)
-        ]
-        return Pooled(data=data, usage=usage, **self._envelope)
+    result = Pooled
+
+    def _item(self, index: int, vector: Any) -> Struct:
+        return PooledText(object="pooling", index=index, data=vector)
 
 
 EMBEDDINGS_ENDPOINT = Endpoint(
@@ -112,14 +113,13 @@ EMBEDDINGS_ENDPOINT = Endpoint(
     operation="embeddings",
     about="Vectors of texts. OpenAI's endpoint.",
 )
-POOLING_ENDPOINT = Endpoint(
+POOLING_ENDPOINT = replace(
+    EMBEDDINGS_ENDPOINT,
     name="pooling",
     path="/pooling",
-    body=EMBEDDINGS,
     prepare=partial(prepare, kind="pooling"),
     result=Pooled,
     serializer=PoolingSerializer,
-    prompt_field="input",
     call_prefix="pool-",
     operation="pooling",
     about="Vectors of texts. vLLM's endpoint.",
