@@ -23,6 +23,7 @@ from inflight.core.strategies import StepShape, StepView
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.types.events import FinishedEvent, TokensEvent
 from inflight.core.types.features import Features
+from inflight.core.types.length_distribution import point, uniform
 from inflight.core.types.plan import BatchPlan, Capacity, WaitUntil
 from inflight.core.types.request import Request
 from inflight.engine.clock import VirtualClock
@@ -336,3 +337,13 @@ def test_a_batch_goes_on_when_its_strategy_fails() -> None:
     loop.run()
     assert len(sentences) == 1
     assert [[chunk.sequence_id for chunk in plan.chunks] for plan in plans] == [[0]] * 5 + [[1]] * 2
+
+
+def test_a_plugins_expected_output_is_a_distribution_within_the_bounds() -> None:
+    """A number between those that may come; a failing plugin's are those of quantiles."""
+    sentences: list[str] = []
+    answers = [lambda *asked, one=one: one for one in (3.5, 2.0, 500.0, math.nan)]
+    predictor = guard_predictor(hostile(predict=answers), sentences.append)
+    ask = request("a")
+    assert [predictor.lengths(ask, 90, 2) for _ in range(3)] == [point(4), point(3), point(90)]
+    assert predictor.lengths(ask, 90, 2) == uniform(3, 90) and len(sentences) == 1

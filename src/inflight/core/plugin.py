@@ -17,7 +17,9 @@ from inflight.core.policies import Policy, Rank
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.speculation import NOTHING, Drafter, Proposal
 from inflight.core.strategies import StepShape, StepView, Strategy
+from inflight.core.types.length_distribution import LengthDistribution, point
 from inflight.core.types.plan import WaitUntil
+from inflight.core.types.request import Request
 from inflight.counted import UNBOUNDED
 
 Report = Callable[[str], None]
@@ -179,11 +181,16 @@ def guard_predictor(predictor: Predictor, report: Report) -> Predictor:
             raise ValueError(f"the expected output is {tokens} tokens; it must not be below 0")
         return float(tokens)
 
+    def lengths(predictor: Predictor, request: Request, max_output_tokens: int, so_far: int) -> LengthDistribution:
+        """Take what the plugin expects as the length."""
+        tokens = predict(predictor, request, max_output_tokens, so_far)
+        return point(max(so_far + 1, min(math.ceil(tokens), max_output_tokens)))
+
     def observe(predictor: Predictor, *ended: Any) -> None:
         predictor.observe(*ended)
         fallback.observe(*ended)  # from the start, so that it can take over at any time
 
-    checks: Checks = {"predict": predict, "observe": observe}
+    checks: Checks = {"predict": predict, "lengths": lengths, "observe": observe}
     return cast(Predictor, Plugin("predictor", predictor, "the quantiles of output lengths", report, fallback, checks))
 
 

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from inflight.core.request_timings import RequestTimings
 from inflight.core.stopping import StopChecker
 from inflight.core.types.events import Finish
+from inflight.core.types.length_distribution import LengthDistribution, uniform
 from inflight.core.types.request import Request
 
 NO_POSITIONS = range(0)
@@ -54,6 +55,7 @@ class Sequence:
         "checker",
         "finish",
         "in_flight",
+        "lengths",
         "max_output_tokens",
         "node",
         "num_computed",
@@ -133,6 +135,7 @@ class Sequence:
         self.charged = 0  # prompt tokens that were reported to the policy
         self.predicted = 0.0  # output tokens expected in all
         self.predicted_first = 0.0  # the same, when it came
+        self.lengths = uniform(1, max(1, max_output_tokens))  # of the output, as they were predicted last
         self.cached_hint = 0  # prompt tokens that were cached when the policy last asked
         self.finish: Finish | None = None
         self.timings = RequestTimings()
@@ -284,6 +287,11 @@ class SequenceView:
     def predicted_output_tokens(self) -> float:
         """Expected output tokens, in total."""
         return self._sequence.predicted
+
+    @property
+    def output_lengths(self) -> LengthDistribution:
+        """Distribution of the output tokens in total, given those that it has."""
+        return self._sequence.lengths.given(len(self._sequence.output))
 
     @property
     def prompt_tokens(self) -> int:

@@ -12,6 +12,7 @@ from inflight.core.estimation.output_length import (
     PredictionTally,
     Quantiles,
 )
+from inflight.core.types.length_distribution import point, uniform
 
 from ..builders import request
 from ..harness import Harness, Setup
@@ -65,3 +66,25 @@ def test_only_the_oracle_looks_at_forced_lengths() -> None:
     assert Quantiles().predict(forced, 100, 0) == Quantiles().predict(unforced, 100, 0)
     assert [Oracle().predict(forced, limit, 0) for limit in (100, 5)] == [7, 5]
     assert Oracle().predict(unforced, 100, 0) == 100
+
+
+def test_a_predictor_answers_with_a_distribution_whose_mean_sums_to_the_lengths() -> None:
+    """The median of skewed lengths sums to too little; that is why sums take the mean."""
+    predictor, asked = Quantiles(), request("a", [0] * 9)
+    assert predictor.lengths(asked, 100, 0) == uniform(1, 100), "without any knowledge"
+    actual = [4] * 60 + [60] * 40
+    for length in actual:
+        predictor.observe(asked, length)
+    lengths = predictor.lengths(asked, 100, 0)
+    assert lengths.mean() == pytest.approx(sum(actual) / len(actual), rel=0.1)
+    assert predictor.predict(asked, 100, 0) < 6 and lengths.quantile(0.5) < 6
+    assert lengths.exceeds(20) == pytest.approx(0.4, abs=0.03)
+    longer = predictor.lengths(asked, 100, 20)
+    assert longer == lengths.given(20) and longer.exceeds(20) == 1.0 and longer.mean() > 50
+    outlived = predictor.lengths(asked, 100, 80)
+    assert (outlived.starts[0], outlived.end) == (81, 100)
+
+
+def test_the_oracle_answers_with_a_point() -> None:
+    assert Oracle().lengths(request("a", output=7), 100, 3) == point(7)
+    assert Oracle().lengths(request("a", output=None), 100, 3) == point(100)

@@ -7,16 +7,22 @@ when there are too many. `Oracle` alone reads forced lengths, to measure what pe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import Struct
 
+from inflight.core.types.length_distribution import (
+    BINS_PER_OCTAVE,
+    LengthDistribution,
+    bin_of,
+    of_weights,
+    point,
+    uniform,
+)
 from inflight.core.types.request import Request
 
-BINS_PER_OCTAVE = 4
 MIN_SAMPLES = 20  # lengths before a histogram is used
 DECAY = 0.999  # for each length: a histogram forgets half after about 700
 PRIOR_SHARE = 0.5  # of max_tokens, before any length was seen
@@ -26,6 +32,9 @@ MAX_HISTOGRAMS = 4096  # clients choose their keys
 class Predictor(Protocol):
     def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
         """Return the expected output tokens in all, given that `so_far` exist."""
+
+    def lengths(self, request: Request, max_output_tokens: int, so_far: int) -> LengthDistribution:
+        """Return the distribution of the output tokens in all, of a sample that has `so_far` and goes on."""
 
     def observe(self, request: Request, output_tokens: int) -> None:
         """Learn the length of a sample that ended by itself."""
@@ -39,16 +48,31 @@ class Quantiles:
         self._longest = 0
 
     def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
-        for key in _keys(request):
-            longer = self._histograms.get(key, [])[_bin(so_far + 1) :]
-            if sum(longer) >= MIN_SAMPLES:
-                return min(max_output_tokens, max(so_far + 1.0, _median(longer, _bin(so_far + 1))))
+        first = bin_of(so_far + 1)
+        if longer := self._weights(request, so_far)[first:]:
+            return min(max_output_tokens, max(so_far + 1.0, _median(longer, first)))
         guess = min(max_output_tokens, 2.0 * self._longest) if self._longest else PRIOR_SHARE * max_output_tokens
         return max(so_far + 1.0, guess)
 
+    def lengths(self, request: Request, max_output_tokens: int, so_far: int) -> LengthDistribution:
+        if weights := self._weights(request, so_far):
+            known = of_weights(weights, max_output_tokens)
+            if known.exceeds(so_far) > 0:
+                return known.given(so_far)
+        most = min(max_output_tokens, 2 * self._longest) if self._longest else max_output_tokens
+        return uniform(so_far + 1, most)
+
+    def _weights(self, request: Request, so_far: int) -> list[float]:
+        """Return the finest histogram with enough lengths beyond `so_far`; empty without any."""
+        for key in _keys(request):
+            histogram = self._histograms.get(key, [])
+            if sum(histogram[bin_of(so_far + 1) :]) >= MIN_SAMPLES:
+                return histogram
+        return []
+
     def observe(self, request: Request, output_tokens: int) -> None:
         self._longest = max(self._longest, output_tokens)
-        newest = _bin(output_tokens)
+        newest = bin_of(output_tokens)
         for key in _keys(request):
             histogram = self._histograms[key] = self._histograms.pop(key, [])
             histogram += [0.0] * (newest + 1 - len(histogram))
@@ -65,6 +89,9 @@ class Oracle:
     def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
         forced = request.forced_output_tokens
         return float(max_output_tokens if forced is None else min(forced, max_output_tokens))
+
+    def lengths(self, request: Request, max_output_tokens: int, so_far: int) -> LengthDistribution:
+        return point(int(self.predict(request, max_output_tokens, so_far)))
 
     def observe(self, request: Request, output_tokens: int) -> None:
         """Ignore the length."""
@@ -122,10 +149,6 @@ def _keys(request: Request) -> Iterator[Hashable]:
     yield request.tenant, bucket, limit
     yield bucket, limit
     yield ()
-
-
-def _bin(length: int) -> int:
-    return int(math.log2(max(1, length)) * BINS_PER_OCTAVE)
 
 
 def _median(weights: list[float], first_bin: int) -> float:

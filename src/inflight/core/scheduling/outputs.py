@@ -151,6 +151,8 @@ class Outputs:
         self._charge(sequence, taken)
         if total >= sequence.predicted:
             sequence.predicted = self._predictor.predict(sequence.request, sequence.max_output_tokens, total)
+        if sequence.lengths.end <= total < sequence.max_output_tokens:
+            sequence.lengths = self._predictor.lengths(sequence.request, sequence.max_output_tokens, total)
         if total == taken:
             self._admission.on_first_token(sequence.request, self._time.now)
             if self._speculation is not None:

@@ -38,11 +38,13 @@ class SampleFactory:
         """
         max_output, banned = self._validator.max_output_tokens(request), self._validator.banned(request)
         predicted = self._predictor.predict(request, max_output, 0)
+        lengths = self._predictor.lengths(request, max_output, 0)
         samples = []
         for index in range(request.params.n):
             checker = StopChecker(request, self._end_token_ids, max_output, self._stop_text_for(request))
             sequence = Sequence(self.next_number + index, request, index, checker, max_output, banned)
             sequence.predicted = sequence.predicted_first = predicted
+            sequence.lengths = lengths
             samples.append(sequence)
         self.next_number += len(samples)
         return samples
