@@ -26,6 +26,7 @@ from inflight.core.strategies import StepView, StrategyContext
 from inflight.core.strategies.chunked import EARLY_END
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.core.tenants import Backlog
+from inflight.core.types.length_distribution import point
 from inflight.core.types.request import RequestRefused
 
 
@@ -219,12 +220,16 @@ def test_a_plugins_policy_strategy_and_predictor(tmp_path: Path, monkeypatch: py
             make_policy(place, settings, LatencyModel())
     made = make_predictor(SchedulingSettings(policy="sjf", predictor="plugins:Long"))
     assert isinstance(made, Plugin)
-    assert made.predict(request(), 50, 3) == 40.0
+    assert made.lengths(request(), 50, 3) == point(40)
 
 
 def test_predictor_and_admission() -> None:
     assert isinstance(make_predictor(SchedulingSettings()), Quantiles)
     assert isinstance(make_predictor(SchedulingSettings.of(policy="sjf", predictor="oracle")), Oracle)
+    probing = SchedulingSettings.of(policy="sjf", predictor="probe", probe_file="a")
+    assert isinstance(make_predictor(probing), Quantiles) and probing.probes_lengths
+    with pytest.raises(SettingsError, match="--probe-file has no effect without --predictor probe"):
+        SchedulingSettings.of(policy="sjf", probe_file="a")
     assert not make_admission(SchedulingSettings(), LatencyModel()).is_on
     assert make_admission(SchedulingSettings.of(admission="slo"), LatencyModel()).is_on
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inflight.build.adapters import AdapterPlan, adapter_bytes, adapter_names, matrices_of
+from inflight.build.length_probe import make_probe
 from inflight.build.limits import Limits
 from inflight.build.ranks import min_memory, with_workers
 from inflight.config.engine import EngineSettings
@@ -48,6 +49,7 @@ from inflight.frontend.adapter_names import AdapterNames
 
 if TYPE_CHECKING:
     from inflight.execution.drafters.step_drafting import DrafterSource, LoadedDrafter
+    from inflight.execution.length_probe.step_probe import StepProbe
     from inflight.execution.parallel.executor import ParallelExecutor
     from inflight.execution.parallel.workers import Workers
 
@@ -182,11 +184,12 @@ def _load(
         assert isinstance(backend, Backend)
         drafter = settings.drafter.load(backend, decoder, progress)
     adapters = matrices_of(settings.adapters, decoder, computed.spec)
-    return _LoadedModel(computed, backend, settings, decoder, drafter, adapters)
+    probe = make_probe(computed, decoder, limits.max_rows, settings.scheduling)
+    return _LoadedModel(computed, backend, settings, decoder, drafter, adapters, probe)
 
 
 class _LoadedModel(Struct, frozen=True):
-    """A model whose weights are on the device, with its drafter and the matrices that adapters change."""
+    """A model whose weights are on the device, with its drafter, the matrices that adapters change, and its probe."""
 
     computed: ComputedModel
     backend: Device
@@ -194,6 +197,7 @@ class _LoadedModel(Struct, frozen=True):
     decoder: PassDecoder
     drafter: LoadedDrafter | None
     adapters: AdapterMatrices | None
+    probe: StepProbe | None
 
     @property
     def state_kinds(self) -> Sequence[LayerState | None]:
@@ -290,6 +294,7 @@ class _LoadedModel(Struct, frozen=True):
             transfers,
             layers,
             steps,
+            self.probe,
         )
 
     def _memory(

@@ -102,6 +102,7 @@ def make_scheduler(
         allocation=scheduling.kv_allocation,
         preemption=scheduling.preemption,
         predictor=rules.predictor,
+        reports_ends=scheduling.probes_lengths,
         latency=rules.latency,
         admission=rules.admission,
         lane_floor=scheduling.lane_floor,

@@ -54,6 +54,9 @@ class SchedulingSettings:
     predictor: str | None = setting(
         None, f"Output lengths for sjf and admission: {', '.join(PREDICTORS)} or package.module:Class."
     )
+    probe_file: str | None = setting(
+        None, "File that --predictor probe begins with, and in which it saves what it has learnt.", metavar="FILE"
+    )
     tenant_weights: Mapping[str, float] = setting(
         {},
         "Weight of a tenant with --policy fair, where it is not 1; several times.",
@@ -119,6 +122,8 @@ class SchedulingSettings:
                 f"--predictor has no effect with --policy {self.policy} and --admission off; it goes with sjf or with "
                 "admission control."
             )
+        if self.probe_file is not None and not self.probes_lengths:
+            raise SettingsError("--probe-file has no effect without --predictor probe, whose file it is; leave it out.")
         if self.entry is not None and self.entry.bounded_by == "sequences":
             self._refuse_what_reservation_makes_vain()
         for tenant, weight in self.tenant_weights.items():
@@ -213,6 +218,11 @@ class SchedulingSettings:
         return self.admission != "off" or any(
             ":" in name or (name in POLICIES and POLICIES[name].asks_predictor) for name in self.policies
         )
+
+    @property
+    def probes_lengths(self) -> bool:
+        """Whether a probe of hidden states predicts output lengths."""
+        return self.predictor in PREDICTORS and PREDICTORS[self.predictor].reads_states
 
     @property
     def policies(self) -> set[str]:

@@ -174,23 +174,19 @@ def guard_predictor(predictor: Predictor, report: Report) -> Predictor:
     """Return a predictor that answers as the plugin until that fails, and by quantiles afterwards."""
     fallback = Quantiles()
 
-    def predict(predictor: Predictor, *asked: Any) -> float:
-        tokens = predictor.predict(*asked)
+    def lengths(predictor: Any, request: Request, max_output_tokens: int, so_far: int) -> LengthDistribution:
+        """Take the number that the plugin expects as the length."""
+        tokens = predictor.predict(request, max_output_tokens, so_far)
         check_finite_number(tokens, "the expected output")
         if tokens < 0:
             raise ValueError(f"the expected output is {tokens} tokens; it must not be below 0")
-        return float(tokens)
-
-    def lengths(predictor: Predictor, request: Request, max_output_tokens: int, so_far: int) -> LengthDistribution:
-        """Take what the plugin expects as the length."""
-        tokens = predict(predictor, request, max_output_tokens, so_far)
         return point(max(so_far + 1, min(math.ceil(tokens), max_output_tokens)))
 
     def observe(predictor: Predictor, *ended: Any) -> None:
         predictor.observe(*ended)
         fallback.observe(*ended)  # from the start, so that it can take over at any time
 
-    checks: Checks = {"predict": predict, "lengths": lengths, "observe": observe}
+    checks: Checks = {"lengths": lengths, "observe": observe}
     return cast(Predictor, Plugin("predictor", predictor, "the quantiles of output lengths", report, fallback, checks))
 
 

@@ -123,6 +123,7 @@ class Recorder(EngineObserver):
                 transferred=result.transferred,
                 suspended_at=result.suspended_at,
                 faults=tuple(Fault(one.sequence_id, one.error) for one in yielded if one.error is not None),
+                lengths=result.lengths,
             )
         )
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, TypeVar
 
+from inflight.core.types.length_distribution import PredictedLength
 from inflight.core.types.plan import BatchPlan, Capacity, Chunk, Pooled, Sampled, Scored, StepResult, Transferred
 from inflight.execution.adapters import AdapterLoader, AdapterMatrices
 from inflight.execution.backends.protocol import (
@@ -40,6 +41,7 @@ from inflight.execution.suspending import SpannedDecoder, Suspending
 
 if TYPE_CHECKING:
     from inflight.execution.drafters.step_drafting import StepDrafter, StepDrafting
+    from inflight.execution.length_probe.step_probe import AskedOutput, StepProbe
 
 log = logging.getLogger(__name__)
 
@@ -62,13 +64,14 @@ class ModelRunner:
         tiers: Sequence[TierTransfers] = (),
         layers: LayerProgress | None = None,
         steps: StepActivity | None = None,
+        probe: StepProbe | None = None,
     ):
         """Run plans over a cache of the capacity's blocks, one block for padding, then the host blocks. states: where
         the model has recurrent layers, of the capacity's rows and one of padding, and of its snapshots. drafter: of the
         drafts that plans leave to the executor. grammars: of rows that have one; None: no plan has any. adapters: which
         of the model's matrices those may change; None: no plan loads any. tiers: to which blocks go beside the steps,
         and from which they come. layers: gets a step's progress, for readers of its blocks meanwhile. steps: notes when
-        a step is computed, for work beside it."""
+        a step is computed, for work beside it. probe: predicts output lengths of hidden states."""
         self._decoder = decoder
         self._backend = backend
         self._kv_cache = kv_cache
@@ -83,6 +86,7 @@ class ModelRunner:
         self._layers = layers
         self._steps = steps or StepActivity()
         self._grammars = grammars
+        self._probe = probe
         self._adapters = None
         if adapters is not None:
             assert isinstance(backend, Backend)
@@ -180,6 +184,18 @@ class ModelRunner:
             self._adapters.close()
         if self._grammars is not None:
             self._grammars.close()
+        if self._probe is not None:
+            self._probe.close()
+
+    def predicted(self, flight: InFlight, done: Sequence[PassResult]) -> tuple[PredictedLength, ...]:
+        """Return the lengths that are predicted of the hidden states that a step's passes have read."""
+        if self._probe is None or not any(flight.asked):
+            return ()
+        found: list[PredictedLength] = []
+        results = [one for one in done if one.states is not None]
+        for result, asked in zip(results, filter(None, flight.asked), strict=True):
+            found += self._probe.predict(result.states, asked)
+        return tuple(found)
 
     def drawn(self, flight: InFlight, sampled: tuple[Sampled, ...]) -> tuple[Sampled, ...]:
         """Take a step's draws in; results are taken in the order in which steps were submitted."""
@@ -208,6 +224,8 @@ class ModelRunner:
         if self._drafting is not None:
             self._drafting.leave(plan)
         self._batch.update(plan.chunks, plan.new_requests, plan.freed_rows)
+        if self._probe is not None:
+            self._probe.begin(plan)
         if self._drafting is not None:
             planned = self._drafting.drafted(plan)
             flight.draft_seconds, flight.undrafted = self._drafting.seconds, self._drafting.undrafted
@@ -236,6 +254,8 @@ class ModelRunner:
             if self._drafting is not None:
                 self._drafting.computed(forward, chunks)
             self._take(decoder, forward, chunks, masks)
+            if self._probe is not None and decoder is self._decoder:  # another's states lie elsewhere
+                flight.asked.append(self._probe.read(forward, chunks))
             flight.passes.append(forward.finish())
             if self._drafting is not None:
                 flight.passes += self._drafting.follow(chunks)
@@ -296,6 +316,7 @@ class InFlight:
         self.computed_layers = 0
         self.suspended_at: tuple[int, ...] = ()
         self.suspended_seconds = 0.0
+        self.asked: list[list[AskedOutput]] = []  # of each pass, the outputs whose states are read
         self._result_once: StepResult | None = None
 
     def result(self) -> StepResult:
@@ -342,6 +363,7 @@ class InFlight:
             draft_seconds=drafting,
             undrafted=undrafted,
             suspended_at=self.suspended_at,
+            lengths=self._runner.predicted(self, done),
         )
 
     def _in_order(self, yielded: Iterable[Y]) -> tuple[Y, ...]:

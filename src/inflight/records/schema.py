@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from inflight.core.types.events import Finish
 from inflight.core.types.features import Features
+from inflight.core.types.length_distribution import PredictedLength
 from inflight.core.types.plan import HOST, BatchPlan, Capacity, NewRequest, Transferred, decode_range, encode_range
 from inflight.core.types.request import SLO, Request
 from inflight.core.types.timings import Timings
@@ -73,6 +74,7 @@ class StepRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
         faults: Sequences that ended alone.
         suspended_at: Layers that were computed at each suspension. The interim steps within it (`BatchPlan.within`)
             stand before its own line.
+        lengths: Predictions of a probe of hidden states.
     """
 
     plan: BatchPlan
@@ -89,6 +91,7 @@ class StepRecord(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=
     transferred: tuple[Transferred, ...] = ()
     faults: tuple[Fault, ...] = ()
     suspended_at: tuple[Count, ...] = ()
+    lengths: tuple[PredictedLength, ...] = ()
 
 
 class SampleRecord(Struct, frozen=True):

@@ -98,6 +98,7 @@ def _scheduling(values: Mapping[str, Any]) -> dict[str, Any]:
     given.setdefault("speculation", "off")  # nor this, of versions that drafted nothing
     if given.get("predictor") == QUANTILES.name:
         del given["predictor"]  # the default, where it is asked at all
+    given.pop("probe_file", None)  # its predictions are in the record
     return given
 
 

@@ -192,6 +192,7 @@ class Replay:
             draft_seconds=record.draft_seconds,
             out_of_memory=record.out_of_memory,
             undrafted=tuple(one.sequence_id for one in chunks if _lacks_drafts(one, accepted)),
+            lengths=record.lengths,
         )
         self.events.append((record.committed, self._scheduler.commit(plan, result, record.committed)))
 

@@ -12,7 +12,13 @@ from inflight.core.estimation.output_length import (
     PredictionTally,
     Quantiles,
 )
-from inflight.core.types.length_distribution import point, uniform
+from inflight.core.policies.fcfs import Fcfs
+from inflight.core.scheduling.config import SchedulerConfig
+from inflight.core.scheduling.scheduler import Scheduler
+from inflight.core.sequence import SequenceView
+from inflight.core.strategies.chunked import Chunked
+from inflight.core.types.length_distribution import EndedOutput, PredictedLength, point, uniform
+from inflight.core.types.plan import BatchPlan, Capacity, Sampled, StepResult
 
 from ..builders import request
 from ..harness import Harness, Setup
@@ -33,22 +39,22 @@ def test_every_sample_counts_that_was_not_aborted_by_what_was_predicted_when_it_
     harness.step()
     harness.abort("gone")
     harness.drain()
-    # The guess was half of max_tokens; what it became once it was outgrown does not count.
-    error = PredictionError(3, 0.0, 1.0, 0.0) if oracle else PredictionError(3, 3.0, 0.0, 3.0)
+    # The guess was the mean of 1 to max_tokens; what it became once it was outgrown does not count.
+    error = PredictionError(3, 0.0, 1.0, 0.0) if oracle else PredictionError(3, 3.25, 0.0, 3.25)
     assert harness.scheduler.stats().predictions == error
 
 
 def test_lengths_are_learnt_by_tenant_and_prompt() -> None:
     predictor = Quantiles()
     of_a, of_b = request("a", [0] * 9, tenant="a"), request("b", [0] * 90, tenant="b")
-    assert predictor.predict(of_a, 100, 0) == 50
+    assert predictor.lengths(of_a, 100, 0) == uniform(1, 100), "without any knowledge"
     for number in range(MIN_SAMPLES + 5):
         predictor.observe(of_a, 8 + number % 3)
         predictor.observe(of_b, 60)
-    assert predictor.predict(of_a, 100, 0) == pytest.approx(9, rel=0.2)
-    assert predictor.predict(of_b, 100, 0) == pytest.approx(60, rel=0.2)
-    assert predictor.predict(of_b, 20, 0) == 20, "never more than may come"
-    assert predictor.predict(of_a, 100, 40) > 40, "more than is there"
+    assert predictor.lengths(of_a, 100, 0).mean() == pytest.approx(9, rel=0.2)
+    assert predictor.lengths(of_b, 100, 0).mean() == pytest.approx(60, rel=0.2)
+    assert predictor.lengths(of_b, 20, 0) == point(20), "never more than may come"
+    assert predictor.lengths(of_a, 100, 40).starts[0] == 41, "more than is there"
 
 
 def test_histograms_are_kept_of_those_that_came_last() -> None:
@@ -58,33 +64,55 @@ def test_histograms_are_kept_of_those_that_came_last() -> None:
             predictor.observe(steady, 9)
         predictor.observe(request("once", [0] * 9, tenant=f"{number}"), 60)
     assert len(predictor._histograms) == MAX_HISTOGRAMS
-    assert predictor.predict(steady, 100, 0) == pytest.approx(9, rel=0.2), "it came all the time"
+    assert predictor.lengths(steady, 100, 0).mean() == pytest.approx(9, rel=0.2), "it came all the time"
 
 
 def test_only_the_oracle_looks_at_forced_lengths() -> None:
     forced, unforced = request("a", output=7), request("a", output=None)
-    assert Quantiles().predict(forced, 100, 0) == Quantiles().predict(unforced, 100, 0)
-    assert [Oracle().predict(forced, limit, 0) for limit in (100, 5)] == [7, 5]
-    assert Oracle().predict(unforced, 100, 0) == 100
+    assert Quantiles().lengths(forced, 100, 0) == Quantiles().lengths(unforced, 100, 0)
+    assert [Oracle().lengths(forced, limit, 0) for limit in (100, 5)] == [point(7), point(5)]
+    assert Oracle().lengths(unforced, 100, 0) == point(100)
+
+
+def test_outputs_that_max_tokens_cut_count_as_longer() -> None:
+    predictor, limited, asked = Quantiles(), request("a", max_tokens=50), request("b", max_tokens=200)
+    for _ in range(MIN_SAMPLES + 5):
+        predictor.observe(limited, 50)
+    assert predictor.lengths(limited, 50, 0) == point(50)
+    assert predictor.lengths(asked, 200, 0).starts[0] > 50, "of any length"
+
+
+def test_a_probes_predictions_take_the_place_of_those_made_on_arrival() -> None:
+    """And they follow the output: what it has is never predicted to come."""
+    config = SchedulerConfig(Capacity(60, 4, 4, 100, 100), Chunked(9), Fcfs(), token_budget=9, reports_ends=True)
+    scheduler = Scheduler(config)
+    scheduler.add(request("a", output=None, max_tokens=64), 0.0)
+    plan = scheduler.plan(0.0)
+    assert isinstance(plan, BatchPlan)
+    sampled = (Sampled(plan.chunks[0].sequence_id, (5,)),)
+    probabilities = (0.0, 0.0, 0.5, 0.0, 0.5)
+    told = (PredictedLength(plan.chunks[0].sequence_id, 0, probabilities), PredictedLength(77, 0, probabilities))
+    scheduler.commit(plan, StepResult(plan.step, sampled, 0.1, lengths=told), 0.1)
+    (sequence,) = scheduler._running.sequences
+    assert sequence.lengths.starts == (1, 2, 3, 4, 6) and sequence.predicted == pytest.approx((3 + 6.5) / 2)
+    assert SequenceView(sequence).output_lengths.exceeds(1) == 1.0
+    scheduler.abort("a", 0.2)
+    scheduler.add(request("b", output=None, max_tokens=64), 0.2)
+    plan = scheduler.plan(0.2)
+    assert isinstance(plan, BatchPlan) and plan.ended == (EndedOutput(0, 1, None),)
 
 
 def test_a_predictor_answers_with_a_distribution_whose_mean_sums_to_the_lengths() -> None:
     """The median of skewed lengths sums to too little; that is why sums take the mean."""
     predictor, asked = Quantiles(), request("a", [0] * 9)
-    assert predictor.lengths(asked, 100, 0) == uniform(1, 100), "without any knowledge"
     actual = [4] * 60 + [60] * 40
     for length in actual:
         predictor.observe(asked, length)
     lengths = predictor.lengths(asked, 100, 0)
     assert lengths.mean() == pytest.approx(sum(actual) / len(actual), rel=0.1)
-    assert predictor.predict(asked, 100, 0) < 6 and lengths.quantile(0.5) < 6
+    assert lengths.quantile(0.5) < 6
     assert lengths.exceeds(20) == pytest.approx(0.4, abs=0.03)
     longer = predictor.lengths(asked, 100, 20)
     assert longer == lengths.given(20) and longer.exceeds(20) == 1.0 and longer.mean() > 50
     outlived = predictor.lengths(asked, 100, 80)
     assert (outlived.starts[0], outlived.end) == (81, 100)
-
-
-def test_the_oracle_answers_with_a_point() -> None:
-    assert Oracle().lengths(request("a", output=7), 100, 3) == point(7)
-    assert Oracle().lengths(request("a", output=None), 100, 3) == point(100)

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.core.types.length_distribution import (
+    REMAINING_STARTS,
     LengthDistribution,
     bin_of,
     bin_start,
+    of_remaining,
     of_weights,
     point,
     uniform,
@@ -71,3 +73,22 @@ def test_a_point_and_a_uniform_length() -> None:
     assert (point(7).mean(), point(7).quantile(0.99), point(7).exceeds(6), point(7).exceeds(7)) == (7.0, 7, 1.0, 0.0)
     even = uniform(1, 10)
     assert (even.mean(), even.quantile(0.9), even.exceeds(8), even.given(5).mean()) == (5.5, 9, 0.2, 8.0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=34).filter(any), st.integers(1, 300), st.integers(0, 300))
+def test_remaining_tokens_become_lengths_and_what_passes_the_bound_lies_there(
+    probabilities: list[float], bound: int, so_far: int
+) -> None:
+    bound += so_far
+    lengths, total = of_remaining(probabilities, bound, so_far), sum(probabilities)
+    wanted: dict[int, float] = {}
+    for index, share in enumerate(probabilities):
+        first = REMAINING_STARTS[index]
+        last = REMAINING_STARTS[index + 1] - 1 if index + 1 < len(REMAINING_STARTS) else first
+        for more in (first, last):
+            length = min(bound, so_far + more)
+            wanted[length] = wanted.get(length, 0.0) + share / total / 2
+    assert max(lengths.starts) <= lengths.end <= bound and min(lengths.starts) == so_far + 1
+    assert sum(lengths.probabilities) == pytest.approx(1.0)
+    mean = sum(length * share for length, share in wanted.items())
+    assert mean <= lengths.mean() * (1 + 1e-9) and lengths.mean() <= 1.1 * mean

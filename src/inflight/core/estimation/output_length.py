@@ -1,7 +1,7 @@
 """Output length: predicted by online quantiles, and how far off predictions were.
 
 Histograms of ended answers over logarithmic bins are kept by tenant, prompt length and max_tokens. A sparse one is
-replaced by a coarser one; without any the prediction is a share of max_tokens. Least recently used ones are dropped
+replaced by a coarser one; without any all lengths up to max_tokens are alike. Least recently used ones are dropped
 when there are too many. `Oracle` alone reads forced lengths, to measure what perfect knowledge would bring.
 """
 
@@ -14,7 +14,6 @@ from typing import Protocol
 from msgspec import Struct
 
 from inflight.core.types.length_distribution import (
-    BINS_PER_OCTAVE,
     LengthDistribution,
     bin_of,
     of_weights,
@@ -25,14 +24,10 @@ from inflight.core.types.request import Request
 
 MIN_SAMPLES = 20  # lengths before a histogram is used
 DECAY = 0.999  # for each length: a histogram forgets half after about 700
-PRIOR_SHARE = 0.5  # of max_tokens, before any length was seen
 MAX_HISTOGRAMS = 4096  # clients choose their keys
 
 
 class Predictor(Protocol):
-    def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
-        """Return the expected output tokens in all, given that `so_far` exist."""
-
     def lengths(self, request: Request, max_output_tokens: int, so_far: int) -> LengthDistribution:
         """Return the distribution of the output tokens in all, of a sample that has `so_far` and goes on."""
 
@@ -41,18 +36,11 @@ class Predictor(Protocol):
 
 
 class Quantiles:
-    """Predicts the median of the lengths that are longer than the output so far."""
+    """Predicts as the lengths were that are longer than the output so far."""
 
     def __init__(self) -> None:
         self._histograms: dict[Hashable, list[float]] = {}  # the one that was added to last comes last
         self._longest = 0
-
-    def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
-        first = bin_of(so_far + 1)
-        if longer := self._weights(request, so_far)[first:]:
-            return min(max_output_tokens, max(so_far + 1.0, _median(longer, first)))
-        guess = min(max_output_tokens, 2.0 * self._longest) if self._longest else PRIOR_SHARE * max_output_tokens
-        return max(so_far + 1.0, guess)
 
     def lengths(self, request: Request, max_output_tokens: int, so_far: int) -> LengthDistribution:
         if weights := self._weights(request, so_far):
@@ -72,7 +60,9 @@ class Quantiles:
 
     def observe(self, request: Request, output_tokens: int) -> None:
         self._longest = max(self._longest, output_tokens)
-        newest = bin_of(output_tokens)
+        most = request.params.max_tokens
+        # An output that max_tokens cut would have been longer: it counts for the bin behind.
+        newest = bin_of(output_tokens) + (most is not None and output_tokens >= most)
         for key in _keys(request):
             histogram = self._histograms[key] = self._histograms.pop(key, [])
             histogram += [0.0] * (newest + 1 - len(histogram))
@@ -86,28 +76,39 @@ class Quantiles:
 class Oracle:
     """Predicts the forced length; max_tokens without one."""
 
-    def predict(self, request: Request, max_output_tokens: int, so_far: int) -> float:
-        forced = request.forced_output_tokens
-        return float(max_output_tokens if forced is None else min(forced, max_output_tokens))
-
     def lengths(self, request: Request, max_output_tokens: int, so_far: int) -> LengthDistribution:
-        return point(int(self.predict(request, max_output_tokens, so_far)))
+        forced = request.forced_output_tokens
+        return point(max_output_tokens if forced is None else min(forced, max_output_tokens))
 
     def observe(self, request: Request, output_tokens: int) -> None:
         """Ignore the length."""
 
 
 class PredictorEntry(Struct, frozen=True, kw_only=True):
-    """A predictor by its name. reason: a phrase that says what it does, for the start's report."""
+    """A predictor by its name.
+
+    Attributes:
+        name: As `--predictor` takes it.
+        reason: A phrase that says what it does, for the start's report.
+        make: Makes it.
+        reads_states: Whether the executor's probe of hidden states predicts, too.
+    """
 
     name: str
     reason: str
     make: Callable[[], Predictor]
+    reads_states: bool = False
 
 
 QUANTILES = PredictorEntry(name="quantiles", reason="of the output lengths seen so far", make=Quantiles)
 ORACLE = PredictorEntry(name="oracle", reason="the forced lengths, which no client knows in production", make=Oracle)
-PREDICTORS = {entry.name: entry for entry in (QUANTILES, ORACLE)}
+PROBE = PredictorEntry(
+    name="probe",
+    reason="of the model's hidden states, once enough outputs have ended; of the output lengths seen so far until then",
+    make=Quantiles,
+    reads_states=True,
+)
+PREDICTORS = {entry.name: entry for entry in (QUANTILES, ORACLE, PROBE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +150,3 @@ def _keys(request: Request) -> Iterator[Hashable]:
     yield request.tenant, bucket, limit
     yield bucket, limit
     yield ()
-
-
-def _median(weights: list[float], first_bin: int) -> float:
-    half, passed = sum(weights) / 2, 0.0
-    for index, weight in enumerate(weights):
-        passed += weight
-        if passed >= half:
-            return float(2 ** ((first_bin + index + 0.5) / BINS_PER_OCTAVE))
-    raise AssertionError("half of a sum lies below it")

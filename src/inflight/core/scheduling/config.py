@@ -41,6 +41,7 @@ class SchedulerConfig(Struct, frozen=True):
         allocation: How many blocks a sequence has at admission.
         preemption: What becomes of a preempted sequence's blocks.
         predictor: Of output lengths.
+        reports_ends: Whether plans say which outputs have ended, for a probe that learns from them.
         latency: Of steps; learns from each.
         admission: Which requests may come in.
         lane_floor: Share of the steps' tokens that background lanes have while they have work.
@@ -69,6 +70,7 @@ class SchedulerConfig(Struct, frozen=True):
     allocation: Allocation = "paged"
     preemption: Mode = "recompute"
     predictor: Predictor = field(default_factory=Quantiles)
+    reports_ends: bool = False
     latency: LatencyModel = field(default_factory=LatencyModel)
     admission: Admission | None = None
     lane_floor: float = 0.0

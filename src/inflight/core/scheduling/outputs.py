@@ -16,6 +16,7 @@ from inflight.core.scheduling.requests import Requests
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.sequence import NO_POSITIONS, Sequence, SequenceView
 from inflight.core.types.events import Event, Finish, FinishedEvent, PooledEvent, PromptScoredEvent, TokensEvent
+from inflight.core.types.length_distribution import PredictedLength, of_remaining
 from inflight.core.types.plan import BatchPlan, Chunk, Pooled, Sampled, Scored
 from inflight.core.types.request import Request
 from inflight.counted import counted
@@ -89,6 +90,18 @@ class Outputs:
         self._requests.end_sequence(sequence, finish)
         return [tokens, *self._requests.finished(request)]
 
+    def take_lengths(self, predicted: Iterable[PredictedLength]) -> None:
+        """Take in what a probe predicts of the sequences' outputs."""
+        for one in predicted:
+            sequence = self.planned.get(one.sequence_id)
+            if sequence is None or sequence.finish is not None or sequence.recomputes:
+                continue
+            so_far, most = len(sequence.output), sequence.max_output_tokens
+            if one.so_far < most and so_far < most and sum(one.probabilities) > 0:
+                lengths = of_remaining(one.probabilities, most, one.so_far)
+                if lengths.end > so_far:
+                    sequence.lengths, sequence.predicted = lengths, lengths.given(so_far).mean()
+
     def end_chunk(self, chunk: Chunk) -> list[Event]:
         """Note that a chunk is not in flight any more: free ended sequences, and send lost ones back."""
         sequence, running = self.planned[chunk.sequence_id], self._running
@@ -149,10 +162,10 @@ class Outputs:
         """Notify those that learn from how many tokens a sequence has."""
         total = len(sequence.output)
         self._charge(sequence, taken)
-        if total >= sequence.predicted:
-            sequence.predicted = self._predictor.predict(sequence.request, sequence.max_output_tokens, total)
-        if sequence.lengths.end <= total < sequence.max_output_tokens:
-            sequence.lengths = self._predictor.lengths(sequence.request, sequence.max_output_tokens, total)
+        if total >= sequence.predicted and total < sequence.max_output_tokens:
+            if total >= sequence.lengths.end:
+                sequence.lengths = self._predictor.lengths(sequence.request, sequence.max_output_tokens, total)
+            sequence.predicted = sequence.lengths.given(total).mean()
         if total == taken:
             self._admission.on_first_token(sequence.request, self._time.now)
             if self._speculation is not None:

@@ -398,6 +398,7 @@ class PlanBuilder:
             tuple(sorted(held_back)),
             loads,
             self._memory.early_sends(step.chunks, running.sequences),
+            ended=state.take_ended(),
         )
 
 

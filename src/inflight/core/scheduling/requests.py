@@ -13,6 +13,7 @@ from inflight.core.scheduling.state import SchedulerState
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import StopChecker, StopText, StopTextFactory
 from inflight.core.types.events import Event, Finish, FinishedEvent
+from inflight.core.types.length_distribution import EndedOutput
 from inflight.core.types.request import Request, RequestRefused
 
 
@@ -37,14 +38,13 @@ class SampleFactory:
             RequestRefused: Stop strings cannot be looked for.
         """
         max_output, banned = self._validator.max_output_tokens(request), self._validator.banned(request)
-        predicted = self._predictor.predict(request, max_output, 0)
         lengths = self._predictor.lengths(request, max_output, 0)
         samples = []
         for index in range(request.params.n):
             checker = StopChecker(request, self._end_token_ids, max_output, self._stop_text_for(request))
             sequence = Sequence(self.next_number + index, request, index, checker, max_output, banned)
-            sequence.predicted = sequence.predicted_first = predicted
-            sequence.lengths = lengths
+            sequence.lengths, sequence.predicted_first = lengths, lengths.mean()
+            sequence.predicted = sequence.predicted_first
             samples.append(sequence)
         self.next_number += len(samples)
         return samples
@@ -110,6 +110,9 @@ class Requests:
         if sequence.generates and finish.reason in ("stop", "length"):
             self._predictor.observe(sequence.request, len(sequence.output))
             self._predictions.observe(sequence.predicted_first, len(sequence.output))
+        if sequence.generates and state.reports_ends:
+            complete = {"stop": True, "length": False}.get(finish.reason)
+            state.ended.append(EndedOutput(sequence.number, len(sequence.output), complete))
         if state.speculation is not None:
             state.speculation.finished(SequenceView(sequence))
         lane.queue.remove(sequence)

@@ -231,6 +231,7 @@ class Scheduler:
             events += outputs.take_prompt(pooled)
         for sampled in result.sampled:
             events += outputs.take_tokens(sampled)
+        outputs.take_lengths(result.lengths)
         self._end_transfers(one for one in result.transferred if one.is_mask)  # draws of this step may wait for it
         for chunk in plan.chunks:
             events += outputs.end_chunk(chunk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from inflight.core.adapters import AdapterSlots
 from inflight.core.kv.manager import KVCacheManager
@@ -13,6 +13,7 @@ from inflight.core.scheduling.preemption import Preemption
 from inflight.core.scheduling.prefix_loads import PrefixLoads
 from inflight.core.scheduling.running import Counts, Running, SwapRule
 from inflight.core.speculation.speculation import ForcedDrafts
+from inflight.core.types.length_distribution import EndedOutput
 
 
 class SchedulerState(Struct, eq=False):
@@ -28,7 +29,9 @@ class SchedulerState(Struct, eq=False):
         prefix_loads: Waiting sequences whose prefix is loaded.
         preemption: Which running sequences make room for waiting ones.
         speculation: Which sequences have drafts; None where drafts cannot be taken back.
+        reports_ends: Whether the next plan says which outputs have ended.
         last_full_step: The last one that had no budget left for drafts.
+        ended: Outputs that the next plan reports.
     """
 
     time: StepTime
@@ -40,7 +43,15 @@ class SchedulerState(Struct, eq=False):
     prefix_loads: PrefixLoads
     preemption: Preemption
     speculation: ForcedDrafts | None
+    reports_ends: bool = False
     last_full_step: int = -1
+    ended: list[EndedOutput] = field(default_factory=list)
+
+    def take_ended(self) -> tuple[EndedOutput, ...]:
+        """Take the ended outputs for a plan."""
+        ended = tuple(self.ended)
+        self.ended.clear()
+        return ended
 
 
 def new_state(
@@ -62,4 +73,5 @@ def new_state(
         Preemption(memory, lanes, running, prefix_loads),
         # Recurrent state cannot be taken back, where an answer ends among its drafts.
         None if capacity.state_snapshots else ForcedDrafts(latency, config.speculation),
+        config.reports_ends,
     )

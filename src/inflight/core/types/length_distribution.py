@@ -11,6 +11,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
+from inflight.counted import Count
+
 BINS_PER_OCTAVE = 4
 _MAX_BITS = 40  # of a length
 
@@ -86,6 +90,34 @@ class LengthDistribution:
         return self.starts[index + 1] - 1 if index + 1 < len(self.starts) else self.end
 
 
+class PredictedLength(Struct, frozen=True, gc=False):
+    """Probabilities of the tokens that a sample still gets, as a probe of hidden states answers.
+
+    Attributes:
+        sequence_id: Number of the sequence.
+        so_far: Output tokens that it had.
+        probabilities: Of the bins of `REMAINING_STARTS`.
+    """
+
+    sequence_id: Count
+    so_far: Count
+    probabilities: tuple[float, ...]
+
+
+class EndedOutput(Struct, frozen=True, gc=False):
+    """End of an output, from which a probe learns.
+
+    Attributes:
+        sequence_id: Number of the sequence.
+        tokens: Of the output.
+        complete: Whether it ended by itself; otherwise max_tokens cut it. None: it was aborted, or failed.
+    """
+
+    sequence_id: Count
+    tokens: Count
+    complete: bool | None
+
+
 def point(tokens: int) -> LengthDistribution:
     """Return the distribution of a length that is known."""
     return LengthDistribution((tokens,), (1.0,), tokens)
@@ -121,6 +153,32 @@ def of_weights(weights: Sequence[float], max_output_tokens: int) -> LengthDistri
     return LengthDistribution(tuple(starts[first:]), tuple(one / total for one in kept[first:]), end)
 
 
+def of_remaining(probabilities: Sequence[float], max_output_tokens: int, so_far: int) -> LengthDistribution:
+    """Return the distribution of a sample that has `so_far` tokens, from probabilities of the tokens that follow.
+
+    Args:
+        probabilities: Of the bins of `REMAINING_STARTS`; later ones are 0. Not all zero.
+        max_output_tokens: Bound of the length, more than `so_far`.
+        so_far: Output tokens.
+    """
+    most, total = max_output_tokens - so_far, sum(probabilities)
+    count = min(len(probabilities), bisect_right(REMAINING_STARTS, most))
+    starts = [so_far + start for start in REMAINING_STARTS[:count]]
+    kept = [one / total for one in probabilities[:count]]
+    longer = sum(probabilities[count:]) / total
+    first, end = REMAINING_STARTS[count - 1], max_output_tokens
+    if count < len(REMAINING_STARTS):
+        behind = REMAINING_STARTS[count]
+        if most < behind - 1:  # the bound lies within the last bin
+            below = kept[-1] * (most - first) / (behind - first)
+            longer, kept[-1] = longer + kept[-1] - below, below
+        end = so_far + behind - 1
+    if longer > 0 and starts[-1] < max_output_tokens:
+        return LengthDistribution((*starts, max_output_tokens), (*kept, longer), max_output_tokens)
+    kept[-1] += longer
+    return LengthDistribution(tuple(starts), tuple(kept), min(end, max_output_tokens))
+
+
 def bin_of(length: int) -> int:
     """Return the logarithmic bin of a length."""
     return int(math.log2(max(1, length)) * BINS_PER_OCTAVE)
@@ -142,3 +200,6 @@ def _bin_starts() -> list[int]:
 
 
 _STARTS = _bin_starts()
+
+# Least remaining length of each bin of a probe's answer, two to an octave: 1, 2, 3, 4, 6, 8, 12, …, 131,072.
+REMAINING_STARTS = tuple(sorted({math.ceil(2 ** (half / 2)) for half in range(2 * 17 + 1)}))

@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
+from inflight.core.types.length_distribution import EndedOutput, PredictedLength
 from inflight.core.types.sampling import Adapter, Grammar, PoolingParams, SamplingParams, TokenLogprob
 from inflight.counted import Blocks, Count, Positive, Rows, Seconds, Slots, TransferId, Windows
 
@@ -192,6 +193,7 @@ class BatchPlan(Struct, frozen=True, omit_defaults=True):
         early_sends: Blocks of the step that may travel while it is computed; an executor may ignore them.
         may_suspend: Whether the executor may suspend the step between two layers (`core.types.suspension`).
         within: Number of the suspended step within which this one, an interim step, is computed; it is committed first.
+        ended: Outputs that have ended since the last plan, where a probe learns from them.
     """
 
     step: Count
@@ -205,6 +207,7 @@ class BatchPlan(Struct, frozen=True, omit_defaults=True):
     early_sends: tuple[EarlySend, ...] = ()
     may_suspend: bool = False
     within: Count | None = None
+    ended: tuple[EndedOutput, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -298,6 +301,7 @@ class StepResult(Struct, frozen=True):
         undrafted: Sequences for which the executor's drafter made none of the drafts that the plan has, since it has
             to catch up first.
         suspended_at: Layers that were computed when the step was suspended, of all of its passes, for each time.
+        lengths: Predictions of a probe of hidden states, of some of the sampling chunks.
     """
 
     step: int
@@ -311,6 +315,7 @@ class StepResult(Struct, frozen=True):
     out_of_memory: bool = False
     undrafted: tuple[int, ...] = ()
     suspended_at: tuple[int, ...] = ()
+    lengths: tuple[PredictedLength, ...] = ()
 
 
 class Capacity(Struct, frozen=True, omit_defaults=True):

@@ -173,6 +173,9 @@ class NullPass:
         for chunk, _ in (self._places[place] for place in places):
             self._pooled.append(Pooled(chunk.sequence_id, (0.0,) * hidden.columns))
 
+    def read(self, hidden: Any, places: Sequence[int]) -> None:
+        """Read nothing: activations have no contents."""
+
     def finish(self) -> NullPass:
         return self
 

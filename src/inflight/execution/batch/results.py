@@ -81,6 +81,7 @@ class PassOutcome:
     scored: list[ScoredRows] = field(default_factory=list)
     pooled: list[PooledRows] = field(default_factory=list)
     finished: float = 0.0
+    states: Array | None = None
 
     def finish(self) -> PassOutcome:
         """Note that everything is computed."""
@@ -92,9 +93,8 @@ class PassOutcome:
         for drawn in self.drawn:
             self._draw(drawn, draws)
         scored = [one for rows in self.scored for one in self._scored(rows)]
-        return PassResult(
-            draws.sampled, scored, [one for rows in self.pooled for one in self._pooled(rows)], self.finished
-        )
+        pooled = [one for rows in self.pooled for one in self._pooled(rows)]
+        return PassResult(draws.sampled, scored, pooled, self.finished, self.states)
 
     def _draw(self, rows: DrawnRows, draws: ChunkDraws) -> None:
         columns = (rows.of, rows.token_ids, rows.is_finite, rows.want_logprobs)

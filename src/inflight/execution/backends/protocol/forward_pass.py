@@ -17,6 +17,7 @@ class PassResult(NamedTuple):
     scored: Sequence[Scored]
     pooled: Sequence[Pooled]
     finished: float
+    states: Array | None = None  # float32[S, E], of the hidden states that were read
 
 
 class PendingPass(Protocol):
@@ -42,6 +43,9 @@ class Pass(Protocol):
     def pool(self, vectors: Activation, places: Sequence[int]) -> None:
         """Pool the texts whose last tokens are at `places`; vectors are rows of act[S, N] or float32[S, N]. Pooling
         settings are the slots'."""
+
+    def read(self, hidden: Activation, places: Sequence[int]) -> None:
+        """Return the rows of hidden float32[T, E] at `places` with the result, as `states`. Called once at most."""
 
     def finish(self) -> PendingPass: ...
 

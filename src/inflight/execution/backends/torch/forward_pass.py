@@ -100,6 +100,10 @@ class TorchPass:
         vectors = hidden.tensor[: len(places)].to(torch.float32, copy=True)
         self._outcome.pooled.append(PooledRows(of, self._batch.pooling(slots), fetched(vectors)))
 
+    def read(self, hidden: DeviceActivation, places: Sequence[int]) -> None:
+        at = self._on.send(np.array(places, np.int32))
+        self._outcome.states = fetched(hidden.tensor.index_select(0, at).to(torch.float32))
+
     def finish(self) -> PassOutcome:
         return self._outcome.finish()
 

@@ -1,0 +1,1 @@
+"""A probe of output lengths: reads the model's hidden states, and learns from how long answers become."""
