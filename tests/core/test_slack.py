@@ -243,3 +243,58 @@ def test_targets_that_are_no_times_are_refused(name: str, value: float) -> None:
     engine = Engine(slack()).run([])
     with pytest.raises(RequestRefused, match=rf"slo\.{name}_ms is .*; give milliseconds above 0, up to"):
         engine.scheduler.add(request("a", slo=SLO(**{name: value})), 0.0)
+
+
+class TestLatePrompts:
+    """First tokens that cannot all be in time."""
+
+    def on_time(self, run: Engine, offered: list[Request]) -> int:
+        first = {one.request_id: run.times[one.request_id][0][0] for one in offered}
+        return sum(first[one.request_id] <= one.arrival + (one.slo.ttft or math.inf) for one in offered)
+
+    def crowd(self, large: int, small: int, ttft: float = 1.5) -> list[Request]:
+        """Large prompts first, then small ones, nearly at once."""
+        sizes = [400] * large + [40] * small
+        return [
+            request(f"r{k}", [5, k % 16] * (size // 2), output=2, arrival=k / 1024, slo=SLO(ttft, None))
+            for k, size in enumerate(sizes)
+        ]
+
+    def test_the_largest_make_way(self) -> None:
+        offered = self.crowd(large=4, small=12)
+        ours, theirs = Engine(slack()).run(offered), Engine(chunked).run(offered)
+        assert self.on_time(ours, offered) == 13 > self.on_time(theirs, offered)
+
+    def test_where_all_can_be_in_time_none_is_late(self) -> None:
+        offered = self.crowd(large=2, small=4, ttft=4.0)
+        run = Engine(slack()).run(offered)
+        assert self.on_time(run, offered) == 6
+        firsts = [run.times[one.request_id][0][0] for one in offered]
+        assert firsts == sorted(firsts)
+
+    @pytest.mark.parametrize("target", [0.001, 1.5])
+    def test_what_is_late_has_its_share_under_a_flood(self, target: float) -> None:
+        """Small prompts without end, as many as can be in time: a large one's turn comes, paid by its share."""
+        rate = BUDGET / FULL / 40  # requests/s: all that there is
+        flood = [
+            request(f"f{k}", [6, k % 16] * 20, output=1, arrival=k / rate, slo=SLO(1.0, None))  # small
+            for k in range(800)
+        ]
+        large = request("large", [7] * 300, output=1, arrival=0.5, slo=SLO(target, None))
+        run = Engine(slack()).run([*flood, large])
+        tokens = 0
+        for plan, end in zip(run.plans, run.ends, strict=True):
+            tokens += plan.tokens if end > 0.5 else 0
+            if end >= run.times["large"][0][0]:
+                break
+        assert tokens <= 300 * 20 + 4 * 300 + 40 * BUDGET
+        assert self.on_time(run, flood) >= 0.9 * len(flood)
+
+    def test_a_first_token_that_cannot_be_in_time_takes_nothing_from_others(self) -> None:
+        honest = self.crowd(large=0, small=12, ttft=0.9)
+        liar = request("liar", [8] * 200, output=2, slo=SLO(0.001, None))
+        assert self.on_time(Engine(slack()).run([*honest, liar]), honest) == 12
+
+    def test_late_ones_use_what_is_idle(self) -> None:
+        run = Engine(slack()).run([request("late", [8] * 200, output=2, slo=SLO(0.001, None))])
+        assert run.times["late"][0][0] <= 4 * FULL + 0.1

@@ -86,12 +86,14 @@ class PolicyOrder:
         """Start without any. cached_tokens: returns how much of a sequence's prompt the prefix cache holds now."""
         self._policy, self._cached_tokens, self._time = policy, cached_tokens, time
         self._heaps: dict[Hashable, list[Entry]] = {}
+        self._late: list[Entry] = []  # heap, by arrival: of those that come after all others
         self._inside: dict[int, int] = {}  # by number: seq of its valid entry; others are stale and skipped
         self._seq = itertools.count()
         self._groups = GroupOrder(self._key) if policy.group_ranks_rise else None
 
     def clear(self) -> None:
         self._heaps.clear()
+        self._late.clear()
         self._inside.clear()
         if self._groups is not None:
             self._groups.clear()
@@ -116,6 +118,17 @@ class PolicyOrder:
         if self._groups is not None:
             self._groups.changed(group)
 
+    def move_behind(self, sequence: Sequence) -> None:
+        """Have a sequence come after all others, until it is pushed again."""
+        seq = self._inside[sequence.number] = next(self._seq)
+        heapq.heappush(self._late, ((sequence.request.arrival,), sequence.number, seq, sequence))
+
+    def first_late(self) -> Sequence | None:
+        """Return the sequence that is served first of those behind all others."""
+        while self._late and not self._is_valid(self._late[0]):
+            heapq.heappop(self._late)
+        return self._late[0][3] if self._late else None
+
     def discard(self, sequence: Sequence) -> None:
         """Remove a sequence, if it is there; its entry is stale."""
         self._inside.pop(sequence.number, None)
@@ -133,13 +146,20 @@ class PolicyOrder:
         """Yield sequences, best first. The next one comes once the last was removed."""
         if self._policy.window:
             yield from self._ranked_anew()
-            return
-        while (heap := self._next_heap()) is not None:
-            yield heap[0][3]
+        else:
+            while (heap := self._next_heap()) is not None:
+                yield heap[0][3]
+        while (late := self.first_late()) is not None:
+            yield late
 
     def entries(self) -> Iterator[Entry]:
         """Return the entries of all sequences, in no order."""
-        return (entry for heap in self._heaps.values() for entry in heap if self._is_valid(entry))
+        return itertools.chain(*self.parts())
+
+    def parts(self) -> tuple[Iterator[Entry], Iterator[Entry]]:
+        """Return the entries of those in their turn, and of those behind all others, each in no order."""
+        in_turn = (entry for heap in self._heaps.values() for entry in heap if self._is_valid(entry))
+        return in_turn, (entry for entry in self._late if self._is_valid(entry))
 
     def first(self, count: int) -> list[Sequence]:
         """Return some sequences, the next of each group first; in a time that does not grow with how many wait."""
@@ -181,7 +201,7 @@ class PolicyOrder:
 
     def _ranked_anew(self) -> Iterator[Sequence]:
         self._next_heap()  # drops what is stale at the heads
-        first = [entry[3] for entry in heapq.nsmallest(self._policy.window, self.entries())]
+        first = [entry[3] for entry in heapq.nsmallest(self._policy.window, self.parts()[0])]
         for sequence in first:
             sequence.cached_hint = self._cached_tokens(sequence)
         yield from sorted(first, key=self.rank)
@@ -201,6 +221,7 @@ class WaitingQueue:
         self.rank = self._order.rank
         self.in_order = self._order.__iter__
         self.first = self._order.first
+        self.first_late = self._order.first_late
 
     def clear(self) -> None:
         """Remove all sequences."""
@@ -223,6 +244,10 @@ class WaitingQueue:
         self._forget(sequence)
         self._order.push(sequence)
         self._count(sequence)
+
+    def move_behind(self, sequence: Sequence) -> None:
+        """Have a sequence that may be served come after all others, until it is pushed again."""
+        self._order.move_behind(sequence)
 
     def deferred(self, reason: str) -> int:
         """Return the number of sequences that are deferred for this reason."""
@@ -255,7 +280,7 @@ class WaitingQueue:
 
     def views(self) -> list[SequenceView]:
         """Return all sequences that may be served, by the rank that they had when they were added."""
-        return [SequenceView(entry[3]) for entry in sorted(self._order.entries())]
+        return [SequenceView(entry[3]) for entries in self._order.parts() for entry in sorted(entries)]
 
     def select(self, numbers: Iterable[int]) -> list[Sequence]:
         """Return the sequences with these numbers, in that order; others are passed over."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from inflight.core.estimation.latency import LatencyModel
+from inflight.core.queueing.lanes import Lanes
 from inflight.core.scheduling.state import SchedulerState
-from inflight.core.sequence import SequenceView
+from inflight.core.sequence import Sequence, SequenceView
+from inflight.core.strategies import StepShape
 from inflight.core.types.features import features
 from inflight.core.types.plan import BatchPlan
 
@@ -55,3 +58,21 @@ class ForegroundWork:
             if len(found) >= most:
                 break
         return found
+
+    def late(self) -> SequenceView | None:
+        """Return the waiting sequence that is served first of those behind all others."""
+        heads = [lane.queue.first_late() for lane in self._state.lanes.in_turn(background=False)]
+        found = [head for head in heads if head is not None]
+        return SequenceView(min(found, key=lambda one: (one.request.arrival, one.number))) if found else None
+
+
+def move_late(lanes: Lanes, shape: StepShape, running: Iterable[Sequence]) -> None:
+    """Move waiting sequences that are late behind the others of their lane, and those that are so no more to their
+    turn. running: of those that are late some may be here."""
+    waiting = shape.late.difference(one.number for one in running) if shape.late else shape.late
+    if waiting or shape.on_time:
+        for lane in lanes.in_turn(background=False):
+            for sequence in lane.queue.select(waiting):
+                lane.queue.move_behind(sequence)
+            for sequence in lane.queue.select(shape.on_time):
+                lane.queue.push(sequence)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from inflight.core.queueing.lanes import Lane
 from inflight.core.request_timings import OTHER
+from inflight.core.scheduling.foreground import move_late
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.scheduling.steady import find_steady
 from inflight.core.scheduling.step import Step
@@ -51,6 +52,7 @@ class PlanBuilder:
         self._collect(held_back)
         if self._memory.has_windows:
             self._slide_windows()
+        move_late(self._lanes, self._shape, self._prompts)
         self._lanes_due = {lane.settings.name for lane in self._lanes.held_up() if lane.deficit.is_due}
         if self._shape.admit is None:
             self._state.preemption.reserve_min_share(self._shape)
@@ -111,9 +113,10 @@ class PlanBuilder:
 
     def _serve_yielding(self, lanes: list[Lane]) -> None:
         """Serve the decodes that yield to prompts what these have left; the others sit out."""
-        turn = {number: index for index, number in enumerate(self._shape.yields)}
+        if not self._yields:
+            return
+        turn, self._yields = {number: index for index, number in enumerate(self._shape.yields)}, frozenset()
         self._decodes.sort(key=lambda one: turn.get(one.number, -1))
-        self._yields = frozenset()
         self._serve_decodes(lanes)
         for one in self._decodes:
             one.sat_out += one.number in turn and one.number not in self._step.served
@@ -159,8 +162,7 @@ class PlanBuilder:
                 self._serve_prompts(with_prompts, {}, has_preempted)
             if not step.chunks:  # foreground work has just been preempted, whose blocks these lacked
                 self._serve_decodes(background)
-        if self._yields:
-            self._serve_yielding(foreground)
+        self._serve_yielding(foreground)
         self._lanes.charge_waiting(self._reasons, step.prompt_tokens, self._running.blocks_by_lane)
 
     def _serve_background(self, lanes: list[Lane], kept: dict[str, int], has_preempted: bool, tokens: int) -> bool:
@@ -208,15 +210,21 @@ class PlanBuilder:
         if most is not None:
             quota = min(quota, most - step.prompt_tokens[name])
         quota_end = step.budget - quota  # the budget at which the quota is used up
-        for sequence in self._prompts:
-            if self._lanes.of(sequence) is not lane or not self._is_ready(sequence):
-                continue
-            left = self._left(lane, quota_end, leave)
-            if left > 0 and (sequence.started or step.has_room_for(sequence, left, leave)):
-                step.add_prompt_chunk(sequence, left)
+        self._serve_running(lane, quota_end, leave)
         # A sequence preempted now must not come back before those that have rows and blocks reserved.
         blocked = (has_preempted and not lane.deficit.reserved_rows) or self._state.preemption.blocks_newcomers(lane)
         self._reasons[name] = "blocks" if blocked else self._admit_waiting(lane, quota_end, leave)
+        if self._shape.late:
+            self._serve_running(lane, quota_end, leave, late=True)
+
+    def _serve_running(self, lane: Lane, quota_end: int, leave: int, late: bool = False) -> None:
+        """Serve running prompts: those that are not late, or those that are."""
+        for sequence in self._prompts:
+            if self._lanes.of(sequence) is not lane or not self._is_ready(sequence):
+                continue
+            left = self._left(lane, quota_end, leave) if (sequence.number in self._shape.late) is late else 0
+            if left > 0 and (sequence.started or self._step.has_room_for(sequence, left, leave)):
+                self._step.add_prompt_chunk(sequence, left)
 
     def _left(self, lane: Lane, quota_end: int, leave: int) -> int:
         """Return the tokens that the lane's prompts may have now."""

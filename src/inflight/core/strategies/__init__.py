@@ -39,7 +39,10 @@ class Foreground(Protocol):
         """Return the running sequences that may have tokens in the step, by rank."""
 
     def waiting(self, most: int) -> list[SequenceView]:
-        """Return at most so many waiting sequences that may be served next."""
+        """Return at most so many waiting sequences that may be served next, but for late ones."""
+
+    def late(self) -> SequenceView | None:
+        """Return the first of the waiting sequences that a shape has named as late."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,9 @@ class StepShape:
         yields: Numbers of decodes that are ahead of their deadlines, the nearest deadline first: they have what
             prompts leave of the budget.
         behind: Numbers of decodes that are too late for their deadlines: they alone have drafts, where there are any.
+        late: Numbers of sequences without a first token, running or waiting, that come after all others; a waiting one
+            stays there.
+        on_time: Numbers of waiting sequences that are late no more.
     """
 
     token_budget: int
@@ -106,6 +112,8 @@ class StepShape:
     early_end: int = 0
     yields: tuple[int, ...] = ()
     behind: frozenset[int] = frozenset()
+    late: frozenset[int] = frozenset()
+    on_time: frozenset[int] = frozenset()
 
 
 class Strategy(Protocol):

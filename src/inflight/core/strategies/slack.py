@@ -6,17 +6,18 @@ step all have their tokens, which is how streams get ahead.
 
 The k-th token behind the first is due k × ITL target after the first token. FairBatching (arXiv 2510.14392) has such
 an envelope, counted from the target of the first token: a stream that began early could then fall behind its own mean.
-Decodes that are ahead yield to prompts, as in FairBatching, but only as far as first tokens would be late otherwise,
-so that their lead is kept for the next burst. A step is as long as the nearest deadline allows. Targets that the batch
-cannot sustain bound no step: a stream at ITL target P needs a token in each step of P seconds, one at Q > P in P/Q of
-them, and together with the least share of prompts these are to fit into P seconds (the virtual batch size of SCORPIO,
-arXiv 2505.23022). Others may not lose what an impossible target asks for.
+Decodes that are ahead yield to prompts, as in FairBatching, but only as far as first tokens need it, so that their lead
+is kept for the next burst; and where first tokens cannot all be in time, the fewest are late (`first_tokens`). A step
+is as long as the nearest deadline allows. Targets that the batch cannot sustain bound no step: a stream at ITL target
+P needs a token in each step of P seconds, one at Q > P in P/Q of them, and together with the least share of prompts
+these are to fit into P seconds (the virtual batch size of SCORPIO, arXiv 2505.23022). Others may not lose what an
+impossible target asks for.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.options import OptionValues
@@ -24,10 +25,12 @@ from inflight.core.sequence import SequenceView
 from inflight.core.strategies import Foreground, StepShape, StepView, Strategy, StrategyContext, StrategyEntry
 from inflight.core.strategies.adaptive import ITL_TARGET, MIN_CHUNK, Adaptive
 from inflight.core.strategies.chunked import EARLY_END_TOKENS, Chunked
+from inflight.core.strategies.first_tokens import FirstTokens
 from inflight.core.types.features import Features
 
+LOOKAHEAD = 256  # waiting sequences that are looked at
 PACE = 0.95  # of an ITL target that a stream is held to: predictions err, and the last token decides
-HASTE = 0.8  # of the time to a first token's deadline in which the prompts up to it are to be computed
+HASTE = 0.5  # of the time to a first token's deadline in which the prompts up to it are to be computed
 MIN_PROMPT_SHARE = 0.25  # of what decodes leave of the largest step: no target takes it from prompts
 MAX_SIT_OUT = 8  # steps in turn that a stream may sit out, whatever its deadline says: a clock may have jumped
 
@@ -60,11 +63,22 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Foreground work of a step. context: tokens that a decode looks back over, on average."""
+    """Foreground work of a step.
+
+    Attributes:
+        begin: When the step begins.
+        streams: Decodes.
+        prompts: Running sequences inside their prompts, then waiting ones by arrival.
+        joining: So many of these run, or may join.
+        late: The first of the waiting ones that are late already.
+        context: Tokens that a decode looks back over, on average.
+    """
 
     begin: float
     streams: list[Stream]
     prompts: list[SequenceView]
+    joining: int
+    late: SequenceView | None
     context: float
 
     @classmethod
@@ -72,15 +86,17 @@ class Work:
         begin, running = foreground.begin(), foreground.running()
         decodes = [one for one in running if one.uncomputed_tokens == 1]
         prompts = [one for one in running if one.uncomputed_tokens > 1]
-        prompts += sorted(foreground.waiting(free_rows), key=_order)
+        joining = len(prompts) + free_rows
+        prompts += sorted(foreground.waiting(LOOKAHEAD), key=_order)
         context = sum(one.computed_tokens + 1 for one in decodes) / max(1, len(decodes))
-        return cls(begin, [Stream(one, begin, default_itl) for one in decodes], prompts, context)
+        streams = [Stream(one, begin, default_itl) for one in decodes]
+        return cls(begin, streams, prompts, joining, foreground.late(), context)
 
     @property
     def has_targets(self) -> bool:
-        """Whether a request has a target of its own."""
+        """Whether a request has a target of its own, or waits behind such requests."""
         views = (*(one.view for one in self.streams), *self.prompts)
-        return any(one.itl_target is not None or one.ttft_target is not None for one in views)
+        return self.late is not None or any(one.itl_target is not None or one.ttft_target is not None for one in views)
 
 
 class Slack:
@@ -93,6 +109,7 @@ class Slack:
         request has a target of its own, steps are those of adaptive batching with this target, or of chunked prefill.
         """
         self._most, self._itl, self._model, self._early_end = token_budget, itl_target, latency, early_end
+        self._first_tokens = FirstTokens()
         self._without_targets: Strategy = (
             Chunked(token_budget, early_end)
             if itl_target is None
@@ -101,6 +118,7 @@ class Slack:
 
     def observe(self, features: Features, seconds: float) -> None:
         self._without_targets.observe(features, seconds)
+        self._first_tokens.observe(features.tokens)
 
     def shape(self, view: StepView) -> StepShape:
         work = None
@@ -112,14 +130,25 @@ class Slack:
             return shape
         least = self._least_prompt_tokens(work)
         seconds = self._step_seconds(work, least)
+        late, on_time = self._choose_late(work, seconds, least)
+        if late:
+            work = replace(work, prompts=[one for one in work.prompts if one.number not in late])
         yields, tokens = self._give_place(work, seconds, least)
         return StepShape(
             tokens,
             row_limit=view.max_rows,
             early_end=self._early_end,
             yields=tuple(one.view.number for one in yields),
+            late=late,
+            on_time=on_time,
             behind=frozenset(one.view.number for one in work.streams if one.slack < min(seconds, one.pace)),
         )
+
+    def _choose_late(self, work: Work, seconds: float, least: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the prompts that are late, and the waiting one that is so no more."""
+        rows = sum(not one.may_sit_out or one.slack < 2 * seconds for one in work.streams)
+        rate = self._prompt_tokens(work, rows, seconds, least) / seconds
+        return self._first_tokens.choose_late(work.prompts, work.late, work.begin, rate)
 
     def _least_prompt_tokens(self, work: Work) -> int:
         """Return the prompt tokens that no target takes from prompts."""
@@ -169,7 +198,7 @@ class Slack:
     def _wanted_prompt_tokens(self, work: Work, seconds: float) -> int:
         """Return the prompt tokens of a step of this length, with which all first tokens are in time that can be."""
         wanted, tokens = 0.0, 0
-        for one in work.prompts:
+        for one in work.prompts[: work.joining]:
             tokens += one.uncomputed_tokens
             if one.ttft_target is not None and not one.output_tokens:
                 left = one.arrival + one.ttft_target - work.begin
