@@ -15,6 +15,7 @@ from inflight.execution.checkpoints.packaged.catalogue import CATALOGUE
 from inflight.execution.checkpoints.packaged.model_cache import pull
 from inflight.models.errors import ModelError
 from inflight.models.gguf.gguf_model import GGUFModel
+from inflight.server.preprocessing.pool import SHORT_BYTES
 from inflight.text import Tokenizer, TokenizerError, compiled_tokenizer
 from inflight.text.compiled_tokenizer import CompiledTokenizer
 from inflight.text.compiled_tokenizer import compiled_tokenizer as compiled
@@ -168,6 +169,13 @@ def test_a_long_text_is_encoded_as_a_short_one(tmp_path: Path) -> None:
         found, reference = pair_of(path)
         assert found.encode(text) == reference.encode(text)
         assert [one for part in found.encode_in_parts(text) for one in part] == reference.encode(text, False)
+
+
+def test_the_text_of_a_short_body_needs_no_second_vocabulary(tmp_path: Path) -> None:
+    """The process that reads short bodies has no memory for the library's, which is many times as large."""
+    tokenizer = Tokenizer.load(GGUFModel(file_of(trained("qwen2"), tmp_path / "a.gguf", "qwen2")))
+    assert tokenizer.encode("word " * (SHORT_BYTES // 5))
+    assert "library" not in vars(tokenizer._backend)
 
 
 def test_half_of_a_surrogate_pair_is_refused_with_its_place(tmp_path: Path) -> None:

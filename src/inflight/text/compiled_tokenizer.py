@@ -30,7 +30,9 @@ from .gguf_tokenizer import (
 if TYPE_CHECKING:
     import tokenizers
 
-_LONG = 20_000  # characters of a text from which the library splits it, whose batch calls let other threads run
+# Characters of a text from which the library encodes it, whose batch calls let other threads run. The text of a short
+# body is not so long, its tools shown twice: the process that reads it has no room for the library's vocabulary.
+_LONG = 1 << 16
 
 
 class CompiledAddedToken(Struct, frozen=True):

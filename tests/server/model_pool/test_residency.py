@@ -146,6 +146,35 @@ def test_an_operator_loads_and_unloads() -> None:
         residency.unload("b")
 
 
+def test_one_that_an_operator_unloads_stays_for_calls_that_come_meanwhile() -> None:
+    residency = pool(2, needs("a"), needs("b"))
+    at = load(residency, "a", 0)
+    residency.enter("a", at)
+    residency.unload("a")
+    assert residency.decide(at) == [] and residency.state("a") == "draining"
+    assert residency.enter("a", at + 1) and residency.state("a") == "loaded"
+    residency.left("a", 9, at + 9)
+    residency.left("a", 9, at + 10)
+    assert residency.decide(at + 10) == []
+
+
+def test_others_are_loaded_while_calls_keep_one_that_an_operator_unloads() -> None:
+    residency = pool(2, needs("a"), needs("b"), needs("c", 2))
+    at = load(residency, "a", 0)
+    residency.enter("a", at)
+    residency.unload("a")
+    assert residency.seconds_until("b", at) < 3
+    at = load(residency, "b", at)
+    residency.wait("c", at)
+    later = at + 1000
+    assert residency.decide(later) == [] and residency.state("b") == "loaded", "c would not fit without b either"
+    assert residency.next_time(later) is None
+    residency.left("a", 1000, later)
+    assert residency.decide(later) == [Unload("a")]
+    residency.ended("a", later)
+    assert residency.decide(later) == [Unload("b")]
+
+
 def test_a_failed_one_is_tried_again_later_and_later() -> None:
     residency = pool(1, needs("a"))
     at = 0.0

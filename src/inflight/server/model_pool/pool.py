@@ -107,7 +107,7 @@ class ModelPool:
         if (refusal := self._residency.refusal(own, now)) is not None:
             raise _failed(own, *refusal)
         if (seconds := self._residency.seconds_until(own, now)) > self._max_wait:
-            raise self._not_now(own, seconds)
+            raise self._not_now(own, seconds, f"longer than max-wait ({self._max_wait:g} s) in the models file")
         return await self._awaited(own, now)
 
     def break_off(self, name: str, serial: int, why: str) -> None:
@@ -137,7 +137,7 @@ class ModelPool:
         return self.status(own)
 
     def unload(self, name: str) -> ModelStatus:
-        """Unload the model as soon as its calls have ended. Raises ApiError."""
+        """Unload the model as soon as it has no call. Raises ApiError."""
         own = self._named(name)
         try:
             self._residency.unload(own)
@@ -226,7 +226,8 @@ class ModelPool:
         try:
             await asyncio.wait((call,), timeout=self._max_wait)
             if not call.done():
-                raise self._not_now(name, max(1.0, self._residency.seconds_until(name, time.monotonic())))
+                seconds = max(1.0, self._residency.seconds_until(name, time.monotonic()))
+                raise self._not_now(name, seconds, f"and the call has waited for max-wait ({self._max_wait:g} s)")
             lease = call.result()
         except asyncio.CancelledError:
             if call.done() and not call.cancelled() and call.exception() is None:
@@ -239,7 +240,7 @@ class ModelPool:
         self._counts.waited(name, time.monotonic() - began)
         return lease
 
-    def _not_now(self, name: str, seconds: float) -> ApiError:
+    def _not_now(self, name: str, seconds: float, why: str) -> ApiError:
         """Return the error of a call that would wait too long, or has. Its model is loaded in its turn all the same, so
         that it is there when the call comes again."""
         self._counts.refused(name)
@@ -249,8 +250,8 @@ class ModelPool:
         doing = "is being loaded" if state == "loading" else "cannot be loaded now, because other models use the memory"
         return ApiError(
             503,
-            f"The model {name!r} {doing}: about {seconds:.0f} s until it is ready, longer than max-wait "
-            f"({self._max_wait:g} s) in the models file; try again in {max(1.0, seconds):.0f} s.",
+            f"The model {name!r} {doing}: about {seconds:.0f} s until it is ready, {why}; "
+            f"try again in {max(1.0, seconds):.0f} s.",
             type="server_error",
             code="model_loading",
             retry_after=max(1.0, seconds),

@@ -10,7 +10,9 @@ Three rules keep a pool that is too small for its load from spending its time on
   most a fifth of all;
 - one that has none stays for as long as loading it again would take, which costs at most twice what knowing the future
   would (the ski rental problem: Karlin et al., 1988);
-- one that is evicted is drained: its calls end, and calls that come for it now wait until it is loaded again.
+- one that is evicted is drained: its calls end, and calls that come for it now wait until it is loaded again. One that
+  an operator unloads is drained too, but a call that comes before its last one has ended keeps it, and other models
+  are loaded meanwhile.
 """
 
 from __future__ import annotations
@@ -100,6 +102,8 @@ class Residency:
     def enter(self, name: str, now: float) -> bool:
         """Give the model to a call; return whether it has it. A call that has not may wait for it."""
         one = self._models[name]
+        if one.is_unloaded_once_idle:
+            one.keep()
         if one.state != "loaded":
             return False
         one.in_flight += 1
@@ -148,13 +152,13 @@ class Residency:
         """Have the model loaded without a call; one that could not be loaded is tried again at once."""
         one = self._models[name]
         one.retry_at = min(one.retry_at, now)
-        if one.state == "draining" and one.makes_room_for is None:
+        if one.is_unloaded_once_idle:
             one.keep()
         else:
             self.ask(name, now)
 
     def unload(self, name: str) -> None:
-        """Unload the model once its calls have ended. Raises ResidencyError if it is pinned, or is being loaded."""
+        """Unload the model once it has no call. Raises ResidencyError if it is pinned, or is being loaded."""
         one = self._models[name]
         if one.needs.is_pinned:
             raise ResidencyError(f"The model {name!r} is pinned; take pin = true out of the models file.")
@@ -233,8 +237,11 @@ class Residency:
     # -- rules ----------------------------------------------------------------------------------------------------
 
     def _leaving(self, candidate: Resident) -> list[Resident]:
-        """Return the models that have to be evicted for it."""
-        return victims(candidate.nbytes, evictable(self._models.values()), self.budget - self.nbytes)
+        """Return the models that have to be evicted for it; none while one that is drained holds the room."""
+        found = victims(candidate.nbytes, evictable(self._models.values()), self.budget - self.nbytes)
+        free = self.budget - self.nbytes + sum(one.nbytes for one in found)
+        drained = any(one.is_unloaded_once_idle for one in self._models.values())
+        return [] if drained and candidate.nbytes > free else found
 
     def _retry(self, now: float) -> None:
         for one in self._models.values():
@@ -293,10 +300,11 @@ def _seconds_until(
         return 0.0
     time, stays = now, [one for one in models if one.state in ("loading", "loaded")]
     loaded_at: dict[str, float] = {}  # of those that are not in memory yet
+    has_room = asked.nbytes <= budget - sum(one.nbytes for one in models if one.in_memory)
     for one in models:
         if one.state == "loading":
             time = loaded_at[one.name] = max(one.began + one.load_seconds, now + _OF_A_LOAD * one.load_seconds)
-        elif one.state == "draining" and one.in_flight:
+        elif one.state == "draining" and one.in_flight and not (one.is_unloaded_once_idle and has_room):
             time = max(time, now + one.call_seconds)
     ahead = line[: line.index(asked)] if asked in line else line
     for one in () if asked in stays else (*ahead, asked):

@@ -89,6 +89,11 @@ class Resident:
         return self.state == "draining" and not self.in_flight
 
     @property
+    def is_unloaded_once_idle(self) -> bool:
+        """Return whether an operator has it unloaded, and its calls have not ended."""
+        return self.state == "draining" and self.makes_room_for is None and self.in_flight > 0
+
+    @property
     def idle_at(self) -> float:
         """Return when it has had no call for long enough to be unloaded."""
         seconds = self.needs.idle_seconds if self.keep_alive is None else self.keep_alive
@@ -127,8 +132,8 @@ class Resident:
 
 
 def is_switching(models: Iterable[Resident]) -> bool:
-    """Return whether a model is being loaded or unloaded: another one has to wait."""
-    return any(one.state in ("loading", "draining", "unloading") for one in models)
+    """Return whether a model is being loaded, unloaded or evicted: another one has to wait."""
+    return any(one.state in ("loading", "draining", "unloading") and not one.is_unloaded_once_idle for one in models)
 
 
 def load_order(models: Iterable[Resident]) -> list[Resident]:
