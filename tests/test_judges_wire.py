@@ -7,6 +7,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from benchmarks.judges.definitions import Definition, of_single_values, one_a_frame
 from benchmarks.judges.judge import Figures
 from benchmarks.judges.wire import Connection, Relay, observe
 from benchmarks.stub_server import StubServer, body
@@ -34,7 +35,8 @@ def test_latencies_count_from_the_first_byte_of_the_request() -> None:
         [(1.0, REQUEST[:20]), (1.5, REQUEST[20:])],
         [(2.0, HEAD + token("a")), (2.25, token("b")), (3.0, token("c", "length") + USAGE + END)],
     )
-    (found,) = observe(connection)
+    (passed,) = observe(connection)
+    found = passed.observation
     assert (found.request_id, found.outcome, found.prompt_tokens, found.output_tokens) == ("7", "completed", 5, 3)
     assert (found.ttft, found.gaps, found.tpot, found.ended) == (1.0, [0.25, 0.75], 0.5, 3.0)
 
@@ -47,18 +49,20 @@ def test_requests_of_one_connection_are_told_apart_and_others_than_generations_l
         [(1.0, listing), (2.0, REQUEST), (3.0, REQUEST), (4.0, REQUEST)],
         [(1.5, empty), (2.5, HEAD + token("a", "stop") + END), (3.5, refused), (4.5, HEAD + token("a"))],  # and no more
     )
-    found = list(observe(connection))
+    found = [one.observation for one in observe(connection)]
     assert [(one.outcome, one.intended) for one in found] == [("completed", 2.0), ("failed", 3.0), ("unfinished", 4.0)]
 
 
 def test_an_answer_that_had_ended_when_the_connection_was_closed_is_complete() -> None:
     ended = HEAD + token("a") + token("b", "length") + USAGE
-    (found,) = observe(Connection([(1.0, REQUEST)], [(2.0, ended)]))
+    (passed,) = observe(Connection([(1.0, REQUEST)], [(2.0, ended)]))
+    found = passed.observation
     assert (found.outcome, found.output_tokens, found.ended) == ("completed", 3, 2.0)
 
 
 def test_tokens_without_text_count_as_an_answer() -> None:
-    (found,) = observe(Connection([(1.0, REQUEST)], [(2.0, HEAD + token("", "stop") + USAGE + END)]))
+    (passed,) = observe(Connection([(1.0, REQUEST)], [(2.0, HEAD + token("", "stop") + USAGE + END)]))
+    found = passed.observation
     assert (found.outcome, found.output_tokens, found.ttft) == ("completed", 3, None)
 
 
@@ -69,5 +73,20 @@ def test_bytes_pass_unchanged(tokens: int) -> None:
             sent = Request(f"{url}/v1/completions", body({"tokens": tokens, "first_s": 0, "gap_s": 0}))
             with urlopen(sent, timeout=30) as answer:
                 assert answer.read().count(b'"text"') == tokens
-        figures = Figures.of_observations(relay.observations())
+        figures = Figures.of_observations([one.observation for one in relay.passed()])
     assert (figures.requests, figures.failed, figures.output_tokens) == (1, 0, tokens)
+
+
+def test_a_judges_own_definitions_explain_its_figures() -> None:
+    """Frames that came at once are gaps to one and none to us; another counts by its schedule, and to the end."""
+    ended = token("c") + token("", "length") + USAGE
+    connection = Connection([(1.0, REQUEST)], [(2.0, HEAD + token("a")), (3.0, token("b") + ended), (3.5, END)])
+    passed = list(observe(connection))
+    ours = Figures.of_observations([one.observation for one in passed])
+    assert (ours.ttft.mean, ours.itl.mean, ours.tpot.mean) == (1.0, 1.0, 0.5)
+    frames = Definition(one_a_frame).figures(passed)
+    assert frames.itl.mean == pytest.approx(1 / 3) and frames.tpot.mean == 0.5
+    assert Definition().figures(passed).itl.mean == 0.5
+    scheduled = Definition(one_a_frame, True, of_single_values, {"7": 0.5}, left_out=1).figures(passed * 2)
+    assert (scheduled.ttft.p50, scheduled.tpot.p50, scheduled.requests_per_s) == (1.5, 0.75, 1 / 3)
+    assert Definition(window=4.0).figures(passed).output_tokens_per_s == 0.75

@@ -15,7 +15,7 @@ from benchmarks.judges.guidellm import GuideLLM
 from benchmarks.judges.inference_perf import InferencePerf
 from benchmarks.judges.judge import Judge, Load
 from benchmarks.judges.loadgen import LoadGen
-from benchmarks.judges.run import BUILT_IN, Seen, run, table_rows
+from benchmarks.judges.run import BUILT_IN, HEAD, Seen, run, table_rows
 from benchmarks.judges.sglang_bench import SGLangBench
 from benchmarks.judges.vllm_bench import VLLMBench
 from benchmarks.results import table, write_section
@@ -87,8 +87,7 @@ def _body(seen: Seen) -> str:
         f"{load.requests} requests of {load.input_tokens} tokens with answers of {load.output_tokens}. Load of the "
         f"machine at the end: {os.getloadavg()[0]:.1f}."
     )
-    head = ("figure", "theirs", "ours", "theirs / ours", "server's record")
-    return "\n\n".join([asked, *seen.judge.notes, table(head, table_rows(seen))])
+    return "\n\n".join([asked, *seen.judge.notes, table(HEAD, table_rows(seen))])
 
 
 if __name__ == "__main__":

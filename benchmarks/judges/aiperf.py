@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.judges.definitions import Definition
 from benchmarks.judges.judge import PACKAGES, Figures, Judge, Latency, Load, Target, read_json
 from tests.foreign.environments import Environment
 
@@ -50,6 +51,10 @@ class AIPerf(Judge):
         (cached / "refs" / "main").write_text(_REVISION, encoding="utf-8")
         shutil.copytree(target.tokenizer, cached / "snapshots" / _REVISION, ignore=lambda _, names: _others(names))
         return f"inflight/{target.model}"
+
+    def definition(self, target: Target, folder: Path) -> Definition:
+        found = read_json(folder / "profile_export_aiperf.json")
+        return Definition(window=found["request_count"]["avg"] / found["request_throughput"]["avg"])
 
     def figures(self, folder: Path, output: str) -> Figures:
         found = read_json(folder / "profile_export_aiperf.json")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from benchmarks.judges.definitions import Definition
 from benchmarks.judges.judge import PACKAGES, Figures, Judge, Latency, Load, Target, read_json
 from tests.foreign.environments import Environment
 
@@ -27,9 +29,11 @@ class GenAIBench(Judge):
             *("--log-dir", str(folder)),
         ]
 
+    def definition(self, target: Target, folder: Path) -> Definition:
+        return Definition(to_the_end=True, window=_aggregated(folder)["run_duration"])
+
     def figures(self, folder: Path, output: str) -> Figures:
-        (path,) = (folder / "run").glob("D*_time_*.json")
-        found = read_json(path)["aggregated_metrics"]
+        found = _aggregated(folder)
 
         def latency(name: str) -> Latency:
             return Latency(*(found["stats"][name][which] for which in ("mean", "p50", "p99")))
@@ -44,3 +48,8 @@ class GenAIBench(Judge):
             ttft=latency("ttft"),
             tpot=latency("tpot"),
         )
+
+
+def _aggregated(folder: Path) -> Any:
+    (path,) = (folder / "run").glob("D*_time_*.json")
+    return read_json(path)["aggregated_metrics"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.judges.definitions import Definition
 from benchmarks.judges.judge import Figures, Judge, Latency, Load, Target, read_json
 from tests.foreign.environments import Environment
 
@@ -26,6 +27,9 @@ class GuideLLM(Judge):
             *("--data", f"kind=synthetic_text,{lengths}"),
             *("--output", f"kind=json,path={folder / 'guidellm.json'}"),
         ]
+
+    def definition(self, target: Target, folder: Path) -> Definition:
+        return Definition()
 
     def figures(self, folder: Path, output: str) -> Figures:
         metrics = read_json(folder / "guidellm.json")["benchmarks"][0]["metrics"]

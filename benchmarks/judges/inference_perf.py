@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.judges.definitions import Definition
 from benchmarks.judges.judge import PACKAGES, Figures, Judge, Latency, Load, Target, read_json
+from inflight.text import Tokenizer
 from tests.foreign.environments import Environment
 
 
@@ -20,6 +22,10 @@ class InferencePerf(Judge):
         config = folder / "config.yaml"
         config.write_text(json.dumps(_config(target, load, folder)), encoding="utf-8")  # JSON is YAML
         return ["inference-perf", "--config_file", str(config)]
+
+    def definition(self, target: Target, folder: Path) -> Definition:
+        tokenizer = Tokenizer.load(target.tokenizer)
+        return Definition(lambda frame: len(tokenizer.encode(frame.text)))
 
     def figures(self, folder: Path, output: str) -> Figures:
         found = read_json(folder / "summary_lifecycle_metrics.json")

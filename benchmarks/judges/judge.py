@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inflight.metrics.definitions import Percentiles, percentiles, tpot
 from inflight.metrics.observation import Observation
 from inflight.metrics.summary import summarize
 from tests.foreign.environments import Environment
+
+if TYPE_CHECKING:
+    from benchmarks.judges.definitions import Definition
 
 PACKAGES = Path(__file__).parent / "packages"
 
@@ -123,6 +126,10 @@ class Judge(ABC):
     @abstractmethod
     def figures(self, folder: Path, output: str) -> Figures:
         """Read the result of a run. output: what the program printed."""
+
+    @abstractmethod
+    def definition(self, target: Target, folder: Path) -> Definition:
+        """Return how it makes figures. folder: of the run."""
 
 
 def read_json(path: Path) -> Any:

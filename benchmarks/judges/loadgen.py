@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.judges.definitions import Definition, of_single_values, one_a_frame
 from benchmarks.judges.judge import PACKAGES, Figures, Judge, Latency, Load, Target, read_json
 from tests.foreign.environments import Environment
 
@@ -38,6 +39,10 @@ class LoadGen(Judge):
         path.write_text(json.dumps(job), encoding="utf-8")
         return ["python", str(_SYSTEM), str(path)]
 
+    def definition(self, target: Target, folder: Path) -> Definition:
+        began = _scheduled(folder)
+        return Definition(one_a_frame, True, of_single_values, began, left_out=1)
+
     def figures(self, folder: Path, output: str) -> Figures:
         summary = (folder / "mlperf_log_summary.txt").read_text(encoding="utf-8")
         errors = re.search(r"^errors: (\d+)", output, re.MULTILINE)
@@ -60,6 +65,19 @@ class LoadGen(Judge):
             ttft=latency("First Token latency", "first token latency"),
             tpot=latency("Time per Output Token", "time to output token"),
         )
+
+
+def _scheduled(folder: Path) -> dict[str, float]:
+    """Return when each query was to be sent, by the id of its answer; s of the machine's monotonic clock.
+
+    LoadGen's trace has its schedule, and how late it was; the system under test has when it was called.
+    """
+    trace = (folder / "mlperf_log_trace.json").read_text(encoding="utf-8")
+    line = r'"name":"Sample",[^\n]*"ts":([\d.]+),"args":{"sample_seq":(\d+),[^\n]*"issue_start_ns":(\d+)'
+    due = {int(number): (float(at) / 1e6, int(late) / 1e9) for at, number, late in re.findall(line, trace)}
+    issued = read_json(folder / "issued.json")
+    zero = min(one["at"] - sum(due[number]) for number, one in enumerate(issued))  # of LoadGen's clock
+    return {one["id"].partition("-")[2]: zero + due[number][0] for number, one in enumerate(issued)}
 
 
 def _prompts(tokenizer: Path, load: Load) -> list[list[int]]:

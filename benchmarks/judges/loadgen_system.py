@@ -11,6 +11,7 @@ import http.client
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,24 +30,26 @@ class System:
         behind = urlsplit(job["url"])
         self._address = (behind.hostname or "127.0.0.1", behind.port or 80)
         self.errors: list[str] = []
+        self.issued: list[dict[str, Any]] = []  # of each query, when it came and the id of its answer
 
     def issue(self, samples: list[Any]) -> None:
         for sample in samples:
-            threading.Thread(target=self._answer, args=(sample.id, sample.index)).start()
+            self.issued.append({"at": time.perf_counter(), "id": ""})
+            threading.Thread(target=self._answer, args=(sample.id, sample.index, self.issued[-1])).start()
 
     def flush(self) -> None:
         """Do nothing: no query is kept back."""
 
-    def _answer(self, number: int, index: int) -> None:
+    def _answer(self, number: int, index: int, issued: dict[str, Any]) -> None:
         try:
-            tokens = self._stream(number, self._job["prompts"][index])
+            tokens = self._stream(number, self._job["prompts"][index], issued)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.errors.append(repr(error))
             tokens = 0
         # LoadGen reads the tokens' number; the bytes would be the answer in an accuracy run.
         self._complete(mlperf_loadgen.QuerySamplesComplete, number, tokens)
 
-    def _stream(self, number: int, prompt: list[int]) -> int:
+    def _stream(self, number: int, prompt: list[int], issued: dict[str, Any]) -> int:
         """Send a query and report its first token. Returns the number of tokens, by the server's usage."""
         body = {
             "model": self._job["model"],
@@ -69,6 +72,7 @@ class System:
             frame = json.loads(line[6:])
             if first and frame["choices"]:
                 first = False
+                issued["id"] = frame["id"]
                 self._complete(mlperf_loadgen.FirstTokenComplete, number, 1)
             if frame.get("usage"):
                 tokens = frame["usage"]["completion_tokens"]
@@ -106,9 +110,11 @@ def main() -> int:
     logs = mlperf_loadgen.LogSettings()
     logs.log_output.outdir = job["folder"]
     logs.log_output.copy_summary_to_stdout = True
+    logs.enable_trace = True  # has the schedule
     mlperf_loadgen.StartTestWithLogSettings(sut, library, settings_of(job), logs)
     mlperf_loadgen.DestroyQSL(library)
     mlperf_loadgen.DestroySUT(sut)
+    (Path(job["folder"]) / "issued.json").write_text(json.dumps(system.issued), encoding="utf-8")
     print(f"errors: {len(system.errors)} {system.errors[:3]}")
     return 0
 

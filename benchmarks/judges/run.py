@@ -22,18 +22,21 @@ from inflight.report.reading import read_record
 from inflight.text.gguf_tokenizer import gguf_backend, read_gguf_tokenizer_config
 
 BUILT_IN = "built-in"
+HEAD = ("figure", "theirs", "ours", "theirs / ours", "by their definition", "theirs / that", "server's record")
 _SERVE = ("--threads", "1", "--host", "127.0.0.1")  # the other core is the judge's
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The figures of one run. recorded: of the server's step record, which begins behind HTTP and the tokenizer."""
+    """The figures of one run. defined: ours by the judge's definitions; recorded: of the server's step record, which
+    begins behind HTTP and the tokenizer."""
 
     judge: Judge
     model: str
     load: Load
     theirs: Figures
     ours: Figures
+    defined: Figures
     recorded: Figures
 
 
@@ -62,15 +65,18 @@ def run(judge: Judge, model: str, load: Load, seconds: float = 300) -> Seen:
             target = Target(relay.url, model, write_tokenizer(model, folder))
             program, *arguments = judge.command(target, load, folder)
             output = judge.environment.run(program, *arguments, seconds=seconds, **judge.variables)
-            passed = relay.observations()
+            passed = relay.passed()
         theirs = judge.figures(folder, output)
+        definition = judge.definition(target, folder)
         recorded = read_record(record).runs[0].observations
     # A judge's probes and warm-up come before; what it broke off at its end it does not count.
-    measured = [one for one in passed if one.outcome != "unfinished"][-(theirs.requests + theirs.failed) :]
+    counted = [one for one in passed if one.observation.outcome != "unfinished"][-(theirs.requests + theirs.failed) :]
     known = {one.request_id.rpartition("-")[0]: one for one in recorded}  # its sample is the last part
-    measured = [_counted(one, known) for one in measured]
-    same = [known[one.request_id] for one in measured if one.request_id in known]
-    return Seen(judge, model, load, theirs, Figures.of_observations(measured), Figures.of_observations(same))
+    counted = [replace(one, observation=_counted(one.observation, known)) for one in counted]
+    ours = [one.observation for one in counted]
+    same = [known[one.request_id] for one in ours if one.request_id in known]
+    views = (Figures.of_observations(ours), definition.figures(counted), Figures.of_observations(same))
+    return Seen(judge, model, load, theirs, *views)
 
 
 def _counted(one: Observation, known: dict[str, Observation]) -> Observation:
@@ -88,9 +94,9 @@ def _counted(one: Observation, known: dict[str, Observation]) -> Observation:
 
 
 def table_rows(seen: Seen) -> Sequence[Sequence[str]]:
-    """Return rows of figure, theirs, ours, their ratio and the record's."""
-    rows: list[tuple[str, float | None, float | None, float | None, int]] = []
-    views = (seen.theirs, seen.ours, seen.recorded)
+    """Return rows as `HEAD` has them."""
+    views = (seen.theirs, seen.ours, seen.defined, seen.recorded)
+    rows: list[tuple[str, Sequence[float | None], int]] = []
     for label, attribute, digits in (
         ("requests", "requests", 0),
         ("failed", "failed", 0),
@@ -99,18 +105,19 @@ def table_rows(seen: Seen) -> Sequence[Sequence[str]]:
         ("requests/s", "requests_per_s", 3),
         ("output tokens/s", "output_tokens_per_s", 2),
     ):
-        values = [getattr(view, attribute) for view in views]
-        rows.append((label, values[0], values[1], values[2], digits))
+        rows.append((label, [getattr(view, attribute) for view in views], digits))
     for metric in ("ttft", "itl", "tpot"):
         for which in ("mean", "p50", "p99"):
             found = [getattr(getattr(view, metric), which) for view in views]
             ms = [None if value is None else value * 1e3 for value in found]
-            rows.append((f"{metric.upper()} {which}, ms", ms[0], ms[1], ms[2], 2))
-    return [
-        (label, _text(theirs, digits), _text(ours, digits), _ratio(theirs, ours), _text(recorded, digits))
-        for label, theirs, ours, recorded, digits in rows
-        if theirs is not None
-    ]
+            rows.append((f"{metric.upper()} {which}, ms", ms, 2))
+    return [_row(label, values, digits) for label, values, digits in rows if values[0] is not None]
+
+
+def _row(label: str, values: Sequence[float | None], digits: int) -> Sequence[str]:
+    texts = [_text(value, digits) for value in values]
+    theirs, ours, defined, _ = values
+    return (label, texts[0], texts[1], _ratio(theirs, ours), texts[2], _ratio(theirs, defined), texts[3])
 
 
 def _text(value: float | None, digits: int) -> str:

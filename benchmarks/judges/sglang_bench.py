@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.judges.definitions import Definition
 from benchmarks.judges.judge import PACKAGES, Figures, Judge, Latency, Load, Target
 from tests.foreign.environments import Environment
 
@@ -34,6 +35,9 @@ class SGLangBench(Judge):
         found: Path
         (found,) = self.environment.root.glob("lib/python*/site-packages/sglang/bench_serving.py")
         return found
+
+    def definition(self, target: Target, folder: Path) -> Definition:
+        return Definition(to_the_end=True)
 
     def figures(self, folder: Path, output: str) -> Figures:
         found = json.loads((folder / "sglang.jsonl").read_text(encoding="utf-8").splitlines()[-1])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from benchmarks.judges.definitions import Definition, one_a_frame
 from benchmarks.judges.judge import PACKAGES, Figures, Judge, Latency, Load, Target, read_json
 from tests.foreign.environments import Environment
 
@@ -52,6 +53,9 @@ class VLLMBench(Judge):
             *("--prefix-repetition-num-prefixes", str(_PREFIXES)),
             *("--prefix-repetition-output-len", str(load.output_tokens)),
         ]
+
+    def definition(self, target: Target, folder: Path) -> Definition:
+        return Definition(one_a_frame)
 
     def figures(self, folder: Path, output: str) -> Figures:
         found = read_json(folder / "vllm.json")

@@ -6,6 +6,7 @@ Bytes are parsed after the run, so that the relay adds little to it. Our load cl
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,23 @@ from inflight.bench.http_client import EventStream
 from inflight.metrics.observation import Observation
 
 PATHS = ("/v1/completions", "/v1/chat/completions")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An event of a stream, when it passed. has_choice: false of those with usage alone."""
+
+    at: float
+    text: str
+    has_choice: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A generation that passed: our view of it, and the frames of which others make theirs."""
+
+    observation: Observation
+    frames: Sequence[Frame] = ()
 
 
 @dataclass(slots=True)
@@ -56,10 +74,10 @@ class Relay:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def observations(self) -> list[Observation]:
+    def passed(self) -> list[Passed]:
         """Return the generations that passed, by the time of their request."""
         found = [one for connection in self._connections for one in observe(connection)]
-        return sorted(found, key=lambda one: one.intended)
+        return sorted(found, key=lambda one: one.observation.intended)
 
 
 class _Side(asyncio.Protocol):
@@ -142,17 +160,18 @@ class _Requests:
 
 
 class _Responses:
-    """Callbacks of the parser of the other direction. found: status, answer and end of each response."""
+    """Callbacks of the parser of the other direction. found: status, answer, frames and end of each response."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.found: list[tuple[int, Answer, float]] = []
+        self.found: list[tuple[int, Answer, list[Frame], float]] = []
         self.parser: httptools.HttpResponseParser | None = None
         self._open = False
 
     def on_message_begin(self) -> None:
         self._open = True
         self._answer, self._events, self._whole = Answer(), EventStream(), bytearray()
+        self._frames: list[Frame] = []
         self._streamed = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -165,12 +184,14 @@ class _Responses:
             return
         for event in self._events.feed(part):
             self._answer.take(event, self.now)
+            if event.startswith(b"{"):
+                self._frames.append(_frame(event, self.now))
 
     def on_message_complete(self) -> None:
         assert self.parser is not None
         if self._whole:
             self._answer.take_whole(bytes(self._whole), self.now)
-        self.found.append((self.parser.get_status_code(), self._answer, self.now))
+        self.found.append((self.parser.get_status_code(), self._answer, self._frames, self.now))
         self._open = False
 
     def end(self) -> None:
@@ -179,7 +200,13 @@ class _Responses:
             self.on_message_complete()
 
 
-def observe(connection: Connection) -> Iterator[Observation]:
+def _frame(event: bytes, now: float) -> Frame:
+    choices = json.loads(event).get("choices") or ()
+    inside = choices[0].get("delta") or choices[0] if choices else {}
+    return Frame(now, inside.get("text") or inside.get("content") or "", bool(choices))
+
+
+def observe(connection: Connection) -> Iterator[Passed]:
     """Yield the generations of a connection. A request is sent when its first byte passes."""
     requests, responses = _Requests(), _Responses()
     _parse(httptools.HttpRequestParser(requests), requests, connection.sent)
@@ -190,26 +217,31 @@ def observe(connection: Connection) -> Iterator[Observation]:
         if path not in PATHS:
             continue
         if index >= len(responses.found):
-            yield Observation("", sent, connection.answered[-1][0] if connection.answered else sent, "unfinished", sent)
+            until = connection.answered[-1][0] if connection.answered else sent
+            yield Passed(Observation("", sent, until, "unfinished", sent))
             continue
-        status, answer, ended = responses.found[index]
-        problem = _problem(status, answer)
-        yield Observation(
-            request_id=answer.id.partition("-")[2],  # without the kind of answer, as in records
-            intended=sent,
-            ended=ended,
-            outcome="failed" if problem else "completed",
-            sent=sent,
-            first_token=answer.first_token,
-            last_token=answer.last_token,
-            token_times=answer.token_times(),
-            prompt_tokens=answer.prompt_tokens or 0,
-            cached_tokens=answer.cached_tokens,
-            output_tokens=answer.output_tokens,
-            longest_output=answer.output_tokens,
-            status=status,
-            error=problem,
-        )
+        status, answer, frames, ended = responses.found[index]
+        yield Passed(_observation(sent, status, answer, ended), frames)
+
+
+def _observation(sent: float, status: int, answer: Answer, ended: float) -> Observation:
+    problem = _problem(status, answer)
+    return Observation(
+        request_id=answer.id.partition("-")[2],  # without the kind of answer, as in records
+        intended=sent,
+        ended=ended,
+        outcome="failed" if problem else "completed",
+        sent=sent,
+        first_token=answer.first_token,
+        last_token=answer.last_token,
+        token_times=answer.token_times(),
+        prompt_tokens=answer.prompt_tokens or 0,
+        cached_tokens=answer.cached_tokens,
+        output_tokens=answer.output_tokens,
+        longest_output=answer.output_tokens,
+        status=status,
+        error=problem,
+    )
 
 
 def _problem(status: int, answer: Answer) -> str:
