@@ -35,8 +35,8 @@ from inflight.cli.bench_options import (
     warmup_of,
     workload_options,
 )
+from inflight.cli.declared import options_of
 from inflight.cli.files import check_writable
-from inflight.cli.options import options_of
 from inflight.cli.progress import Interrupt, Progress, Remaining
 from inflight.cli.summary import figure, show
 from inflight.cli.verb import Verb

@@ -11,12 +11,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from inflight.cli.declared import settings_options
+from inflight.cli.declared import takes
 from inflight.cli.files import check_writable
 from inflight.cli.options import (
     engine_settings,
     measured_engine_options,
-    options_of,
     scheduling_options,
     scheduling_settings,
 )
@@ -52,13 +51,12 @@ class CalibrationOptions:
 @click.command("calibrate", cls=Verb)
 @measured_engine_options
 @scheduling_options
-@settings_options(CalibrationOptions)
-def command(**values: Any) -> int:
+@takes(asked=CalibrationOptions)
+def command(asked: CalibrationOptions, **values: Any) -> int:
     """Measure step times of this machine, on its CPU or a GPU, with the settings of `inflight serve`.
 
     Run nothing else on the machine meanwhile. The step model goes to --output, for `inflight simulate --step-model`.
     """
-    asked = options_of(CalibrationOptions, values)
     record, vllm_result, output = asked.record, asked.vllm_result, asked.output
     if record is not None and vllm_result is not None:
         raise click.UsageError("--record and --vllm-result both name what is fitted; give one of them.")

@@ -22,11 +22,10 @@ from inflight.cli.bench_options import (
     sweep_values,
     target_of,
     warmup_of,
-    workload_options,
 )
-from inflight.cli.declared import settings_options
+from inflight.cli.declared import takes
 from inflight.cli.files import check_writable
-from inflight.cli.options import measured_engine_options, options_of, scheduling_options
+from inflight.cli.options import measured_engine_options, scheduling_options
 from inflight.cli.progress import Interrupt, Progress, Remaining, open_engine
 from inflight.cli.summary import show
 from inflight.cli.variants import FIELD, ServedVariant, Variant, read_served, read_variants
@@ -105,13 +104,13 @@ class OutputOptions:
 
 
 @click.command("compare", cls=Verb)
-@settings_options(ComparedOptions)
+@takes(compared=ComparedOptions)
 @measured_engine_options
 @scheduling_options
-@settings_options(RoundOptions)
-@workload_options
-@settings_options(OutputOptions)
-def command(**values: Any) -> int:
+@takes(rounds=RoundOptions, asked=WorkloadOptions, output=OutputOptions)
+def command(
+    compared: ComparedOptions, rounds: RoundOptions, asked: WorkloadOptions, output: OutputOptions, **values: Any
+) -> int:
     """Run the same requests under several engine settings, in turns, and compare throughput, latency and memory.
 
     \b
@@ -125,8 +124,6 @@ def command(**values: Any) -> int:
 
     Figures and diagnosis go to standard output; the others are compared with the first setting.
     """
-    compared, rounds = options_of(ComparedOptions, values), options_of(RoundOptions, values)
-    asked, output = options_of(WorkloadOptions, values), options_of(OutputOptions, values)
     servers, started = [_named(text) for text in compared.servers], read_served(compared.served)
     variants = read_variants(compared.settings or (() if servers or started else FIELD))
     names = [*(one.name for one in variants), *(one.name for one in started), *(name for name, _ in servers)]

@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from inflight.cli.verb import Decorator, grouped, stacked
-from inflight.config.setting import DeclaredSetting, Setting, declared_settings, option
+from inflight.config.setting import DeclaredSetting, Setting, SettingsError, check_settings, declared_settings, option
 from inflight.core.options import Option
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+Options = TypeVar("Options", bound="DataclassInstance")
+
+
+def options_of(kind: type[Options], values: Mapping[str, Any]) -> Options:
+    """Make a dataclass of those arguments of a verb that are its fields. Raises click.UsageError for a number outside
+    its bounds; a class that checks itself raises SettingsError."""
+    made = kind(**{item.name: values[item.name] for item in fields(kind)})
+    try:
+        check_settings(made)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
+    return made
+
+
+def takes(**kinds: type[DataclassInstance]) -> Decorator:
+    """Give a verb the options of dataclasses of settings. It is called with an object of each, by these names, instead
+    of their values."""
+    names = {item.name for kind in kinds.values() for item in fields(kind)}
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def with_settings(*arguments: Any, **values: Any) -> Any:
+            made = {name: options_of(kind, values) for name, kind in kinds.items()}
+            others = {name: value for name, value in values.items() if name not in names}
+            return function(*arguments, **others, **made)
+
+        return stacked(*map(settings_options, kinds.values()))(with_settings)
+
+    return decorate
 
 
 class SettingOption(click.Option):

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from inflight.cli.declared import settings_options
+from inflight.cli.declared import takes
 from inflight.cli.files import check_writable
-from inflight.cli.options import options_of, record_option
+from inflight.cli.options import record_option
 from inflight.cli.progress import Interrupt, duration
 from inflight.cli.verb import Verb
 from inflight.config.setting import Bound, above_zero, setting
@@ -60,14 +60,13 @@ class DemoOptions:
 
 
 @click.command("demo", cls=Verb)
-@settings_options(DemoOptions)
+@takes(asked=DemoOptions)
 @record_option
-def command(record: Path | None, **values: object) -> int:
+def command(record: Path | None, asked: DemoOptions) -> int:
     """See batching at work: a small server under two lanes of traffic, in the browser and in sentences.
 
     Within a minute there is a prompt that is computed in chunks, batch work that waits, and a preemption.
     """
-    asked = options_of(DemoOptions, values)
     check_writable(record)
     # Imported only now, so that a mistake above is reported at once.
     from inflight.cli.demonstration.server import DemoServer

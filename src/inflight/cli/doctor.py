@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import inflight
-from inflight.cli.declared import settings_options
-from inflight.cli.options import complete_model, options_of
+from inflight.cli.declared import settings_options, takes
+from inflight.cli.options import complete_model
 from inflight.cli.step_traces import ROOM, check_traced, table, trace_steps
 from inflight.cli.summary import show
 from inflight.cli.verb import Verb
@@ -50,17 +50,16 @@ class DoctorOptions:
 
 @click.command("doctor", cls=Verb)
 @settings_options(EngineSettings, complete={"model": complete_model}, only=_OF_ENGINE.split())
-@settings_options(DoctorOptions)
+@takes(asked=DoctorOptions)
 @click.option(
     "--kernels",
     type=click.Choice(["all"]),
     allow_from_autoenv=False,  # INFLIGHT_KERNELS names the kernels that a build compiles
     help="Compile the kernels of every instruction set, in a checkout, list them, and measure nothing.",
 )
-def command(kernels: str | None, **values: Any) -> None:
+def command(kernels: str | None, asked: DoctorOptions, **engine: Any) -> None:
     """Measure this machine, and compute how fast a model can be on it at best."""
-    asked = options_of(DoctorOptions, values)
-    settings = EngineSettings(**{name: values[name] for name in _OF_ENGINE.split()})
+    settings = EngineSettings(**engine)
     if kernels:
         _compile_all()
         sets = _instruction_sets()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from inflight.cli.declared import settings_options
 from inflight.config.setting import SettingsError, above_zero, check_settings, option, setting
 from inflight.config.speculation import DraftKind
 from inflight.records.schema import of_kind, read_records
@@ -82,6 +81,3 @@ class DraftOptions:
                 "or --speculation-record."
             )
         return SimulatedDrafts(acceptance, seed, pass_seconds_of(steps) if pass_ms is None else pass_ms / 1e3)
-
-
-draft_options = settings_options(DraftOptions)

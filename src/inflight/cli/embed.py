@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inflight.cli.declared import settings_options
+from inflight.cli.declared import takes
 from inflight.cli.files import LineReader, check_writable
-from inflight.cli.options import engine_options, engine_settings, options_of, scheduling_options, scheduling_settings
+from inflight.cli.options import engine_options, engine_settings, scheduling_options, scheduling_settings
 from inflight.cli.progress import Interrupt, Progress, open_engine
 from inflight.cli.summary import show
 from inflight.cli.translated_options import EngineVerb
@@ -44,8 +44,8 @@ class VectorOptions:
 @click.argument("input_path", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
 @engine_options
 @scheduling_options
-@settings_options(VectorOptions)
-def command(input_path: Path, **values: Any) -> int:
+@takes(asked=VectorOptions)
+def command(input_path: Path, asked: VectorOptions, **values: Any) -> int:
     """Make a vector of every line of FILE (- for standard input).
 
     Lines are JSON: a text, or an object with "text" (or "input") and maybe an "id". Vectors go to --output: an array of
@@ -53,7 +53,6 @@ def command(input_path: Path, **values: Any) -> int:
     for a line that cannot be served {"index": …, "error": …} (in an array NaN).
     """
     settings, scheduling = engine_settings(values), scheduling_settings(values)
-    asked = options_of(VectorOptions, values)
     if str(input_path) != "-" and not input_path.is_file():
         raise click.UsageError(f"{input_path} is no file; give one with a text a line, or - for standard input.")
     check_writable(asked.output, reads=[input_path])

@@ -12,11 +12,11 @@ from msgspec import to_builtins
 
 from inflight.cli.bench_options import LoadOptions, WorkloadOptions, load_options, workload_options
 from inflight.cli.contenders import Contender, read_contenders, read_settings, with_baseline
-from inflight.cli.declared import settings_options
+from inflight.cli.declared import options_of, settings_options
 from inflight.cli.files import check_writable
 from inflight.cli.lab_runs import SIMULATED, Bench, Offered, bench_of, merged
 from inflight.cli.machines import MachineOptions, hardware_options
-from inflight.cli.options import config_option, options_of, scheduling_options, scheduling_settings
+from inflight.cli.options import config_option, scheduling_options, scheduling_settings
 from inflight.cli.progress import Interrupt
 from inflight.cli.simulated_engine import engine_options
 from inflight.cli.summary import show

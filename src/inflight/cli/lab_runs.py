@@ -15,9 +15,9 @@ import click
 from inflight.bench.run import Warmup, measured_part
 from inflight.cli.bench_options import LoadOptions, WorkloadOptions, offer_of, warmup_of
 from inflight.cli.contenders import Contender
+from inflight.cli.declared import options_of
 from inflight.cli.drafts import DraftOptions
 from inflight.cli.machines import DecodeOptions, Device, MachineOptions, devices_of
-from inflight.cli.options import options_of
 from inflight.cli.progress import Interrupt, Progress, Remaining
 from inflight.cli.simulate import notes_of, summary_of
 from inflight.cli.simulated_engine import PoolOptions, SimulatedEngine, SizeOptions, TierOptions

@@ -84,8 +84,6 @@ class DecodeOptions:
 
 
 hardware_options = settings_options(MachineOptions)
-machine_options = settings_options(PricedMachineOptions)
-decode_options = settings_options(DecodeOptions)
 
 
 def longest_of(asked: MachineOptions) -> int:

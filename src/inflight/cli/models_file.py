@@ -32,7 +32,8 @@ from typing import Any
 
 import click
 
-from inflight.cli.options import LANES, defaults_of, engine_settings, lanes_of, options_of, scheduling_settings
+from inflight.cli.declared import options_of
+from inflight.cli.options import LANES, defaults_of, engine_settings, lanes_of, scheduling_settings
 from inflight.cli.verb import Verb, groups_of
 from inflight.config.setting import SettingsError
 from inflight.core.types.sampling import MAX_NAME_CHARS

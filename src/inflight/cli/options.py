@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -21,28 +21,12 @@ from inflight.config.engine import EngineSettings
 from inflight.config.presets import preset
 from inflight.config.sampling import SamplingSettings
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
-from inflight.config.setting import SettingsError, check_settings
+from inflight.config.setting import SettingsError
 from inflight.core.strategies.registry import OPTIONS
 from inflight.core.types.sampling import SamplingParams
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 # Keys in click's context: tables of lanes; names of options of a file and of a preset, and where they come from.
 LANES, GIVEN = "inflight.lanes", "inflight.given"
-
-Options = TypeVar("Options", bound="DataclassInstance")
-
-
-def options_of(kind: type[Options], values: Mapping[str, Any]) -> Options:
-    """Make a dataclass of those arguments of a verb that are its fields. Raises click.UsageError for a number outside
-    its bounds; a class that checks itself raises SettingsError."""
-    made = kind(**{item.name: values[item.name] for item in fields(kind)})
-    try:
-        check_settings(made)
-    except SettingsError as error:
-        raise click.UsageError(str(error)) from None
-    return made
 
 
 def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:

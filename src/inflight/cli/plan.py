@@ -9,11 +9,11 @@ from typing import Any, Literal
 import click
 from msgspec import to_builtins
 
-from inflight.cli.declared import settings_options
-from inflight.cli.drafts import DraftOptions, draft_options
+from inflight.cli.declared import settings_options, takes
+from inflight.cli.drafts import DraftOptions
 from inflight.cli.files import check_writable
-from inflight.cli.machines import PricedMachineOptions, longest_of, machine_options, machines_of, refuse
-from inflight.cli.options import config_option, options_of
+from inflight.cli.machines import PricedMachineOptions, longest_of, machines_of, refuse
+from inflight.cli.options import config_option
 from inflight.cli.simulated_engine import DISK_SETUP_MS, SETUP_MS
 from inflight.cli.summary import show
 from inflight.cli.traffic import (
@@ -62,9 +62,6 @@ class DemandOptions:
     arrivals: str | None = arrivals_setting()
     slo: tuple[str, ...] = slo_setting()
     seed: int = seed_setting()
-
-
-demand_options = settings_options(DemandOptions)
 
 
 def demand_of(asked: DemandOptions, max_tokens: int) -> Demand:
@@ -135,9 +132,6 @@ class LayoutOptions:
         check_settings(self)
 
 
-layout_options = settings_options(LayoutOptions)
-
-
 def layouts_of(asked: LayoutOptions) -> LayoutQuestion | None:
     """Return the layouts to compare; None: none. Raises click.UsageError."""
     if not asked.compare_layouts:
@@ -203,30 +197,32 @@ class OutputOptions:
 
 
 @click.command("plan", cls=Verb)
-@machine_options
-@demand_options
+@takes(machine=PricedMachineOptions, asked=DemandOptions)
 @settings_options(SchedulingSettings, only=("strategy", "policy"), group="Settings")
 @settings_options(EngineSettings, only=("max_num_seqs", "max_num_batched_tokens"), group="Settings")
-@settings_options(StrategiesOption)
-@layout_options
-@draft_options
+@takes(compared=StrategiesOption, layouts=LayoutOptions, drafts=DraftOptions)
 @config_option
-@settings_options(OutputOptions)
-def command(**values: Any) -> int:
+@takes(output=OutputOptions)
+def command(
+    machine: PricedMachineOptions,
+    asked: DemandOptions,
+    compared: StrategiesOption,
+    layouts: LayoutOptions,
+    drafts: DraftOptions,
+    output: OutputOptions,
+    **values: Any,
+) -> int:
     """Size a deployment: replicas, settings, latencies and cost, with reasons, by simulating the engine's own
     scheduler. --max-num-seqs and --max-num-batched-tokens are chosen unless given.
 
     inflight plan --model llama-3-70b --hardware a100-80 --rate 500 --input-tokens lognormal:1020:4142
     --output-tokens lognormal:129:601 --slo "ttft=1000(p99)"
     """
-    machine, asked = options_of(PricedMachineOptions, values), options_of(DemandOptions, values)
-    output = options_of(OutputOptions, values)
     if machine.step_model is not None:
         refuse(machine, ("model", "family"), "--hardware", "--step-model")
     slos = parse_slos(asked.slo)
     check_writable(output.write_config, reads=[asked.trace, machine.step_model, machine.hardware_file])
     demand = demand_of(asked, longest_of(machine))
-    layouts = layouts_of(options_of(LayoutOptions, values))
     names = ("strategy", "policy", "max_num_seqs", "max_num_batched_tokens")
     question = Question(
         machines=machines_of(machine, demand, values["max_num_seqs"]),
@@ -234,10 +230,10 @@ def command(**values: Any) -> int:
         slos=slos,
         overrides=Overrides(**{name: values[name] for name in names}),
         seed=asked.seed,
-        drafts=options_of(DraftOptions, values).asked_about(asked.seed),
-        layouts=layouts,
+        drafts=drafts.asked_about(asked.seed),
+        layouts=layouts_of(layouts),
     )
-    answer = plan(question, strategies=values["compare_strategies"], progress=show)
+    answer = plan(question, strategies=compared.compare_strategies, progress=show)
     print(json_text(to_builtins(plan_result(answer))) if output.as_json else as_text(answer))
     if not isinstance(answer, Plan):
         return 1

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from inflight.cli.declared import settings_options
+from inflight.cli.declared import takes
 from inflight.cli.files import check_writable
-from inflight.cli.options import options_of
 from inflight.cli.summary import show
 from inflight.cli.verb import Verb
 from inflight.config.setting import Bound, setting
@@ -37,13 +35,12 @@ class ReportOptions:
 
 @click.command("report", cls=Verb)
 @click.argument("files", nargs=-1, required=True, type=_FILE, metavar="FILE...")
-@settings_options(ReportOptions)
-def command(files: tuple[Path, ...], **values: Any) -> int:
+@takes(asked=ReportOptions)
+def command(files: tuple[Path, ...], asked: ReportOptions) -> int:
     """Report on FILEs side by side: step records (--record of run and serve) and results (--output of bench).
 
     Figures and diagnosis go to standard output. The others are compared with the first file.
     """
-    asked = options_of(ReportOptions, values)
     check_writable(asked.html, reads=files)
     if asked.live:
         return _play(files, asked)

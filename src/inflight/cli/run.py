@@ -14,14 +14,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from inflight.cli.declared import settings_options
+from inflight.cli.declared import takes
 from inflight.cli.files import check_writable
 from inflight.cli.options import (
     complete_model,
     engine_options,
     engine_settings,
     name_model,
-    options_of,
     record_option,
     sampling_options,
     sampling_params,
@@ -83,12 +82,14 @@ def _model_and_prompt(words: Sequence[str]) -> tuple[str | None, str | None]:
 @scheduling_options
 @sampling_options
 @record_option
-@settings_options(ParserSettings)
+@takes(parsing=ParserSettings)
 @click.option(
     "--input", "input_path", type=click.Path(path_type=Path, allow_dash=True), help="JSONL file, - for stdin."
 )
-@settings_options(RunOptions)
-def command(words: Sequence[str], input_path: Path | None, **values: Any) -> int:
+@takes(asked=RunOptions)
+def command(
+    words: Sequence[str], input_path: Path | None, asked: RunOptions, parsing: ParserSettings, **values: Any
+) -> int:
     """Answer PROMPT, or every line of a JSONL file; with MODEL alone, chat with it.
 
     Behind MODEL, text that is piped in comes before PROMPT: cat report.txt | inflight run smollm2 "Summarize this."
@@ -101,7 +102,7 @@ def command(words: Sequence[str], input_path: Path | None, **values: Any) -> int
     if prompt is not None and input_path is not None:
         raise click.UsageError("PROMPT and --input both say what to answer; give one of them.")
     name_model(name, values)
-    asked, parsing, record = options_of(RunOptions, values), options_of(ParserSettings, values), values["record"]
+    record = values["record"]
     params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
     _check_readable(input_path)
     check_writable(asked.output_path, record, reads=[input_path])

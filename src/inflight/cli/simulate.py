@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from inflight.bench.run import Warmup, measured_part
-from inflight.cli.bench_options import LoadOptions, WorkloadOptions, load_options, offer_of, warmup_of, workload_options
-from inflight.cli.declared import settings_options
-from inflight.cli.drafts import DraftOptions, draft_options
+from inflight.cli.bench_options import LoadOptions, WorkloadOptions, offer_of, warmup_of
+from inflight.cli.declared import options_of, takes
+from inflight.cli.drafts import DraftOptions
 from inflight.cli.files import check_writable
 from inflight.cli.live_replay import simulate_played as played
 from inflight.cli.machines import (
@@ -19,12 +19,10 @@ from inflight.cli.machines import (
     Device,
     MachineOptions,
     always,
-    decode_options,
     devices_of,
-    hardware_options,
     refuse,
 )
-from inflight.cli.options import config_option, options_of, record_option, scheduling_options, scheduling_settings
+from inflight.cli.options import config_option, record_option, scheduling_options, scheduling_settings
 from inflight.cli.simulated_engine import (
     MAX_OF_POOLS,
     PoolOptions,
@@ -35,7 +33,6 @@ from inflight.cli.simulated_engine import (
     pool_options,
     router_options_of,
     setup_of,
-    tier_options,
 )
 from inflight.cli.summary import figure, print_summary, show
 from inflight.cli.verb import Verb
@@ -67,42 +64,46 @@ class OutputOptions:
 
 @click.command("simulate", cls=Verb)
 @config_option
-@hardware_options
+@takes(machine=MachineOptions)
 @engine_options
-@tier_options
+@takes(tiers=TierOptions)
 @scheduling_options
-@draft_options
-@load_options
-@workload_options
+@takes(drafts=DraftOptions, load=LoadOptions, asked=WorkloadOptions)
 @pool_options
-@decode_options
+@takes(decode=DecodeOptions)
 @record_option
-@settings_options(OutputOptions)
-def command(**values: Any) -> int:
+@takes(output=OutputOptions)
+def command(
+    machine: MachineOptions,
+    tiers: TierOptions,
+    drafts: DraftOptions,
+    load: LoadOptions,
+    asked: WorkloadOptions,
+    decode: DecodeOptions,
+    output: OutputOptions,
+    record: Path | None,
+    **values: Any,
+) -> int:
     """Show how a deployment would perform, before there is one.
 
     On a machine that was calibrated (--step-model) or on GPUs by their data sheets (--model with --hardware). Engine
     and scheduling options are those of `inflight serve`; without them the engine is as it was when the step model was
     measured.
     """
-    machine, decode = options_of(MachineOptions, values), options_of(DecodeOptions, values)
-    pools = options_of(PoolOptions, values)
+    pools, size, seed = options_of(PoolOptions, values), options_of(SizeOptions, values), load.seed
     devices = devices_of(machine, decode, values["block_size"], values["max_num_seqs"])
     if machine.hardware is not None:
         refuse(pools, ("kv_bytes",), "--step-model", "--hardware")
-    asked, output, seed = options_of(WorkloadOptions, values), options_of(OutputOptions, values), values["seed"]
-    record: Path | None = values["record"]
     _check(pools, output, asked, record)
     check_writable(record, output.html, reads=[asked.trace, asked.classes, machine.step_model])
-    scheduling, warmup = scheduling_settings(values), warmup_of(values["warmup"])
-    size, tiers = options_of(SizeOptions, values), options_of(TierOptions, values)
-    engine = SimulatedEngine(size, tiers, options_of(DraftOptions, values), pools, output.noise)
+    scheduling, warmup = scheduling_settings(values), warmup_of(load.warmup)
+    engine = SimulatedEngine(size, tiers, drafts, pools, output.noise)
     routing = router_options_of(values)
     first = engine.pool(devices[0], scheduling, routing, seed)
-    offer = offer_of(options_of(LoadOptions, values), asked)
+    offer = offer_of(load, asked)
     workload = replace(offer, max_model_len=first.capacity.max_model_len).workload()
     second = engine.pool(devices[1], scheduling, routing, seed + 1)
-    content_seed = seed if values["prompt_seed"] is None else values["prompt_seed"]
+    content_seed = seed if load.prompt_seed is None else load.prompt_seed
     setup = replace(setup_of(pools, decode, (first, second), devices, seed), content_seed=content_seed)
     for note in (f"Workload: {workload.name}.", *workload.notes, *notes_of(setup, *devices)):
         show(note)

@@ -245,7 +245,6 @@ class TierOptions:
 
 
 engine_options = settings_options(EngineSettings, only=_NAMES, unset=("block_size",))
-tier_options = settings_options(TierOptions)
 
 
 @dataclass(frozen=True, slots=True)

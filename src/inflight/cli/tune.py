@@ -9,11 +9,11 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from inflight.cli.declared import settings_options
+from inflight.cli.declared import settings_options, takes
 from inflight.cli.files import check_writable
-from inflight.cli.machines import PricedMachineOptions, longest_of, machine_options, machines_of
-from inflight.cli.options import config_option, options_of
-from inflight.cli.plan import DemandOptions, demand_of, demand_options
+from inflight.cli.machines import PricedMachineOptions, longest_of, machines_of
+from inflight.cli.options import config_option
+from inflight.cli.plan import DemandOptions, demand_of
 from inflight.cli.summary import show
 from inflight.cli.verb import Verb
 from inflight.config.engine import EngineSettings
@@ -59,28 +59,26 @@ class OutputOptions:
 
 
 @click.command("tune", cls=Verb)
-@machine_options
-@demand_options
+@takes(given=PricedMachineOptions, asked=DemandOptions)
 @settings_options(EngineSettings, only=("max_num_seqs", "max_num_batched_tokens"), group="Settings")
-@settings_options(VerifyOptions)
+@takes(verify=VerifyOptions)
 @settings_options(EngineSettings, only=("load_format",), group="On the real engine", unset=("load_format",))
 @config_option
-@settings_options(OutputOptions)
-def command(**values: Any) -> int:
+@takes(output=OutputOptions)
+def command(
+    given: PricedMachineOptions, asked: DemandOptions, verify: VerifyOptions, output: OutputOptions, **values: Any
+) -> int:
     """Search strategy, step size, sequences, policy and preemption for the best goodput under the SLOs (--slo).
     --max-num-seqs and --max-num-batched-tokens are searched unless given.
 
     The file of --output is read by `inflight serve --config`; without --output it goes to standard output.
     """
-    asked, given = options_of(DemandOptions, values), options_of(PricedMachineOptions, values)
-    output = options_of(OutputOptions, values)
     if not (slos := parse_slos(asked.slo)):
         raise SettingsError(
             "--slo is missing: without one all settings are equally good; give one such as --slo ttft=500(p99)."
         )
     check_writable(output.output, reads=[asked.trace, given.step_model, given.hardware_file])
-    verify = options_of(VerifyOptions, values)
-    _check_verify(verify, values)
+    _check_verify(verify, given, values["load_format"])
     demand = demand_of(asked, longest_of(given))
     traffic = traffic_of(demand)
     if given.tensor_parallel is None and given.step_model is None:
@@ -113,17 +111,20 @@ def command(**values: Any) -> int:
     return 0
 
 
-def _check_verify(verify: VerifyOptions, values: dict[str, Any]) -> None:
+def _check_verify(verify: VerifyOptions, machine: PricedMachineOptions, load_format: str | None) -> None:
     """Raise click.UsageError for options of the real engine that have no effect."""
-    if verify.verify and values["step_model"] is None:
+    is_own = machine.step_model is not None
+    if verify.verify and not is_own:
         raise click.UsageError("--verify runs the real engine of this machine; it goes with --step-model.")
-    if not verify.verify:
-        own = ("model", "family") if values["step_model"] is not None else ()
-        for name in ("verify_seconds", "verify_repeats", "load_format", *own):
-            if values[name] is not None:
-                raise click.UsageError(
-                    f"{option(name)} is about the real engine, which only --verify runs; leave it out."
-                )
+    of_engine = {
+        "verify_seconds": verify.verify_seconds,
+        "verify_repeats": verify.verify_repeats,
+        "load_format": load_format,
+        **({"model": machine.model, "family": machine.family} if is_own else {}),
+    }
+    for name, value in of_engine.items():
+        if value is not None and not verify.verify:
+            raise click.UsageError(f"{option(name)} is about the real engine, which only --verify runs; leave it out.")
 
 
 def _runner(engine: EngineSettings, machine: Machine, demand: Demand, asked: DemandOptions, seconds: float) -> Run:
