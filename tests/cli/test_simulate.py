@@ -85,7 +85,7 @@ def test_replicas_and_pools(capsys: pytest.CaptureFixture[str], model: str) -> N
     split = (*usual, "--split-replicas", "3", "--transfer-gbps", "10")
     out, _ = said(capsys, *split, "--slo", "ttft=300", "--json")
     assert {one["prefill_replicas"] for one in json.loads(out)} == {1, 2}
-    assert "needs targets" in said(capsys, *split, code=1)[1]
+    assert "needs targets" in said(capsys, *split, code=2)[1]
 
 
 @pytest.mark.wide
@@ -542,12 +542,12 @@ def test_drafts_are_simulated_where_it_is_said_how_often_they_are_right(
 def test_what_is_said_of_drafts_must_go_together(
     capsys: pytest.CaptureFixture[str], model: str, options: tuple[str, ...], sentence: str
 ) -> None:
-    _, err = said(capsys, "simulate", "--step-model", model, "--rate", "1", "--requests", "5", *options, code=1)
+    _, err = said(capsys, "simulate", "--step-model", model, "--rate", "1", "--requests", "5", *options, code=2)
     assert sentence in err
 
 
 def test_calibrate_measures_no_drafts(capsys: pytest.CaptureFixture[str], bare: Path) -> None:
-    _, err = said(capsys, "calibrate", "--model", str(bare), "--speculation", "suffix", code=1)
+    _, err = said(capsys, "calibrate", "--model", str(bare), "--speculation", "suffix", code=2)
     assert "--speculation suffix has no effect on what steps are measured with; leave it out." in err
 
 
