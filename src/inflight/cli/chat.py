@@ -5,30 +5,17 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from inflight.cli.chat_session import Session
 from inflight.cli.chat_terminal import Prompt, Writer
-from inflight.cli.options import (
-    complete_model,
-    engine_options,
-    engine_settings,
-    name_model,
-    record_option,
-    sampling_options,
-    sampling_params,
-    scheduling_options,
-    scheduling_settings,
-)
+from inflight.cli.options import Generation, complete_model, generation_of, generation_options
 from inflight.cli.progress import Interrupt, open_engine
 from inflight.cli.summary import show, speed
 from inflight.cli.translated_options import EngineVerb
-from inflight.config.engine import EngineSettings
-from inflight.config.scheduling import SchedulingSettings
-from inflight.core.types.sampling import Grammar, SamplingParams
+from inflight.core.types.sampling import Grammar
 from inflight.frontend.segments import Segment, TextSegment
 
 if TYPE_CHECKING:
@@ -42,41 +29,27 @@ NO_TEMPLATE = (
 
 @click.command("chat", cls=EngineVerb)
 @click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_model)
-@engine_options
-@scheduling_options
-@sampling_options
-@record_option
+@generation_options
 @click.option("--system", metavar="TEXT", help="System message at the start of the conversation.")
 @click.option("--verbose", is_flag=True, help="Show tokens/s after each answer.")
 @click.option("--nowordwrap", is_flag=True, help="Do not break lines of answers between words.")
 def command(name: str | None, system: str | None, verbose: bool, nowordwrap: bool, **values: Any) -> int:
     """Chat with MODEL (as with serve; without it the built-in model); each answer streams as it is generated."""
-    name_model(name, values)
+    generation = generation_of(name, values)
     if sys.stdin is None:
         raise click.UsageError("Standard input is closed, so no message can be typed; use `inflight run PROMPT`.")
-    if values["n"] != 1:
-        raise click.UsageError(f"--n is {values['n']}, but a conversation continues from one answer; leave it out.")
-    record = values.pop("record")
-    params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
-    return talk(settings, scheduling, params, record, system=system, is_verbose=verbose, wraps=not nowordwrap)
+    if (n := generation.params.n) != 1:
+        raise click.UsageError(f"--n is {n}, but a conversation continues from one answer; leave it out.")
+    return talk(generation, system=system, is_verbose=verbose, wraps=not nowordwrap)
 
 
-def talk(
-    settings: EngineSettings,
-    scheduling: SchedulingSettings,
-    params: SamplingParams,
-    record: Path | None,
-    *,
-    system: str | None = None,
-    is_verbose: bool = False,
-    wraps: bool = True,
-) -> int:
+def talk(generation: Generation, *, system: str | None = None, is_verbose: bool = False, wraps: bool = True) -> int:
     """Load a model and chat with it until the end of input; return the exit code. Arguments are as of `Session`."""
     from inflight.build import has_chat_template
 
-    if not has_chat_template(settings):  # before minutes of loading
+    if not has_chat_template(generation.engine):  # before minutes of loading
         raise click.UsageError(NO_TEMPLATE)
-    engine = open_engine(settings, scheduling, record)
+    engine = open_engine(generation.engine, generation.scheduling, generation.record)
     try:
         if not engine.prompts.can_chat:  # dummy weights without a tokenizer
             raise click.UsageError(NO_TEMPLATE)
@@ -86,7 +59,7 @@ def talk(
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors=errors)
         prompt = Prompt()
-        _converse(engine, Session(engine, params, system, is_verbose, wraps, prompt), prompt)
+        _converse(engine, Session(engine, generation.params, system, is_verbose, wraps, prompt), prompt)
     finally:
         engine.loop.close()
     return 0

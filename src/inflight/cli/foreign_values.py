@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 
 class NoEffect(ValueError):
@@ -17,27 +17,31 @@ class Refused(ValueError):
 Convert = Callable[[str], list[str]]  # a value → words behind our option. Raises NoEffect, Refused
 
 
-def words(**known: str) -> Convert:
-    """Return a converter that replaces some values and keeps others; an empty replacement means the default."""
+def choice(known: Mapping[str, str | NoEffect | Refused], otherwise: NoEffect | Refused | None = None) -> Convert:
+    """Return a converter of known values, each to ours or to an error. otherwise: of other values; None: they are
+    kept."""
 
     def convert(value: str) -> list[str]:
-        found = known.get(value, value)
-        if not found:
-            raise NoEffect(f"{value} is how it is here")
+        found = known.get(value, otherwise or value)
+        if isinstance(found, ValueError):
+            raise type(found)(*found.args)
         return [found]
 
     return convert
 
 
+def words(**known: str) -> Convert:
+    """Return a converter that replaces some values and keeps others; an empty replacement means the default."""
+    return choice({name: ours or NoEffect(f"{name} is how it is here") for name, ours in known.items()})
+
+
 def unless(reason: str, *values: str) -> Convert:
     """Return a converter for values of which some have no effect here."""
+    return choice(dict.fromkeys(values, NoEffect(reason)))
 
-    def convert(value: str) -> list[str]:
-        if value in values:
-            raise NoEffect(reason)
-        return [value]
 
-    return convert
+def only_one(instead: str) -> Convert:
+    return choice({"1": NoEffect("there is one")}, Refused(instead))
 
 
 def scaled(divisor: float) -> Convert:
@@ -63,30 +67,6 @@ def length_of(value: str) -> str:
 def parts(value: str) -> list[str]:
     """Return comma-separated values, or those of a JSON list."""
     return [str(one) for one in json.loads(value)] if value[:1] == "[" else value.split(",")
-
-
-def layers(value: str) -> list[str]:
-    if value == "0":
-        return ["cpu"]
-    raise NoEffect("all layers are on one device, a GPU if there is one")
-
-
-def thinking(value: str) -> list[str]:
-    if value in ("0", "off"):
-        return ['{"enable_thinking": false}']
-    if value == "on":
-        return ['{"enable_thinking": true}']
-    if value in ("-1", "auto"):
-        raise NoEffect("the model decides")
-    raise Refused("a request limits reasoning by thinking_token_budget")
-
-
-def kv_type(value: str) -> list[str]:
-    if value in ("f16", "bf16", "f32"):
-        raise NoEffect("keys and values have the type of activations")
-    if value == "q8_0":
-        return ["int8"]
-    raise Refused("--kv-cache-dtype int8 is the smallest")
 
 
 def speculation(value: str) -> list[str]:
@@ -123,15 +103,6 @@ def lora_module(value: str) -> list[str]:
         raise Refused("write --lora NAME=PATH") from None
 
 
-def only_one(instead: str) -> Convert:
-    def convert(value: str) -> list[str]:
-        if value == "1":
-            raise NoEffect("there is one")
-        raise Refused(instead)
-
-    return convert
-
-
 def pooling(value: str) -> list[str]:
     given = json.loads(value) if value.startswith("{") else {}
     found = str(given.get("pooling_type") or given.get("seq_pooling_type") or "").lower()
@@ -145,44 +116,42 @@ def log_number(value: str) -> list[str]:
     return [levels[min(int(value), 5)] if value.isdigit() else value]
 
 
-def _of_files(*values: str) -> Convert:
-    return unless("it is read from the model's files", *values)
-
-
-def _quantization(value: str) -> list[str]:
-    if value == "bitsandbytes":  # which quantizes weights of any checkpoint as they are loaded
-        raise Refused("write --quantization int4, or int8")
-    return _of_files(
-        *("awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "gguf", "mxfp4", "fbgemm_fp8"),
-        *("modelopt", "modelopt_fp4", "w8a8_int8", "w8a8_fp8"),
-    )(value)
-
-
 def _length(value: str) -> list[str]:
     if value in ("auto", "-1"):
         raise NoEffect("it is the model's own")
     return [length_of(value)]
 
 
-def _dtype(value: str) -> list[str]:
-    if value in ("half", "float16"):
-        raise Refused("float16 is not computed; --dtype bfloat16 takes as little memory, and float32 is more exact")
-    return ["float32" if value == "float" else value]
-
-
-def _attention(value: str) -> list[str]:
-    if value in ("auto", "flash-attn", "flashinfer"):
-        return [value]
-    raise NoEffect("our kernels compute attention")
-
+# Values of options of others.
+layers = choice({"0": "cpu"}, NoEffect("all layers are on one device, a GPU if there is one"))
+_OFF, _BY_MODEL = '{"enable_thinking": false}', NoEffect("the model decides")
+thinking = choice(
+    {"0": _OFF, "off": _OFF, "on": '{"enable_thinking": true}', "-1": _BY_MODEL, "auto": _BY_MODEL},
+    Refused("a request limits reasoning by thinking_token_budget"),
+)
+kv_type = choice(
+    {"q8_0": "int8", **dict.fromkeys(("f16", "bf16", "f32"), NoEffect("keys and values have the type of activations"))},
+    Refused("--kv-cache-dtype int8 is the smallest"),
+)
 
 # Values of options that we have, too.
+_OF_FILES = NoEffect("it is read from the model's files")
+_FLOAT16 = Refused("float16 is not computed; --dtype bfloat16 takes as little memory, and float32 is more exact")
+_QUANTIZED = (
+    *("awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "gguf", "mxfp4", "fbgemm_fp8", "modelopt"),
+    *("modelopt_fp4", "w8a8_int8", "w8a8_fp8"),
+)
+_FORMATS = ("safetensors", "hf", "gguf", "mistral", "pt", "bitsandbytes", "runai_streamer")
 VALUES: dict[str, Convert] = {
     "--max-model-len": _length,
     "--max-num-batched-tokens": lambda value: [length_of(value)],
-    "--dtype": _dtype,
-    "--quantization": _quantization,
-    "--load-format": _of_files("safetensors", "hf", "gguf", "mistral", "pt", "bitsandbytes", "runai_streamer"),
+    "--dtype": choice({"half": _FLOAT16, "float16": _FLOAT16, "float": "float32"}),
+    "--quantization": choice(  # bitsandbytes quantizes weights of any checkpoint as they are loaded
+        {"bitsandbytes": Refused("write --quantization int4, or int8"), **dict.fromkeys(_QUANTIZED, _OF_FILES)}
+    ),
+    "--load-format": choice(dict.fromkeys(_FORMATS, _OF_FILES)),
     "--kv-cache-dtype": words(fp8_e4m3="fp8", fp8_e5m2="fp8", bfloat16="auto", bf16="auto", float16="auto"),
-    "--attention-backend": _attention,
+    "--attention-backend": choice(
+        {name: name for name in ("auto", "flash-attn", "flashinfer")}, NoEffect("our kernels compute attention")
+    ),
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 from inflight.cli.declared import registry_options, settings_options
 from inflight.cli.summary import show_at_start
+from inflight.cli.verb import stacked
 from inflight.config.engine import EngineSettings
 from inflight.config.presets import preset
 from inflight.config.sampling import SamplingSettings
@@ -200,7 +201,7 @@ record_option = click.option(
     "--record", type=click.Path(dir_okay=False, path_type=Path), help="Write the step record (JSON lines) here."
 )
 
-sampling_options = settings_options(SamplingSettings)
+generation_options = stacked(engine_options, scheduling_options, settings_options(SamplingSettings), record_option)
 
 
 def name_model(name: str | None, values: dict[str, Any]) -> None:
@@ -237,6 +238,18 @@ def _weight(text: str) -> tuple[str, float]:
     return name, weight
 
 
-def sampling_params(values: dict[str, Any]) -> SamplingParams:
-    """Take the sampling options out of a verb's arguments. `--seed` stays the engine's: each request draws its own."""
-    return SamplingSettings(**{item.name: values.pop(item.name) for item in fields(SamplingSettings)}).params()
+class Generation(NamedTuple):
+    """An engine's settings, the parameters of requests that name none, and the file of its step record."""
+
+    engine: EngineSettings
+    scheduling: SchedulingSettings
+    params: SamplingParams
+    record: Path | None
+
+
+def generation_of(name: str | None, values: dict[str, Any]) -> Generation:
+    """Take the options of generation out of a verb's arguments. name: its argument MODEL. `--seed` stays the engine's:
+    each request draws its own."""
+    name_model(name, values)
+    params = SamplingSettings(**{item.name: values.pop(item.name) for item in fields(SamplingSettings)}).params()
+    return Generation(engine_settings(values), scheduling_settings(values), params, values.pop("record"))

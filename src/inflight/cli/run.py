@@ -16,17 +16,7 @@ import click
 
 from inflight.cli.declared import takes
 from inflight.cli.files import check_writable
-from inflight.cli.options import (
-    complete_model,
-    engine_options,
-    engine_settings,
-    name_model,
-    record_option,
-    sampling_options,
-    sampling_params,
-    scheduling_options,
-    scheduling_settings,
-)
+from inflight.cli.options import complete_model, generation_of, generation_options
 from inflight.cli.progress import Interrupt, open_engine
 from inflight.cli.summary import show, speed
 from inflight.cli.translated_options import EngineVerb
@@ -78,10 +68,7 @@ def _model_and_prompt(words: Sequence[str]) -> tuple[str | None, str | None]:
 
 @click.command("run", cls=EngineVerb)
 @click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]", shell_complete=complete_model)
-@engine_options
-@scheduling_options
-@sampling_options
-@record_option
+@generation_options
 @takes(parsing=ParserSettings)
 @click.option(
     "--input", "input_path", type=click.Path(path_type=Path, allow_dash=True), help="JSONL file, - for stdin."
@@ -101,9 +88,8 @@ def command(
     name, prompt = _model_and_prompt(words)
     if prompt is not None and input_path is not None:
         raise click.UsageError("PROMPT and --input both say what to answer; give one of them.")
-    name_model(name, values)
-    record = values["record"]
-    params, settings, scheduling = sampling_params(values), engine_settings(values), scheduling_settings(values)
+    generation = generation_of(name, values)
+    record, params = generation.record, generation.params
     _check_readable(input_path)
     check_writable(asked.output_path, record, reads=[input_path])
     if asked.resume:
@@ -112,10 +98,10 @@ def command(
     if name is not None and prompt is None and input_path is None and sys.stdin is not None and sys.stdin.isatty():
         from inflight.cli.chat import talk
 
-        return talk(settings, scheduling, params, record, is_verbose=asked.verbose, wraps=not asked.nowordwrap)
+        return talk(generation, is_verbose=asked.verbose, wraps=not asked.nowordwrap)
     question = _with_piped(prompt, name is not None) if input_path is None else ""  # before minutes of loading
     began = time.monotonic()
-    engine = open_engine(settings, scheduling, record)
+    engine = open_engine(generation.engine, generation.scheduling, record)
     try:
         if asked.verbose:
             _show_settings(engine, time.monotonic() - began)
