@@ -246,7 +246,7 @@ REFUSED: tuple[tuple[str, str, str], ...] = (
         "--think --hidethinking",
         "write /set think in a chat, or --chat-template-kwargs '{\"enable_thinking\": true}'",
     ),
-    ("o", "--format N", "give a line of --input a response_format"),
+    ("o", "--format N", "write /set format json in a chat, or give a line of --input a response_format"),
     ("v", "-ep --enable-expert-parallel", _PARALLEL),
     (
         "v",

@@ -17,7 +17,7 @@ from inflight.cli.bench_options import LoadOptions, WorkloadOptions, offer_of, w
 from inflight.cli.contenders import Contender
 from inflight.cli.declared import options_of
 from inflight.cli.drafts import DraftOptions
-from inflight.cli.machines import DecodeOptions, Device, MachineOptions, devices_of
+from inflight.cli.machines import DecodeOptions, MachineOptions, devices_of
 from inflight.cli.progress import Interrupt, Progress, Remaining
 from inflight.cli.simulate import notes_of, summary_of
 from inflight.cli.simulated_engine import PoolOptions, SimulatedEngine, SizeOptions, TierOptions
@@ -27,6 +27,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.options import OptionValues
 from inflight.counted import counted
+from inflight.planning.device import Device
 from inflight.report.run import Option, Report, Run, Setting
 from inflight.simulate.simulation import Pool, SimulationSetup, simulate
 from inflight.workload.workload import Workload

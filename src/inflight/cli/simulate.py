@@ -14,14 +14,7 @@ from inflight.cli.declared import options_of, takes
 from inflight.cli.drafts import DraftOptions
 from inflight.cli.files import check_writable
 from inflight.cli.live_replay import simulate_played as played
-from inflight.cli.machines import (
-    DecodeOptions,
-    Device,
-    MachineOptions,
-    always,
-    devices_of,
-    refuse,
-)
+from inflight.cli.machines import DecodeOptions, MachineOptions, devices_of, refuse
 from inflight.cli.options import config_option, record_option, scheduling_options, scheduling_settings
 from inflight.cli.simulated_engine import (
     MAX_OF_POOLS,
@@ -43,6 +36,7 @@ from inflight.core.types.kv_transfer import TierStats
 from inflight.counted import counted
 from inflight.metrics.slo import stated_share
 from inflight.metrics.summary import Summary, Window, summarize
+from inflight.planning.device import Device, always
 from inflight.records.json_text import json_text
 from inflight.simulate.replicas import ScalingResult
 from inflight.simulate.simulation import Simulation, SimulationSetup, best_split, simulate

@@ -14,7 +14,7 @@ import click
 
 from inflight.cli.declared import registry_options, settings_options
 from inflight.cli.drafts import DraftOptions
-from inflight.cli.machines import DecodeOptions, Device
+from inflight.cli.machines import DecodeOptions
 from inflight.config.engine import DEFAULT_ROWS, EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError, above_zero, at_least, check_settings, option, setting
@@ -23,6 +23,7 @@ from inflight.core.options import OptionValues
 from inflight.core.types.kv_blocks import host_checkpoints
 from inflight.core.types.plan import Capacity
 from inflight.execution.kv.offload.disk_rates import measured_rates
+from inflight.planning.device import Device
 from inflight.planning.machine import BLOCK_SIZE
 from inflight.routing.registry import OPTIONS, ROUTERS
 from inflight.simulate.disagg import DisaggMode, Link
