@@ -23,6 +23,7 @@ from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
+from inflight.metrics.observation import Targets
 from inflight.metrics.summary import Window
 from inflight.report.charts.batch import batch_picture
 from inflight.report.charts.frame import BOTTOM, LEFT, RIGHT
@@ -118,6 +119,13 @@ def long_prompts() -> tuple[Entry, ...]:
     return (*streams, *(Entry(0.5 + 0.4 * index, 220, rng.randint(8, 14)) for index in range(5)))
 
 
+def ahead() -> tuple[Entry, ...]:
+    """Six streams that may take 0.2 s a token, and prompts that arrive together, twice."""
+    streams = [Entry(0.02 * index, 8, 60, targets=Targets(tpot=0.2)) for index in range(6)]
+    bursts = [Entry(at, 60, 4, targets=Targets(ttft=0.4)) for at in (1.0, 1.0, 2.2, 2.2)]
+    return (*streams, *bursts)
+
+
 # -- pictures of a run ------------------------------------------------------------------------------------------
 
 
@@ -154,6 +162,7 @@ def scenes() -> dict[str, Scene]:
         for name, way in ways.items()
     }
     small = structs.replace(CAPACITY, num_blocks=28)
+    wide, narrow = structs.replace(CAPACITY, max_rows=8), EngineSettings(max_num_seqs=8, max_num_batched_tokens=14)
     plain = SchedulingSettings()
     return found | {
         "static-and-chunked": Scene(
@@ -191,6 +200,17 @@ def scenes() -> dict[str, Scene]:
             "A batch job that yields to people",
             two_lanes(),
             (Panel("", plain, roomy, pictures=(batch, memory)),),
+        ),
+        "slack": Scene(
+            "Streams with time in hand, and prompts that come in bursts",
+            ahead(),
+            tuple(
+                Panel(title, SchedulingSettings.of(strategy=strategy), narrow, wide, pictures=(batch,))
+                for title, strategy in (
+                    ("chunked: every stream has its token in each step", "chunked"),
+                    ("slack: streams ahead of their deadlines give prompts their place", "slack"),
+                )
+            ),
         ),
         "disaggregated": Scene(
             "Long prompts beside running streams",

@@ -24,10 +24,11 @@ from inflight.core.strategies.adaptive import Adaptive
 from inflight.core.strategies.chunked import Chunked
 from inflight.core.strategies.continuous import Continuous
 from inflight.core.strategies.dynamic import Dynamic
+from inflight.core.strategies.slack import Slack
 from inflight.core.strategies.static import Static
 from inflight.core.types.features import Features, features
 from inflight.core.types.plan import BatchPlan, Capacity
-from inflight.core.types.request import Request
+from inflight.core.types.request import SLO, Request
 from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
@@ -72,6 +73,7 @@ def workload() -> list[Request]:
                 prompt_token_ids=tuple(rng.randrange(1000) for _ in range(prompt)),
                 params=SamplingParams(temperature=0, max_tokens=64),
                 arrival=0.08 * index,
+                slo=SLO(ttft=1.0, itl=0.2),  # slack alone reads them
                 forced_output_tokens=rng.choice((4, 8, 14, 22, 40)),
             )
         )
@@ -85,6 +87,7 @@ def strategies(latency: LatencyModel) -> list[Strategy]:
         Continuous(token_budget=512),
         Chunked(token_budget=38),
         Adaptive(token_budget=128, itl_target=0.045, latency=latency),
+        Slack(token_budget=38, itl_target=None, latency=latency),
     ]
 
 

@@ -55,8 +55,8 @@ class Targets:
 
     @property
     def pace(self) -> float | None:
-        """The tighter of the two limits on gaps, for the engine."""
-        return min((limit for limit in (self.itl, self.itl_max) if limit is not None), default=None)
+        """The tightest of the limits on gaps and on their mean, for the engine."""
+        return min((limit for limit in (self.tpot, self.itl, self.itl_max) if limit is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
