@@ -13,8 +13,9 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -24,6 +25,7 @@ from benchmarks.drive import Outcome, Run, drive
 from benchmarks.engines import Model, assemble
 from benchmarks.results import table
 from benchmarks.workloads import lognormal, poisson, prompt
+from inflight.build.engine import build_engine
 from inflight.config.engine import EngineSettings
 from inflight.config.scheduling import SchedulingSettings
 from inflight.core.types.features import Features
@@ -33,12 +35,13 @@ from inflight.core.types.sampling import SamplingParams
 from inflight.engine.clock import VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.execution import suspending
+from inflight.execution.backends.protocol import Quantization
 from inflight.execution.runner import ModelRunner
 from inflight.metrics.definitions import percentiles
 from inflight.simulate.executor import SimulatedExecutor
 
 ROWS, STREAMS, LONG = 32, 8, 8192
-NUM_BLOCKS, MODEL_LEN = 2048, LONG + 512
+NUM_BLOCKS, BESIDE = 2048, 512  # BESIDE: positions of the model beside the long prompt
 SIZES = (1, 8, 16, 32, 64, 128, 256, 512)  # tokens of the steps that are measured
 SHORT_P50, SHORT_P99, SHORT_MAX, SHORT_OUTPUT = 48, 200, 256, 8
 
@@ -52,10 +55,9 @@ class Case:
     share: float = 0.0
     chunk: int | None = None
 
-    @property
-    def settings(self) -> EngineSettings:
+    def settings(self, max_model_len: int) -> EngineSettings:
         return EngineSettings(
-            max_model_len=MODEL_LEN,
+            max_model_len=max_model_len,
             num_blocks=NUM_BLOCKS,
             max_num_seqs=ROWS,
             max_num_batched_tokens=ROWS + self.budget,
@@ -83,6 +85,28 @@ CASES = (
     Case("512, suspended for 1", 512, 1.0),
 )
 REAL = (BASE, Case("128, lane's chunk 64", 128, chunk=64), Case("128, suspended for 1", 128, 1.0))
+
+
+class Subject:
+    """The model that is measured: the shape of benchmarks.engines, or a GGUF file."""
+
+    def __init__(self, name: str, quantization: Quantization, gguf: Path | None):
+        self._engine, self._model = None, None
+        if gguf is None:
+            self._model = Model(name, NUM_BLOCKS, LONG + BESIDE, quantization, threads=1)
+            self.name, self.vocab_size, self.max_model_len = self._model.name, self._model.vocab_size, LONG + BESIDE
+        else:
+            settings = replace(CASES[-1].settings(LONG), model=str(gguf), threads=1)
+            self._engine = build_engine(settings, SchedulingSettings.of(speculation="off"))
+            capacity = self._engine.capacity
+            self.name, self.vocab_size, self.max_model_len = gguf.stem, capacity.vocab_size, capacity.max_model_len
+        self.long = self.max_model_len - BESIDE
+
+    def runner(self, case: Case) -> ModelRunner:
+        if self._model is not None:
+            return self._model.executor(case.settings(self.max_model_len), case.scheduling)
+        assert self._engine is not None and isinstance(self._engine.executor, ModelRunner)
+        return self._engine.executor
 
 
 @dataclass(slots=True)
@@ -116,30 +140,30 @@ def cpu_seconds(runner: ModelRunner, step: int, tokens: int, start: int) -> floa
     return time.process_time() - began
 
 
-def measured(model: Model, rounds: int) -> CpuSteps:
+def measured(model: Subject, rounds: int) -> CpuSteps:
     """Measure steps of all sizes, the least of some rounds."""
-    runner = model.executor(Case("", SIZES[-1]).settings, Case("", SIZES[-1]).scheduling)
+    runner, far = model.runner(Case("", SIZES[-1])), model.long // 2
     found: dict[tuple[int, int], list[float]] = {}
     for number in range(rounds):
-        for tokens, start in [*((size, 0) for size in SIZES), (128, LONG // 2)]:
+        for tokens, start in [*((size, 0) for size in SIZES), (128, far)]:
             found.setdefault((tokens, start), []).append(cpu_seconds(runner, number, tokens, start))
     best = {key: min(seconds) for key, seconds in found.items()}
-    pair = max(0.0, best[128, LONG // 2] - best[128, 0]) / (128 * LONG // 2)
+    pair = max(0.0, best[128, far] - best[128, 0]) / (128 * far)
     log_line(f"CPU seconds by tokens: {best}")
     return CpuSteps({size: best[size, 0] for size in SIZES}, pair)
 
 
-def workload(vocab_size: int, rate: float, longs: Sequence[float], end: float, seed: int) -> list[Request]:
+def workload(model: Subject, rate: float, longs: Sequence[float], end: float, seed: int) -> list[Request]:
     """Streams from the start, long prompts at these times, short ones by Poisson until the end."""
     rng = random.Random(seed)
 
     def request(name: str, length: int, output: int, arrival: float) -> Request:
         params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
-        tokens = prompt(rng, length, vocab_size)
+        tokens = prompt(rng, length, model.vocab_size)
         return Request(request_id=name, prompt_token_ids=tokens, params=params, arrival=arrival)
 
     streams = [request(f"stream {index}", 64, 256, 0.0) for index in range(STREAMS)]
-    long = [request(f"long {index}", LONG, 16, at) for index, at in enumerate(longs)]
+    long = [request(f"long {index}", model.long, 16, at) for index, at in enumerate(longs)]
     times = takewhile(lambda at: at < end, poisson(random.Random(seed + 1), rate))
     short = [
         request(f"short {index}", lognormal(rng, SHORT_P50, SHORT_P99, SHORT_MAX), SHORT_OUTPUT, longs[0] + at)
@@ -150,7 +174,7 @@ def workload(vocab_size: int, rate: float, longs: Sequence[float], end: float, s
 
 @dataclass(slots=True)
 class Figures:
-    """One run; seconds. tokens_per_s: prompt and output tokens over the time until all had ended."""
+    """One run; seconds. tokens_per_s: prompt and output tokens over the time that the steps took."""
 
     ttft_p50: float
     ttft_p99: float
@@ -174,12 +198,12 @@ def figures(run: Run, seconds: float) -> Figures:
     return Figures(short.p50, short.p99, len(of("short")), long.mean, itl.p99, tokens / seconds, ids)
 
 
-def simulated(case: Case, steps: CpuSteps, requests: list[Request], vocab_size: int) -> Figures:
-    capacity = Capacity(NUM_BLOCKS, 16, ROWS, MODEL_LEN, vocab_size)
+def simulated(case: Case, steps: CpuSteps, requests: list[Request], model: Subject) -> Figures:
+    capacity = Capacity(NUM_BLOCKS, 16, ROWS, model.max_model_len, model.vocab_size)
     executor, clock = SimulatedExecutor(capacity, steps), VirtualClock()
     loop = _loop(case, executor, clock, executor)
     run = drive(loop, requests)
-    return figures(run, clock.now())
+    return figures(run, executor.busy)
 
 
 class CpuClock:
@@ -187,6 +211,7 @@ class CpuClock:
 
     def __init__(self) -> None:
         self._zero = time.process_time()
+        self.rested = 0.0  # seconds by which it was put forward
 
     def now(self) -> float:
         return time.process_time() - self._zero
@@ -195,14 +220,16 @@ class CpuClock:
         """Do nothing: CPU time passes by itself."""
 
     def wait_until(self, moment: float, interrupt: Any = None) -> None:
-        self._zero -= max(0.0, moment - self.now())
+        rest = max(0.0, moment - self.now())
+        self._zero -= rest
+        self.rested += rest
 
 
-def real(case: Case, model: Model, requests: list[Request]) -> Figures:
-    runner, clock = model.executor(case.settings, case.scheduling), CpuClock()
+def real(case: Case, model: Subject, requests: list[Request]) -> Figures:
+    runner, clock = model.runner(case), CpuClock()
     with _cpu_time():
         run = drive(_loop(case, runner, clock, runner.suspending), requests)
-        return figures(run, clock.now())
+        return figures(run, clock.now() - clock.rested)
 
 
 @contextmanager
@@ -214,29 +241,32 @@ def _cpu_time() -> Iterator[None]:
 
 def _loop(case: Case, executor: Any, clock: Any, suspender: Any) -> EngineLoop:
     suspender = suspender if case.share else None
-    return assemble(executor, clock, case.settings, case.scheduling, suspender=suspender)
+    settings = case.settings(executor.capacity.max_model_len)
+    return assemble(executor, clock, settings, case.scheduling, suspender=suspender)
 
 
 def main() -> None:
     parser = options(__doc__, repeats=5)
     parser.add_argument("--rate", type=float, default=1.0, help="short prompts a second (default 1)")
     parser.add_argument("--quantization", choices=["none", "int8"], default="none", help="of the matrices")
+    parser.add_argument("--gguf", type=Path, help="a GGUF file instead of a shape")
     parser.add_argument("--real", type=int, default=0, metavar="N", help="long prompt tokens that the engine computes")
     arguments = parser.parse_args()
-    model = Model(arguments.model, NUM_BLOCKS, MODEL_LEN, arguments.quantization, threads=1)
+    model = Subject(arguments.model, arguments.quantization, arguments.gguf)
     steps = measured(model, 3)
     runs: dict[str, list[Figures]] = {case.name: [] for case in CASES}
     for seed in range(arguments.repeats):
-        alone = sum(steps.seconds(_chunk(start)) for start in range(0, LONG, 128))
+        alone = sum(steps.seconds(_chunk(start)) for start in range(0, model.long, 128))
         longs = [5 + index * 1.5 * alone for index in range(4)]
-        requests = workload(model.vocab_size, arguments.rate, longs, longs[-1] + alone, seed)
+        requests = workload(model, arguments.rate, longs, longs[-1] + alone, seed)
         for case in CASES:
-            runs[case.name].append(simulated(case, steps, requests, model.vocab_size))
+            runs[case.name].append(simulated(case, steps, requests, model))
             log_line(f"{case.name}: {runs[case.name][-1]}")
     body = report(model, arguments.rate, steps, runs)
     if arguments.real:
         body += "\n\n" + report_real(model, steps, arguments.rate, arguments.real)
     variant = arguments.model if arguments.quantization == "none" else f"{arguments.model} {arguments.quantization}"
+    variant = variant if arguments.gguf is None else arguments.gguf.stem
     publish("suspension", f"Short prompts within a long one, {variant}", body, arguments.write, variant)
 
 
@@ -250,11 +280,11 @@ HEAD = [
     "p99, s",
     "TTFT of long ones, s",
     "ITL p99 of streams, s",
-    "tokens/s",
+    "tokens/s of step time",
 ]
 
 
-def report(model: Model, rate: float, steps: CpuSteps, runs: Mapping[str, list[Figures]]) -> str:
+def report(model: Subject, rate: float, steps: CpuSteps, runs: Mapping[str, list[Figures]]) -> str:
     by_size = [[size, f"{1e3 * seconds:.0f}", f"{size / seconds:.0f}"] for size, seconds in steps.seconds_of.items()]
     rows = [
         [
@@ -272,18 +302,18 @@ def report(model: Model, rate: float, steps: CpuSteps, runs: Mapping[str, list[F
         [
             f"{model.name}, one thread. CPU time of a step by its tokens, the least of three:",
             table(["tokens", "ms", "tokens/s"], by_size),
-            f"Simulated with these times: {STREAMS} streams of 256 tokens, four prompts of {LONG:,} tokens, short "
-            f"prompts lognormal:{SHORT_P50}:{SHORT_P99}:{SHORT_MAX} (p50:p99:most) at {rate:g} a second by Poisson, "
-            f"{samples:.0f} a run. Medians over the seeds, least and greatest in brackets.",
+            f"Simulated with these times: {STREAMS} streams of 256 tokens, four prompts of {model.long:,} tokens, "
+            f"short prompts lognormal:{SHORT_P50}:{SHORT_P99}:{SHORT_MAX} (p50:p99:most) at {rate:g} a second by "
+            f"Poisson, {samples:.0f} a run. Medians over the seeds, least and greatest in brackets.",
             table(HEAD, rows),
         ]
     )
 
 
-def report_real(model: Model, steps: CpuSteps, rate: float, tokens: int) -> str:
+def report_real(model: Subject, steps: CpuSteps, rate: float, tokens: int) -> str:
     """Run the engine once a setting, and compare all tokens."""
     alone = sum(steps.seconds(_chunk(start)) for start in range(0, tokens, 128))
-    requests = workload(model.vocab_size, rate, [1.0], alone, 0)
+    requests = workload(model, rate, [1.0], alone, 0)
     cut = next(one for one in requests if one.request_id.startswith("long"))
     requests = [one for one in requests if one is not cut]
     requests.append(
