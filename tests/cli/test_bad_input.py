@@ -15,7 +15,7 @@ from models import write_model
 from safetensors.numpy import load_file, save_file
 
 import inflight
-from inflight.cli import _OF_VALUES
+from inflight.cli import _OF_VALUES, call
 
 from .terminal import Caller, write_lines
 
@@ -94,6 +94,21 @@ def test_options(inflight: Caller, options: str, sentence: str) -> None:
     assert sentence in told.sentence()
     is_of_this_machine = any(one in told.err for one in ("are free", "adapter '(scratch)' does not exist"))
     assert told.code == (1 if is_of_this_machine else 2), "as where click refuses a value"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "--model", "llama-3-8b", "--hardware", "h1000"),
+        ("bench", "--url", "foo://bar"),
+        ("top", "foo://bar"),
+        ("bench", "--slo", "x"),
+        ("plan", "--hardware", "h100", "--model", "llama-3-8b", "--rate", "1", "--input-tokens", "q"),
+        ("doctor", "--device", "sphinx"),
+    ],
+)
+def test_values_have_one_exit_code_whatever_finds_them_wrong(words: tuple[str, ...]) -> None:
+    assert call([*words]) == 2
 
 
 def test_errors_of_values_are_those_of_modules() -> None:

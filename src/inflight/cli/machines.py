@@ -106,7 +106,8 @@ def machines_of(asked: PricedMachineOptions, demand: Demand, max_num_seqs: int |
 def hardware_of(asked: MachineOptions, decode: DecodeOptions | None = None) -> Hardware:
     """Return the GPU with the model on it. decode: of the decode pool."""
     others = () if asked.hardware_file is None else read_hardware_file(asked.hardware_file)
-    gpu = find_gpu((decode and decode.decode_hardware) or asked.hardware or "", others)
+    given = decode and decode.decode_hardware
+    gpu = find_gpu(given or asked.hardware or "", others, "--decode-hardware" if given else "--hardware")
     model = _model(asked)
     weights = _nearest(model.weight_format) if asked.weights == "auto" else asked.weights
     for name, numbers in (("weights", weights), ("kv", asked.kv)):

@@ -181,7 +181,7 @@ class Verb(click.Command):
 @contextmanager
 def _naming_variables(ctx: click.Context) -> Iterator[None]:
     """Name options in errors as the command line does, and add the environment variables that they come from. An error
-    that begins with an option is of its value, whatever found it, and has click's exit code for that."""
+    that begins with an option or a value is of that, whatever found it, and has click's exit code for it."""
     try:
         yield
     except click.UsageError as error:
@@ -195,7 +195,9 @@ def _naming_variables(ctx: click.Context) -> Iterator[None]:
             error.add_note(note)
         if (named := _as_typed(ctx, str(error))) != str(error):
             error.args = (named,)
-        if any(re.match(rf"({'|'.join((*one.opts, str(one.name)))})(?![\w-])", named) for one in ctx.command.params):
+        begins = [rf"({'|'.join((*one.opts, str(one.name)))})(?![\w-])" for one in ctx.command.params]
+        begins += [re.escape(repr(value)) for value in ctx.params.values() if value and isinstance(value, str)]
+        if any(re.match(one, named) for one in begins):
             vars(error)["exit_code"] = click.UsageError.exit_code
         raise
 

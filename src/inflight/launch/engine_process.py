@@ -188,7 +188,8 @@ class EngineProcess(ABC):
             engine = await self.load()
         except Exception as error:
             log_failure(str(error), error)
-            send(Failed(str(error), code := 2 if isinstance(error, SettingsError) else 1))
+            is_of_value = isinstance(error, SettingsError) or str(error).startswith("--")
+            send(Failed(str(error), code := 2 if is_of_value else 1))
             return code
         self.engine = engine
         address = f"ipc://{self._setup.folder}/engine-{self._setup.serial}"

@@ -130,8 +130,17 @@ def data_sheets(path: Path = _SHEETS) -> DataSheets:
     return DataSheets(gpus, aliases)
 
 
-def find_gpu(name: str, others: Iterable[Gpu] = ()) -> Gpu:
-    """Return a GPU by name; `others` are those of a --hardware-file, which go first. Raises HardwareError."""
+def find_gpu(name: str, others: Iterable[Gpu] = (), option: str = "") -> Gpu:
+    """Return a GPU by name.
+
+    Args:
+        name: Of the GPU, in any spelling.
+        others: Those of a --hardware-file, which go first.
+        option: That gives the name, for the error.
+
+    Raises:
+        HardwareError: None has this name.
+    """
     sheets = data_sheets()
     known = {**sheets.gpus, **{gpu.name: gpu for gpu in others}}
     asked = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-").removeprefix("amd-")
@@ -140,7 +149,8 @@ def find_gpu(name: str, others: Iterable[Gpu] = ()) -> Gpu:
     if asked in sheets.aliases:
         return known[sheets.aliases[asked]]
     hint = did_you_mean(asked, [*known, *sheets.aliases])
-    raise HardwareError(f"The GPU {name!r} is not known; known are {', '.join(known)}.{hint} To add one, {_HOW}.")
+    wrong = f"{option} is {name!r}" if option else f"The GPU {name!r} is not known"
+    raise HardwareError(f"{wrong}; known are {', '.join(known)}.{hint} To add one, {_HOW}.")
 
 
 def read_hardware_file(path: Path) -> tuple[Gpu, ...]:
