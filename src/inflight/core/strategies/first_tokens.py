@@ -22,7 +22,7 @@ NONE: frozenset[int] = frozenset()
 class FirstTokens:
     def __init__(self) -> None:
         self._credit = 0.0  # tokens that are due to late prompts
-        self._owed: set[int] = set()  # numbers of those whose turn it is by their share: they are late no more
+        self._due: set[int] = set()  # numbers of those whose turn it is by their share: they are late no more
         self._any_late = False
 
     def observe(self, tokens: int) -> None:
@@ -50,15 +50,15 @@ class FirstTokens:
         if oldest is None or self._credit < oldest.uncomputed_tokens:
             return late, NONE
         self._credit -= oldest.uncomputed_tokens
-        self._owed.add(oldest.number)
+        self._due.add(oldest.number)
         return late - {oldest.number}, frozenset((oldest.number,)) if oldest is waiting else NONE
 
     def _fewest_late(self, prompts: Sequence[SequenceView], begin: float, rate: float) -> frozenset[int]:
-        self._owed &= {one.number for one in prompts}
+        self._due &= {one.number for one in prompts}
         late, tokens = set(), 0
         chosen: list[tuple[int, int]] = []  # heap, the largest first
         for one in sorted(prompts, key=_due):
-            if one.output_tokens or one.number in self._owed:  # resumed, or its turn
+            if one.output_tokens or one.number in self._due:  # resumed, or its turn
                 tokens += one.uncomputed_tokens
             elif one.ttft_target is not None:
                 tokens += one.uncomputed_tokens

@@ -128,7 +128,7 @@ class Slack:
             shape = self._without_targets.shape(view)
             assert isinstance(shape, StepShape)
             return shape
-        least = self._least_prompt_tokens(work)
+        least = self._min_prompt_tokens(work)
         seconds = self._step_seconds(work, least)
         late, on_time = self._choose_late(work, seconds, least)
         if late:
@@ -150,7 +150,7 @@ class Slack:
         rate = self._prompt_tokens(work, rows, seconds, least) / seconds
         return self._first_tokens.choose_late(work.prompts, work.late, work.begin, rate)
 
-    def _least_prompt_tokens(self, work: Work) -> int:
+    def _min_prompt_tokens(self, work: Work) -> int:
         """Return the prompt tokens that no target takes from prompts."""
         if not work.prompts:
             return 0

@@ -2,7 +2,7 @@
 
 The state is the residual stream half-way through the layers, which on real models says more than the last layer's, as
 TRAIL found (arXiv 2410.01035), at the position that samples. Each of its numbers is standardized; the logarithms of
-the prompt's length, the output so far and max_tokens join it, and whether a grammar binds the output. `hazards` makes
+the prompt's length, the output so far and max_tokens join it, and whether a grammar limits the output. `hazards` makes
 probabilities of that, and `calibration` corrects them. Ends of prompts have hazards of their own; those of later states
 read the state at the prompt's end, too, which says most.
 """

@@ -77,7 +77,7 @@ def _probes(arrays: Mapping[str, Any], path: Path, hidden_size: int, salt: str) 
 
 def model_salt(name: str, files: Sequence[Path]) -> str:
     """Return a name of a model: its own, and a digest of its files' names, sizes, beginnings and ends, which differ
-    between models that were trained apart. Raises OSError."""
+    between models that were trained separately. Raises OSError."""
     digest = hashlib.blake2b(name.encode(), digest_size=12, person=b"inflight-probe")
     for path in sorted(files, key=lambda one: one.name):
         size = path.stat().st_size

@@ -49,7 +49,7 @@ class StepProbe:
     """
 
     def __init__(self, hidden: Activation, hidden_size: int, max_rows: int, salt: str, path: Path | None = None):
-        """Begin anew, or with what the file holds.
+        """Reset, or begin with what the file holds.
 
         Args:
             hidden: float32[T, E], residual stream half-way through the layers, of the pass that was computed last.
