@@ -188,7 +188,8 @@ class EngineProcess(ABC):
             engine = await self.load()
         except Exception as error:
             log_failure(str(error), error)
-            is_of_value = isinstance(error, SettingsError) or str(error).startswith("--")
+            begins = isinstance(error, ModelError) and str(error).startswith("--")  # with the option that is wrong
+            is_of_value = isinstance(error, SettingsError) or begins
             send(Failed(str(error), code := 2 if is_of_value else 1))
             return code
         self.engine = engine
