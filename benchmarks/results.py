@@ -51,7 +51,7 @@ SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the content
         "KV memory, caches and tiers",
         (
             *("kv_allocation", "kv_windows", "prefix_cache", "turns", "preemption", "kv_tiers", "sessions"),
-            *("session_trace", "tier_faults", "oversubscription"),
+            *("session_trace", "session_engine", "tier_faults", "oversubscription"),
         ),
     ),
     "schemas-and-adapters": Subject("Structured output and adapters", ("structured_output", "adapters")),

@@ -129,8 +129,8 @@ def main() -> None:
         "tokens/s, prompts' and answers'",
     ]
     body = (
-        f"{len(entries):,} requests at {arguments.speed:g} times the trace's pace; tokens are those of prompts and answers.\n\n"
-        + table(heads, rows)
+        f"{len(entries):,} requests at {arguments.speed:g} times the trace's pace; tokens/s are of prompts and answers "
+        "together.\n\n" + table(heads, rows)
     )
     publish("session_engine", "Conversations of a published trace, in seconds", body, arguments.write)
 
