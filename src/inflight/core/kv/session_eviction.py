@@ -5,8 +5,8 @@ The value of a session changes when it begins or ends a turn, and when its rest 
 is always that of the values.
 
 A block of two sessions is shared (a system prompt): it is evicted after all others, least recently released first, and
-so is a block of no session; but first of all where nobody has used it for ACTIVE_S seconds, or where shared blocks are
-more than SHARED_LIMIT of the idle ones.
+so is a block of no session; but first of all if it has not been used for ACTIVE_S seconds, or if shared blocks are more
+than SHARED_LIMIT of the idle ones.
 
 A tenant that was active within ACTIVE_S seconds keeps GUARANTEED_SHARE of an equal share of the others, whatever is
 sent: tenants with more are evicted first. So neither a flood of texts that never return, nor a tenant that touches its
