@@ -42,7 +42,18 @@ SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the content
     "scheduling": Subject(
         "What batching and scheduling bring",
         (
-            *("field", "strategies", "early_end", "long_prompts", "suspension", "overload", "fairness", "batch_lane"),
+            *(
+                "field",
+                "strategies",
+                "early_end",
+                "long_prompts",
+                "suspension",
+                "overload",
+                "fairness",
+                "batch_lane",
+                "lengths",
+                "length_probe_cost",
+            ),
             "programs",
         ),
     ),

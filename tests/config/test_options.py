@@ -13,7 +13,7 @@ from inflight.cli.serve import command as serve
 from inflight.cli.simulate import command as simulate
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
 from inflight.config.setting import SettingsError
-from inflight.core.estimation.output_length import PREDICTORS
+from inflight.core.estimation.registry import PREDICTORS
 from inflight.core.options import BadOption, OptionValues, count, seconds
 from inflight.core.strategies.registry import OPTIONS, STRATEGIES
 from inflight.routing.registry import OPTIONS as ROUTER_OPTIONS

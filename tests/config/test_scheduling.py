@@ -16,6 +16,7 @@ from inflight.config.scheduling import MAX_QUEUED, SCHEDULING_NAMES, SchedulingS
 from inflight.config.setting import SettingsError
 from inflight.core.estimation.latency import LatencyModel
 from inflight.core.estimation.output_length import Oracle, Quantiles
+from inflight.core.estimation.prompt_tokens import PromptTokens
 from inflight.core.plugin import Plugin
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.registry import POLICIES
@@ -227,7 +228,7 @@ def test_predictor_and_admission() -> None:
     assert isinstance(make_predictor(SchedulingSettings()), Quantiles)
     assert isinstance(make_predictor(SchedulingSettings.of(policy="sjf", predictor="oracle")), Oracle)
     probing = SchedulingSettings.of(policy="sjf", predictor="probe", probe_file="a")
-    assert isinstance(make_predictor(probing), Quantiles) and probing.probes_lengths
+    assert isinstance(make_predictor(probing), PromptTokens) and probing.probes_lengths
     with pytest.raises(SettingsError, match="--probe-file has no effect without --predictor probe"):
         SchedulingSettings.of(policy="sjf", probe_file="a")
     assert not make_admission(SchedulingSettings(), LatencyModel()).is_on

@@ -21,7 +21,7 @@ from inflight.cli.options import scheduling_options, scheduling_settings
 from inflight.cli.variants import read_named
 from inflight.config.scheduling import SchedulingSettings
 from inflight.config.setting import SettingsError
-from inflight.core.estimation.output_length import PREDICTORS
+from inflight.core.estimation.registry import PREDICTORS
 from inflight.core.policies.registry import POLICIES
 from inflight.core.strategies.registry import STRATEGIES
 from inflight.counted import did_you_mean

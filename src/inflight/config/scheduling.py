@@ -23,7 +23,7 @@ from inflight.config.setting import (
     without_effect,
 )
 from inflight.config.speculation import DEFAULT, MAX_DRAFT_TOKENS, DraftSource, parse_speculation
-from inflight.core.estimation.output_length import PREDICTORS, QUANTILES
+from inflight.core.estimation.registry import PREDICTORS, QUANTILES
 from inflight.core.options import DAY, OptionValues, check_kind
 from inflight.core.policies.registry import POLICIES
 from inflight.core.queueing.lanes import HEAVIEST

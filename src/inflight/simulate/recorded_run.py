@@ -13,7 +13,7 @@ from msgspec import structs
 from inflight.config.assembly import make_rules, make_scheduler, make_speculation
 from inflight.config.engine import EngineSettings, EvictionChoice
 from inflight.config.scheduling import SCHEDULING_NAMES, SchedulingSettings
-from inflight.core.estimation.output_length import QUANTILES
+from inflight.core.estimation.registry import QUANTILES
 from inflight.core.scheduling.scheduler import Scheduler
 from inflight.core.sequence import SequenceView
 from inflight.core.speculation.speculation import Allotment, Candidate, Drafter, ExecutorDrafter, Speculation

@@ -7,11 +7,9 @@ when there are too many. `Oracle` alone reads forced lengths, to measure what pe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
-
-from msgspec import Struct
 
 from inflight.core.types.length_distribution import (
     LengthDistribution,
@@ -82,33 +80,6 @@ class Oracle:
 
     def observe(self, request: Request, output_tokens: int) -> None:
         """Ignore the length."""
-
-
-class PredictorEntry(Struct, frozen=True, kw_only=True):
-    """A predictor by its name.
-
-    Attributes:
-        name: As `--predictor` takes it.
-        reason: A phrase that says what it does, for the start's report.
-        make: Makes it.
-        reads_states: Whether the executor's probe of hidden states predicts, too.
-    """
-
-    name: str
-    reason: str
-    make: Callable[[], Predictor]
-    reads_states: bool = False
-
-
-QUANTILES = PredictorEntry(name="quantiles", reason="of the output lengths seen so far", make=Quantiles)
-ORACLE = PredictorEntry(name="oracle", reason="the forced lengths, which no client knows in production", make=Oracle)
-PROBE = PredictorEntry(
-    name="probe",
-    reason="of the model's hidden states, once enough outputs have ended; of the output lengths seen so far until then",
-    make=Quantiles,
-    reads_states=True,
-)
-PREDICTORS = {entry.name: entry for entry in (QUANTILES, ORACLE, PROBE)}
 
 
 @dataclass(frozen=True, slots=True)
