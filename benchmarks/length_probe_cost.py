@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 from unittest import mock
 
 from benchmarks.results import table, write_section
@@ -24,7 +25,7 @@ ROWS, PROMPT, OUTPUT = 16, 64, 140  # requests, and their tokens: one state at t
 
 
 def engine(model: str, folder: Path, predictor: str, threads: int) -> LLM:
-    given: dict[str, object] = {"threads": threads, "max_num_seqs": ROWS, "policy": "sjf", "predictor": predictor}
+    given: dict[str, Any] = {"threads": threads, "max_num_seqs": ROWS, "policy": "sjf", "predictor": predictor}
     given["max_model_len"] = 512
     if model in SHAPES:
         model = write_config(folder / model, SHAPES[model])
@@ -34,19 +35,19 @@ def engine(model: str, folder: Path, predictor: str, threads: int) -> LLM:
 
 def seconds(llm: LLM, seed: int) -> float:
     draws = random.Random(seed)
-    prompts = [{"prompt_token_ids": [draws.randrange(1000, 9000) for _ in range(PROMPT)]} for _ in range(ROWS)]
+    prompts: Any = [{"prompt_token_ids": [draws.randrange(1000, 9000) for _ in range(PROMPT)]} for _ in range(ROWS)]
     settings = SamplingParams(max_tokens=OUTPUT, ignore_eos=True, temperature=0)
     began = time.perf_counter()
-    llm.generate(prompts, settings)  # type: ignore[arg-type]  # dicts with these keys are prompts
+    llm.generate(prompts, settings)
     return time.perf_counter() - began
 
 
 def row(model: str, rounds: int, threads: int) -> list[object]:
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(probe, "MIN_ENDED", 0):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(probe, MIN_ENDED=0, SCALED_BY=8):
         without, with_probe = (engine(model, Path(folder), one, threads) for one in ("quantiles", "probe"))
         found = [(seconds(without, seed), seconds(with_probe, seed)) for seed in range(rounds)]
-        step_probe = with_probe._engine.loop._executor._probe  # type: ignore[attr-defined]  # of the model runner
-        share = step_probe.seconds / sum(taken for _, taken in found)
+        runner: Any = with_probe._engine.loop._executor
+        share = runner._probe.seconds / sum(taken for _, taken in found)
         ratio = median(taken / plain for plain, taken in found)
     return [Path(model).name, f"{share:.2%}", f"{ratio:.3f}"]
 

@@ -23,7 +23,7 @@ OWN = 4  # features beside the state's
 STATE_SCALE = 4.0  # norm of a standardized state among the features
 SCALED_BY = 64  # states whose mean and deviation scale all
 MIN_ENDED = 64  # outputs that ended by themselves, before predictions are given
-MINIBATCHES = 8  # for each output that ended
+MINIBATCHES = 2  # for each output that ended; with 8 predictions are no better
 CLIPPED = 5.0  # deviations that a number of a state counts for at most
 
 
