@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from benchmarks.comparison import log_line
-from benchmarks.judges import bfcl, conformance, lm_eval
+from benchmarks.judges import bfcl, conformance, lm_eval, open_webui
 from benchmarks.judges.aiperf import AIPerf
 from benchmarks.judges.genai_bench import GenAIBench
 from benchmarks.judges.guidellm import GuideLLM
@@ -39,6 +39,7 @@ JUDGES_OF_ANSWERS: dict[str, Callable[[Sequence[str]], None]] = {
     "conformance": conformance.main,
     "bfcl": bfcl.main,
     "lm-eval": lm_eval.main,
+    "open-webui": open_webui.main,
 }
 # Below half of what one core computes, so that neither queue nor client is the bottleneck.
 LOADS = {

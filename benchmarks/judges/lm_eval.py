@@ -148,6 +148,7 @@ def compare(model: str, scale: float) -> list[tuple[str, ...]]:
         with Server(model, "--served-model-name", model, "--max-model-len", "2048") as server:
             url = f"http://127.0.0.1:{server.port}/v1/completions"
             local = {"model": model, "base_url": url, "max_length": 2048, "num_concurrent": 4, "max_retries": 1}
+            local |= {"add_bos_token": True}  # where the model's tokenizer does, as for transformers
             ours = scores(folder, "local-completions", local, "inflight")
     return [
         (
