@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.judges.definitions import Definition
+from benchmarks.judges.definitions import Definition, of_single_values
 from benchmarks.judges.judge import Figures, Judge, Latency, Load, Target, read_json
 from tests.foreign.environments import Environment
 
@@ -14,6 +14,7 @@ class GuideLLM(Judge):
     name = "guidellm"
     title = "guidellm run, --profile kind=concurrent"
     environment = Environment("guidellm")
+    notes = ("Its percentiles are values of single requests, where ours lie between two.",)
 
     def command(self, target: Target, load: Load, folder: Path) -> Sequence[str]:
         backend = f"target={target.url},model={target.model},request_format=/v1/chat/completions,stream=true"
@@ -29,7 +30,7 @@ class GuideLLM(Judge):
         ]
 
     def definition(self, target: Target, folder: Path) -> Definition:
-        return Definition()
+        return Definition(quantile=of_single_values)
 
     def figures(self, folder: Path, output: str) -> Figures:
         metrics = read_json(folder / "guidellm.json")["benchmarks"][0]["metrics"]
