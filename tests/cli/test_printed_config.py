@@ -66,3 +66,5 @@ def test_mistakes_are_reported_instead(capsys: pytest.CaptureFixture[str]) -> No
     assert call(["serve", "--print-config", "--max-model-len", "1"]) == 2
     printed = capsys.readouterr()
     assert not printed.out and "--max-model-len is 1, which leaves no room" in printed.err
+    assert call(["serve", "--print-config", "--models", "local", "--replicas", "2"]) == 2
+    assert "--replicas does not go with --models" in capsys.readouterr().err

@@ -196,6 +196,8 @@ def command(name: str | None, **values: Any) -> int:
     if values.pop("print_config"):
         if values["models"] is None:
             settings_of(name, dict(values))  # reports mistakes
+        else:
+            _check_goes_with_models(name, values)
         click.echo(printed_config(click.get_current_context()), nl=False)
         return 0
     if (models := values.pop("models")) is not None:
@@ -259,11 +261,16 @@ def _server_settings(values: dict[str, Any]) -> ServerSettings:
     return ServerSettings(**given)
 
 
-def _serve_models(file: Path, name: str | None, values: dict[str, Any], started: float) -> int:
-    """Serve several models, each in a process of its own."""
+def _check_goes_with_models(name: str | None, values: dict[str, Any]) -> None:
+    """Raises click.UsageError."""
     for option, (shown, instead) in _NOT_OF_MODELS.items():
         if name is not None if option == "name" else values[option] not in (None, ()):
             raise click.UsageError(f"{shown} does not go with --models: {instead}.")
+
+
+def _serve_models(file: Path, name: str | None, values: dict[str, Any], started: float) -> int:
+    """Serve several models, each in a process of its own."""
+    _check_goes_with_models(name, values)
     from inflight.cli.models_file import models_found, read_models
 
     verb = click.get_current_context()
