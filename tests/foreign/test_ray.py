@@ -201,6 +201,26 @@ def _replica_pids(server: int) -> list[int]:
     return [pid for pid, command in children(server) if "ServeReplica" in command]
 
 
+def test_options_about_names_paths_and_templates_reach_the_replicas(python: str) -> None:
+    asked = ("--root-path", "/llm", "--served-model-name", "a", "--served-model-name", "b")
+    asked += ("--override-generation-config", '{"temperature": 0}', "--chat-template", "{{ messages[0].content }}")
+    running = Server("--replicas", "1", *asked, python=python).ready(READY_SECONDS)
+    assert running.url.endswith("/llm")
+    texts = [
+        running.post("/v1/completions", {"model": name, "prompt": "A block is"}).json()["choices"][0]["text"]
+        for name in ("a", "b", "a")
+    ]
+    assert len(set(texts)) == 1, "the temperature is 0"
+    said = {"messages": [{"role": "user", "content": "Hi"}]}
+    assert running.post("/apply-template", said).json()["prompt"] == "Hi"
+    assert httpx.get(running.url.removesuffix("/llm") + "/v1/models", timeout=30).status_code == 200
+    assert running.stop() == 0, "".join(running.log)
+    of_several = subprocess.run(
+        [python, "-m", "inflight.cli", "serve", "--models", "local", "--replicas", "2"], capture_output=True, text=True
+    )
+    assert of_several.returncode == 2 and "--replicas does not go with --models" in of_several.stderr
+
+
 def test_the_same_is_an_application_of_rays(python: str, single: Server, tmp_path: Path) -> None:
     """Run the configuration of deploy/ray, with a port and sizes for this machine."""
     config = yaml.safe_load(yaml.safe_load(SERVICE.read_text())["spec"]["serveConfigV2"])
