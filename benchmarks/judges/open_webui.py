@@ -205,8 +205,8 @@ async def _fill(page: Page, selector: str, text: str) -> None:
 
 async def _ask(page: Page, text: str) -> None:
     await _fill(page, "#chat-input", text)
-    await asyncio.sleep(0.5)  # its editor takes note
-    await page.key("Enter", text="\r")
+    await page.until("!!document.querySelector('#send-message-button:not([disabled])')", 30)
+    await page.eval("document.querySelector('#send-message-button').click()")
 
 
 async def in_the_page(ui: WebUI, server: Server) -> list[tuple[str, str]]:

@@ -262,7 +262,7 @@ def _server_settings(values: dict[str, Any]) -> ServerSettings:
 
 
 def _check_goes_with_models(name: str | None, values: dict[str, Any]) -> None:
-    """Raises click.UsageError."""
+    """Refuse options of one model alone. Raises click.UsageError."""
     for option, (shown, instead) in _NOT_OF_MODELS.items():
         if name is not None if option == "name" else values[option] not in (None, ()):
             raise click.UsageError(f"{shown} does not go with --models: {instead}.")
