@@ -42,6 +42,7 @@ from inflight.simulate.executor import SimulatedExecutor
 
 ROWS, STREAMS, LONG = 32, 8, 8192
 NUM_BLOCKS, BESIDE = 2048, 512  # BESIDE: positions of the model beside the long prompt
+STREAM_OUTPUT = 400
 SIZES = (1, 8, 16, 32, 64, 128, 256, 512)  # tokens of the steps that are measured
 SHORT_P50, SHORT_P99, SHORT_MAX, SHORT_OUTPUT = 48, 200, 256, 8
 
@@ -162,7 +163,7 @@ def workload(model: Subject, rate: float, longs: Sequence[float], end: float, se
         tokens = prompt(rng, length, model.vocab_size)
         return Request(request_id=name, prompt_token_ids=tokens, params=params, arrival=arrival)
 
-    streams = [request(f"stream {index}", 64, 256, 0.0) for index in range(STREAMS)]
+    streams = [request(f"stream {index}", 64, STREAM_OUTPUT, 0.0) for index in range(STREAMS)]
     long = [request(f"long {index}", model.long, 16, at) for index, at in enumerate(longs)]
     times = takewhile(lambda at: at < end, poisson(random.Random(seed + 1), rate))
     short = [
@@ -257,7 +258,7 @@ def main() -> None:
     runs: dict[str, list[Figures]] = {case.name: [] for case in CASES}
     for seed in range(arguments.repeats):
         alone = sum(steps.seconds(_chunk(start)) for start in range(0, model.long, 128))
-        longs = [5 + index * 1.5 * alone for index in range(4)]
+        longs = [1 + index * 1.5 * alone for index in range(4)]
         requests = workload(model, arguments.rate, longs, longs[-1] + alone, seed)
         for case in CASES:
             runs[case.name].append(simulated(case, steps, requests, model))
@@ -302,7 +303,8 @@ def report(model: Subject, rate: float, steps: CpuSteps, runs: Mapping[str, list
         [
             f"{model.name}, one thread. CPU time of a step by its tokens, the least of three:",
             table(["tokens", "ms", "tokens/s"], by_size),
-            f"Simulated with these times: {STREAMS} streams of 256 tokens, four prompts of {model.long:,} tokens, "
+            f"Simulated with these times: {STREAMS} streams of {STREAM_OUTPUT} tokens, four prompts of "
+            f"{model.long:,} tokens, "
             f"short prompts lognormal:{SHORT_P50}:{SHORT_P99}:{SHORT_MAX} (p50:p99:most) at {rate:g} a second by "
             f"Poisson, {samples:.0f} a run. Medians over the seeds, least and greatest in brackets.",
             table(HEAD, rows),
