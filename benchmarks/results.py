@@ -42,19 +42,8 @@ SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the content
     "scheduling": Subject(
         "What batching and scheduling bring",
         (
-            *(
-                "field",
-                "strategies",
-                "early_end",
-                "long_prompts",
-                "suspension",
-                "overload",
-                "fairness",
-                "batch_lane",
-                "lengths",
-                "length_probe_cost",
-            ),
-            "programs",
+            *("field", "strategies", "early_end", "long_prompts", "suspension", "overload", "hindsight", "fairness"),
+            *("batch_lane", "lengths", "length_probe_cost", "programs"),
         ),
     ),
     "speculation": Subject("What speculation brings", ("speculation", "suffix_index")),

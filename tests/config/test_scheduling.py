@@ -98,7 +98,10 @@ def test_every_policy_is_made_by_name(name: str) -> None:
         ({"ttft_target": 1.0}, "--ttft-target has no effect"),
         ({"preemption": "swap"}, "needs room: give --swap-space"),
         ({"admission": "queue"}, "needs a bound"),
-        ({"kv_allocation": "pages"}, "known are paged, reserve-request, reserve-max. Did you mean paged?"),
+        (
+            {"kv_allocation": "pages"},
+            "known are paged, expected-peak, reserve-request, reserve-max. Did you mean paged?",
+        ),
         ({"preemption": "none"}, "--preemption is 'none'; known are recompute, swap, auto"),
         ({"admission": "on"}, "--admission is 'on'; known are off, queue, slo"),
         ({"strategy": "static", "max_wait": -1.0}, "--max-wait is -1.0; give a number above 0"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from inflight.core.sequence import Sequence, SequenceView
 from inflight.core.stopping import StopChecker
+from inflight.core.types.length_distribution import point
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
 
@@ -49,10 +50,16 @@ def sequence(number: int = 0, prompt: Iterable[int] = (0, 1, 0), sample: int = 0
     return Sequence(number, of, sample, StopChecker(of, frozenset(), max_output_tokens, None), max_output_tokens, ())
 
 
+def expect(one: Sequence, output: float) -> None:
+    """Predict the output tokens of a sequence."""
+    one.predicted, one.lengths = output, point(max(1, round(output)))
+
+
 def view(
     number: int = 0, *, predicted: float = 0.0, cached: int = 0, running: bool = False, **params: Any
 ) -> SequenceView:
     """Return a policy's view of a sequence. predicted: expected output tokens; cached: tokens in the prefix cache."""
     one = sequence(number, **params)
-    one.predicted, one.cached_hint, one.row = predicted, cached, 0 if running else None
+    expect(one, predicted)
+    one.cached_hint, one.row = cached, 0 if running else None
     return SequenceView(one)

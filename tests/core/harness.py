@@ -28,6 +28,7 @@ from inflight.core.policies import Ordered, Policy, Rank
 from inflight.core.policies.deadline import Deadline
 from inflight.core.policies.fair import Fair
 from inflight.core.policies.fcfs import Fcfs
+from inflight.core.policies.hrrn import Hrrn
 from inflight.core.policies.prefix import Prefix
 from inflight.core.policies.priority import Priority
 from inflight.core.policies.program import Program
@@ -82,7 +83,7 @@ VOCABULARY = 8
 END_TOKENS = frozenset({VOCABULARY - 1})
 STRATEGIES = ("static", "dynamic", "continuous", "chunked", "adaptive", "slack")
 WEIGHTS = {"b": 2.0}  # of tenants, under fair
-POLICIES = ("fcfs", "sjf", "priority", "fair", "deadline", "prefix", "program", "plugin")
+POLICIES = ("fcfs", "sjf", "hrrn", "priority", "fair", "deadline", "prefix", "program", "plugin")
 
 
 @dataclass(frozen=True)
@@ -280,8 +281,9 @@ class Setup:
 
 
 def policy_of(name: str, latency: LatencyModel) -> Policy:
-    simple = {"fcfs": Fcfs, "sjf": Sjf, "priority": Priority, "prefix": Prefix}
+    simple = {"fcfs": Fcfs, "hrrn": Hrrn, "priority": Priority, "prefix": Prefix}
     with_more = {
+        "sjf": lambda: Sjf(patience=2),
         "deadline": lambda: Deadline(latency),
         "fair": lambda: Fair(WEIGHTS),
         "program": lambda: Program(WEIGHTS),

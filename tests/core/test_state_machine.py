@@ -79,7 +79,9 @@ def setups(draw: st.DrawFn) -> Setup:
         itl_target=draw(st.sampled_from([0.01, 0.125])),
         early_end=draw(st.sampled_from([0, 1, 3, 5])),
         lanes=draw(lane_setups(max_rows, token_budget)),
-        allocation=draw(st.sampled_from(["paged", "paged", "reserve-request", "reserve-max"])),
+        allocation=draw(
+            st.sampled_from(["paged", "paged", "expected-peak", "expected-peak", "reserve-request", "reserve-max"])
+        ),
         preemption=draw(st.sampled_from(["recompute", "swap", "auto"])),
         host_blocks=draw(st.sampled_from([0, 2, 30])),
         copy_seconds=draw(st.sampled_from([1e-4, 0.1])),

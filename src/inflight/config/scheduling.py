@@ -73,8 +73,8 @@ class SchedulingSettings:
         "Share of a step's tokens that short prompts may take within it, between two layers; 0: they wait for its end.",
         bound=Bound(0, 4, "a share of a step's tokens from 0 (no step is suspended) to 4"),
     )
-    kv_allocation: Literal["paged", "reserve-request", "reserve-max"] = setting(
-        "paged", "paged, reserve-request, reserve-max."
+    kv_allocation: Literal["paged", "expected-peak", "reserve-request", "reserve-max"] = setting(
+        "paged", "paged, expected-peak, reserve-request, reserve-max."
     )
     preemption: Literal["recompute", "swap", "auto"] = setting("recompute", "recompute, swap or auto.")
     swap_space: float | None = setting(
@@ -119,8 +119,8 @@ class SchedulingSettings:
                 raise without_effect(name, other, str(getattr(self, other)), values)
         if self.predictor and not self.asks_predictor:
             raise SettingsError(
-                f"--predictor has no effect with --policy {self.policy} and --admission off; it goes with sjf or with "
-                "admission control."
+                f"--predictor has no effect with --policy {self.policy}, --admission off and --kv-allocation "
+                f"{self.kv_allocation}; it goes with sjf, hrrn, admission control or expected-peak."
             )
         if self.probe_file is not None and not self.probes_lengths:
             raise SettingsError("--probe-file has no effect without --predictor probe, whose file it is; leave it out.")
@@ -214,9 +214,11 @@ class SchedulingSettings:
 
     @property
     def asks_predictor(self) -> bool:
-        """Whether admission control, a policy or a plugin uses predicted output lengths."""
-        return self.admission != "off" or any(
-            ":" in name or (name in POLICIES and POLICIES[name].asks_predictor) for name in self.policies
+        """Whether admission control, memory, a policy or a plugin uses predicted output lengths."""
+        return (
+            self.admission != "off"
+            or self.kv_allocation == "expected-peak"
+            or any(":" in name or (name in POLICIES and POLICIES[name].asks_predictor) for name in self.policies)
         )
 
     @property

@@ -280,7 +280,10 @@ class SequenceView:
 
     @property
     def cached_tokens(self) -> int:
-        """Leading tokens of a waiting sequence that the prefix cache holds (policies with a window only)."""
+        """Leading tokens of a waiting sequence that the prefix cache held when its policy last compared it.
+
+        Only policies with a window, or that rank heads again, are shown them.
+        """
         return self._sequence.cached_hint
 
     @property

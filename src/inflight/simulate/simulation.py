@@ -216,6 +216,7 @@ def _can_fast_forward(pool: Pool, workload: Workload) -> bool:
         scheduling.strategy in ("chunked", "continuous")
         and scheduling.policy == "fcfs"
         and scheduling.admission == "off"
+        and scheduling.kv_allocation != "expected-peak"  # reads the output of running sequences
         and scheduling.preemption == "recompute"
         and not scheduling.lanes
         and pool.settings.kv_cache_host is None

@@ -4,8 +4,9 @@ A table without a window holds blocks for all tokens and only grows. A table wit
 window and the next chunk need; it slides on as the sequence is computed.
 
 Allocation is `paged` (vLLM, arXiv 2309.06180): blocks for the known tokens at admission, and one more whenever a decode
-crosses a block's end. For comparison with older systems there are `reserve-request` (for the longest output that the
-request allows) and `reserve-max` (for the longest sequence that the model allows).
+crosses a block's end; `expected-peak` takes as many, and bounds who joins (`scheduling.expected_peak`). For comparison
+with older systems there are `reserve-request` (for the longest output that the request allows) and `reserve-max` (for
+the longest sequence that the model allows).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from inflight.core.types.kv_blocks import first_seen, max_blocks, max_sequence_t
 from inflight.core.types.plan import Capacity
 from inflight.counted import counted, there_are
 
-Allocation = Literal["paged", "reserve-request", "reserve-max"]
+Allocation = Literal["paged", "expected-peak", "reserve-request", "reserve-max"]
 
 NO_BLOCKS: tuple[int, ...] = ()
 
@@ -48,6 +49,13 @@ class TableLayout:
     def max_blocks(self, tokens: int) -> int:
         """Return the blocks that a sequence of so many tokens holds at most, of all groups."""
         return max_blocks(tokens, self.block_size, self.windows, self._max_chunk_tokens)
+
+    def blocks_at(self, tokens: int, more: Sequences[int]) -> list[int]:
+        """Return the blocks that a sequence of so many tokens holds, of all groups, with so many more; at most."""
+        if not self.has_windows:
+            size, known = self.block_size, tokens + self.block_size - 1
+            return [(known + one) // size for one in more]
+        return [self.max_blocks(tokens + one) for one in more]
 
     def shortage(self, tokens: int) -> str | None:
         """Return the end of a sentence about a sequence that needs more blocks than there are; None where it fits."""
@@ -142,6 +150,10 @@ class BlockTables:
         """Return the blocks that only these sequences hold."""
         held = Counter(block for one in sequences for block in self.blocks_of(one))
         return {block for block, count in held.items() if self._pool.ref_count(block) == count}
+
+    def num_exclusive_blocks(self, sequence: Sequence) -> int:
+        """Return how many blocks only this sequence holds."""
+        return sum(self._pool.ref_count(block) == 1 for block in self.blocks_of(sequence))
 
     def fewest_victims(self, sequences: Sequences[Sequence], blocks: int) -> list[Sequence]:
         """Return the first of these sequences whose preemption frees `blocks` blocks, without those that are not

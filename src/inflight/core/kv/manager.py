@@ -173,6 +173,8 @@ class KVCacheManager:
         self.num_missing_blocks = self._tables.num_missing_blocks
         self.draft_room = self._tables.draft_room
         self.fewest_victims = self._tables.fewest_victims
+        self.num_exclusive_blocks = self._tables.num_exclusive_blocks
+        self.blocks_at = self._layout.blocks_at
         self.allocate = self._tables.allocate
         self.new_blocks = self._tables.new_blocks
         self.publish = self._sharing.publish

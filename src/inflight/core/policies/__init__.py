@@ -32,6 +32,9 @@ class Policy:
     group_ranks_rise = False
     orders_programs = False  # whether programs that began earlier keep their blocks before newcomers' (`kv.sessions`)
     by_arrival = False  # whether it ranks by arrival alone, so that a short prompt may go before a long one that runs
+    # Whether the first sequence of each group is ranked again at each choice, and the least of these goes next; if not,
+    # `group_rank` says which group does.
+    reranks_heads = False
     reads_priority = False  # whether it reads a request's priority; if not, a request with a priority is refused
     # Weights by which tenants share a queue with a limit; None: first come, first served.
     shares: TenantWeights | None = None

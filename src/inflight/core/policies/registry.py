@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from inflight.core.policies import PolicyEntry, deadline, fair, fcfs, prefix, priority, program, sjf
+from inflight.core.policies import PolicyEntry, deadline, fair, fcfs, hrrn, prefix, priority, program, sjf
 
 POLICIES: dict[str, PolicyEntry] = {
-    module.ENTRY.name: module.ENTRY for module in (fcfs, sjf, priority, fair, deadline, prefix, program)
+    module.ENTRY.name: module.ENTRY for module in (fcfs, sjf, hrrn, priority, fair, deadline, prefix, program)
 }

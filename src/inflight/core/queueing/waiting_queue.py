@@ -1,7 +1,8 @@
 """The waiting queue: sequences without a row, in the order of their policy.
 
 Within a group the order is a heap of the ranks that sequences had when they began to wait. The next group is chosen
-anew each time: among all groups, or, where the policy says that their ranks only rise, among the first (`GroupOrder`).
+anew each time: among all groups, by the policy's rank of the group or of its first sequence (`reranks_heads`), or,
+where the policy says that ranks of groups only rise, among the first (`GroupOrder`).
 For policies whose ranks change (`window`), the first sequences by arrival are ranked again for each step.
 
 Some sequences count as waiting, but are not in the order: the further samples of a prompt, until the first has computed
@@ -182,6 +183,8 @@ class PolicyOrder:
         heaps = {group: heap for group in list(self._heaps) if (heap := self._valid_heap(group)) is not None}
         if len(heaps) <= 1:
             return next(iter(heaps.values()), None)
+        if self._policy.reranks_heads:
+            return min(heaps.values(), key=lambda heap: self._rank_anew(heap[0][3]))
         now = self._time.now
         return heaps[min(heaps, key=lambda group: (self._policy.group_rank(group, now), heaps[group][0][:2]))]
 
@@ -202,9 +205,11 @@ class PolicyOrder:
     def _ranked_anew(self) -> Iterator[Sequence]:
         self._next_heap()  # drops what is stale at the heads
         first = [entry[3] for entry in heapq.nsmallest(self._policy.window, self.parts()[0])]
-        for sequence in first:
-            sequence.cached_hint = self._cached_tokens(sequence)
-        yield from sorted(first, key=self.rank)
+        yield from sorted(first, key=self._rank_anew)
+
+    def _rank_anew(self, sequence: Sequence) -> tuple[Rank, int]:
+        sequence.cached_hint = self._cached_tokens(sequence)
+        return self.rank(sequence)
 
 
 class WaitingQueue:

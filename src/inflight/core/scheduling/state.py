@@ -9,6 +9,7 @@ from inflight.core.kv.manager import KVCacheManager
 from inflight.core.queueing.lanes import Lanes
 from inflight.core.request_timings import StepTime
 from inflight.core.scheduling.config import SchedulerConfig
+from inflight.core.scheduling.expected_peak import ExpectedPeak
 from inflight.core.scheduling.preemption import Preemption
 from inflight.core.scheduling.prefix_loads import PrefixLoads
 from inflight.core.scheduling.running import Counts, Running, SwapRule
@@ -28,6 +29,7 @@ class SchedulerState(Struct, eq=False):
         adapters: Adapter slots.
         prefix_loads: Waiting sequences whose prefix is loaded.
         preemption: Which running sequences make room for waiting ones.
+        peak: Memory that the batch is expected to need; None: the watermark alone bounds who joins.
         speculation: Which sequences have drafts; None where drafts cannot be taken back.
         reports_ends: Whether the next plan says which outputs have ended.
         last_full_step: The last one that had no budget left for drafts.
@@ -42,6 +44,7 @@ class SchedulerState(Struct, eq=False):
     adapters: AdapterSlots
     prefix_loads: PrefixLoads
     preemption: Preemption
+    peak: ExpectedPeak | None
     speculation: ForcedDrafts | None
     reports_ends: bool = False
     last_full_step: int = -1
@@ -71,6 +74,7 @@ def new_state(
         AdapterSlots(capacity.adapter_slots, memory.new_transfer_id),
         prefix_loads,
         Preemption(memory, lanes, running, prefix_loads),
+        ExpectedPeak(memory, lanes, running, config.predictor) if config.allocation == "expected-peak" else None,
         # Recurrent state cannot be taken back, where an answer ends among its drafts.
         None if capacity.state_snapshots else ForcedDrafts(latency, config.speculation),
         config.reports_ends,

@@ -149,7 +149,7 @@ def _queue(evidence: Evidence, engine: EngineFigures) -> Iterator[Finding]:
         reasons=[(name, seconds / queue) for name, seconds in ordered if seconds > 0.01 * queue],
         waiting=engine.waiting_mean,
         low_occupancy=low,
-        reserves=evidence.settings.get("kv_allocation", "paged") != "paged",
+        reserves=_allocation(evidence).startswith("reserve"),
         stalls=_has_tail(evidence.summary.itl, ITL_TAIL, SHORT_GAP),
     )
 
@@ -171,15 +171,20 @@ def _memory(evidence: Evidence, engine: EngineFigures) -> Iterator[Finding]:
     recomputed = engine.recomputed_tokens / engine.computed_tokens if engine.computed_tokens else 0.0
     if engine.preemptions and offered and (engine.preemptions >= OFTEN * offered or recomputed >= RECOMPUTED):
         swaps = evidence.settings.get("preemption") in ("swap", "auto")
-        yield found("preemptions", engine=engine, offered=offered, recomputed=recomputed, swaps=swaps)
+        paged = _allocation(evidence) == "paged" and evidence.strategy not in TOGETHER
+        yield found("preemptions", engine=engine, offered=offered, recomputed=recomputed, swaps=swaps, paged=paged)
     if engine.kv_waste >= WASTED and engine.kv_peak >= LACKED:
-        strategy, allocation = evidence.strategy, evidence.settings.get("kv_allocation", "paged")
+        strategy, allocation = evidence.strategy, _allocation(evidence)
         together = strategy in TOGETHER
         yield found("waste", share=engine.kv_waste, strategy=strategy, together=together, allocation=allocation)
     repeated, cached = evidence.repeated_prompts, engine.prefix_share
     if repeated is not None and repeated - cached >= REPEATED:
         is_off = evidence.settings.get("prefix_caching", True) is False
         yield found("prefixes", repeated=repeated, cached=cached, is_off=is_off, states=engine.snapshots)
+
+
+def _allocation(evidence: Evidence) -> str:
+    return str(evidence.settings.get("kv_allocation", "paged"))
 
 
 def _tenants(evidence: Evidence) -> Iterator[Finding]:
