@@ -125,7 +125,11 @@ def guard_policy(policy: Policy, report: Report) -> Policy:
         policy.served(*tokens)
 
     checks: Checks = {
-        "settings": lambda policy: (bool(getattr(policy, "reads_priority", False)), getattr(policy, "window", 0)),
+        "settings": lambda policy: (
+            bool(getattr(policy, "reads_priority", False)),
+            bool(getattr(policy, "by_arrival", False)),
+            getattr(policy, "window", 0),
+        ),
         "rank": lambda policy, view, now: (0, _checked_rank(policy.rank(view, now))),
         "group": lambda policy, view: _Group(policy.group(view)),
         "group_rank": lambda policy, group, now: (0, _checked_rank(policy.group_rank(group.name, now))),
@@ -138,7 +142,7 @@ def guard_policy(policy: Policy, report: Report) -> Policy:
     }
     guard = Plugin("policy", policy, "first come, first served", report, fallback, checks)
     # Read once: other attributes of the guard are those of its fallback.
-    fallback.reads_priority, window = guard.settings()
+    fallback.reads_priority, fallback.by_arrival, window = guard.settings()
     fallback.window = window if type(window) is int and window > 0 else 0
     return cast(Policy, guard)
 
@@ -216,8 +220,8 @@ def guard_drafter(drafter: Drafter, vocab_size: int, report: Report) -> Drafter:
 class _ByArrival(Policy):
     """First come, first served; ranks compare with those of the plugin before, which are (0, rank)."""
 
-    def settings(self) -> tuple[bool, int]:
-        return False, 0
+    def settings(self) -> tuple[bool, bool, int]:
+        return False, False, 0
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         return (1, view.arrival)

@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from inflight.core.plugin import guard_policy
+from inflight.core.policies import Policy
+from inflight.core.sequence import SequenceView
 from inflight.core.types.plan import BatchPlan
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
@@ -147,3 +150,17 @@ def test_the_loop_suspends_at_the_layer_behind_an_arrival_and_time_adds_up() -> 
     assert isinstance(events, list) and [event.request_id for event in events] == ["short"] and clock.now() == 6.0
     assert loop.advance() == [] and clock.now() == 12.0
     loop.close()
+
+
+def test_a_plugin_may_order_by_arrival_alone() -> None:
+    class Latest(Policy):
+        by_arrival = True
+
+        def rank(self, view: SequenceView, now: float) -> tuple[float]:
+            return (-view.arrival,)
+
+    class Plain(Latest):
+        by_arrival = False
+
+    assert guard_policy(Latest(), report=pytest.fail).by_arrival
+    assert not guard_policy(Plain(), report=pytest.fail).by_arrival
