@@ -13,6 +13,9 @@ trying.
 Capacity is the rate of programs at which their contexts fill the memory, if no program ever waits (Little's law):
 blocks / mean over programs of the blocks that one holds × the time that it holds them when it is alone. A job's
 completion time (JCT) counts from the program's arrival to its last token.
+
+In the second table requests without a program come as well, one in PLAIN_GAP_S seconds, each with a prompt and an
+answer of its own.
 """
 
 from __future__ import annotations
@@ -23,12 +26,16 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from multiprocessing import get_context
 from statistics import fmean
 from typing import NamedTuple
 
 from benchmarks.comparison import log_line, publish, spread
+from benchmarks.engines import Model
 from benchmarks.results import table
+from inflight.config.engine import EngineSettings, EvictionChoice
+from inflight.config.scheduling import SchedulingSettings
 from inflight.core.policies import Policy, Rank
 from inflight.core.policies.fcfs import Fcfs
 from inflight.core.policies.program import Program
@@ -41,7 +48,7 @@ from inflight.core.types.features import Features
 from inflight.core.types.plan import Capacity
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import SamplingParams
-from inflight.engine.clock import VirtualClock
+from inflight.engine.clock import Clock, VirtualClock
 from inflight.engine.loop import EngineLoop
 from inflight.metrics.definitions import quantile
 from inflight.simulate.executor import SimulatedExecutor
@@ -58,6 +65,9 @@ WINDOW = 4_000  # 256 thousand real tokens: a program ends before it
 PROGRAMS = 40
 LOADS = (0.5, 1.0, 1.2)
 HALF_LIFE_S = 60.0
+PLAIN_LOADS, PLAIN_GAP_S = (0.75,), 10.0
+MIXED_RULES = (0, 1, 5, -1)  # of RULES
+PLAIN_PROMPT, PLAIN_ANSWER = Lognormal(16, 64, 256), Lognormal(4, 16, 64)  # a thousand tokens and 256 (medians)
 
 
 @dataclass(slots=True)
@@ -74,6 +84,7 @@ class Job:
     name: str
     begins: float
     turns: list[Turn]
+    is_program: bool = True
     tokens: list[int] = field(default_factory=list)
     at: int = 0
 
@@ -110,6 +121,12 @@ class AttainedService(Policy):
         self._service[view.program] = decayed + prompt_tokens + 2 * output_tokens, now
 
 
+class OrderAlone(Program):
+    """The order of programs, without pauses."""
+
+    orders_programs = False
+
+
 class Rule(NamedTuple):
     """An order and an eviction. by_worth: of sessions; otherwise the least recently released blocks go first."""
 
@@ -123,16 +140,19 @@ RULES = (
     Rule("`fcfs`, by worth", Fcfs, True),
     Rule("attained service, by worth", AttainedService, True),
     Rule("`program`, LRU", Program, False),
+    Rule("`program`, by worth, none paused", OrderAlone, True),
     Rule("`program`, by worth", Program, True),
 )
 
 
 class Outcome(NamedTuple):
-    """jcts: seconds, sorted. hits: share of prompt tokens that were cached. seconds: to the end of the last job."""
+    """jcts: seconds, sorted. hits: share of prompt tokens that were cached. seconds: to the end of the last job. plain:
+    E2E of requests without a program, in seconds, sorted."""
 
     jcts: list[float]
     hits: float
     seconds: float
+    plain: list[float]
 
     @property
     def per_hour(self) -> float:
@@ -173,6 +193,15 @@ def capacity(all_turns: Sequence[Sequence[Turn]]) -> float:
     return BLOCKS / fmean(areas)
 
 
+def plain_requests(seed: int, until: float) -> list[Job]:
+    """Return requests without a program, until a time."""
+    rng, now, found = random.Random(f"plain {seed}"), 0.0, list[Job]()
+    while (now := now + rng.expovariate(1 / PLAIN_GAP_S)) < until:
+        prompt = tuple(rng.randrange(30_000) for _ in range(PLAIN_PROMPT.draw(rng)))
+        found.append(Job(f"plain {len(found)}", now, [Turn(prompt, PLAIN_ANSWER.draw(rng), 0.0)], is_program=False))
+    return found
+
+
 def arrivals(seed: int, rate: float) -> list[float]:
     rng, now, times = random.Random(f"arrivals {seed}"), 0.0, []
     for _ in range(PROGRAMS):
@@ -194,11 +223,18 @@ def serve(jobs: Sequence[Job], rule: Rule, blocks: int) -> Outcome:
         )
     )
     clock = VirtualClock()
-    loop = EngineLoop(scheduler, SimulatedExecutor(memory, Steps()), clock)
-    due = [(job.begins, number, job) for number, job in enumerate(jobs)]
+    return drive(EngineLoop(scheduler, SimulatedExecutor(memory, Steps()), clock), clock, jobs)
+
+
+def drive(loop: EngineLoop, clock: Clock, jobs: Sequence[Job]) -> Outcome:
+    """Have an engine serve jobs, each a closed loop, from now on."""
+    start = clock.now()
+    due = [(start + job.begins, number, job) for number, job in enumerate(jobs)]
     heapq.heapify(due)
     open_: dict[str, tuple[int, Job]] = {}
-    jcts, cached, tokens = [], 0, 0
+    jcts: list[float] = []
+    plain: list[float] = []
+    cached = tokens = 0
     while due or open_:
         while due and due[0][0] <= clock.now():
             at, number, job = heapq.heappop(due)
@@ -219,8 +255,8 @@ def serve(jobs: Sequence[Job], rule: Rule, blocks: int) -> Outcome:
             if job.at < len(job.turns):
                 heapq.heappush(due, (clock.now() + job.turns[job.at].gap, number, job))
             else:
-                jcts.append(clock.now() - job.begins)
-    return Outcome(sorted(jcts), cached / tokens, clock.now())
+                (jcts if job.is_program else plain).append(clock.now() - start - job.begins)
+    return Outcome(sorted(jcts), cached / tokens, clock.now() - start, sorted(plain))
 
 
 def _request(job: Job, now: float) -> Request:
@@ -229,22 +265,25 @@ def _request(job: Job, now: float) -> Request:
         prompt_token_ids=tuple(job.tokens),
         params=SamplingParams(temperature=0, max_tokens=job.turns[job.at].answer, ignore_eos=True),
         arrival=now,
-        program=job.name,
+        program=job.name if job.is_program else "",
     )
 
 
 class Cell(NamedTuple):
-    """One run. rule: an index of RULES; -1: the first one with memory for all contexts."""
+    """One run. rule: an index of RULES; -1: the first one with memory for all contexts. mixed: beside plain ones."""
 
     seed: int
     load: float
     rule: int
+    mixed: bool = False
 
 
 def run(cell: Cell) -> Outcome:
     turns = jobs_of(cell.seed)
     begins = arrivals(cell.seed, cell.load * capacity(turns))
     jobs = [Job(f"p{number}", at, one) for number, (at, one) in enumerate(zip(begins, turns, strict=True))]
+    if cell.mixed:
+        jobs += plain_requests(cell.seed, begins[-1])
     outcome = serve(jobs, RULES[max(0, cell.rule)], 100 * BLOCKS if cell.rule < 0 else BLOCKS)
     log_line(f"{cell}: mean JCT {fmean(outcome.jcts):,.0f} s, {outcome.hits:.1%} cached")
     return outcome
@@ -267,6 +306,66 @@ def row(load: float, rule: int, seeds: Sequence[int], found: dict[Cell, Outcome]
     ]
 
 
+def mixed_row(load: float, rule: int, seeds: Sequence[int], found: dict[Cell, Outcome]) -> list[str]:
+    runs = [found[Cell(seed, load, rule, mixed=True)] for seed in seeds]
+    return [
+        f"{load:g}",
+        "memory for all contexts" if rule < 0 else RULES[rule].name,
+        spread((fmean(one.jcts) for one in runs), 0),
+        spread((fmean(one.plain) for one in runs), 2),
+        *(f"{fmean(quantile(one.plain, share) for one in runs):,.1f}" for share in (0.5, 0.99)),
+    ]
+
+
+REAL_JOBS, REAL_RATE, REAL_GAP = 40, 2.0, 20.0  # a second; tools are so many times as fast
+REAL_BLOCKS, REAL_LEN = 200, 1024
+
+
+def real_jobs(seed: int, vocab_size: int) -> list[Job]:
+    """Return jobs that fit the built-in model's context, with tools and arrivals that suit its steps."""
+    rng, now, found = random.Random(f"real {seed}"), 0.0, list[Job]()
+    for turns in jobs_of(seed)[:REAL_JOBS]:
+        now += rng.expovariate(REAL_RATE)
+        lengths = accumulate(len(turn.added) + turn.answer for turn in turns)
+        kept = [turn for turn, length in zip(turns, lengths, strict=True) if length < REAL_LEN]
+        real = [Turn(tuple(one % vocab_size for one in turn.added), turn.answer, turn.gap / REAL_GAP) for turn in kept]
+        found.append(Job(f"p{len(found)}", now, real))
+    return found
+
+
+def real_table(rounds: int) -> str:
+    """Serve jobs with the built-in model, with the first and the last rule in turns; return the table."""
+    model = Model("built-in", REAL_BLOCKS, REAL_LEN, threads=1)
+    rules: dict[str, tuple[str, EvictionChoice]] = {
+        RULES[0].name: ("fcfs", "lru"),
+        RULES[-1].name: ("program", "sessions"),
+    }
+    found: dict[str, list[Outcome]] = {name: [] for name in rules}
+    for number in range(rounds):
+        for name, (policy, eviction) in rules.items():
+            settings = EngineSettings(
+                max_num_seqs=16, num_blocks=REAL_BLOCKS, max_model_len=model.max_model_len, kv_eviction=eviction
+            )
+            loop = model.loop(settings, SchedulingSettings(policy=policy))
+            found[name].append(drive(loop, loop.clock, real_jobs(number, model.vocab_size)))
+            log_line(f"{name}: mean JCT {fmean(found[name][-1].jcts):.2f} s, {found[name][-1].hits:.1%} cached")
+    first = found[RULES[0].name]
+    rows = []
+    for name, runs in found.items():
+        ratios = [fmean(one.jcts) / fmean(base.jcts) - 1 for one, base in zip(runs, first, strict=True)]
+        longest = [one.jcts[-1] / base.jcts[-1] - 1 for one, base in zip(runs, first, strict=True)]
+        rows.append(
+            [
+                name,
+                spread((fmean(one.jcts) for one in runs), 1),
+                spread((100 * one for one in ratios), 0, " %"),
+                spread((100 * one for one in longest), 0, " %"),
+                f"{fmean(one.hits for one in runs):.1%}",
+            ]
+        )
+    return table(("order, eviction", "mean JCT, s", "beside the first", "longest", "cached"), rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first one (default 0)")
@@ -274,13 +373,25 @@ def main() -> None:
     parser.add_argument("--loads", type=float, nargs="*", default=LOADS, help="of capacity (default 0.5 1 1.2)")
     parser.add_argument("--processes", type=int, default=2, help="runs at a time (default 2)")
     parser.add_argument("--write", action="store_true", help="write the section of docs/results.md")
+    parser.add_argument("--real", type=int, metavar="ROUNDS", help="so many rounds with the built-in model instead")
     arguments = parser.parse_args()
+    if arguments.real:
+        body = (
+            f"{REAL_JOBS} programs a round, {REAL_RATE:g} a second, on the built-in model (one thread, contexts of up "
+            f"to {REAL_LEN:,} tokens); KV memory of {REAL_BLOCKS} blocks of 16 tokens, tools {REAL_GAP:g} times as "
+            "fast. A round has the same programs under both.\n\n"
+        )
+        title = "Programs of agents on a real engine"
+        publish("programs", title, body + real_table(arguments.real), arguments.write, "real")
+        return
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
-    cells = [Cell(seed, load, rule) for seed in seeds for load in arguments.loads for rule in range(-1, len(RULES))]
+    rules = (*range(len(RULES)), -1)
+    cells = [Cell(seed, load, rule) for seed in seeds for load in arguments.loads for rule in rules]
+    cells += [Cell(seed, load, rule, mixed=True) for seed in seeds for load in PLAIN_LOADS for rule in MIXED_RULES]
     with get_context("spawn").Pool(arguments.processes) as pool:
         found = dict(zip(cells, pool.map(run, cells, chunksize=1), strict=True))
     rates = [3600 * capacity(jobs_of(seed)) for seed in seeds]
-    rows = [row(load, rule, seeds, found) for load in arguments.loads for rule in (*range(len(RULES)), -1)]
+    rows = [row(load, rule, seeds, found) for load in arguments.loads for rule in rules]
     heads = [
         *("load", "order, eviction", "mean JCT, s", "p50", "p99", "longest", "mean beside `fcfs`, LRU"),
         *("longest, worst seed", "programs/h", "cached"),
@@ -290,6 +401,9 @@ def main() -> None:
         "p50, p99 and longest are means over seeds, ratios are within a seed. The longest job's ratio is that of the "
         "worst seed.\n\n" + table(heads, rows)
     )
+    mixed = [mixed_row(load, rule, seeds, found) for load in PLAIN_LOADS for rule in MIXED_RULES]
+    beside = ("load", "order, eviction", "mean JCT, s", "plain requests: mean E2E, s", "p50", "p99")
+    body += f"\n\nBeside plain requests, one in {PLAIN_GAP_S:g} s:\n\n" + table(beside, mixed)
     publish("programs", "Programs of agents: job completion times", body, arguments.write)
 
 

@@ -12,6 +12,8 @@ import pytest
 from msgspec import structs
 
 from inflight.config.scheduling import SchedulingSettings
+from inflight.core.kv import sessions
+from inflight.core.scheduling.paused_calls import PausedCalls
 from inflight.core.types.plan import Capacity
 from inflight.records.schema import Header, Line, RecordError, header_of, of_kind, read_records
 from inflight.simulate.compare import compare
@@ -71,6 +73,28 @@ def test_blocks_that_are_swapped_beside_the_steps_replay_and_are_modelled(tmp_pa
     assert sum(len(step.transferred) for step in of_kind(records, "step")) > 10
     compared = compare(records, again, MODEL)
     assert compared.modelled == compared.recorded and compared.preemptions[0] == compared.preemptions[1] > 0
+
+
+def test_paused_programs_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of sessions follow from the times of a record."""
+    monkeypatch.setattr(sessions, "KEEP_RATE", 1e-6)
+    paused: list[bool] = []
+    pause = PausedCalls.pause
+
+    def counted(calls: PausedCalls, *call: Any) -> bool:
+        paused.append(pause(calls, *call))
+        return paused[-1]
+
+    monkeypatch.setattr(PausedCalls, "pause", counted)
+    entries = [replace(one, program=f"p{k % 7}") for k, one in enumerate(chat(60, 20.0, shared=48).entries)]
+    of = pool(SchedulingSettings.of(policy="program"), num_blocks=40)
+    of = replace(of, settings=replace(of.settings, kv_eviction="sessions"))
+    run = simulate(Workload(tuple(entries), "programs"), SimulationSetup(of), tmp_path / "r.jsonl")
+    assert {one.program for one in run.observations} == {f"p{number}" for number in range(7)}
+    in_simulation, pauses = len(paused), sum(paused)
+    _, outcome = replay(list(read_records(tmp_path / "r.jsonl")))
+    assert outcome.difference is None and pauses > 5
+    assert (len(paused), sum(paused)) == (2 * in_simulation, 2 * pauses)
 
 
 def test_lanes_tenants_admission_and_allocation_come_back(tmp_path: Path) -> None:

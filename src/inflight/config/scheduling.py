@@ -59,7 +59,7 @@ class SchedulingSettings:
     )
     tenant_weights: Mapping[str, float] = setting(
         {},
-        "Weight of a tenant with --policy fair, where it is not 1; several times.",
+        "Weight of a tenant with --policy fair or program, where it is not 1; several times.",
         flags=("--tenant-weight",),
         metavar="NAME=W",
     )

@@ -193,17 +193,21 @@ class KVCacheManager:
     def can_admit(self, sequence: Sequence, spare: int, without: Sequences[Sequence] = ()) -> bool:
         """Return whether `admit` has the blocks that it needs now, or once the sequences `without` are preempted."""
         lookup = self._sharing.find(sequence)
-        if not without:
-            spare += self._kept_blocks(sequence)
-        else:
+        if without:
             freed = self._tables.exclusive_blocks(without)
-            spare += self._kept_blocks(sequence, len(freed))
             if not self._sharing.has_room(sequence, lookup, spare - len(freed)):
                 return False
             # Blocks that the sequence finds in the cache are held afterwards: their preemption frees nothing for it.
             cached = self._sharing.demand(sequence, lookup).cached
             spare -= len(freed) - sum(one.block in freed for one in cached)
         return self._sharing.has_room(sequence, lookup, spare)
+
+    def displaces_acting(self, sequence: Sequence, spare: int) -> bool:
+        """Return whether `admit` has room only at the cost of blocks that are to be kept for acting sessions."""
+        if self._matcher is None or not self.can_admit(sequence, spare):
+            return False
+        kept = self._matcher.kept_blocks(sequence, self.num_blocks)
+        return kept > 0 and not self._sharing.has_room(sequence, self._sharing.find(sequence), spare + kept)
 
     def blocks_to_admit(self, sequence: Sequence) -> int:
         """Return how many of the available blocks `admit` takes."""
@@ -229,7 +233,7 @@ class KVCacheManager:
             then.
         """
         sharing = self._sharing
-        lookup, spare = sharing.find(sequence), spare + self._kept_blocks(sequence)
+        lookup = sharing.find(sequence)
         if self.is_storing or not sharing.has_room(sequence, lookup, spare, to_the_end):
             return False
         hits, demand = sharing.hits(lookup), sharing.demand(sequence, lookup, to_the_end)
@@ -356,13 +360,6 @@ class KVCacheManager:
         return KVCacheDump(*counts, pool.ref_counts(), pool.evictable_blocks(), moving, host_dump)
 
     # -- internal -----------------------------------------------------------------------------------------------
-    def _kept_blocks(self, sequence: Sequence, freed: int = 0) -> int:
-        """Return the blocks that a newcomer leaves to sessions that act; none where it would find an idle engine, once
-        so many held blocks are freed."""
-        if self._matcher is None or self._pool.held == freed:
-            return 0
-        return self._matcher.kept_blocks(sequence, self.num_blocks)
-
     def _tier_stats(self) -> TierStats | None:
         if not self._tiers:
             return None

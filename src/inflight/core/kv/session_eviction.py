@@ -23,7 +23,7 @@ from collections.abc import Sequence as Sequences
 from typing import NamedTuple
 
 from inflight.core.kv.block_pool import EvictionOrder
-from inflight.core.kv.sessions import MAX_HELD_UP_S, Awaits, Session, SessionTable
+from inflight.core.kv.sessions import MAX_PAUSE_S, Awaits, Session, SessionTable
 from inflight.core.sequence import Sequence
 from inflight.core.types.request import Request
 
@@ -266,10 +266,10 @@ class SessionMatcher:
         """Return the idle blocks of all `num_blocks` that a waiting sequence must leave to sessions that act.
 
         Those are of sessions that began before its own, and of each other tenant no more than its share. None once it
-        has waited for MAX_HELD_UP_S.
+        has waited for MAX_PAUSE_S.
         """
         request, table = sequence.request, self._table
-        if not table.keeps or table.now - request.arrival > MAX_HELD_UP_S:
+        if table.now - request.arrival > MAX_PAUSE_S:
             return 0
         own = table.known(_name(request))
         began = request.arrival if own is None else own.began

@@ -22,8 +22,8 @@ from inflight.core.kv.reuse import NUM_BUCKETS, ReuseModel, bucket_start
 MAX_NAMED = 20_000  # sessions that are remembered by name; the one that came longest ago is forgotten first
 MAX_TURNS = 12  # sessions with more turns are alike
 TENANT_CLASSES = 64  # of tenants, by a hash of their names
-KEEP_RATE = 0.05  # seconds of computing that keeping a resting session must save per second, to hold up newcomers
-MAX_HELD_UP_S = 3600.0  # for which a newcomer is held up at most
+KEEP_RATE = 0.05  # seconds of computing per second that keeping a session must save, so that calls wait for it
+MAX_PAUSE_S = 3600.0  # for which a call waits for acting sessions at most
 COMPUTING_S = 1e-3  # a session that computes now is as valuable as one that is certain to return in so many seconds
 
 Awaits = Literal["tool", "person", ""]  # what a session rests for; "": unknown
@@ -142,17 +142,14 @@ class SessionTable:
     def __init__(
         self,
         block_seconds: Callable[[int], float] = lambda tokens: 1.0,
-        keeps: bool = False,
         model: ReuseModel | None = None,
     ):
         """Begin without sessions.
 
         Args:
             block_seconds: Returns the seconds to compute one block again of a text with so many tokens.
-            keeps: Whether sessions that rest for a moment hold up newcomers that lack blocks (`acting`).
             model: Learns how soon sessions come back; None: a `ReuseModel`.
         """
-        self.keeps = keeps
         self.now = 0.0  # set before each plan and commit
         self.watchers = list[Callable[[Session], None]]()  # called once a session's value has changed
         self._block_seconds = block_seconds

@@ -30,7 +30,7 @@ class Policy:
     # Whether the rank of a group with waiting sequences never falls, except when one of its sequences arrives, leaves
     # or ends; then only the first groups are compared at a choice.
     group_ranks_rise = False
-    orders_programs = False  # whether programs that began earlier keep their blocks before newcomers' (`kv.sessions`)
+    orders_programs = False  # whether calls leave blocks to acting programs that began earlier (`paused_calls`)
     by_arrival = False  # whether it ranks by arrival alone, so that a short prompt may go before a long one that runs
     # Whether the first sequence of each group is ranked again at each choice, and the least of these goes next; if not,
     # `group_rank` says which group does.

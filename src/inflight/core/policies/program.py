@@ -10,9 +10,10 @@ Attained service with decay (least first, as llm-d's router orders programs) was
 newcomers in, so that more contexts compete for memory (docs/results/scheduling.md).
 
 The bound on waiting: a request never goes before another of its tenant that came more than HEAD_START_S before it. The
-bounds on what names can gain: a new name has no head start; a program that rests for more than MAX_REST_S starts over,
-so that old names cannot be kept; and all programs of a tenant have that tenant's share together, by tokens served as
-they are produced, whatever it calls them. Times are arrivals, which records keep, so that a replay has the same order.
+bounds on what names can gain: a new name has no head start; a program that rests for more than MAX_REST_S counts as
+new, so that old names cannot be kept; and all programs of a tenant have that tenant's share together, by tokens served
+as they are produced, whatever it calls them. Times are arrivals, which records keep, so that a replay has the same
+order.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from inflight.core.policies.fair import Fair
 from inflight.core.sequence import SequenceView
 
 HEAD_START_S = 3600.0  # by which a program's next request may go before others, at most
-MAX_REST_S = 600.0  # after which a program starts over: seven times the 99th percentile of tool calls
+MAX_REST_S = 600.0  # after which a program counts as new: seven times the 99th percentile of tool calls
 MAX_PROGRAMS = 20_000  # without requests that are remembered; the one that was served longest ago is forgotten first
 
 Key = tuple[str, str]

@@ -251,7 +251,7 @@ class PlanBuilder:
                 return "rows"
             if not has_room:
                 return "share" if quota_end >= step.budget > leave else "budget"
-            if self._admit(sequence, lane, left):
+            if self._state.paused.pause(sequence, lane) or self._admit(sequence, lane, left):
                 continue
             if not self._make_room(sequence, lane) or not self._admit(sequence, lane, left):
                 return "blocks"

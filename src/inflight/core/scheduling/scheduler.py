@@ -51,8 +51,7 @@ class Scheduler:
         self._strategy, self._speculation = config.strategy, config.speculation
         self._time = StepTime()
         self._admission = config.admission or Admission("off", latency)
-        keeps = any(lane.policy.orders_programs for lane in config.lane_settings())
-        self._sessions = SessionTable(partial(_block_seconds, latency, capacity.block_size), keeps)
+        self._sessions = SessionTable(partial(_block_seconds, latency, capacity.block_size))
         self._memory = KVCacheManager(
             capacity,
             config.prefix_caching,
@@ -163,6 +162,7 @@ class Scheduler:
         """
         self._time.now = self._sessions.now = now
         self._state.prefix_loads.rejoin()
+        self._state.paused.retry()
         if self._adapters.wanted:  # first, as a strategy names the waiting that may join
             self._join_queues(self._adapters.start_loads())
         running = self._running

@@ -10,6 +10,7 @@ from inflight.core.queueing.lanes import Lanes
 from inflight.core.request_timings import StepTime
 from inflight.core.scheduling.config import SchedulerConfig
 from inflight.core.scheduling.expected_peak import ExpectedPeak
+from inflight.core.scheduling.paused_calls import PausedCalls
 from inflight.core.scheduling.preemption import Preemption
 from inflight.core.scheduling.prefix_loads import PrefixLoads
 from inflight.core.scheduling.running import Counts, Running, SwapRule
@@ -28,6 +29,7 @@ class SchedulerState(Struct, eq=False):
         running: Sequences with a row.
         adapters: Adapter slots.
         prefix_loads: Waiting sequences whose prefix is loaded.
+        paused: Calls of programs that wait for acting ones.
         preemption: Which running sequences make room for waiting ones.
         peak: Memory that the batch is expected to need; None: the watermark alone bounds who joins.
         speculation: Which sequences have drafts; None where drafts cannot be taken back.
@@ -43,6 +45,7 @@ class SchedulerState(Struct, eq=False):
     running: Running
     adapters: AdapterSlots
     prefix_loads: PrefixLoads
+    paused: PausedCalls
     preemption: Preemption
     peak: ExpectedPeak | None
     speculation: ForcedDrafts | None
@@ -73,6 +76,7 @@ def new_state(
         running,
         AdapterSlots(capacity.adapter_slots, memory.new_transfer_id),
         prefix_loads,
+        PausedCalls(memory, lanes, running, time),
         Preemption(memory, lanes, running, prefix_loads),
         ExpectedPeak(memory, lanes, running, config.predictor) if config.allocation == "expected-peak" else None,
         # Recurrent state cannot be taken back, where an answer ends among its drafts.

@@ -13,6 +13,7 @@ from inflight.core.adapters import AdapterSlots
 from inflight.core.estimation.output_length import PredictionError
 from inflight.core.kv.manager import HostDump, KVCacheManager
 from inflight.core.queueing.lanes import Lane, Lanes
+from inflight.core.scheduling.paused_calls import BLOCKS
 from inflight.core.scheduling.state import SchedulerState
 from inflight.core.sequence import Sequence
 from inflight.core.speculation.speculation import SpeculationStats
@@ -278,6 +279,6 @@ def _lane_dump(lane: Lane, whole: bool) -> LaneDump:
     queue, clock = lane.queue, lane.clock
     named = queue.everyone() if whole else queue.first(MAX_NAMED)
     waiting = tuple(WaitingSequence(one.number, one.request, one.recompute_until) for one in named)
-    deferred = tuple((reason, count) for reason in (ADAPTER, KV) if (count := queue.deferred(reason)))
+    deferred = tuple((reason, count) for reason in (ADAPTER, KV, BLOCKS) if (count := queue.deferred(reason)))
     counts = (len(queue), lane.running, clock.reason, clock.behind, waiting, deferred)
     return LaneDump(lane.settings.name, *counts, lane.settings.background, queue.policy.reads_priority)
