@@ -494,7 +494,7 @@ class Harness:
         mine = [one for one in mine if one.lane == request.lane]
         if limit is None or len(mine) + request.params.n <= limit:
             return True
-        if self.setup.lane(request.lane).policy != "fair" or request.params.n > limit:
+        if self.setup.lane(request.lane).policy not in ("fair", "program") or request.params.n > limit:
             return False
         tenants = {request.tenant, *(one.tenant for one in mine)}
         share = limit * WEIGHTS.get(request.tenant, 1.0) / sum(WEIGHTS.get(one, 1.0) for one in tenants)

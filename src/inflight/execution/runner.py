@@ -208,7 +208,11 @@ class ModelRunner:
     def _run(self, flight: InFlight) -> None:
         self._steps.began(bool(flight.plan.chunks))
         try:
-            self._suspending.run(flight)
+            if flight.plan.may_suspend:
+                self._suspending.run(flight)
+            elif flight.rest is not None:
+                deque(flight.rest, maxlen=0)
+                flight.rest = None
         finally:
             self._steps.ended()
 
@@ -236,7 +240,7 @@ class ModelRunner:
             flight.reordered = planned != in_order
         padding = [Chunk(-1, self._capacity.max_rows, 0, length, (), 0) for length in plan.padding]
         cut = not self._capacity.encoder_only
-        decoder = self._suspending.decoder_of(plan)
+        decoder = self._decoder if plan.within is None else self._suspending.interim_decoder
         parts = list(passes((*planned, *padding), decoder.max_tokens, cut)) or [[]]
         for number, chunks in enumerate(parts, 1):
             if self._layers is not None:

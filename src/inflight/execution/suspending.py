@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from inflight.core.types.plan import BatchPlan
 from inflight.core.types.suspension import Suspension
 from inflight.execution.passes import PassDecoder
 
@@ -64,9 +63,10 @@ class Suspending:
 
     # -- for the runner -----------------------------------------------------------------------------------------
 
-    def decoder_of(self, plan: BatchPlan) -> PassDecoder:
-        """Return the decoder of a plan's passes."""
-        return self._decoder if plan.within is None or self._interim is None else self._interim
+    @property
+    def interim_decoder(self) -> PassDecoder:
+        """Return the decoder of interim steps."""
+        return self._interim or self._decoder
 
     def run(self, flight: InFlight) -> None:
         """Compute a step to its end, or until it is suspended; of a suspended one, the rest."""
