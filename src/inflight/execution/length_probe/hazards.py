@@ -29,7 +29,7 @@ Floats = NDArray[np.float32]
 BINS = len(REMAINING_STARTS)
 STARTS = np.array(REMAINING_STARTS)
 _BEHIND = np.append(STARTS[1:], np.iinfo(np.int64).max)  # the first length behind each bin
-RING = 2048  # newest observations
+RING = 1024  # newest observations
 BATCH = 64  # observations of a minibatch
 RATE = 0.1  # of AdaGrad
 SHRINKAGE = 0.03  # of slopes towards zero
@@ -39,9 +39,9 @@ class Hazards:
     def __init__(self, features: int, seed: int = 0):
         """features: Numbers in x."""
         self._intercepts = np.zeros(BINS)
-        self._slopes = np.zeros(features)
-        self._intercept_squares, self._slope_squares = np.full(BINS, 1e-6), np.full(features, 1e-6)
-        self._seen = np.zeros((RING, features), np.float16)
+        self._slopes = np.zeros(features, np.float32)
+        self._intercept_squares, self._slope_squares = np.full(BINS, 1e-6), np.full(features, 1e-6, np.float32)
+        self._seen = np.zeros((RING, features), np.float32)
         self._bins = np.zeros(RING, np.int64)  # in which an output ended, or that it survived
         self._ended = np.zeros(RING, bool)
         self._observations = 0
@@ -71,7 +71,7 @@ class Hazards:
         known = min(self._observations, RING)
         for _ in range(minibatches if known else 0):
             drawn = self._draws.integers(0, known, BATCH)
-            self._move(self._seen[drawn].astype(np.float32), self._bins[drawn], self._ended[drawn])
+            self._move(self._seen[drawn], self._bins[drawn], self._ended[drawn])
 
     def state(self) -> dict[str, Any]:
         """Return what was learnt, as arrays by name."""
@@ -105,7 +105,7 @@ class Hazards:
         at = np.arange(BINS)
         ends = (at == bins[:, None]) & ended[:, None]
         at_risk = ends | (at < bins[:, None] + ~ended[:, None])
-        errors = np.where(at_risk, self._hazards(x) - ends, 0.0)
+        errors = (self._hazards(x) - ends) * at_risk.astype(np.float32)
         of_intercepts = errors.mean(axis=0)
         of_slopes = errors.sum(axis=1) @ x / len(x) + SHRINKAGE * self._slopes
         self._intercept_squares += np.square(of_intercepts)
