@@ -43,7 +43,7 @@ SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the content
         "What batching and scheduling bring",
         (
             *("field", "strategies", "early_end", "long_prompts", "suspension", "overload", "hindsight", "fairness"),
-            *("batch_lane", "lengths", "length_probe_cost", "programs"),
+            *("slack", "batch_lane", "lengths", "length_probe_cost", "programs"),
         ),
     ),
     "speculation": Subject("What speculation brings", ("speculation", "suffix_index")),
