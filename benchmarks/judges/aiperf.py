@@ -25,7 +25,7 @@ class AIPerf(Judge):
 
     notes = (
         "Its ITL is per request and token, our TPOT; its inter-chunk latency is our ITL.",
-        "Its rates are of a longer time than from the first request's first byte to the last answer's last.",
+        "Its rates are of what it names benchmark_duration, longer than from the first request to the last answer.",
     )
 
     def command(self, target: Target, load: Load, folder: Path) -> Sequence[str]:
@@ -54,7 +54,7 @@ class AIPerf(Judge):
 
     def definition(self, target: Target, folder: Path) -> Definition:
         found = read_json(folder / "profile_export_aiperf.json")
-        return Definition(window=found["request_count"]["avg"] / found["request_throughput"]["avg"])
+        return Definition(window=found["benchmark_duration"]["avg"])
 
     def figures(self, folder: Path, output: str) -> Figures:
         found = read_json(folder / "profile_export_aiperf.json")

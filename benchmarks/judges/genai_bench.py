@@ -15,7 +15,7 @@ class GenAIBench(Judge):
     name = "genai-bench"
     title = "genai-bench benchmark"
     environment = Environment("judge_genai_bench", PACKAGES / "genai_bench")
-    notes = ("Its requests/s are of its whole run, and it sends on until it has noticed that enough were answered.",)
+    notes = ("Its rates are of what it names run_duration: it sends until it has noticed that enough were answered.",)
 
     def command(self, target: Target, load: Load, folder: Path) -> Sequence[str]:
         return [
