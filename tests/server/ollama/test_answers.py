@@ -57,6 +57,14 @@ def test_streams_say_what_whole_answers_say_however_steps_fall(each: int) -> Non
     assert "tool_calls" not in lines[-1]["message"] and lines[-1]["message"]["content"] == ""
 
 
+def test_arguments_of_several_lines_are_in_one() -> None:
+    """Lines of JSON are read one by one."""
+    words = ["<c>", "f", '{\n  "a"', ': "x y"\n}', "</c>"]
+    lines = lines_of(asked("chat", words), [*([one] for one in events(len(words))), [end()]])
+    (call,) = folded(lines)["tool_calls"]
+    assert call["function"]["arguments"] == {"a": "x y"}
+
+
 def test_counts_and_durations_are_in_the_last_line() -> None:
     for last in (
         lines_of(asked("chat", waited=0.5), [[*events(9), end()]])[-1],

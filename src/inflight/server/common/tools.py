@@ -95,15 +95,15 @@ _IS_OBJECT = msgspec.json.Decoder(dict[str, Raw])
 
 
 def arguments_object(arguments: str) -> Any:
-    """Return a call's arguments for answers that show an object. Text of a model that is none, or was cut off, stands
-    in it as text."""
+    """Return a call's arguments for answers that show an object, on one line: answers may be lines of JSON. Text of a
+    model that is none, or was cut off, stands in it as text."""
     if not arguments.strip():
         return {}
     try:
         _IS_OBJECT.decode(arguments)
+        return Raw(msgspec.json.format(arguments.encode(), indent=-1))
     except (msgspec.MsgspecError, RecursionError):
         return {"INVALID_JSON": arguments}
-    return Raw(arguments.encode())
 
 
 # -- what may be called ------------------------------------------------------------------------------------------------
