@@ -37,6 +37,7 @@ MAIL, PASSWORD = "a@example.com", "secret-of-a-test"
 SECONDS = 300  # of one step; its own 36 tools are 6,600 tokens before the first word
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 NOTES = "The harbour of Genoa opened in 1128. Its lighthouse is called Lanterna. " * 3
+_STOP = "document.querySelector('[aria-label*=Stop], [aria-label*=stop], #stop-button')"
 _ANSWERS = "[...document.querySelectorAll('.chat-assistant')].map(one => one.innerText.trim())"
 
 
@@ -205,7 +206,7 @@ async def _fill(page: Page, selector: str, text: str) -> None:
 
 async def _ask(page: Page, text: str) -> None:
     await _fill(page, "#chat-input", text)
-    await page.until("!!document.querySelector('#send-message-button:not([disabled])')", 30)
+    await page.until("!!document.querySelector('#send-message-button:not([disabled])')", SECONDS)
     await page.eval("document.querySelector('#send-message-button').click()")
 
 
@@ -231,15 +232,14 @@ async def in_the_page(ui: WebUI, server: Server) -> list[tuple[str, str]]:
         for number, text in enumerate(("What is the capital of France?", "And of Italy?"), 1):
             await _ask(page, text)
             await page.until(f"{_ANSWERS}.length === {number} && {_ANSWERS}[{number - 1}].length > 1", SECONDS)
-            await page.until("!document.querySelector('#chat-container [aria-label*=Stop]')", SECONDS)
+            await page.until(f"!{_STOP}", SECONDS)
             done.append((f"page: turn {number}", "answered, its own tools in the request"))
         await _ask(page, "Write a story of a thousand words about a lighthouse.")
         end = time.monotonic() + SECONDS
         while not running():
             assert time.monotonic() < end, "the third answer did not begin"
             await asyncio.sleep(0.1)
-        stop = "[...document.querySelectorAll('button')].find(one => /stop/i.test(one.ariaLabel || one.id))"
-        await page.until(f"!!({stop}) && ({stop}.click(), true)", 30)
+        await page.until(f"!!{_STOP} && ({_STOP}.click(), true)", 30)
         while running():
             assert time.monotonic() < end, "the answer went on after it was stopped"
             await asyncio.sleep(0.1)
