@@ -1,8 +1,8 @@
 """Evict the blocks of the session with the least valuable blocks first, ends of texts before their roots.
 
 The value of a session changes when it begins or ends a turn, and when its rest comes to its next bucket of ages
-(`SessionTable.advance`): it is ranked anew then and at no other time, so
-that the order is always that of the values. That moves O(sessions) pointers of a list; a victim is chosen among tenants.
+(`SessionTable.advance`): it is ranked anew then and at no other time, so that the order is always that of
+the values. That moves O(sessions) pointers of a list; a victim is chosen among tenants.
 
 A block of two sessions is shared (a system prompt): it is evicted after all others, least recently released first, and
 so is a block of no session; but first of all if it has not been used for ACTIVE_S seconds, or if shared blocks are more
