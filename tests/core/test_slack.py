@@ -219,6 +219,15 @@ class TestABurst:
         liar = Engine(slack(), depth).run([stream("x", 0.001), *others])
         assert shape_of(liar.plans) == shape_of(honest.plans)
 
+    @pytest.mark.parametrize("itl", [1e-3, 1e-320])
+    def test_no_target_is_short_enough_to_void_those_of_others(self, itl: float) -> None:
+        others = [stream(f"s{k}", 0.06) for k in range(3)]
+        prompts = [request(f"p{k}", [2, k] * 200, output=2, arrival=0.05) for k in range(3)]
+        run = Engine(slack()).run([stream("x", itl), *others, *prompts])
+        for one in others:
+            times = run.times[one.request_id][0]
+            assert all(at - times[0] <= k * 0.06 + 1e-9 for k, at in enumerate(times))
+
     def test_a_target_that_is_hardly_possible_leaves_prompts_their_share(self) -> None:
         tight = 1.06 * (STEP + TOKEN * (1 + MIN_CHUNK))
         run = Engine(slack()).run([stream("x", tight, output=200), *burst(4, 0.2)])
@@ -298,3 +307,16 @@ class TestLatePrompts:
     def test_late_ones_use_what_is_idle(self) -> None:
         run = Engine(slack()).run([request("late", [8] * 200, output=2, slo=SLO(0.001, None))])
         assert run.times["late"][0][0] <= 4 * FULL + 0.1
+
+    @pytest.mark.parametrize("streams", [0, 3])
+    @pytest.mark.parametrize("fixed", [0.0, STEP])
+    def test_late_ones_that_wait_alone_use_what_streams_leave(
+        self, streams: int, fixed: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Other prompts are gone: the late one needs no share, also where a step without tokens takes no time."""
+        monkeypatch.setattr(Known, "seconds", lambda self, features: fixed + TOKEN * features.tokens)
+        small = [request(f"p{k}", [5] * 40, output=2, arrival=0.2, slo=SLO(0.9, None)) for k in range(14)]
+        large = request("large", [7] * 300, output=2, arrival=0.2, slo=SLO(0.3, None))
+        run = Engine(slack()).run([*(stream(f"s{k}", 0.4, output=400) for k in range(streams)), *small, large])
+        last = max(run.times[one.request_id][0][-1] for one in small)
+        assert run.times["large"][0][0] <= last + 6 * FULL

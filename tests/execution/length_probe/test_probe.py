@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,11 +133,35 @@ def test_what_was_learnt_is_found_again(tmp_path: Path) -> None:
         assert np.array_equal(values, again.state()[name]), name
 
 
+def write_arrays(path: Path, **arrays: Any) -> None:
+    with path.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+
+
+def write_claiming(path: Path, shape: tuple[int, ...]) -> None:
+    """Write an array whose header has a shape that the file does not hold."""
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(content, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("version.npy", content.getvalue())
+
+
+def write_broken_compression(path: Path) -> None:
+    write_arrays(path, version=np.zeros(1000))
+    content = bytearray(path.read_bytes())
+    at = content.find(b"version.npy") + len("version.npy") + 30  # behind the local header
+    content[at : at + 10] = b"\xff" * 10
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
         (lambda path, probe: path.write_bytes(path.read_bytes()[:1000]), "is damaged"),
         (lambda path, probe: path.write_bytes(b"nothing"), "is damaged"),
+        (lambda path, probe: write_arrays(path, version=np.array(np.inf)), "is damaged"),
+        (lambda path, probe: write_claiming(path, (10**15,)), "is damaged"),
+        (lambda path, probe: write_broken_compression(path), "is damaged"),
         (lambda path, probe: save_probes(path, {"a": probe}), "of another model"),
     ],
 )

@@ -32,6 +32,7 @@ LOOKAHEAD = 256  # waiting sequences that are looked at
 PACE = 0.95  # of an ITL target that a stream is held to: predictions err, and the last token decides
 HASTE = 0.5  # of the time to a first token's deadline in which the prompts up to it are to be computed
 MIN_PROMPT_SHARE = 0.25  # of what decodes leave of the largest step: no target takes it from prompts
+MIN_PACE_S = 1e-5  # no step is as short: shorter targets are like it, lest sums of rates lose those of others
 MAX_SIT_OUT = 8  # steps in turn that a stream may sit out, whatever its deadline says: a clock may have jumped
 
 
@@ -52,7 +53,7 @@ class Stream:
         self.pace = self.slack = math.inf
         if target is not None:
             first = begin if view.first_token is None else view.first_token  # it may still be in flight
-            self.pace = PACE * target
+            self.pace = max(MIN_PACE_S, PACE * target)
             self.slack = first + view.planned_output_tokens * self.pace - begin
 
     @property
@@ -97,6 +98,11 @@ class Work:
         """Whether a request has a target of its own, or waits behind such requests."""
         views = (*(one.view for one in self.streams), *self.prompts)
         return self.late is not None or any(one.itl_target is not None or one.ttft_target is not None for one in views)
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether there are prompt tokens to compute, if only of those that are late."""
+        return bool(self.prompts) or self.late is not None
 
 
 class Slack:
@@ -152,7 +158,7 @@ class Slack:
 
     def _min_prompt_tokens(self, work: Work) -> int:
         """Return the prompt tokens that no target takes from prompts."""
-        if not work.prompts:
+        if not work.has_prompts:
             return 0
         return max(MIN_CHUNK, math.ceil(MIN_PROMPT_SHARE * (self._most - len(work.streams))))
 
@@ -165,7 +171,7 @@ class Slack:
             if one.pace >= pace:
                 allowed = min(allowed, one.slack if one.slack >= shortest else max(shortest, one.pace))
         most = max(len(work.streams), self._most) - len(work.streams)
-        return min(allowed, self._seconds(work, len(work.streams), most if work.prompts else 0))
+        return min(allowed, self._seconds(work, len(work.streams), most if work.has_prompts else 0))
 
     def _sustainable_pace(self, work: Work, least: int) -> tuple[float, float]:
         """Return the shortest pace that the batch can keep, and the time of its virtual batch; infinite if none."""

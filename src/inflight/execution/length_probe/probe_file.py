@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from inflight.private_files import open_private
 VERSION = 1
 _SAMPLED_BYTES = 64 * 2**10  # of each end of a model's file
 MAX_BYTES = 256 * 2**20
+_DAMAGED = (  # as NumPy, zip and zlib find it; memory lacks where a header claims more than the file holds
+    *(ValueError, KeyError, EOFError, TypeError, OverflowError, MemoryError, NotImplementedError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 class ProbeFileError(ValueError):
@@ -58,7 +63,7 @@ def load_probes(path: Path, hidden_size: int, salt: str) -> dict[str, LengthProb
         return _probes(arrays, path, hidden_size, salt)
     except ProbeFileError:
         raise
-    except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         raise ProbeFileError(f"The probe in {path} is damaged ({error}), and a new one is begun.") from None
 
 
