@@ -43,11 +43,7 @@ SUBJECTS: Mapping[str, Subject] = {  # by file name, in the order of the content
         "What batching and scheduling bring",
         (
             *("field", "strategies", "early_end", "long_prompts", "suspension", "overload", "hindsight", "fairness"),
-<<<<<<< HEAD
-            *("slack", "batch_lane", "lengths", "length_probe_cost", "programs"),
-=======
-            *("batch_lane", "lengths", "length_probe_cost", "programs", "policy_table"),
->>>>>>> 2adf7997 (Policies are compared on three public traces by the lab)
+            *("slack", "batch_lane", "lengths", "length_probe_cost", "programs", "policy_table"),
         ),
     ),
     "speculation": Subject("What speculation brings", ("speculation", "suffix_index")),
