@@ -171,8 +171,8 @@ def test_requests_are_recorded_with_settings_and_samples(tmp_path: Path) -> None
 
 def test_what_is_not_finite_is_null() -> None:
     """JSON knows neither NaN nor infinities, and a record with them could be read by Python alone."""
-    line = Recorded(ROOMY).lines_of(request("a", output=1, slo=SLO(float("inf"), float("nan"))))[-1]
-    assert (line["request"]["slo"], line["added"]) == ({"ttft": None, "itl": None}, 100.0)
+    line = Recorded(ROOMY).lines_of(request("a", output=1, arrival=float("nan")))[-1]
+    assert (line["request"]["arrival"], line["added"]) == (None, 100.0)
 
 
 def test_what_json_cannot_hold_is_written_all_the_same(tmp_path: Path) -> None:
