@@ -40,6 +40,8 @@ class PausedCalls:
         whether it is paused. Beside an idle engine none is."""
         if not lane.queue.policy.orders_programs or not sequence.request.of_program or not len(self._running):
             return False
+        if lane.settings.background:  # what it has reserved is its own
+            return False
         if not self._memory.displaces_acting(sequence, self._running.spare_blocks(lane)):
             return False
         sequence.timings.block(self._time.now, lane.clock)

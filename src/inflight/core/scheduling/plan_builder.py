@@ -243,7 +243,7 @@ class PlanBuilder:
             has_row = self._running.has_row(lane, shape)
             if not preemption.made_room_for(sequence):
                 due = has_row or self._may_preempt_background(lane)
-                if self._state.prefix_loads.start(sequence, lane, due):
+                if self._state.prefix_loads.start(sequence, lane, due) or self._state.paused.pause(sequence, lane):
                     continue
             left = self._left(lane, quota_end, leave)
             has_room = step.has_room_for(sequence, left, leave)
@@ -251,7 +251,7 @@ class PlanBuilder:
                 return "rows"
             if not has_room:
                 return "share" if quota_end >= step.budget > leave else "budget"
-            if self._state.paused.pause(sequence, lane) or self._admit(sequence, lane, left):
+            if self._admit(sequence, lane, left):
                 continue
             if not self._make_room(sequence, lane) or not self._admit(sequence, lane, left):
                 return "blocks"
