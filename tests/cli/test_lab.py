@@ -179,3 +179,10 @@ def test_a_policy_that_fails_is_replaced_by_the_baseline(
     out, err = said(capsys, str(path), "--step-model", model, *LOAD)
     assert "'fails' failed in rank (ZeroDivisionError" in err
     assert "1.000 (1.000 to 1.000)" in out
+
+
+def test_a_figure_that_no_run_has_decides_nothing(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    """Answers of one token have no time per output token."""
+    load = ("--rate", "3", "--requests", "20", "--seeds", "1", "--output-tokens", "1")
+    out, _ = said(capsys, "fcfs", "sjf", "--step-model", model, *load, "--by", "tpot_p99")
+    assert "; 1 run each" in out and "*" not in out

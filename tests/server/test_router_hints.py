@@ -79,6 +79,13 @@ def test_other_servers_names_of_programs_are_read(field: str, value: dict[str, A
         )
 
 
+@pytest.mark.parametrize("value", [None, {}, {"agent_context": None, "agentic_context": None}])
+@pytest.mark.parametrize("field", ["nvext", "vllm_xargs"])
+def test_an_agents_context_may_be_null(field: str, value: dict[str, None] | None) -> None:
+    body = COMPLETION.decode(msgspec.json.encode({"prompt": "x", field: value}))
+    assert (body.session_id, body.program_id) == (None, None)
+
+
 @pytest.mark.parametrize("value", [b"soon", b"", b"0", b"-5", b"nan", b"inf", b"1e16", b"9" * 5000])
 def test_a_target_that_is_none_is_reported_by_its_header(value: bytes) -> None:
     with pytest.raises(ApiError, match=r"The header x-slo-tpot-ms is '.*'; give milliseconds") as caught:

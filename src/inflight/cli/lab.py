@@ -212,7 +212,8 @@ def _print(places: Sequence[Standing], by: str) -> None:
         rows = [["contender", f"× {some[0].contender}, {_SHOWN[by]}", *(_SHOWN[key] for key in keys)]]
         rows += [_row(one, keys, by) for one in some]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        print(printable(f"\n{load}; {counted(some[0].figures[by].repeats, 'run')} each", keep="\n"))
+        runs = max((found.repeats for found in some[0].figures.values()), default=0)
+        print(printable(f"\n{load}; {counted(runs, 'run')} each", keep="\n"))
         for row in rows:
             cells = [
                 row[0].ljust(widths[0]),
@@ -251,7 +252,8 @@ def _best_of_each(places: Sequence[Standing], by: str) -> Iterator[str]:
 def _print_agreement(simulated: Report, measured: Report, by: str) -> None:
     """Print how far simulator and engine agree on the order of the contenders."""
     one, other = (
-        {place.contender: place.figures[by].mean for place in standings(report, by)} for report in (simulated, measured)
+        {place.contender: place.figures[by].mean for place in standings(report, by) if by in place.figures}
+        for report in (simulated, measured)
     )
     names = [name for name in one if name in other]
     found = rank_correlation([one[name] for name in names], [other[name] for name in names])

@@ -152,7 +152,6 @@ class Bench:
                 )
                 for one in chosen
             ]
-            progress = Progress("lab", "requests")
             progress, remaining = Progress("lab", "requests"), Remaining(len(targets) * repeats, None, show)
             comparison = Comparison(
                 targets,

@@ -67,8 +67,8 @@ class _AgentContext(Struct, frozen=True):
 class _Extension(Struct, frozen=True):
     """Dynamo's `nvext`, and vLLM's `vllm_xargs`, of which its router reads one object."""
 
-    agent_context: _AgentContext = _AgentContext()
-    agentic_context: _AgentContext = _AgentContext()
+    agent_context: _AgentContext | None = None
+    agentic_context: _AgentContext | None = None
 
 
 AGENT_CONTEXTS = {"agent_hint", "nvext", "vllm_xargs"}
@@ -120,10 +120,12 @@ def translated(name: str, value: Any, known: Set[str]) -> tuple[Fields, list[str
 
 def _of_agent(name: str, value: _AgentContext | _Extension) -> Fields:
     if isinstance(value, _AgentContext):
-        context = value
+        context: _AgentContext | None = value
     else:
         inside = "agent_context" if name == "nvext" else "agentic_context"
         name, context = f"{name}.{inside}", getattr(value, inside)
+    if context is None:
+        return {}
     given = {"session_id": context.session_id, "program_id": context.program_id or context.parent_session_id}
     return {field: (name, Raw(_encode(one))) for field, one in given.items() if one is not None}
 
