@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,30 @@ def test_after_an_interruption_in_an_interim_step_the_engine_works(
     assert rig.loop.stats().held_blocks == 0
     plain = Rig(oracle_of("llama2").folder, backends()[-1], suspends=False)
     assert rig.serve([(0, stream)]) == plain.serve([(0, stream)])
+
+
+def test_after_an_interruption_of_the_rest_of_a_suspended_step_no_half_computed_token_is_used(
+    oracle_of: OracleOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(oracle_of("llama2").folder, backends()[-1], suspends=True)
+    _, (_, long), *_ = requests(rig.capacity.vocab_size)
+    spans, interrupts = Model.spans, [True]
+
+    def interrupted(self: Model, batch: Any) -> Iterator[int]:
+        for layers in spans(self, batch):
+            yield layers
+            if interrupts:
+                interrupts.clear()
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(Model, "spans", interrupted)
+    rig.loop.add(long)
+    assert rig.loop.advance(until=0.0) == []
+    with pytest.raises(KeyboardInterrupt):
+        rig.loop.advance()
+    events = rig.loop.run()
+    finishes = [one for event in events if isinstance(event, FinishedEvent) for one in event.finishes]
+    assert [one.reason for one in finishes] == ["error"], finishes
+    assert rig.loop.stats().held_blocks == 0
+    plain = Rig(oracle_of("llama2").folder, backends()[-1], suspends=False)
+    assert rig.serve([(0, long)]) == plain.serve([(0, long)])

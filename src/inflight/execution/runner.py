@@ -126,6 +126,11 @@ class ModelRunner:
                 self._layers.fail_step()
             if not self.is_lost(fault):
                 self.discard(flight.plan)
+        except BaseException as interruption:
+            # The generator has ended, and computes nothing more: its blocks are not all written.
+            flight.rest, flight.fault = None, RuntimeError(f"it was interrupted ({type(interruption).__name__})")
+            self.discard(flight.plan)
+            raise
 
     @property
     def suspending(self) -> Suspending | None:
