@@ -3,7 +3,7 @@
 A program that acts (rests between an answer and its next call) has its blocks evicted by others' calls, and computes
 them again. Where that would cost more than a program's waiting does (`kv.sessions`), the program that began later is
 paused at its call (compare ThunderAgent, arXiv 2602.13692). The call blocks none behind it, holds no block, and the
-first one is tried again in every plan. Running sequences are not touched.
+first one is tried again in every plan. An answer that has begun is not paused, also where it was preempted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PausedCalls:
         whether it is paused. Beside an idle engine none is."""
         if not lane.queue.policy.orders_programs or not sequence.request.of_program or not len(self._running):
             return False
-        if lane.settings.background:  # what it has reserved is its own
+        if lane.settings.background or sequence.output:  # what it has reserved is its own; an answer that has begun
             return False
         if not self._memory.displaces_acting(sequence, self._running.spare_blocks(lane)):
             return False
