@@ -347,3 +347,16 @@ def test_a_plugins_expected_output_is_a_distribution_within_the_bounds() -> None
     ask = request("a")
     assert [predictor.lengths(ask, 90, 2) for _ in range(3)] == [point(4), point(3), point(90)]
     assert predictor.lengths(ask, 90, 2) == uniform(3, 90) and len(sentences) == 1
+
+
+def test_attributes_of_a_policy_count_behind_its_guard() -> None:
+    class Attributed(Ordered):
+        name, reranks_heads, orders_programs, window = "attributed", True, True, 7
+
+        def rank(self, view: Any, now: float) -> tuple[float, ...]:
+            return (view.arrival,)
+
+    guarded = guard_policy(Attributed(), print)
+    assert guarded.reranks_heads and guarded.orders_programs and guarded.window == 7
+    assert not guarded.reads_priority and not guarded.by_arrival
+    assert not guard_policy(object(), print).orders_programs  # type: ignore[arg-type]

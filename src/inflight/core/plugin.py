@@ -28,6 +28,8 @@ MAX_TEXT = 300  # characters of a plugin's name or error in the sentence
 MAX_PREEMPTIONS = 1000  # in a row, before a new token
 MAX_WAITS = 100  # in a row, each to its end, before a step
 MAX_WAIT_S = 86_400.0
+# Of a policy. Those that only spare work (`steady`, `group_ranks_rise`) are not believed.
+_POLICY_FLAGS = ("reads_priority", "by_arrival", "reranks_heads", "orders_programs")
 
 
 class NoProgress(Exception):
@@ -126,8 +128,7 @@ def guard_policy(policy: Policy, report: Report) -> Policy:
 
     checks: Checks = {
         "settings": lambda policy: (
-            bool(getattr(policy, "reads_priority", False)),
-            bool(getattr(policy, "by_arrival", False)),
+            {name: bool(getattr(policy, name, False)) for name in _POLICY_FLAGS},
             getattr(policy, "window", 0),
         ),
         "rank": lambda policy, view, now: (0, _checked_rank(policy.rank(view, now))),
@@ -142,7 +143,9 @@ def guard_policy(policy: Policy, report: Report) -> Policy:
     }
     guard = Plugin("policy", policy, "first come, first served", report, fallback, checks)
     # Read once: other attributes of the guard are those of its fallback.
-    fallback.reads_priority, fallback.by_arrival, window = guard.settings()
+    flags, window = guard.settings()
+    for name, value in flags.items():
+        setattr(fallback, name, value)
     fallback.window = window if type(window) is int and window > 0 else 0
     return cast(Policy, guard)
 
@@ -220,8 +223,8 @@ def guard_drafter(drafter: Drafter, vocab_size: int, report: Report) -> Drafter:
 class _ByArrival(Policy):
     """First come, first served; ranks compare with those of the plugin before, which are (0, rank)."""
 
-    def settings(self) -> tuple[bool, bool, int]:
-        return False, False, 0
+    def settings(self) -> tuple[dict[str, bool], int]:
+        return {}, 0
 
     def rank(self, view: SequenceView, now: float) -> Rank:
         return (1, view.arrival)

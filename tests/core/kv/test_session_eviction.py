@@ -398,6 +398,19 @@ def test_gaps_are_watched_after_their_session_lost_its_blocks() -> None:
     assert late < 0.5 / 300, "an even chance within five minutes would be that"
 
 
+def test_an_idle_hour_of_many_sessions_is_counted_in_bounded_parts() -> None:
+    table = SessionTable()
+    ends: list[list[int]] = []  # buckets of all sessions after each call
+    for number in range(200):
+        turn_of(table, f"{number}", float(number))
+    table.now = 7200.0
+    while len(ends) < 2 or ends[-1] != ends[-2]:
+        table.advance()
+        ends.append([session.bucket for session in table._watch.latest()])
+    assert len(ends) > 2, "one call does not count them all"
+    assert len(set(ends[-1])) == 1 < ends[-1][0], "in the end all have come as far"
+
+
 def test_gaps_of_unrecognisable_sessions_are_not_watched() -> None:
     table = SessionTable()
     left, named, there = Session(""), table.named("a", ""), Session("")

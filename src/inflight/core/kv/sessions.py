@@ -28,6 +28,9 @@ COMPUTING_S = 1e-3  # a session that computes now is as valuable as one that is 
 
 Awaits = Literal["tool", "person", ""]  # what a session rests for; "": unknown
 MAX_WATCHED = 20_000
+MAX_COUNTED = (
+    2048  # ends of buckets in one verb: after an idle hour of many sessions the next plan does not wait for all
+)
 MAX_ACTING_S = 300.0  # longer rests are not looked at, so that a look takes a time bounded by the turns in them
 
 
@@ -116,9 +119,11 @@ class GapWatch:
             self._model.observe(session.traits, session.bucket, came=True)
 
     def advance(self, now: float) -> None:
-        """Count the buckets that gaps have outlasted until now."""
+        """Count the buckets that gaps have outlasted until now, the oldest first, in a bounded time."""
         aged: dict[Session, None] = {}
-        while self._bucket_ends and self._bucket_ends[0][0] < now:
+        for _ in range(MAX_COUNTED):
+            if not self._bucket_ends or self._bucket_ends[0][0] >= now:
+                break
             _, _, session, since = heapq.heappop(self._bucket_ends)
             if self._since.get(session) != since:
                 continue
