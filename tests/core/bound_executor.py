@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from msgspec import structs
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from inflight.core.types.plan import BatchPlan, Chunk, Done, NewRequest, Sampled
+from inflight.core.types.plan import BatchPlan, Chunk, Done, NewRequest, Sampled, StepResult
 from inflight.core.types.request import Request
 from inflight.core.types.sampling import Grammar
 from inflight.execution.backends.protocol import Array
@@ -150,9 +151,11 @@ class BoundHarness(Harness):
         self.forced = 0  # tokens that alone may follow
 
     def commit(self) -> Any:
-        plan, result = self.flights[0]
+        plan, pending = self.flights[0]
         self.executor.take_in(plan)
         sampled = self.executor.sampled.pop(plan.step)
-        self.flights[0] = plan, structs.replace(result, sampled=sampled)
+        result: Future[StepResult] = Future()
+        result.set_result(structs.replace(pending.result(), sampled=sampled))
+        self.flights[0] = plan, result
         self.forced += sum(len(one.forced_token_ids) for one in sampled)
         return super().commit()

@@ -149,6 +149,7 @@ class Replay:
         self.events.append((one.ended, self._scheduler.abort(one.request.request_id, one.ended)))
 
     def _end_transfers(self, one: TransfersRecord) -> None:
+        self._scheduler.plan(one.ended)  # as the run did, which then waited: it may have preempted for the next plan
         events = self._scheduler.transferred(self._transferred(one.transferred), one.ended)
         self.events.append((one.ended, events))
 

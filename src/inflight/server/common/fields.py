@@ -7,6 +7,7 @@ struct is unknown, unless it is neutral (one value of it means "not used") or a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -233,7 +234,10 @@ class GenerationSettings(EngineSettings, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def named_session(self) -> str:
-        return self.session_id or self.prompt_cache_key or ""
+        if self.session_id is not None or not self.prompt_cache_key:
+            return self.session_id or ""
+        key = self.prompt_cache_key  # OpenAI's, which may be any text
+        return key if key.isprintable() else sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def named_program(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 from inflight.build import Engine
 from inflight.build import engine as building
 from inflight.config.setting import Resolved
+from inflight.core.strategies import StepView
 from inflight.core.strategies.chunked import EARLY_END
 
 from .opened import on_cpu
@@ -25,7 +26,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
 def early_end(engine: Engine) -> tuple[int, int]:
     """Return the reported value, and that of the steps."""
     scheduler: Any = engine.loop._scheduler
-    return engine.settings["early_end_tokens"].value, scheduler._strategy.shape(scheduler._view()).early_end
+    view = StepView(0.0, scheduler._lanes, 0, lambda: (0, 0), 1, None)
+    return engine.settings["early_end_tokens"].value, scheduler._strategy.shape(view).early_end
 
 
 def test_steps_of_a_gpu_are_large_and_no_prompt_ends_them(tiny: Path, device: Any) -> None:
