@@ -116,3 +116,15 @@ def test_a_predictor_answers_with_a_distribution_whose_mean_sums_to_the_lengths(
     assert longer == lengths.given(20) and longer.exceeds(20) == 1.0 and longer.mean() > 50
     outlived = predictor.lengths(asked, 100, 80)
     assert (outlived.starts[0], outlived.end) == (81, 100)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5, 16, 100])
+def test_outputs_that_were_all_cut_alike_are_learnt_from(cut: int) -> None:
+    """Clients that always ask for one token leave nothing in the bins of lengths that are known."""
+    predictor, asked = Quantiles(), request("cut", max_tokens=cut)
+    for _ in range(40):
+        predictor.observe(asked, cut)
+    for most in (1, cut, cut + 1, 4 * cut):
+        found = predictor.lengths(request("next", max_tokens=most), most, 0)
+        assert 1 <= found.mean() <= most and found.end <= most
+        assert found.mean() > cut or most <= cut

@@ -14,6 +14,7 @@ from typing import Protocol
 from inflight.core.types.length_distribution import (
     LengthDistribution,
     bin_of,
+    bin_start,
     of_weights,
     point,
     uniform,
@@ -59,8 +60,9 @@ class Quantiles:
     def observe(self, request: Request, output_tokens: int) -> None:
         self._longest = max(self._longest, output_tokens)
         most = request.params.max_tokens
-        # An output that max_tokens cut would have been longer: it counts for the bin behind.
-        newest = bin_of(output_tokens) + (most is not None and output_tokens >= most)
+        newest = bin_of(output_tokens)
+        if most is not None and output_tokens >= most:  # it would have been longer: it counts for the next length's bin
+            newest = bin_of(bin_start(newest + 1))
         for key in _keys(request):
             histogram = self._histograms[key] = self._histograms.pop(key, [])
             histogram += [0.0] * (newest + 1 - len(histogram))

@@ -146,6 +146,8 @@ def of_weights(weights: Sequence[float], max_output_tokens: int) -> LengthDistri
             kept.append(0.0)
         kept[-1] += longer
         end = max_output_tokens
+    if not any(kept):
+        return point(max_output_tokens)
     while kept[-1] <= 0.0:
         end = starts.pop() - 1
         kept.pop()
