@@ -49,6 +49,7 @@ def summary_record(summary: Summary, saturated: bool = False) -> dict[str, Any]:
         "concurrency_by_little": summary.concurrency_by_little,
         "saturated_at_per_s": summary.requests_per_s if saturated else None,
         "delay_s": percentiles(summary.delay),
+        "jct_s": percentiles(summary.jct),
         **{
             f"{key}_s": None if saturated else percentiles(getattr(summary, key))
             for key in ("ttft", "tpot", "itl", "e2e")
