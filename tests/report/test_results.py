@@ -73,6 +73,7 @@ def row(one: Observation) -> dict[str, Any]:
         "attained": one.attained,
         "traffic": "chat",
         "lane": one.lane,
+        "program": one.program,
         "tenant": one.tenant,
         "error": "",
         "targets_s": {"ttft": 0.3, "tpot": None, "itl": None, "e2e": None},
